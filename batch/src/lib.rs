@@ -1,0 +1,1 @@
+//! The batch layer: rolls, archives, recomputes, checks, publishes, completes.

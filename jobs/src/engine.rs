@@ -1,0 +1,132 @@
+//! The query engine's settings, in one place for every session of every layer.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::object_store::ObjectStore;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::{Error, Result};
+
+/// What a query engine may use.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Partitions of a plan that run side by side.
+    pub threads: usize,
+    /// Memory of all queries together, in bytes.
+    pub memory_bytes: usize,
+    /// The folder to spill to.
+    pub spill_folder: PathBuf,
+    /// How much may be spilled, in bytes.
+    pub spill_bytes_max: u64,
+}
+
+/// A query engine: sessions that share memory and a folder to spill to.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    runtime: Arc<RuntimeEnv>,
+    threads: usize,
+}
+
+impl Engine {
+    /// An engine.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the folder to spill to can't be used.
+    pub fn new(options: EngineOptions) -> Result<Self> {
+        let disk = DiskManagerBuilder::default()
+            .with_mode(DiskManagerMode::Directories(vec![options.spill_folder]))
+            .with_max_temp_directory_size(options.spill_bytes_max);
+        let pool = TrackConsumersPool::new(
+            FairSpillPool::new(options.memory_bytes),
+            std::num::NonZeroUsize::MIN.saturating_add(4),
+        );
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(pool))
+            .with_disk_manager_builder(disk)
+            // Paths come from manifests; a cached listing would hide files that came later.
+            .with_object_list_cache_limit(0)
+            .build_arc()
+            .map_err(Error::Engine)?;
+        Ok(Self {
+            runtime,
+            threads: options.threads.max(1),
+        })
+    }
+
+    /// Makes an object store readable by queries, under its URL.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if that is no URL of an object store.
+    pub fn register(&self, url: &str, store: Arc<dyn ObjectStore>) -> Result<()> {
+        let url = ObjectStoreUrl::parse(url).map_err(Error::Engine)?;
+        self.runtime.register_object_store(url.as_ref(), store);
+        Ok(())
+    }
+
+    /// How many partitions of a plan run side by side.
+    #[must_use]
+    pub const fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// A session for queries over much data.
+    #[must_use]
+    pub fn session(&self) -> SessionContext {
+        self.context(self.threads)
+    }
+
+    /// A session for queries over one micro-batch: nothing is repartitioned.
+    #[must_use]
+    pub fn small_session(&self) -> SessionContext {
+        self.context(1)
+    }
+
+    fn context(&self, partitions: usize) -> SessionContext {
+        let state = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(config(partitions))
+            .with_runtime_env(Arc::clone(&self.runtime))
+            .build();
+        SessionContext::new_with_state(state)
+    }
+}
+
+/// The switches that keep answers right or the same everywhere.
+fn config(partitions: usize) -> SessionConfig {
+    let mut config = SessionConfig::new()
+        .with_target_partitions(partitions)
+        .with_information_schema(false)
+        .with_create_default_catalog_and_schema(true);
+    let options = config.options_mut();
+    // Wrong minima and maxima (apache/datafusion#24816), wrong rows (#24352).
+    options.optimizer.enable_dynamic_filter_pushdown = false;
+    options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    options.optimizer.enable_join_dynamic_filter_pushdown = false;
+    options.optimizer.enable_topk_dynamic_filter_pushdown = false;
+    options.execution.parquet.pushdown_filters = false;
+    // One type of text in every layer.
+    options.execution.parquet.schema_force_view_types = false;
+    options.sql_parser.map_string_types_to_utf8view = false;
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_switches_are_off() {
+        let config = config(2);
+        let options = config.options();
+        assert!(!options.optimizer.enable_aggregate_dynamic_filter_pushdown);
+        assert!(!options.optimizer.enable_join_dynamic_filter_pushdown);
+        assert!(!options.optimizer.enable_topk_dynamic_filter_pushdown);
+        assert!(!options.execution.parquet.pushdown_filters);
+    }
+}

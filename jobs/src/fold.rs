@@ -1,0 +1,206 @@
+//! Folding a micro-batch: every job's query over a few thousand events.
+//!
+//! The plans are made once and run again and again over a table whose rows are exchanged, since
+//! planning would cost more than the work. A job that reads another one's rows is given what that
+//! one has just made of the micro-batch.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Int64Type, SchemaRef};
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, collect};
+use datafusion::prelude::SessionContext;
+use arrow::array::AsArray;
+use schemas::plays;
+
+use crate::job::Job;
+use crate::{Engine, Error, Result, checked, query};
+
+/// What one job makes of a micro-batch.
+#[derive(Debug, Clone)]
+pub struct Folded {
+    /// The job.
+    pub job: Arc<Job>,
+    /// Its rows, with the columns of [`Job::schema`].
+    pub rows: RecordBatch,
+}
+
+impl Folded {
+    /// The encoded group keys, the encoded row keys and the counts of the rows.
+    ///
+    /// # Errors
+    /// [`Error::Rows`] if a key can't be encoded.
+    pub fn encoded(&self) -> Result<(BinaryArray, BinaryArray, Int64Array)> {
+        let groups = self.job.group().0.len();
+        let keys = groups + self.job.row().0.len();
+        let columns: &[ArrayRef] = self.rows.columns();
+        let part = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
+        let wrong = |error: schemas::key::KeyError| Error::Rows {
+            job: self.job.name().to_owned(),
+            what: error.to_string(),
+        };
+        Ok((
+            self.job.group().encode(part(0..groups)).map_err(wrong)?,
+            self.job.row().encode(part(groups..keys)).map_err(wrong)?,
+            self.rows.column(keys).as_primitive::<Int64Type>().clone(),
+        ))
+    }
+}
+
+/// The prepared plans of some jobs.
+#[derive(Debug)]
+pub struct Fold {
+    steps: Vec<Step>,
+    context: SessionContext,
+}
+
+#[derive(Debug)]
+struct Step {
+    job: Arc<Job>,
+    input: Arc<Exchange>,
+    plan: Arc<dyn ExecutionPlan>,
+    /// The step whose rows this one reads, where it does not read the events.
+    reads: Option<usize>,
+}
+
+impl Fold {
+    /// Plans the jobs, which come in the order of [`crate::Catalog::jobs`].
+    ///
+    /// # Errors
+    /// [`Error::Query`] if a query can't be planned; [`Error::Rows`] if a job reads from one that
+    /// is not among them.
+    pub async fn new(engine: &Engine, jobs: &[Arc<Job>]) -> Result<Self> {
+        let context = engine.small_session();
+        let mut steps: Vec<Step> = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let reads = match job.over() {
+                None => None,
+                Some(name) => Some(
+                    steps
+                        .iter()
+                        .position(|step| step.job.name() == name)
+                        .ok_or_else(|| Error::Rows {
+                            job: job.name().to_owned(),
+                            what: format!("it reads from {name:?}, which this layer does not run"),
+                        })?,
+                ),
+            };
+            let schema = reads
+                .and_then(|step| steps.get(step))
+                .map_or_else(plays::schema, |step| step.job.schema());
+            let input = Arc::new(Exchange {
+                schema: Arc::clone(&schema),
+                rows: Mutex::default(),
+            });
+            let stream: Arc<dyn PartitionStream> = Arc::<Exchange>::clone(&input);
+            let table = StreamingTable::try_new(schema, vec![stream])
+                .map_err(|source| failed(job, source))?;
+            let plan = query(&context, job, Arc::new(table))
+                .await?
+                .create_physical_plan()
+                .await
+                .map_err(|source| failed(job, source))?;
+            steps.push(Step {
+                job: Arc::clone(job),
+                input,
+                plan,
+                reads,
+            });
+        }
+        Ok(Self { steps, context })
+    }
+
+    /// The views that the fold keeps, as `name@version`.
+    #[must_use]
+    pub fn views(&self) -> Vec<&str> {
+        self.steps.iter().map(|step| step.job.view()).collect()
+    }
+
+    /// Runs every job over the events, in the jobs' order.
+    ///
+    /// # Errors
+    /// [`Error::Query`] or [`Error::Rows`] if a query fails; then nothing of the micro-batch counts.
+    pub async fn run(&self, events: &RecordBatch) -> Result<Vec<Folded>> {
+        let mut folded: Vec<Folded> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let input = step
+                .reads
+                .and_then(|index| folded.get(index))
+                .map_or(events, |before| &before.rows);
+            step.input.put(input.clone());
+            // Fresh state and fresh metrics: those of a plan that runs for ever would grow.
+            let plan = reset_plan_states(Arc::clone(&step.plan))
+                .map_err(|source| failed(&step.job, source))?;
+            let batches = collect(plan, self.context.task_ctx())
+                .await
+                .map_err(|source| failed(&step.job, source))?;
+            step.input.take();
+            let rows = match batches.first() {
+                None => RecordBatch::new_empty(step.job.schema()),
+                Some(first) => {
+                    let all = concat_batches(&first.schema(), &batches)
+                        .map_err(|error| failed(&step.job, error.into()))?;
+                    checked(&step.job, &all)?
+                }
+            };
+            folded.push(Folded {
+                job: Arc::clone(&step.job),
+                rows,
+            });
+        }
+        Ok(folded)
+    }
+}
+
+fn failed(job: &Job, source: datafusion::error::DataFusionError) -> Error {
+    Error::Query {
+        job: job.name().to_owned(),
+        source,
+    }
+}
+
+/// A table of one batch that is exchanged between runs.
+struct Exchange {
+    schema: SchemaRef,
+    rows: Mutex<Option<RecordBatch>>,
+}
+
+impl Exchange {
+    fn put(&self, rows: RecordBatch) {
+        *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows);
+    }
+
+    fn take(&self) -> Option<RecordBatch> {
+        self.rows
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for Exchange {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let rows = futures::stream::iter(self.take().map(Ok));
+        Box::pin(RecordBatchStreamAdapter::new(
+            Arc::clone(&self.schema),
+            rows,
+        ))
+    }
+}

@@ -1,0 +1,20 @@
+//! The views: their definitions, and the crate that reads, plans and merges them.
+//!
+//! A view is a folder under `views/`: a definition (`job.toml`), one SQL query (`query.sql`) and
+//! cases. Both layers run the same query; tables, live keys, serving and reconciliation derive from
+//! the definition. Nothing in this crate knows a store.
+
+mod catalog;
+mod engine;
+mod error;
+mod fold;
+mod job;
+mod plan;
+mod spec;
+
+pub use catalog::Catalog;
+pub use engine::{Engine, EngineOptions};
+pub use error::{Error, Result};
+pub use fold::{Fold, Folded};
+pub use job::{COUNT, BUCKET, Job, Layers};
+pub use plan::{Input, checked, query};

@@ -1,0 +1,51 @@
+//! A definition as it stands in `job.toml`, not yet checked.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::{Error, Result};
+
+/// The fields of `job.toml`, each with its place in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JobSpec {
+    pub(crate) kind: Spanned<String>,
+    pub(crate) metric: Spanned<String>,
+    pub(crate) source: Spanned<String>,
+    pub(crate) over: Option<Spanned<String>>,
+    pub(crate) layers: Spanned<String>,
+    pub(crate) group: Spanned<Vec<Spanned<String>>>,
+    pub(crate) bucket: Spanned<String>,
+    pub(crate) partition: Spanned<String>,
+    pub(crate) dimensions: Vec<Spanned<String>>,
+}
+
+/// A file of a definition, for messages that name the line.
+#[derive(Debug)]
+pub(crate) struct File<'a> {
+    pub(crate) name: String,
+    pub(crate) text: &'a str,
+}
+
+impl File<'_> {
+    /// Reads the definition.
+    pub(crate) fn spec(&self) -> Result<JobSpec> {
+        toml::from_str(self.text)
+            .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))
+    }
+
+    /// An error at a byte of the file.
+    pub(crate) fn error(&self, byte: usize, what: impl Into<String>) -> Error {
+        let before = self.text.as_bytes().iter().take(byte);
+        Error::Definition {
+            file: self.name.clone(),
+            line: 1 + before.filter(|b| **b == b'\n').count(),
+            what: what.into(),
+        }
+    }
+
+    /// An error at a field of the file.
+    pub(crate) fn error_at<T>(&self, field: &Spanned<T>, what: impl Into<String>) -> Error {
+        self.error(field.span().start, what)
+    }
+}

@@ -1,0 +1,74 @@
+//! What is kept of an input that could not be taken: its bytes, where it came from and why.
+
+use serde::{Deserialize, Serialize};
+
+/// An input that could not be taken. Nothing is lost: the bytes are kept as they came.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// The source that the input was meant for.
+    pub source: String,
+    /// Why it was not taken: field, fault and what is expected, in one line.
+    pub reason: String,
+    /// Where it came from: `FILE:LINE` at ingest, `TOPIC/PARTITION@OFFSET` in the log. The same
+    /// origin in the log means the same dead letter, however often it was met.
+    pub origin: String,
+    /// When it was set aside, in milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// The raw bytes.
+    #[serde(with = "raw_bytes")]
+    pub raw: Vec<u8>,
+}
+
+/// Bytes as text where they are UTF-8, else as hexadecimal, so that dead letters can be read.
+mod raw_bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    enum Raw {
+        #[serde(rename = "text")]
+        Text(String),
+        #[serde(rename = "hex")]
+        Hex(String),
+    }
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Raw::Text(text.to_owned()),
+            Err(_) => Raw::Hex(bytes.iter().map(|b| format!("{b:02x}")).collect()),
+        }
+        .serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        match Raw::deserialize(from)? {
+            Raw::Text(text) => Ok(text.into_bytes()),
+            Raw::Hex(hex) => (0..hex.len() / 2)
+                .map(|i| {
+                    hex.get(2 * i..2 * i + 2)
+                        .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+                        .ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_whether_text_or_not() {
+        for raw in [b"{\"a\":1".to_vec(), vec![0xff, 0x00, 0x7b], Vec::new()] {
+            let letter = DeadLetter {
+                source: "plays".into(),
+                reason: "r".into(),
+                origin: "f:1".into(),
+                at_ms: 1,
+                raw: raw.clone(),
+            };
+            let json = serde_json::to_vec(&letter).unwrap();
+            assert_eq!(serde_json::from_slice::<DeadLetter>(&json).unwrap().raw, raw);
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Keys as bytes that sort as their values do: one function encodes a key, for writer and reader.
+//!
+//! A key is a list of columns. Integers and times take eight bytes, sign bit flipped, high byte
+//! first; text is escaped and ended so that no text is a prefix of another; a column that may be
+//! null begins with a byte that says whether it is. So the order of bytes is the order of values,
+//! column by column, nulls first, and a shorter list of values encodes to a prefix: a range of keys
+//! is a range of bytes in every store. This layout is stored; it never changes without a new
+//! version of every view.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Builder, StringBuilder,
+    TimestampMillisecondBuilder,
+};
+use arrow::datatypes::{DataType, Field, Int64Type, TimeUnit, TimestampMillisecondType};
+use serde::{Deserialize, Serialize};
+
+/// What a key column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyKind {
+    /// A 64-bit integer.
+    Int,
+    /// UTF-8 text.
+    Text,
+    /// An instant on a full second: the start of a bucket.
+    Time,
+}
+
+impl KeyKind {
+    /// The Arrow type of the column.
+    #[must_use]
+    pub fn data_type(self) -> DataType {
+        match self {
+            Self::Int => DataType::Int64,
+            Self::Text => DataType::Utf8,
+            Self::Time => DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into())),
+        }
+    }
+}
+
+/// One column of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyColumn {
+    /// The column's name.
+    pub name: String,
+    /// What it holds.
+    pub kind: KeyKind,
+    /// Whether it may be null.
+    pub nullable: bool,
+}
+
+impl KeyColumn {
+    /// The Arrow field of the column.
+    #[must_use]
+    pub fn field(&self) -> Field {
+        Field::new(&self.name, self.kind.data_type(), self.nullable)
+    }
+}
+
+/// One value of a key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KeyValue {
+    /// No value: only where the column may be null.
+    Null,
+    /// An integer.
+    Int(i64),
+    /// Text.
+    Text(String),
+    /// An instant, in seconds since the Unix epoch.
+    Time(i64),
+}
+
+/// The columns of a key, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct KeyShape(pub Vec<KeyColumn>);
+
+/// A key that does not have the shape that it should have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The number of columns is another one.
+    #[error("a key of {expected} columns was given {got}")]
+    Columns {
+        /// Columns of the shape.
+        expected: usize,
+        /// Columns that came.
+        got: usize,
+    },
+    /// A column has another type.
+    #[error("key column {column} is {got}, not {expected}")]
+    Type {
+        /// The column's name.
+        column: String,
+        /// The type of the shape.
+        expected: String,
+        /// The type that came.
+        got: String,
+    },
+    /// A null where none may be.
+    #[error("key column {0} may not be null")]
+    Null(String),
+    /// An instant between two seconds.
+    #[error("key column {column} holds {millis} ms, which is not on a full second")]
+    Fraction {
+        /// The column's name.
+        column: String,
+        /// Milliseconds since the Unix epoch.
+        millis: i64,
+    },
+    /// Stored bytes that no key of this shape encodes to.
+    #[error("stored key does not decode at column {0}: the store is damaged or of another version")]
+    Damaged(String),
+}
+
+const NULL: u8 = 0;
+const PRESENT: u8 = 1;
+const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
+const TEXT_END: [u8; 2] = [0, 1];
+
+impl KeyShape {
+    /// Encodes the rows of `columns`, which are in the shape's order.
+    ///
+    /// # Errors
+    /// [`KeyError`] where number, types or values of the columns are not those of the shape.
+    pub fn encode(&self, columns: &[ArrayRef]) -> Result<BinaryArray, KeyError> {
+        if columns.len() != self.0.len() {
+            return Err(KeyError::Columns {
+                expected: self.0.len(),
+                got: columns.len(),
+            });
+        }
+        let readers = self
+            .0
+            .iter()
+            .zip(columns)
+            .map(|(column, array)| Reader::new(column, array))
+            .collect::<Result<Vec<_>, _>>()?;
+        let rows = columns.first().map_or(0, |array| array.len());
+        let mut keys = BinaryBuilder::with_capacity(rows, rows * 12 * columns.len());
+        let mut key = Vec::with_capacity(64);
+        for row in 0..rows {
+            key.clear();
+            for reader in &readers {
+                reader.write(row, &mut key)?;
+            }
+            keys.append_value(&key);
+        }
+        Ok(keys.finish())
+    }
+
+    /// Encodes the first columns of a key: all of them, or a prefix for a range.
+    ///
+    /// # Errors
+    /// [`KeyError`] where a value does not fit its column, or there are more values than columns.
+    pub fn encode_values(&self, values: &[KeyValue]) -> Result<Vec<u8>, KeyError> {
+        if values.len() > self.0.len() {
+            return Err(KeyError::Columns {
+                expected: self.0.len(),
+                got: values.len(),
+            });
+        }
+        let mut key = Vec::with_capacity(values.len() * 12);
+        for (column, value) in self.0.iter().zip(values) {
+            match (column.kind, value) {
+                (_, KeyValue::Null) if column.nullable => key.push(NULL),
+                (_, KeyValue::Null) => return Err(KeyError::Null(column.name.clone())),
+                (KeyKind::Int, KeyValue::Int(n)) | (KeyKind::Time, KeyValue::Time(n)) => {
+                    write_present(column.nullable, &mut key);
+                    write_int(*n, &mut key);
+                }
+                (KeyKind::Text, KeyValue::Text(text)) => {
+                    write_present(column.nullable, &mut key);
+                    write_text(text, &mut key);
+                }
+                (kind, value) => {
+                    return Err(KeyError::Type {
+                        column: column.name.clone(),
+                        expected: format!("{kind:?}"),
+                        got: format!("{value:?}"),
+                    });
+                }
+            }
+        }
+        Ok(key)
+    }
+
+    /// Decodes keys into columns, in the shape's order.
+    ///
+    /// # Errors
+    /// [`KeyError::Damaged`] where bytes are not a key of this shape.
+    pub fn decode<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Vec<ArrayRef>, KeyError> {
+        let mut writers: Vec<Writer> = self.0.iter().map(Writer::new).collect();
+        for key in keys {
+            let mut rest = key;
+            for (column, writer) in self.0.iter().zip(&mut writers) {
+                rest = writer
+                    .read(column, rest)
+                    .ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
+            }
+            if !rest.is_empty() {
+                return Err(KeyError::Damaged("end".to_owned()));
+            }
+        }
+        Ok(writers.into_iter().map(Writer::finish).collect())
+    }
+}
+
+/// The smallest byte string that is greater than every one that begins with `prefix`, or nothing
+/// where there is none: the exclusive end of a range of keys.
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut end = prefix.get(..=last)?.to_vec();
+    if let Some(byte) = end.last_mut() {
+        *byte += 1;
+    }
+    Some(end)
+}
+
+fn write_present(nullable: bool, key: &mut Vec<u8>) {
+    if nullable {
+        key.push(PRESENT);
+    }
+}
+
+fn write_int(n: i64, key: &mut Vec<u8>) {
+    key.extend_from_slice(&(n.cast_unsigned() ^ (1 << 63)).to_be_bytes());
+}
+
+fn write_text(text: &str, key: &mut Vec<u8>) {
+    for piece in text.as_bytes().split_inclusive(|byte| *byte == 0) {
+        if let Some((0, head)) = piece.split_last() {
+            key.extend_from_slice(head);
+            key.extend_from_slice(&ESCAPED_ZERO);
+        } else {
+            key.extend_from_slice(piece);
+        }
+    }
+    key.extend_from_slice(&TEXT_END);
+}
+
+fn read_int(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<8>()?;
+    Some(((u64::from_be_bytes(*head) ^ (1 << 63)).cast_signed(), rest))
+}
+
+fn read_text<'a>(bytes: &'a [u8], text: &mut Vec<u8>) -> Option<&'a [u8]> {
+    text.clear();
+    let mut rest = bytes;
+    loop {
+        let zero = rest.iter().position(|byte| *byte == 0)?;
+        let (head, tail) = rest.split_at(zero);
+        text.extend_from_slice(head);
+        let (mark, after) = tail.split_first_chunk::<2>()?;
+        rest = after;
+        match *mark {
+            TEXT_END => return Some(rest),
+            ESCAPED_ZERO => text.push(0),
+            _ => return None,
+        }
+    }
+}
+
+/// Reads one column's values out of an array.
+struct Reader<'a> {
+    column: &'a KeyColumn,
+    array: &'a ArrayRef,
+}
+
+impl<'a> Reader<'a> {
+    fn new(column: &'a KeyColumn, array: &'a ArrayRef) -> Result<Self, KeyError> {
+        let expected = column.kind.data_type();
+        if *array.data_type() != expected {
+            return Err(KeyError::Type {
+                column: column.name.clone(),
+                expected: expected.to_string(),
+                got: array.data_type().to_string(),
+            });
+        }
+        if !column.nullable && array.null_count() > 0 {
+            return Err(KeyError::Null(column.name.clone()));
+        }
+        Ok(Self { column, array })
+    }
+
+    fn write(&self, row: usize, key: &mut Vec<u8>) -> Result<(), KeyError> {
+        if self.array.is_null(row) {
+            key.push(NULL);
+            return Ok(());
+        }
+        write_present(self.column.nullable, key);
+        match self.column.kind {
+            KeyKind::Int => write_int(self.array.as_primitive::<Int64Type>().value(row), key),
+            KeyKind::Text => write_text(self.array.as_string::<i32>().value(row), key),
+            KeyKind::Time => {
+                let millis = self
+                    .array
+                    .as_primitive::<TimestampMillisecondType>()
+                    .value(row);
+                if millis.rem_euclid(1000) != 0 {
+                    return Err(KeyError::Fraction {
+                        column: self.column.name.clone(),
+                        millis,
+                    });
+                }
+                write_int(millis.div_euclid(1000), key);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Collects one column's values into an array.
+enum Writer {
+    Int(Int64Builder),
+    Text(StringBuilder, Vec<u8>),
+    Time(TimestampMillisecondBuilder),
+}
+
+impl Writer {
+    fn new(column: &KeyColumn) -> Self {
+        match column.kind {
+            KeyKind::Int => Self::Int(Int64Builder::new()),
+            KeyKind::Text => Self::Text(StringBuilder::new(), Vec::new()),
+            KeyKind::Time => {
+                Self::Time(TimestampMillisecondBuilder::new().with_timezone("UTC"))
+            }
+        }
+    }
+
+    fn read<'a>(&mut self, column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let mut rest = bytes;
+        if column.nullable {
+            let (mark, after) = rest.split_first()?;
+            rest = after;
+            match *mark {
+                NULL => {
+                    match self {
+                        Self::Int(builder) => builder.append_null(),
+                        Self::Text(builder, _) => builder.append_null(),
+                        Self::Time(builder) => builder.append_null(),
+                    }
+                    return Some(rest);
+                }
+                PRESENT => {}
+                _ => return None,
+            }
+        }
+        match self {
+            Self::Int(builder) => {
+                let (n, after) = read_int(rest)?;
+                builder.append_value(n);
+                Some(after)
+            }
+            Self::Text(builder, buffer) => {
+                let after = read_text(rest, buffer)?;
+                builder.append_value(std::str::from_utf8(buffer).ok()?);
+                Some(after)
+            }
+            Self::Time(builder) => {
+                let (seconds, after) = read_int(rest)?;
+                builder.append_value(seconds.checked_mul(1000)?);
+                Some(after)
+            }
+        }
+    }
+
+    fn finish(self) -> ArrayRef {
+        match self {
+            Self::Int(mut builder) => Arc::new(builder.finish()),
+            Self::Text(mut builder, _) => Arc::new(builder.finish()),
+            Self::Time(mut builder) => Arc::new(builder.finish()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "key_tests.rs"]
+mod tests;

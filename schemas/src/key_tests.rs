@@ -1,0 +1,126 @@
+use arrow::array::{Int64Array, StringArray, TimestampMillisecondArray};
+use proptest::prelude::*;
+
+use super::*;
+
+fn shape() -> KeyShape {
+    let column = |name: &str, kind, nullable| KeyColumn {
+        name: name.to_owned(),
+        kind,
+        nullable,
+    };
+    KeyShape(vec![
+        column("id", KeyKind::Int, false),
+        column("bucket", KeyKind::Time, false),
+        column("referrer", KeyKind::Text, true),
+        column("app_id", KeyKind::Int, true),
+    ])
+}
+
+type Row = (i64, i64, Option<String>, Option<i64>);
+
+fn columns(rows: &[Row]) -> Vec<ArrayRef> {
+    vec![
+        Arc::new(rows.iter().map(|r| r.0).collect::<Int64Array>()),
+        Arc::new(
+            rows.iter()
+                .map(|r| r.1 * 1000)
+                .collect::<TimestampMillisecondArray>()
+                .with_timezone("UTC"),
+        ),
+        Arc::new(rows.iter().map(|r| r.2.clone()).collect::<StringArray>()),
+        Arc::new(rows.iter().map(|r| r.3).collect::<Int64Array>()),
+    ]
+}
+
+fn row() -> impl Strategy<Value = Row> {
+    let id = prop_oneof![any::<i64>(), -3_i64..3];
+    let text = prop_oneof![
+        Just(String::new()),
+        Just("\0".to_owned()),
+        Just("\0\u{1}".to_owned()),
+        Just("a\0b".to_owned()),
+        "[a-c]{0,3}",
+        ".*"
+    ];
+    (
+        id,
+        -4_000_000_000_i64..4_000_000_000,
+        proptest::option::of(text),
+        proptest::option::of(prop_oneof![any::<i64>(), -3_i64..3]),
+    )
+}
+
+proptest! {
+    /// Bytes compare as rows do, and decode to what was encoded.
+    #[test]
+    fn order_and_round_trip(rows in proptest::collection::vec(row(), 1..20)) {
+        let keys = shape().encode(&columns(&rows)).unwrap();
+        for (i, a) in rows.iter().enumerate() {
+            for (j, b) in rows.iter().enumerate() {
+                prop_assert_eq!(keys.value(i).cmp(keys.value(j)), a.cmp(b));
+            }
+        }
+        let decoded = shape().decode(keys.iter().flatten()).unwrap();
+        for (got, expected) in decoded.iter().zip(columns(&rows)) {
+            prop_assert_eq!(got, &expected);
+        }
+    }
+
+    /// A list of values encodes as the row does, a shorter one to a prefix within its range.
+    #[test]
+    fn values_and_prefixes(row in row(), columns_kept in 0_usize..4) {
+        let mut values = vec![KeyValue::Int(row.0), KeyValue::Time(row.1)];
+        values.push(row.2.clone().map_or(KeyValue::Null, KeyValue::Text));
+        values.push(row.3.map_or(KeyValue::Null, KeyValue::Int));
+        let whole = shape().encode_values(&values).unwrap();
+        let keys = shape().encode(&columns(std::slice::from_ref(&row))).unwrap();
+        prop_assert_eq!(&whole[..], keys.value(0));
+        let prefix = shape().encode_values(&values[..columns_kept]).unwrap();
+        prop_assert!(whole.starts_with(&prefix));
+        if let Some(end) = prefix_end(&prefix) {
+            prop_assert!(whole < end);
+        }
+    }
+
+    /// Bytes that nobody encoded are an error or a key, never a panic.
+    #[test]
+    fn damaged_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let _unused = shape().decode(std::iter::once(&bytes[..])).is_ok();
+    }
+}
+
+#[test]
+fn wrong_shapes_are_named() {
+    let rows = [(1, 2, None, None)];
+    let mut wrong = columns(&rows);
+    wrong.swap(0, 2);
+    let message = shape().encode(&wrong).unwrap_err().to_string();
+    assert!(message.contains("id") && message.contains("Int64"), "{message}");
+    assert_eq!(
+        shape().encode(&wrong[..2]).unwrap_err(),
+        KeyError::Columns { expected: 4, got: 2 }
+    );
+    assert_eq!(
+        shape().encode_values(&[KeyValue::Null]).unwrap_err(),
+        KeyError::Null("id".to_owned())
+    );
+}
+
+#[test]
+fn half_a_second_is_refused() {
+    let mut odd = columns(&[(1, 2, None, None)]);
+    odd[1] = Arc::new(TimestampMillisecondArray::from(vec![1500]).with_timezone("UTC"));
+    assert!(matches!(
+        shape().encode(&odd),
+        Err(KeyError::Fraction { millis: 1500, .. })
+    ));
+}
+
+#[test]
+fn the_end_of_a_prefix() {
+    assert_eq!(prefix_end(&[1, 2]), Some(vec![1, 3]));
+    assert_eq!(prefix_end(&[1, 0xff]), Some(vec![2]));
+    assert_eq!(prefix_end(&[0xff]), None);
+    assert_eq!(prefix_end(&[]), None);
+}

@@ -1,0 +1,184 @@
+//! UTC buckets: the widths in which counts are stored, and the arithmetic of their edges.
+//!
+//! It owns instants, ranges and widths, exact for every second before and after 1970. It must not
+//! know time zones: a stored bucket is the same for every reader.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// An instant: whole seconds since 1970-01-01T00:00:00Z, negative before.
+pub type Seconds = i64;
+
+/// A quarter of an hour: every edge that a reader may ask for lies on a multiple of it, because
+/// every clock on Earth since 1972 is off UTC by whole quarters.
+pub const QUARTER_SECONDS: Seconds = 900;
+
+const HOUR_SECONDS: Seconds = 3_600;
+const DAY_SECONDS: Seconds = 86_400;
+
+/// Days from 0000-03-01 to 1970-01-01. Years that begin in March have their leap day last.
+const EPOCH_DAY: i64 = 719_468;
+/// Months from March of year 0 to January 1970.
+const EPOCH_MONTH: i64 = 23_638;
+/// Days in the 400 years after which the calendar repeats.
+const ERA_DAYS: i64 = 146_097;
+
+/// A half-open range of instants: `from` is in it, `to` is not. An absent side is unbounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// The first instant, or nothing if there is no first.
+    pub from: Option<Seconds>,
+    /// The instant just after the last, or nothing if there is no last.
+    pub to: Option<Seconds>,
+}
+
+impl Range {
+    /// All time.
+    pub const ALL: Self = Self {
+        from: None,
+        to: None,
+    };
+
+    /// The range from `from` until just before `to`.
+    #[must_use]
+    pub const fn new(from: Seconds, to: Seconds) -> Self {
+        Self {
+            from: Some(from),
+            to: Some(to),
+        }
+    }
+
+    /// Whether the range holds the instant.
+    #[must_use]
+    pub fn contains(&self, seconds: Seconds) -> bool {
+        self.from.is_none_or(|from| from <= seconds) && self.to.is_none_or(|to| seconds < to)
+    }
+
+    /// Whether the range holds no instant at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!((self.from, self.to), (Some(from), Some(to)) if from >= to)
+    }
+}
+
+/// How wide a stored bucket is. Each width but the last is made of whole buckets of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Width {
+    /// A quarter of an hour.
+    Quarter,
+    /// An hour.
+    Hour,
+    /// A day in UTC.
+    Day,
+    /// A calendar month in UTC.
+    Month,
+    /// All time: one bucket, whose start is written as 0.
+    All,
+}
+
+impl Width {
+    /// Every width, finest first.
+    pub const EVERY: [Self; 5] = [Self::Quarter, Self::Hour, Self::Day, Self::Month, Self::All];
+
+    /// The name as in definitions and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Quarter => "quarter",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Month => "month",
+            Self::All => "all",
+        }
+    }
+
+    /// The start of the bucket that holds the instant; 0 for [`Width::All`]. A start before
+    /// `i64::MIN` is given as `i64::MIN`.
+    #[must_use]
+    pub const fn floor(self, seconds: Seconds) -> Seconds {
+        match self {
+            Self::Quarter => floor_to(seconds, QUARTER_SECONDS),
+            Self::Hour => floor_to(seconds, HOUR_SECONDS),
+            Self::Day => floor_to(seconds, DAY_SECONDS),
+            Self::Month => first_day(month_of(seconds)).saturating_mul(DAY_SECONDS),
+            Self::All => 0,
+        }
+    }
+
+    /// The start of the bucket after the one that holds the instant. Nothing for [`Width::All`],
+    /// and nothing if it is beyond `i64::MAX`.
+    #[must_use]
+    pub const fn next(self, seconds: Seconds) -> Option<Seconds> {
+        match self {
+            Self::Quarter => self.floor(seconds).checked_add(QUARTER_SECONDS),
+            Self::Hour => self.floor(seconds).checked_add(HOUR_SECONDS),
+            Self::Day => self.floor(seconds).checked_add(DAY_SECONDS),
+            Self::Month => first_day(month_of(seconds) + 1).checked_mul(DAY_SECONDS),
+            Self::All => None,
+        }
+    }
+
+    /// The first bucket start at or after the instant; nothing where [`Width::next`] has nothing.
+    #[must_use]
+    pub const fn ceil(self, seconds: Seconds) -> Option<Seconds> {
+        if self.is_aligned(seconds) {
+            Some(seconds)
+        } else {
+            self.next(seconds)
+        }
+    }
+
+    /// Whether a bucket starts at the instant.
+    #[must_use]
+    pub const fn is_aligned(self, seconds: Seconds) -> bool {
+        self.floor(seconds) == seconds
+    }
+}
+
+impl fmt::Display for Width {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The UTC day of an instant, as days since 1970-01-01.
+#[must_use]
+pub const fn day_of(seconds: Seconds) -> i64 {
+    seconds.div_euclid(DAY_SECONDS)
+}
+
+/// The UTC month of an instant, as months since January 1970.
+///
+/// Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>): it
+/// runs for each row and, unlike a calendar library, has no year at which it fails.
+#[must_use]
+pub const fn month_of(seconds: Seconds) -> i64 {
+    let days = day_of(seconds) + EPOCH_DAY;
+    let era = days.div_euclid(ERA_DAYS);
+    let day_of_era = days.rem_euclid(ERA_DAYS);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_of_year = (5 * day_of_year + 2) / 153;
+    (era * 400 + year_of_era) * 12 + month_of_year - EPOCH_MONTH
+}
+
+/// The first day of a month, both counted from the epoch: Hinnant's `days_from_civil`.
+const fn first_day(month: i64) -> i64 {
+    let months = month + EPOCH_MONTH;
+    let year = months.div_euclid(12);
+    let day_of_year = (153 * months.rem_euclid(12) + 2) / 5;
+    let year_of_era = year.rem_euclid(400);
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    year.div_euclid(400) * ERA_DAYS + day_of_era - EPOCH_DAY
+}
+
+const fn floor_to(seconds: Seconds, width: Seconds) -> Seconds {
+    seconds.div_euclid(width).saturating_mul(width)
+}
+
+#[cfg(test)]
+#[path = "bucket_tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! Covers are exact, and as small as can be.
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+
+const FOUR: [Width; 4] = [Width::Quarter, Width::Hour, Width::Day, Width::Month];
+
+fn at(text: &str) -> Seconds {
+    text.parse::<Timestamp>().unwrap().as_second()
+}
+
+fn span(width: Width, from: &str, to: &str) -> Span {
+    Span {
+        width,
+        from: Some(at(from)),
+        to: Some(at(to)),
+    }
+}
+
+#[test]
+fn widths_go_from_fine_to_coarse_and_back() {
+    let range = Range::new(at("2026-01-30T22:45:00Z"), at("2026-04-02T01:30:00Z"));
+    let expected = [
+        span(
+            Width::Quarter,
+            "2026-01-30T22:45:00Z",
+            "2026-01-30T23:00:00Z",
+        ),
+        span(Width::Hour, "2026-01-30T23:00:00Z", "2026-01-31T00:00:00Z"),
+        span(Width::Day, "2026-01-31T00:00:00Z", "2026-02-01T00:00:00Z"),
+        span(Width::Month, "2026-02-01T00:00:00Z", "2026-04-01T00:00:00Z"),
+        span(Width::Day, "2026-04-01T00:00:00Z", "2026-04-02T00:00:00Z"),
+        span(Width::Hour, "2026-04-02T00:00:00Z", "2026-04-02T01:00:00Z"),
+        span(
+            Width::Quarter,
+            "2026-04-02T01:00:00Z",
+            "2026-04-02T01:30:00Z",
+        ),
+    ];
+    assert_eq!(cover(range, &FOUR).unwrap(), expected);
+    let shuffled = [
+        Width::Month,
+        Width::Quarter,
+        Width::All,
+        Width::Day,
+        Width::Hour,
+        Width::Day,
+    ];
+    assert_eq!(cover(range, &shuffled).unwrap(), expected);
+}
+
+#[test]
+fn finer_buckets_fill_in_where_no_coarse_one_fits() {
+    let range = Range::new(at("2026-01-15T00:00:00Z"), at("2026-02-20T00:00:00Z"));
+    let days = [span(
+        Width::Day,
+        "2026-01-15T00:00:00Z",
+        "2026-02-20T00:00:00Z",
+    )];
+    assert_eq!(cover(range, &FOUR).unwrap(), days);
+    let hours = [span(
+        Width::Hour,
+        "2026-01-15T00:00:00Z",
+        "2026-02-20T00:00:00Z",
+    )];
+    assert_eq!(cover(range, &[Width::Hour]).unwrap(), hours);
+}
+
+#[test]
+fn all_time_is_one_bucket_or_an_endless_run() {
+    let endless = |width| {
+        vec![Span {
+            width,
+            from: None,
+            to: None,
+        }]
+    };
+    assert_eq!(
+        cover(Range::ALL, &[Width::Day, Width::All]).unwrap(),
+        endless(Width::All)
+    );
+    assert_eq!(
+        cover(Range::ALL, &[Width::All]).unwrap(),
+        endless(Width::All)
+    );
+    assert_eq!(
+        cover(Range::ALL, &[Width::Hour, Width::Day]).unwrap(),
+        endless(Width::Day)
+    );
+}
+
+#[test]
+fn an_open_side_ends_in_a_run_of_the_coarsest_width() {
+    let edge = at("2026-01-31T23:00:00Z");
+    let widths = [Width::Hour, Width::Month, Width::All];
+    assert_eq!(
+        cover(
+            Range {
+                from: Some(edge),
+                to: None
+            },
+            &widths
+        )
+        .unwrap(),
+        [
+            span(Width::Hour, "2026-01-31T23:00:00Z", "2026-02-01T00:00:00Z"),
+            Span {
+                width: Width::Month,
+                from: Some(at("2026-02-01T00:00:00Z")),
+                to: None
+            },
+        ],
+    );
+    let spans = cover(
+        Range {
+            from: None,
+            to: Some(edge),
+        },
+        &widths,
+    )
+    .unwrap();
+    let january = Some(at("2026-01-01T00:00:00Z"));
+    assert_eq!(
+        spans[0],
+        Span {
+            width: Width::Month,
+            from: None,
+            to: january
+        }
+    );
+    assert_eq!(
+        spans[1],
+        Span {
+            width: Width::Hour,
+            from: january,
+            to: Some(edge)
+        }
+    );
+    assert_eq!(spans.len(), 2);
+}
+
+#[test]
+fn an_empty_range_needs_no_buckets() {
+    assert_eq!(cover(Range::new(7, 7), &FOUR), Ok(vec![]));
+    assert_eq!(cover(Range::new(900, 0), &[]), Ok(vec![]));
+}
+
+#[test]
+fn what_cannot_be_covered_says_why() {
+    let message = |range, widths: &[Width]| cover(range, widths).unwrap_err().to_string();
+    assert_eq!(
+        message(
+            Range::new(at("2026-01-01T00:15:00Z"), at("2026-01-02T00:00:00Z")),
+            &[Width::Hour]
+        ),
+        "the range's from 2026-01-01T00:15:00Z is not at the start of a bucket (the view's finest: \
+         hour): choose an edge that is, in UTC",
+    );
+    assert_eq!(
+        message(
+            Range {
+                from: None,
+                to: Some(1)
+            },
+            &FOUR
+        ),
+        "the range's to 1970-01-01T00:00:01Z is not at the start of a bucket (the view's finest: \
+         quarter): choose an edge that is, in UTC",
+    );
+    let no_widths = "the view has no buckets of bounded width: ask for all time, or give it such \
+                     buckets";
+    assert_eq!(message(Range::new(0, 900), &[Width::All]), no_widths);
+    assert_eq!(message(Range::ALL, &[]), no_widths);
+}
+
+#[test]
+fn the_ends_of_the_number_line_do_not_panic() {
+    let (low, high) = (
+        Width::Quarter.floor(i64::MIN + 900),
+        Width::Quarter.floor(i64::MAX),
+    );
+    for range in [
+        Range::new(low, high),
+        Range {
+            from: Some(high),
+            to: None,
+        },
+        Range {
+            from: None,
+            to: Some(low),
+        },
+        Range::new(high - 900, high),
+    ] {
+        let spans = cover(range, &FOUR).unwrap();
+        assert!(!spans.is_empty());
+    }
+}
+
+fn widths() -> impl Strategy<Value = Vec<Width>> {
+    proptest::sample::subsequence(Width::EVERY[1..].to_vec(), 0..=4).prop_map(|mut widths| {
+        widths.insert(0, Width::Quarter);
+        widths
+    })
+}
+
+proptest! {
+    #[test]
+    fn covers_are_exact_and_minimal(
+        start in -4_000_000_i64..4_000_000,
+        quarters in prop_oneof![0_i64..200, 0_i64..400_000],
+        widths in widths(),
+    ) {
+        let (from, to) = (start * 900, (start + quarters) * 900);
+        let spans = cover(Range::new(from, to), &widths).unwrap();
+        let mut reached = from;
+        for (index, span) in spans.iter().enumerate() {
+            let (begin, end) = (span.from.unwrap(), span.to.unwrap());
+            prop_assert_eq!(begin, reached);
+            prop_assert!(begin < end);
+            prop_assert!(span.width.is_aligned(begin) && span.width.is_aligned(end));
+            prop_assert!(index == 0 || spans[index - 1].width != span.width);
+            // Widths nest: a cover is minimal if no run holds a whole bucket of a coarser width.
+            for coarser in widths.iter().filter(|width| **width > span.width && **width != Width::All) {
+                prop_assert!(coarser.next(coarser.ceil(begin).unwrap()).unwrap() > end);
+            }
+            reached = end;
+        }
+        prop_assert_eq!(reached, to);
+    }
+
+    #[test]
+    fn an_open_side_covers_the_same_as_a_far_edge(start in -400_000_i64..400_000, widths in widths()) {
+        let from = start * 900;
+        let open = cover(Range { from: Some(from), to: None }, &widths).unwrap();
+        let coarsest = open.last().unwrap().width;
+        let far = coarsest.floor(from + 40_000 * 86_400);
+        let mut closed = open;
+        closed.last_mut().unwrap().to = Some(far);
+        prop_assert_eq!(closed, cover(Range::new(from, far), &widths).unwrap());
+    }
+}

@@ -1,0 +1,291 @@
+//! The points of a chart: local hours, days, weeks and months, cut to a range.
+//!
+//! It owns how local time is divided into intervals. It must not know what is counted, nor how
+//! stored buckets are read: it gives edges, and each quarter of an hour has one point.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::ToSpan;
+use jiff::civil::Date;
+
+use super::bucket::{Range, Seconds, Width};
+use super::shown;
+use super::zone::{Zone, ZoneError};
+
+/// The most points that a series has.
+pub const POINTS_MAX: usize = 10_000;
+
+const HOUR_SECONDS: Seconds = 3_600;
+
+/// How much local time a point stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Interval {
+    /// An hour of the local clock. An hour that the clocks repeat is two points. Where they move by
+    /// part of an hour, as on Lord Howe Island, the move also ends a point.
+    Hour,
+    /// A local day: 23 or 25 hours where the clocks change.
+    Day,
+    /// A local week, which begins on Monday.
+    Week,
+    /// A local calendar month.
+    Month,
+}
+
+/// Why there is no series.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SeriesError {
+    /// No interval has that name.
+    #[error("interval={0:?} is unknown: write hour, day, week or month")]
+    UnknownInterval(String),
+    /// There would be too many points.
+    #[error(
+        "interval={interval} gives about {about} points over this range, and a series has at \
+         most {POINTS_MAX}: choose a longer interval or a shorter range"
+    )]
+    TooMany {
+        /// The interval.
+        interval: Interval,
+        /// About how many points there would be.
+        about: i64,
+    },
+    /// A point would begin or end between quarters of an hour.
+    #[error(
+        "interval={interval} has an edge at {at} in {zone}, which is not on a quarter of an hour \
+         in UTC: choose another tz, or a later from"
+    )]
+    OffQuarter {
+        /// The interval.
+        interval: Interval,
+        /// The edge in UTC.
+        at: String,
+        /// The zone's name.
+        zone: String,
+    },
+    /// An edge is beyond the calendar.
+    #[error(transparent)]
+    Zone(#[from] ZoneError),
+}
+
+/// The points of a series, in order: each ends where the next begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Points {
+    /// The start of each point, then the end of the last; nothing at all if there are no points.
+    edges: Vec<Seconds>,
+}
+
+impl Points {
+    /// How many points there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.edges.len().saturating_sub(1)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.edges.is_empty()
+    }
+
+    /// The start of each point: what an answer gives as `at`.
+    #[must_use]
+    pub fn starts(&self) -> &[Seconds] {
+        &self.edges[..self.len()]
+    }
+
+    /// The start and the exclusive end of each point.
+    pub fn spans(&self) -> impl Iterator<Item = (Seconds, Seconds)> + '_ {
+        self.edges.windows(2).map(|edges| (edges[0], edges[1]))
+    }
+
+    /// Which point holds the instant, or nothing if it is outside the series.
+    #[must_use]
+    pub fn point_of(&self, seconds: Seconds) -> Option<usize> {
+        let begun = self.edges.partition_point(|edge| *edge <= seconds);
+        (1..self.edges.len()).contains(&begun).then(|| begun - 1)
+    }
+}
+
+/// The points from `from` until just before `to`: none if `to` is not after `from`.
+///
+/// The first and the last point are cut to the range, so the first one's start is `from`, whatever
+/// the local clock shows then: a point never tells of time that was not asked for.
+///
+/// # Errors
+///
+/// [`SeriesError`] if there would be more than [`POINTS_MAX`] points, or one with an edge that is
+/// not on a quarter of an hour.
+pub fn points(
+    zone: &Zone,
+    interval: Interval,
+    from: Seconds,
+    to: Seconds,
+) -> Result<Points, SeriesError> {
+    if from >= to {
+        return Ok(Points::default());
+    }
+    let mut edges = vec![from];
+    let mut edge = from;
+    while edge < to {
+        // Edges are counted as they come, so that a range of ages costs no more than a full series.
+        if edges.len() > POINTS_MAX {
+            let about = to.saturating_sub(from) / interval.usual_seconds();
+            let about = about.max(i64::try_from(edges.len()).unwrap_or(i64::MAX));
+            return Err(SeriesError::TooMany { interval, about });
+        }
+        edge = interval.next(zone, edge)?.min(to);
+        edges.push(edge);
+    }
+    match edges.iter().find(|edge| !Width::Quarter.is_aligned(**edge)) {
+        None => Ok(Points { edges }),
+        Some(edge) => Err(SeriesError::OffQuarter {
+            interval,
+            at: shown(*edge),
+            zone: zone.name().to_owned(),
+        }),
+    }
+}
+
+/// The edges of a range for [`points`], with an absent side closed around the data that there is:
+/// at the start of the interval that holds the `first` instant of it, or at the end of the one that
+/// holds the `last`. An unbounded side cuts nothing, so the points there are whole.
+///
+/// # Errors
+///
+/// [`SeriesError::Zone`] beyond the calendar.
+pub fn close(
+    zone: &Zone,
+    interval: Interval,
+    range: Range,
+    (first, last): (Seconds, Seconds),
+) -> Result<(Seconds, Seconds), SeriesError> {
+    let from = range.from.map_or_else(|| interval.start(zone, first), Ok)?;
+    let to = range.to.map_or_else(|| interval.next(zone, last), Ok)?;
+    Ok((from, to))
+}
+
+impl Interval {
+    /// Every interval, shortest first.
+    pub const EVERY: [Self; 4] = [Self::Hour, Self::Day, Self::Week, Self::Month];
+
+    /// The name as in a request.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+        }
+    }
+
+    /// The last edge at or before the instant.
+    ///
+    /// # Errors
+    ///
+    /// [`ZoneError::OutOfRange`] beyond the calendar.
+    pub fn start(self, zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+        if self == Self::Hour {
+            return hour_start(zone, seconds);
+        }
+        zone.first_instant(self.first_date(zone.date_of(seconds)?)?)
+    }
+
+    /// The first edge after the instant.
+    ///
+    /// # Errors
+    ///
+    /// [`ZoneError::OutOfRange`] beyond the calendar.
+    pub fn next(self, zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+        let length = match self {
+            Self::Hour => return hour_next(zone, seconds),
+            Self::Day => 1.day(),
+            Self::Week => 1.week(),
+            Self::Month => 1.month(),
+        };
+        let first = self.first_date(zone.date_of(seconds)?)?;
+        zone.first_instant(first.checked_add(length).map_err(|_| beyond(self, first))?)
+    }
+
+    /// The first day of the interval that holds the day.
+    fn first_date(self, date: Date) -> Result<Date, ZoneError> {
+        match self {
+            Self::Hour | Self::Day => Ok(date),
+            Self::Week => date
+                .checked_sub(date.weekday().to_monday_zero_offset().days())
+                .map_err(|_| beyond(self, date)),
+            Self::Month => Ok(date.first_of_month()),
+        }
+    }
+
+    /// How long most intervals are, in seconds.
+    const fn usual_seconds(self) -> Seconds {
+        match self {
+            Self::Hour => HOUR_SECONDS,
+            Self::Day => 86_400,
+            Self::Week => 604_800,
+            Self::Month => 2_629_746,
+        }
+    }
+}
+
+fn beyond(interval: Interval, date: Date) -> ZoneError {
+    ZoneError::OutOfRange(format!("the {interval} of {date}"))
+}
+
+/// The hour's edges are where the local clock shows a full hour and where it moves by part of one.
+/// A move by whole hours leaves the minutes as they were, so it lies on an edge or on none.
+fn hour_start(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+    let full = full_hour(seconds, zone.offset_seconds(seconds)?);
+    for change in zone
+        .changes_until(seconds)?
+        .take_while(|change| *change > full)
+    {
+        let moved = zone.offset_seconds(change)? - zone.offset_seconds(change - 1)?;
+        if moved % HOUR_SECONDS != 0 {
+            return Ok(change);
+        }
+    }
+    Ok(full)
+}
+
+fn hour_next(zone: &Zone, seconds: Seconds) -> Result<Seconds, ZoneError> {
+    let mut offset = zone.offset_seconds(seconds)?;
+    let full = full_hour(seconds, offset) + HOUR_SECONDS;
+    for (change, new_offset) in zone
+        .changes_after(seconds)?
+        .take_while(|(at, _)| *at < full)
+    {
+        if (new_offset - offset) % HOUR_SECONDS != 0 {
+            return Ok(change);
+        }
+        offset = new_offset;
+    }
+    Ok(full)
+}
+
+/// The instant at which a clock of that offset last showed a full hour.
+const fn full_hour(seconds: Seconds, offset: Seconds) -> Seconds {
+    (seconds + offset).div_euclid(HOUR_SECONDS) * HOUR_SECONDS - offset
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Interval {
+    type Err = SeriesError;
+
+    fn from_str(name: &str) -> Result<Self, SeriesError> {
+        Self::EVERY
+            .into_iter()
+            .find(|interval| interval.name() == name)
+            .ok_or_else(|| SeriesError::UnknownInterval(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+#[path = "series_tests.rs"]
+mod tests;

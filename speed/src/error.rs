@@ -1,0 +1,35 @@
+//! What can stop the speed layer.
+
+/// The result of the speed layer's work.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error that a worker can't get over by itself. The message says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A store.
+    #[error(transparent)]
+    Store(#[from] stores::Error),
+    /// A view's query.
+    #[error(transparent)]
+    Job(#[from] jobs::Error),
+    /// The log is not the one that the live state was made from.
+    #[error("{topic}/{partition}: {what}")]
+    OtherLog {
+        /// The topic.
+        topic: &'static str,
+        /// The partition.
+        partition: u32,
+        /// What shows it, and what to do.
+        what: String,
+    },
+    /// A fault of this program.
+    #[error("{0}; this is a fault of Backstitch, please report it")]
+    Fault(String),
+}
+
+impl Error {
+    /// Whether the same step may go through later.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind() == stores::ErrorKind::Retry)
+    }
+}

@@ -1,0 +1,55 @@
+//! What the speed layer is given, and what can be set.
+
+use std::sync::Arc;
+
+use schemas::clock::Clock;
+use serde::{Deserialize, Serialize};
+use stores::live::LiveWrite;
+use stores::log::{LogRead, LogWrite};
+use stores::views::ViewsRead;
+
+/// The stores that the speed layer works with.
+#[derive(Debug, Clone)]
+pub struct SpeedPorts {
+    /// The log that it reads.
+    pub log: Arc<dyn LogRead>,
+    /// Where dead letters go.
+    pub dead_letters: Arc<dyn LogWrite>,
+    /// The live state that it keeps.
+    pub live: Arc<dyn LiveWrite>,
+    /// The run records, which it obeys.
+    pub views: Arc<dyn ViewsRead>,
+    /// The present moment.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What can be set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SpeedOptions {
+    /// Records in one micro-batch, at most.
+    pub records_max: usize,
+    /// Bytes of records in one micro-batch, at most.
+    pub bytes_max: usize,
+    /// How long to wait at the end of the log before looking for more.
+    pub poll_interval_ms: u64,
+    /// How long to go on before looking at slot and run records again.
+    pub look_interval_ms: u64,
+    /// How much log time the duplicate window holds.
+    pub dedup_window_ms: i64,
+    /// How many events the duplicate window of one partition holds, at most.
+    pub dedup_events_max: usize,
+}
+
+impl Default for SpeedOptions {
+    fn default() -> Self {
+        Self {
+            records_max: 50_000,
+            bytes_max: 32 * 1024 * 1024,
+            poll_interval_ms: 100,
+            look_interval_ms: 1_000,
+            dedup_window_ms: 3_600_000,
+            dedup_events_max: 2_000_000,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The duplicate window: which events were seen in the last stretch of the log.
+//!
+//! Whether a record is a duplicate depends on nothing but the log: it is one if the same event
+//! stands in a record before it, at most `window_ms` of log time and `events_max` events back. So a
+//! worker that reads the stretch again after a crash decides every record as the first one did.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use schemas::plays::EventIdentity;
+
+/// Identities are hashes already; hashing them again would only cost time.
+#[derive(Debug, Default)]
+pub(crate) struct IdentityHasher(u64);
+
+impl Hasher for IdentityHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(chunk) {
+                *to = *from;
+            }
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.write(&n.to_le_bytes());
+    }
+}
+
+/// The events of the last stretch of one partition.
+#[derive(Debug)]
+pub(crate) struct Window {
+    window_ms: i64,
+    events_max: usize,
+    /// By identity: the number of its newest sighting.
+    newest: HashMap<EventIdentity, u64, BuildHasherDefault<IdentityHasher>>,
+    /// Sightings from the oldest on: number, log time, identity.
+    sightings: VecDeque<(u64, i64, EventIdentity)>,
+    next: u64,
+}
+
+impl Window {
+    pub(crate) fn new(window_ms: i64, events_max: usize) -> Self {
+        Self {
+            window_ms,
+            events_max,
+            newest: HashMap::default(),
+            sightings: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    /// Notes a record; answers whether it is the first of its event in the window.
+    pub(crate) fn is_first(&mut self, identity: EventIdentity, logged_at_ms: i64) -> bool {
+        let horizon = logged_at_ms.saturating_sub(self.window_ms);
+        while let Some((number, at, old)) = self.sightings.front().copied() {
+            if at >= horizon && self.sightings.len() < self.events_max {
+                break;
+            }
+            self.sightings.pop_front();
+            if self.newest.get(&old) == Some(&number) {
+                self.newest.remove(&old);
+            }
+        }
+        self.sightings.push_back((self.next, logged_at_ms, identity));
+        let first = self.newest.insert(identity, self.next).is_none();
+        self.next += 1;
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_sighting_is_no_first_within_the_window() {
+        let mut window = Window::new(10, 100);
+        assert!(window.is_first(1, 0));
+        assert!(!window.is_first(1, 5));
+        assert!(!window.is_first(1, 15), "the sighting at 5 is within 10");
+        assert!(window.is_first(1, 26), "the sighting at 15 is not");
+        assert!(window.is_first(2, 26));
+    }
+
+    #[test]
+    fn the_number_of_events_is_bounded() {
+        let mut window = Window::new(i64::MAX, 3);
+        for id in 0..100 {
+            assert!(window.is_first(id, 0));
+            assert!(window.sightings.len() <= 3 && window.newest.len() <= 3);
+        }
+        assert!(!window.is_first(99, 0));
+        assert!(window.is_first(1, 0), "long gone");
+    }
+
+    /// A window that starts later, but far enough back, decides the same.
+    #[test]
+    fn reading_the_stretch_again_decides_the_same() {
+        let records: Vec<(u128, i64)> = (0..500_i64)
+            .map(|i| (u128::from((i * 7919 % 37).unsigned_abs()), i / 3))
+            .collect();
+        for (window_ms, events_max) in [(10, 1000), (1000, 12)] {
+            let mut whole = Window::new(window_ms, events_max);
+            let truth: Vec<bool> = records.iter().map(|r| whole.is_first(r.0, r.1)).collect();
+            for start in 0..records.len() {
+                let mut again = Window::new(window_ms, events_max);
+                let resume = (start + 60).min(records.len());
+                for (i, record) in records.iter().enumerate().skip(start) {
+                    let first = again.is_first(record.0, record.1);
+                    assert!(i < resume || first == truth[i], "{start} {i}");
+                }
+            }
+        }
+    }
+}

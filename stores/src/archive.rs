@@ -1,0 +1,161 @@
+//! The archive port: Parquet files and their manifests in an object store.
+//!
+//! A file counts only once a manifest names it, and a manifest is put create-only and durably: so
+//! two writers cannot both write the same one, and what a crash left behind is never read.
+
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+
+use crate::{Error, Result};
+
+/// Whether a create-only put made the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It did.
+    New,
+    /// The object was there already and stayed as it is.
+    Exists,
+}
+
+/// An object store with durable puts.
+#[derive(Debug, Clone)]
+pub struct Archive {
+    store: Arc<dyn ObjectStore>,
+    url: String,
+    /// The folder of a local store, whose client does not sync what it writes.
+    folder: Option<PathBuf>,
+}
+
+impl Archive {
+    /// An archive in a local folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if the folder can't be made or is no folder.
+    pub fn local(folder: &FsPath) -> Result<Self> {
+        let what = || format!("archive folder {}", folder.display());
+        std::fs::create_dir_all(folder).map_err(|e| Error::broken(what(), e))?;
+        let folder = folder
+            .canonicalize()
+            .map_err(|e| Error::broken(what(), e))?;
+        let store = LocalFileSystem::new_with_prefix(&folder)
+            .map_err(|e| Error::broken(what(), e))?
+            .with_automatic_cleanup(false);
+        Ok(Self {
+            store: Arc::new(store),
+            url: "backstitch://archive/".to_owned(),
+            folder: Some(folder),
+        })
+    }
+
+    /// The object store, for a query engine to read from.
+    #[must_use]
+    pub fn object_store(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.store)
+    }
+
+    /// The URL under which a query engine registers the object store; paths are relative to it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Writes an object, durably when it answers; one that is there is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if it can't be written.
+    pub async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
+        self.put_with(path, bytes, PutMode::Overwrite).await?;
+        Ok(())
+    }
+
+    /// Writes an object that is not there yet, durably when it answers.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if it can't be written.
+    pub async fn create(&self, path: &str, bytes: Bytes) -> Result<Created> {
+        self.put_with(path, bytes, PutMode::Create).await
+    }
+
+    /// The bytes of an object, or nothing if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if it is there and can't be read.
+    pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
+        let found = match self.store.get(&Path::from(path)).await {
+            Ok(found) => found.bytes().await,
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Error::broken(format!("reading {path}"), error)),
+        }
+    }
+
+    /// The paths of all objects whose path begins with the folder `prefix`, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if they can't be listed.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        let mut paths: Vec<String> = self
+            .store
+            .list(Some(&Path::from(prefix)))
+            .map_ok(|object| object.location.to_string())
+            .try_collect()
+            .await
+            .map_err(|error| Error::broken(format!("listing {prefix}"), error))?;
+        paths.sort_unstable();
+        Ok(paths)
+    }
+
+    /// Deletes an object; one that is not there is no error.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if it is there and can't be deleted.
+    pub async fn delete(&self, path: &str) -> Result<()> {
+        match self.store.delete(&Path::from(path)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::broken(format!("deleting {path}"), error)),
+        }
+    }
+
+    async fn put_with(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<Created> {
+        let at = Path::from(path);
+        let options = PutOptions {
+            mode,
+            ..PutOptions::default()
+        };
+        match self.store.put_opts(&at, bytes.into(), options).await {
+            Ok(_) => {}
+            Err(object_store::Error::AlreadyExists { .. }) => return Ok(Created::Exists),
+            Err(error) => return Err(Error::broken(format!("writing {path}"), error)),
+        }
+        if let Some(folder) = &self.folder {
+            let file = folder.join(at.as_ref());
+            let root = folder.clone();
+            tokio::task::spawn_blocking(move || sync_up_to(&file, &root))
+                .await
+                .map_err(|error| Error::broken(format!("syncing {path}"), error))?
+                .map_err(|error| Error::broken(format!("syncing {path}"), error))?;
+        }
+        Ok(Created::New)
+    }
+}
+
+/// Syncs a file and every folder from it up to `root`: a name is durable only with its folder.
+fn sync_up_to(file: &FsPath, root: &FsPath) -> std::io::Result<()> {
+    std::fs::File::open(file)?.sync_all()?;
+    for folder in file.ancestors().skip(1) {
+        std::fs::File::open(folder)?.sync_all()?;
+        if folder == root {
+            break;
+        }
+    }
+    Ok(())
+}

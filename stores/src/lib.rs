@@ -1,0 +1,16 @@
+//! The ports through which the layers reach their stores, and the adapters behind them.
+//!
+//! This is the only crate that names a client library. Readers are given a read port, writers a
+//! write port. Every adapter of a port has the same semantics, and one conformance suite runs on
+//! all of them.
+
+pub mod archive;
+pub mod embedded;
+mod error;
+pub mod intake;
+pub mod lease;
+pub mod live;
+pub mod log;
+pub mod views;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,138 @@
+//! The live port: one slot for each log partition, changed only by atomic scripts.
+//!
+//! The scripts are the rules of [`schemas::seam`] on a stored slot, together with the live parts
+//! that belong to it: both change in one step or not at all. Parts are kept by generation, epoch,
+//! view, group and row; a part is a delta that adds up.
+
+use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
+use async_trait::async_trait;
+use schemas::seam::{Cut, Epoch, Fence, Generation, Moved, RollRefused, Slot};
+use schemas::source::Source;
+
+use crate::Result;
+
+/// The live state of one log partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId {
+    /// The source.
+    pub source: Source,
+    /// The log partition.
+    pub partition: u32,
+}
+
+/// What a micro-batch adds to one view: rows of encoded group key, encoded row key and delta. No
+/// two rows have the same keys.
+#[derive(Debug, Clone)]
+pub struct Deltas {
+    /// The view, with its version: [`jobs` name and version joined by `@`](schemas::key).
+    pub view: String,
+    /// Encoded group keys.
+    pub groups: BinaryArray,
+    /// Encoded row keys within the group.
+    pub rows: BinaryArray,
+    /// What to add.
+    pub counts: Int64Array,
+}
+
+/// One question for live parts: those of a view in a group, within ranges of row keys.
+#[derive(Debug, Clone)]
+pub struct LiveQuery {
+    /// The view, with its version.
+    pub view: String,
+    /// The encoded group key.
+    pub group: Vec<u8>,
+    /// Half-open ranges of encoded row keys, ascending and apart from each other; a missing end is
+    /// open.
+    pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// The only partition that can hold parts of this group, where that is known; else all are
+    /// asked.
+    pub partition: Option<u32>,
+}
+
+/// Live parts, row by row: the answer to one [`LiveQuery`]. Only parts of the slot's present
+/// generation, of epochs that it still keeps.
+#[derive(Debug, Clone)]
+pub struct LiveParts {
+    /// The partition that each part is of.
+    pub partitions: UInt32Array,
+    /// The epoch of each part.
+    pub epochs: UInt64Array,
+    /// The encoded row key of each part.
+    pub rows: BinaryArray,
+    /// The deltas.
+    pub counts: Int64Array,
+}
+
+/// Slots and live parts as of one moment of each slot.
+#[derive(Debug, Clone)]
+pub struct LiveAnswer {
+    /// Each slot as it stood when its parts were read; nothing where it is missing.
+    pub slots: Vec<Option<Slot>>,
+    /// The answers, in the order of the queries.
+    pub parts: Vec<LiveParts>,
+}
+
+/// Reading live state.
+#[async_trait]
+pub trait LiveRead: std::fmt::Debug + Send + Sync {
+    /// The slots of partitions 0 to `partitions` - 1 and the live parts that are asked for, each
+    /// slot with its parts in one atomic step.
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer>;
+
+    /// A page of all live parts of a view in one slot within the epochs `from..=to`: groups, rows
+    /// and the sum of the deltas over these epochs, in the order of group and row key, after the
+    /// key `after`. Used to compare a run with what was counted live.
+    async fn scan(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<(Vec<u8>, Vec<u8>)>,
+        limit: usize,
+    ) -> Result<Deltas>;
+}
+
+/// Changing live state. Each call is one atomic script on one slot.
+#[async_trait]
+pub trait LiveWrite: LiveRead {
+    /// Adds the deltas of a micro-batch and moves the fence to `next`, if the fence is exactly
+    /// where the worker believes; otherwise nothing changes and the answer says where it stands.
+    /// `views` are all views that the worker keeps, also those to which this batch adds nothing.
+    async fn apply(
+        &self,
+        slot: SlotId,
+        believed: Fence,
+        next: Cut,
+        views: &[&str],
+        deltas: &[Deltas],
+    ) -> Result<Result<(), Moved>>;
+
+    /// Ends the epoch that is being filled at the fence: a recorded cut is put back.
+    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>>;
+
+    /// Ends `epoch` where the slot stands, or answers where it ended.
+    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>>;
+
+    /// Starts a new generation at `cut` of the newest complete run, if the slot still stands as it
+    /// was seen. The new generation is at least `hint`.
+    async fn heal(
+        &self,
+        slot: SlotId,
+        seen: Option<Fence>,
+        newest: Epoch,
+        cut: Cut,
+        hint: Generation,
+    ) -> Result<Result<(), Moved>>;
+
+    /// Lets go of epochs up to `epoch`, if the slot's boundary is the cut; answers whether it did.
+    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool>;
+
+    /// Deletes parts that can no longer be read (of dropped epochs and old generations), at most
+    /// `limit` of them, and answers how many it deleted. Nobody waits for it.
+    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize>;
+}

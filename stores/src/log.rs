@@ -1,0 +1,139 @@
+//! The log port: ordered, partitioned, append-only topics.
+//!
+//! Records travel as columns. Offsets rise within a partition and may have holes, so positions are
+//! compared and never counted.
+
+use arrow::array::{Array, BinaryArray, Int64Array};
+use async_trait::async_trait;
+use schemas::seam::Offset;
+
+use crate::Result;
+
+/// Records of one partition, column by column, in the order of their offsets.
+#[derive(Debug, Clone)]
+pub struct Records {
+    /// The offsets; they rise, perhaps with holes.
+    pub offsets: Int64Array,
+    /// When each record was appended, in milliseconds since the Unix epoch.
+    pub logged_at_ms: Int64Array,
+    /// The keys.
+    pub keys: BinaryArray,
+    /// The values.
+    pub values: BinaryArray,
+}
+
+impl Records {
+    /// The number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The records from index `from` on, at most `length` of them.
+    #[must_use]
+    pub fn slice(&self, from: usize, length: usize) -> Self {
+        Self {
+            offsets: self.offsets.slice(from, length),
+            logged_at_ms: self.logged_at_ms.slice(from, length),
+            keys: self.keys.slice(from, length),
+            values: self.values.slice(from, length),
+        }
+    }
+
+    /// The checksum (CRC-32, ISO-HDLC) of the value of record `index`, by which a worker knows
+    /// whether the log is still the one that it read.
+    #[must_use]
+    pub fn checksum(&self, index: usize) -> u32 {
+        crc32fast::hash(self.values.value(index))
+    }
+}
+
+/// What a fetch found.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The records from the offset that was asked for, at most as many as were asked for.
+    pub records: Records,
+    /// The position after them: where to fetch from next. It may be beyond the last record's
+    /// offset + 1 where the log has holes.
+    pub next_offset: Offset,
+    /// The position after the newest record of the partition at the time of the fetch.
+    pub end: Offset,
+}
+
+/// How much one fetch may bring. At least one record comes if there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct FetchLimit {
+    /// Records, at most.
+    pub records: usize,
+    /// Bytes of values, at most.
+    pub bytes: usize,
+}
+
+/// The part of a partition that the log still holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first offset that is still there.
+    pub start: Offset,
+    /// The offset that the next record will have.
+    pub end: Offset,
+}
+
+/// Records to append to one partition.
+#[derive(Debug, Clone)]
+pub struct NewRecords {
+    /// The partition.
+    pub partition: u32,
+    /// The keys, one for each value.
+    pub keys: BinaryArray,
+    /// The values.
+    pub values: BinaryArray,
+}
+
+/// Reading topics.
+#[async_trait]
+pub trait LogRead: std::fmt::Debug + Send + Sync {
+    /// What each partition of the topic holds; empty if there is no such topic.
+    async fn spans(&self, topic: &str) -> Result<Vec<Span>>;
+
+    /// The records of a partition from `from` on. None, and `next_offset == from`, at the end.
+    ///
+    /// # Errors
+    /// [`crate::Error::OffsetOutOfRange`] if `from` is before the first offset that is still there
+    /// or after the end: never a silent jump.
+    async fn fetch(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Offset,
+        limit: FetchLimit,
+    ) -> Result<Fetched>;
+
+    /// The offset of the first record of the partition that was appended at `logged_at_ms` or
+    /// later; the end if there is none.
+    async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset>;
+}
+
+/// Writing topics.
+#[async_trait]
+pub trait LogWrite: std::fmt::Debug + Send + Sync {
+    /// Makes the topic with so many partitions if it is not there, and answers how many it has.
+    /// More partitions than it has are added; fewer are not taken away.
+    async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32>;
+
+    /// Appends to partitions of one topic, durably when it answers, and answers the offset of the
+    /// first record that each group got. Records of one group stay in their order. Each record is
+    /// stamped with `logged_at_ms`, or with that of the record before it where that is later, so
+    /// that times in a partition never fall.
+    async fn append(
+        &self,
+        topic: &str,
+        groups: &[NewRecords],
+        logged_at_ms: i64,
+    ) -> Result<Vec<Offset>>;
+}

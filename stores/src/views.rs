@@ -1,0 +1,186 @@
+//! The views port: run records, batch rows, and which run is the newest complete one of each view.
+//!
+//! A batch row holds a count and the epoch that it holds for. Rows are written with the stamp of
+//! their run, and a row with a later stamp stays: so a load may be repeated, and one that was
+//! overtaken changes nothing. Nothing else writes these tables.
+
+use std::collections::BTreeMap;
+
+use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
+use async_trait::async_trait;
+use schemas::key::KeyShape;
+use schemas::seam::{Cut, Epoch, Run, Runs};
+use schemas::source::Source;
+use schemas::time::Width;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// The shape of a tally's rows: how its keys are made up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TallyShape {
+    /// The view with the version of its definition, as `name@version`.
+    pub view: String,
+    /// The columns by which a tally is asked for: owner or track.
+    pub group: KeyShape,
+    /// How much time one partition of the table holds; [`Width::All`] for no division by time.
+    pub partition: Width,
+    /// The row key within group and partition: the bucket, where there is one, then the dimensions.
+    pub row: KeyShape,
+}
+
+impl TallyShape {
+    /// The key of the table partition that holds a group's rows of the time that begins at
+    /// `start_seconds` (a start of [`TallyShape::partition`]; 0 where that is [`Width::All`]). Time
+    /// stands first, so that a run that touches few days touches few places.
+    #[must_use]
+    pub fn part(start_seconds: i64, group: &[u8]) -> Vec<u8> {
+        let mut part = Vec::with_capacity(8 + group.len());
+        part.extend_from_slice(&(start_seconds.cast_unsigned() ^ (1 << 63)).to_be_bytes());
+        part.extend_from_slice(group);
+        part
+    }
+}
+
+/// Rows to write: encoded partition, encoded row key, count. A count that is null says that no
+/// event gives this row any more; the row stays as a marker, since a missing row would be taken
+/// for one of an older epoch.
+#[derive(Debug, Clone)]
+pub struct NewRows {
+    /// Encoded table partitions ([`TallyShape::part`]), ascending.
+    pub parts: BinaryArray,
+    /// Encoded row keys, ascending within a partition.
+    pub rows: BinaryArray,
+    /// The counts.
+    pub counts: Int64Array,
+}
+
+/// Rows of one table partition to read, all or those within a range of row keys.
+#[derive(Debug, Clone)]
+pub struct PartQuery {
+    /// The encoded table partition.
+    pub part: Vec<u8>,
+    /// A half-open range of encoded row keys: a missing end is open. Empty bytes begin at the first.
+    pub range: (Vec<u8>, Option<Vec<u8>>),
+}
+
+/// Rows that were read.
+#[derive(Debug, Clone)]
+pub struct FoundRows {
+    /// Which query each row answers, by its index.
+    pub queries: UInt32Array,
+    /// The encoded row keys.
+    pub rows: BinaryArray,
+    /// The counts; null where no event gives the row any more.
+    pub counts: Int64Array,
+    /// The epochs that the rows hold.
+    pub epochs: UInt64Array,
+}
+
+/// The run records of a source and the newest complete epoch of each view, read in one step.
+#[derive(Debug, Clone)]
+pub struct RunsSeen {
+    /// The run records.
+    pub runs: Runs,
+    /// By view (`name@version`): the newest complete epoch. A view without any is at epoch 0.
+    pub newest: BTreeMap<String, Epoch>,
+}
+
+/// What is told of a run: everything that is not needed for the seam.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunStory {
+    /// The run.
+    pub run: Run,
+    /// When it was first proposed, in milliseconds since the Unix epoch.
+    pub started_at_ms: i64,
+    /// When it was completed or abandoned.
+    pub ended_at_ms: Option<i64>,
+    /// Rows, seconds by stage, drift, failed checks: as the batch layer wrote it.
+    pub report: serde_json::Value,
+}
+
+/// Reading batch rows and run records.
+#[async_trait]
+pub trait ViewsRead: std::fmt::Debug + Send + Sync {
+    /// The run records and the newest complete epochs, in one step. Runs that are complete and
+    /// older than any that a row or a slot can still refer to may be left out.
+    async fn runs(&self, source: Source) -> Result<RunsSeen>;
+
+    /// Rows of several table partitions of a view in one round trip. A view whose table was never
+    /// made has no rows.
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<FoundRows>;
+
+    /// The stories of the newest runs, newest first.
+    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>>;
+
+    /// The story of one run.
+    async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>>;
+}
+
+/// Writing batch rows and run records. The records change by compare-and-set.
+#[async_trait]
+pub trait ViewsWrite: ViewsRead {
+    /// Makes the table of a view if it is not there.
+    async fn ensure_view(&self, source: Source, shape: &TallyShape) -> Result<()>;
+
+    /// Records the cuts of run `epoch` as proposed, over an older proposal of the same run, and
+    /// gives it a stamp that no run had before.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if the run is sealed already, or is not the next one.
+    async fn propose(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        cuts: &[Cut],
+        token: &str,
+        now_ms: i64,
+    ) -> Result<Run>;
+
+    /// Seals the proposal that carries `token`. From here on its cuts never change.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if that proposal no longer stands.
+    async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run>;
+
+    /// A new stamp for publishing run `epoch` (once more), larger than all before it: what an
+    /// earlier try still writes with an older one changes nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if a newer run has been recorded.
+    async fn restamp(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<i64>;
+
+    /// Writes rows of run `epoch`. A row that has a larger stamp stays as it is.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced.
+    async fn publish(
+        &self,
+        source: Source,
+        view: &str,
+        epoch: Epoch,
+        stamp_us: i64,
+        rows: &NewRows,
+    ) -> Result<()>;
+
+    /// Records that `views` are complete at `epoch`, and with `run_ends` that the run is. Once a
+    /// view is complete at an epoch it never goes back.
+    async fn complete(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        views: &[String],
+        run_ends: bool,
+        now_ms: i64,
+    ) -> Result<()>;
+
+    /// Records that the run's result failed its check: the next run covers its events too.
+    async fn abandon(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<()>;
+
+    /// Replaces the report of a run.
+    async fn report(&self, source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()>;
+
+    /// Forgets views that no job defines any more: their newest epochs no longer hold back the
+    /// dropping of live epochs. Their rows may be deleted.
+    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()>;
+}
