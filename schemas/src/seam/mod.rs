@@ -1,1 +1,35 @@
-//! The seam.
+//! The protocol by which live state, batch rows and readers agree: fences, epochs, cuts.
+//!
+//! Pure rules on values: nothing here reads or writes a store. An adapter of the live port loads a
+//! [`Slot`], calls one of its methods and stores the outcome together with the live parts, in one
+//! atomic step. The names are those of the protocol:
+//!
+//! - a **slot** is the live state of one log partition,
+//! - its **fence** says up to where the log has been counted, and into which epoch,
+//! - an **epoch** ends at a **cut**; run e covers exactly the events below the cuts of epoch e,
+//! - a **read** adds to a batch row of epoch e the live parts of the epochs after e, and only where
+//!   the slot shows that its epoch e ended exactly at run e's cut.
+
+mod read;
+mod run;
+mod slot;
+mod worker;
+
+pub use read::{base, whole};
+pub use run::{Run, RunState, Runs};
+pub use slot::{Cut, Fence, LastRecord, Moved, RollRefused, Slot};
+pub use worker::{Step, broken, next_step};
+
+/// The number of a stretch of the log between two cuts. Epoch 0 holds nothing.
+pub type Epoch = u64;
+
+/// A position in a log partition.
+pub type Offset = i64;
+
+/// The number of a slot's life: live parts of another generation are never counted.
+pub type Generation = u64;
+
+#[cfg(test)]
+mod histories;
+#[cfg(test)]
+mod tests;

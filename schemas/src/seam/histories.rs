@@ -1,0 +1,1 @@
+//! Random histories of the whole protocol.
