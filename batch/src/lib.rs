@@ -1,1 +1,23 @@
-//! The batch layer: rolls, archives, recomputes, checks, publishes, completes.
+//! The batch layer: rolls the epoch, archives, recomputes exactly, checks, publishes what differs,
+//! completes, lets go of live epochs, and says how far live state had drifted.
+//!
+//! A run may die at any point and be run again: what it had recorded stands, what it had not is
+//! made anew, and readers are right throughout. This crate knows no store's client and nothing of
+//! the other layers.
+
+mod archive;
+mod check;
+mod compute;
+mod drift;
+mod error;
+mod options;
+mod publish;
+mod result;
+mod run;
+mod seal;
+
+pub use archive::ArchiveReport;
+pub use drift::{Drift, DriftedKey};
+pub use error::{Error, Result};
+pub use options::{BatchOptions, BatchPorts, Progress, RunRequest};
+pub use run::{Batch, RunReport};

@@ -55,10 +55,15 @@ impl Folded {
 }
 
 /// The prepared plans of some jobs.
-#[derive(Debug)]
 pub struct Fold {
     steps: Vec<Step>,
     context: SessionContext,
+}
+
+impl fmt::Debug for Fold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fold").field("steps", &self.steps).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod engine;
 mod error;
 mod fold;
 mod job;
+pub mod merge;
 mod plan;
 mod spec;
 

@@ -1,1 +1,22 @@
-//! serving
+//! The serving layer: batch values plus what is newer, over HTTP.
+//!
+//! A request becomes a [question](question), the catalog and the question give a [plan], a
+//! consistent [read](read) of the stores along that plan gives counts, and an [answer](answer) puts
+//! them into the shape that was asked for. Nothing here writes to a store but the way into the log,
+//! and nothing here knows which store is behind a port.
+
+mod answer;
+mod error;
+mod http;
+mod metric;
+mod options;
+mod plan;
+mod question;
+mod read;
+mod server;
+mod service;
+mod tally;
+
+pub use error::{Error, ErrorKind, Result};
+pub use options::{MetricsText, ServingOptions, ServingPorts};
+pub use service::Serving;

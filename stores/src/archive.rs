@@ -6,11 +6,15 @@
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use bytes::Bytes;
-use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use parquet::arrow::async_reader::ParquetObjectReader;
+use parquet::arrow::ParquetRecordBatchStreamBuilder;
 
 use crate::{Error, Result};
 
@@ -96,6 +100,33 @@ impl Archive {
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(Error::broken(format!("reading {path}"), error)),
         }
+    }
+
+    /// The rows of some row groups of a Parquet file, in the order in which they are named, at most
+    /// `batch_rows` at a time.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if the file is missing, damaged or can't be read.
+    pub async fn rows(
+        &self,
+        path: &str,
+        row_groups: Vec<usize>,
+        batch_rows: usize,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let what = format!("reading {path}");
+        let reader = ParquetObjectReader::new(self.object_store(), Path::from(path));
+        let stream = ParquetRecordBatchStreamBuilder::new(reader)
+            .await
+            .and_then(|builder| {
+                builder
+                    .with_row_groups(row_groups)
+                    .with_batch_size(batch_rows)
+                    .build()
+            })
+            .map_err(|error| Error::broken(what.clone(), error))?;
+        Ok(stream
+            .map_err(move |error| Error::broken(what.clone(), error))
+            .boxed())
     }
 
     /// The paths of all objects whose path begins with the folder `prefix`, in their order.

@@ -33,6 +33,15 @@ pub struct Taken {
     pub rejected: Vec<RejectedLine>,
 }
 
+/// Lines that were checked and keyed, ready to be written.
+#[derive(Debug)]
+pub struct Checked {
+    groups: Vec<NewRecords>,
+    letters: Vec<DeadLetter>,
+    taken: Taken,
+    now_ms: i64,
+}
+
 /// The way into the log for the facts of one source.
 #[derive(Debug, Clone)]
 pub struct Intake {
@@ -77,6 +86,17 @@ impl Intake {
         origin: &str,
         lines: impl Iterator<Item = (u64, &'a [u8])>,
     ) -> Result<Taken> {
+        self.write(self.check(origin, lines)).await
+    }
+
+    /// The first half of [`Intake::take`]: checks and keys lines, and writes nothing. So that the
+    /// next lines can be checked while the last ones are written.
+    #[must_use]
+    pub fn check<'a>(
+        &self,
+        origin: &str,
+        lines: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> Checked {
         let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
         let mut letters = Vec::new();
         let mut taken = Taken::default();
@@ -110,8 +130,7 @@ impl Intake {
                 }
             }
         }
-        append_dead_letters(&*self.log, self.source, &letters, now_ms).await?;
-        let groups: Vec<NewRecords> = groups
+        let groups = groups
             .into_iter()
             .map(|(partition, (mut keys, mut values))| NewRecords {
                 partition,
@@ -119,12 +138,27 @@ impl Intake {
                 values: values.finish(),
             })
             .collect();
-        if !groups.is_empty() {
+        Checked {
+            groups,
+            letters,
+            taken,
+            now_ms,
+        }
+    }
+
+    /// The second half of [`Intake::take`]: writes what was checked, durably when it answers.
+    ///
+    /// # Errors
+    /// As [`Intake::take`].
+    pub async fn write(&self, checked: Checked) -> Result<Taken> {
+        let now_ms = checked.now_ms;
+        append_dead_letters(&*self.log, self.source, &checked.letters, now_ms).await?;
+        if !checked.groups.is_empty() {
             self.log
-                .append(self.source.topic(), &groups, now_ms)
+                .append(self.source.topic(), &checked.groups, now_ms)
                 .await?;
         }
-        Ok(taken)
+        Ok(checked.taken)
     }
 }
 

@@ -1,0 +1,88 @@
+//! What the archive holds: one manifest for each file, numbered, create-only.
+//!
+//! Manifest n begins where manifest n - 1 ends. Two archivers at once write different files, and
+//! only one of them gets the manifest; the other one's file is never read.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use schemas::seam::{Cut, Offset};
+use schemas::source::Source;
+use serde::{Deserialize, Serialize};
+use stores::archive::{Archive, Created};
+
+use crate::{Error, Result};
+
+/// Events of one UTC day in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DayRows {
+    /// The row groups that hold them.
+    pub(crate) row_groups: Range<usize>,
+    /// How many there are.
+    pub(crate) rows: u64,
+}
+
+/// One file of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// The number, from 0 on.
+    pub(crate) seq: u64,
+    /// By partition: the first offset of the stretch.
+    pub(crate) from: Vec<Offset>,
+    /// By partition: where the stretch ends.
+    pub(crate) to: Vec<Cut>,
+    /// The file; none if the stretch holds no event.
+    pub(crate) file: Option<String>,
+    /// By UTC day (days since 1970-01-01) of the events' time.
+    pub(crate) days: BTreeMap<i64, DayRows>,
+    /// Records of the stretch that could not be taken.
+    pub(crate) rejected: u64,
+}
+
+impl Manifest {
+    /// Whether the stretch holds an offset in `[since, cuts)` of any partition.
+    pub(crate) fn overlaps(&self, since: &[Cut], cuts: &[Cut]) -> bool {
+        let at = |cuts: &[Cut], partition: usize| cuts.get(partition).map_or(0, |c| c.next_offset);
+        self.to.iter().enumerate().any(|(partition, to)| {
+            let from = self.from.get(partition).copied().unwrap_or(0);
+            from.max(at(since, partition)) < to.next_offset.min(at(cuts, partition))
+        })
+    }
+
+    fn path(source: Source, seq: u64) -> String {
+        format!("{}/{seq:010}.json", folder(source))
+    }
+}
+
+fn folder(source: Source) -> String {
+    format!("archive/{source}/manifests")
+}
+
+/// Writes a manifest; answers whether it is this one that counts.
+pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifest) -> Result<bool> {
+    let bytes =
+        serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
+    let path = Manifest::path(source, manifest.seq);
+    Ok(archive.create(&path, Bytes::from(bytes)).await? == Created::New)
+}
+
+/// All manifests, in order.
+pub(crate) async fn read_all(archive: &Archive, source: Source) -> Result<Vec<Manifest>> {
+    let mut manifests = Vec::new();
+    for path in archive.list(&folder(source)).await? {
+        let bytes = archive
+            .get(&path)
+            .await?
+            .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
+        let manifest: Manifest = serde_json::from_slice(&bytes)
+            .map_err(|e| Error::damaged(&path, format!("not a manifest: {e}")))?;
+        let expected = u64::try_from(manifests.len()).unwrap_or(u64::MAX);
+        if manifest.seq != expected {
+            let what = format!("expected manifest {expected} here: one is missing");
+            return Err(Error::damaged(&path, what));
+        }
+        manifests.push(manifest);
+    }
+    Ok(manifests)
+}

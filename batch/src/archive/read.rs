@@ -1,0 +1,157 @@
+//! Events of some days, each event once: the first one in the log counts.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{Int32Type, Int64Type, SchemaRef, TimestampMicrosecondType};
+use datafusion::error::DataFusionError;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use futures::{StreamExt, TryStreamExt};
+use schemas::plays::{self, identities};
+use schemas::seam::Offset;
+use schemas::time::day_of;
+use stores::archive::Archive;
+
+use super::Manifest;
+
+const BATCH_ROWS: usize = 32_768;
+
+/// What a stream of events held.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DayTotals {
+    /// By UTC day: the sum of the amounts.
+    pub(crate) amounts: BTreeMap<i64, i128>,
+    /// Events that counted.
+    pub(crate) events: u64,
+    /// Records that were passed over as duplicates.
+    pub(crate) duplicates: u64,
+}
+
+/// The events of some days below the cuts. Files come in the order of their manifests and hold
+/// their days in the log's order, so of an event's records (which share partition and time) the
+/// first one in the log is met first.
+pub(crate) struct EventStream {
+    archive: Archive,
+    /// Path and row groups.
+    files: Vec<(String, Vec<usize>)>,
+    cuts: Arc<Vec<Offset>>,
+    schema: SchemaRef,
+    totals: Arc<Mutex<DayTotals>>,
+}
+
+impl EventStream {
+    pub(crate) fn new(
+        archive: &Archive,
+        manifests: &[Manifest],
+        days: &[i64],
+        cuts: Vec<Offset>,
+    ) -> Self {
+        let files = manifests
+            .iter()
+            .filter_map(|manifest| {
+                let groups: Vec<usize> = days
+                    .iter()
+                    .filter_map(|day| manifest.days.get(day))
+                    .flat_map(|rows| rows.row_groups.clone())
+                    .collect();
+                let path = manifest.file.clone()?;
+                (!groups.is_empty()).then_some((path, groups))
+            })
+            .collect();
+        Self {
+            archive: archive.clone(),
+            files,
+            cuts: Arc::new(cuts),
+            schema: plays::schema(),
+            totals: Arc::default(),
+        }
+    }
+
+    /// What the stream held, once it was read to its end.
+    pub(crate) fn totals(&self) -> DayTotals {
+        self.totals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl fmt::Debug for EventStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventStream")
+            .field("files", &self.files.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for EventStream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let archive = self.archive.clone();
+        let batches = futures::stream::iter(self.files.clone())
+            .then(move |(path, groups)| {
+                let archive = archive.clone();
+                async move { archive.rows(&path, groups, BATCH_ROWS).await }
+            })
+            .try_flatten()
+            .map_err(|error| DataFusionError::External(Box::new(error)));
+        let cuts = Arc::clone(&self.cuts);
+        let totals = Arc::clone(&self.totals);
+        *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
+        let mut seen = HashSet::new();
+        let events = batches.and_then(move |batch| {
+            let kept = keep_first(&batch, &cuts, &mut seen, &totals);
+            async move { kept }
+        });
+        Box::pin(RecordBatchStreamAdapter::new(plays::schema(), events))
+    }
+}
+
+fn keep_first(
+    batch: &RecordBatch,
+    cuts: &[Offset],
+    seen: &mut HashSet<u128>,
+    totals: &Mutex<DayTotals>,
+) -> Result<RecordBatch, DataFusionError> {
+    let wrong = || DataFusionError::Execution("an archive file has not the columns of plays".into());
+    if batch.schema_ref().fields() != plays::schema().fields() {
+        return Err(wrong());
+    }
+    let column = |name: &str| batch.column_by_name(name).ok_or_else(wrong);
+    let partitions = column("partition")?.as_primitive::<Int32Type>();
+    let offsets = column("offset")?.as_primitive::<Int64Type>();
+    let amounts = column("amount")?.as_primitive::<Int64Type>();
+    let at = column("at")?.as_primitive::<TimestampMicrosecondType>();
+    let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+    let keep: BooleanArray = identities(batch)
+        .into_iter()
+        .enumerate()
+        .map(|(row, identity)| {
+            let cut = usize::try_from(partitions.value(row))
+                .ok()
+                .and_then(|partition| cuts.get(partition));
+            if cut.is_none_or(|cut| offsets.value(row) >= *cut) {
+                return Some(false);
+            }
+            if !seen.insert(identity) {
+                totals.duplicates += 1;
+                return Some(false);
+            }
+            totals.events += 1;
+            let day = day_of(at.value(row).div_euclid(1_000_000));
+            *totals.amounts.entry(day).or_default() += i128::from(amounts.value(row));
+            Some(true)
+        })
+        .collect();
+    drop(totals);
+    Ok(filter_record_batch(batch, &keep)?)
+}

@@ -1,0 +1,120 @@
+//! What a result must hold before it is published.
+
+use schemas::time::{Seconds, Width};
+
+use crate::compute::{Computed, Plan, View, rows_of};
+use crate::result::ViewManifest;
+
+const DAY_SECONDS: Seconds = 86_400;
+/// Fewer rows than this say nothing about a trend.
+const ROWS_MIN: u64 = 1_000;
+/// How much of the rows may be gone.
+const SHRINK_MAX: f64 = 0.5;
+/// How much the share of rows without a value may change.
+const NULL_RATE_CHANGE_MAX: f64 = 0.5;
+
+/// What does not hold; empty if all is well.
+pub(crate) fn check(plan: &Plan, computed: &Computed) -> Vec<String> {
+    let mut faults = Vec::new();
+    for view in plan.views.iter().filter(|view| view.wanted) {
+        let Some(manifest) = computed.manifests.get(view.job.name()) else {
+            faults.push(format!("job {}: there is no result", view.job.name()));
+            continue;
+        };
+        totals(plan, view, manifest, computed, &mut faults);
+        if let Some(before) = &view.published {
+            shrinking(view, manifest, before, &mut faults);
+            null_rates(view, manifest, before, &mut faults);
+        }
+    }
+    faults
+}
+
+/// Days add up to the source's events, hours to days, days to months, months to all time.
+fn totals(
+    plan: &Plan,
+    view: &View,
+    manifest: &ViewManifest,
+    computed: &Computed,
+    faults: &mut Vec<String>,
+) {
+    let job = &view.job;
+    let below = job.over().map(|name| {
+        computed.manifests.get(name).or_else(|| {
+            let under = plan.views.iter().find(|view| view.job.name() == name)?;
+            under.published.as_ref()
+        })
+    });
+    for start in &manifest.touched {
+        let within = |other: Seconds| job.piece().floor(other) == *start;
+        let expected: i128 = match below {
+            Some(Some(under)) => {
+                let pieces = under.pieces.iter().filter(|(other, _)| within(**other));
+                pieces.map(|(_, piece)| piece.total).sum()
+            }
+            Some(None) => 0,
+            // Coarser pieces than days read days that this run did not.
+            None if job.piece() != Width::Day => continue,
+            None => {
+                let day = start.div_euclid(DAY_SECONDS);
+                computed.totals.amounts.get(&day).copied().unwrap_or(0)
+            }
+        };
+        let found = manifest.pieces.get(start).map_or(0, |piece| piece.total);
+        if found != expected {
+            faults.push(format!(
+                "job {}: the {} that begins at second {start} adds up to {found}, its input to {expected}",
+                job.name(),
+                job.piece()
+            ));
+        }
+    }
+}
+
+fn shrinking(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mut Vec<String>) {
+    let (rows, had) = (rows_of(now), rows_of(before));
+    if had >= ROWS_MIN && ratio(rows, had) < 1.0 - SHRINK_MAX {
+        faults.push(format!(
+            "job {}: {rows} rows are left of {had}",
+            view.job.name()
+        ));
+    }
+}
+
+fn null_rates(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mut Vec<String>) {
+    for column in view.job.row().0.iter().filter(|column| column.nullable) {
+        let (Some(rate), Some(was)) = (null_rate(now, &column.name), null_rate(before, &column.name))
+        else {
+            continue;
+        };
+        if (rate - was).abs() > NULL_RATE_CHANGE_MAX {
+            faults.push(format!(
+                "job {}: {:.0} % of the rows have no {}, {:.0} % had none before",
+                view.job.name(),
+                rate * 100.0,
+                column.name,
+                was * 100.0
+            ));
+        }
+    }
+}
+
+/// The share of rows without a value, if there are enough rows.
+fn null_rate(manifest: &ViewManifest, column: &str) -> Option<f64> {
+    let mut rows = 0;
+    let mut nulls = 0;
+    for piece in manifest.pieces.values() {
+        if let Some(n) = piece.nulls.get(column) {
+            rows += piece.rows;
+            nulls += n;
+        }
+    }
+    (rows >= ROWS_MIN).then(|| ratio(nulls, rows))
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a share, compared with a rough limit")]
+    {
+        part as f64 / whole as f64
+    }
+}

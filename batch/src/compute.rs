@@ -1,0 +1,379 @@
+//! Computing views: which pieces of time, from which input, in which tasks.
+//!
+//! Days are computed first, some of them together in a task, every view of a day from the one below
+//! it; months and all time follow from what the days gave. All inputs are streams, so memory is
+//! bounded by the query engine's pool and one task's duplicates.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::logical_expr::SortExpr;
+use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::prelude::{cast, ident};
+use futures::TryStreamExt;
+use jobs::{Engine, Job, checked, query};
+use schemas::seam::{Cut, Epoch, Offset};
+use schemas::source::Source;
+use schemas::time::{Seconds, Width};
+use stores::archive::Archive;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::archive::{DayTotals, EventStream, Manifest};
+use crate::result::{Cursor, Diff, Piece, PieceWriter, Results, RowStream, ViewManifest, Written, add};
+use crate::{Error, Progress, Result};
+
+const DAY_SECONDS: Seconds = 86_400;
+
+/// A view that a run computes.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) job: Arc<Job>,
+    /// The published result.
+    pub(crate) published: Option<ViewManifest>,
+    /// Results that may have been published in part.
+    pub(crate) dirty: Vec<ViewManifest>,
+    /// Whether this run computes it; else it is only read from.
+    pub(crate) wanted: bool,
+}
+
+/// What a run computes.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) source: Source,
+    pub(crate) epoch: Epoch,
+    pub(crate) cuts: Vec<Cut>,
+    /// In the order of [`jobs::Catalog::jobs`].
+    pub(crate) views: Vec<View>,
+    pub(crate) manifests: Vec<Manifest>,
+    /// Every piece of time, not only what was touched.
+    pub(crate) full: bool,
+    /// By touched day: the records in the archive.
+    pub(crate) days: BTreeMap<i64, u64>,
+}
+
+/// What was computed: the manifests by job name, not yet written down, and what the events held.
+#[derive(Debug, Default)]
+pub(crate) struct Computed {
+    pub(crate) manifests: BTreeMap<String, ViewManifest>,
+    pub(crate) totals: DayTotals,
+    pub(crate) rows: u64,
+}
+
+impl Plan {
+    /// The cuts' offsets.
+    pub(crate) fn offsets(&self) -> Vec<Offset> {
+        self.cuts.iter().map(|cut| cut.next_offset).collect()
+    }
+
+    /// Days that are computed together.
+    fn day_tasks(&self, rows_max: u64) -> Vec<Vec<i64>> {
+        let mut tasks: Vec<Vec<i64>> = Vec::new();
+        let mut held = 0;
+        for (day, rows) in &self.days {
+            match tasks.last_mut() {
+                Some(task) if held + rows <= rows_max => {
+                    task.push(*day);
+                    held += rows;
+                }
+                _ => {
+                    tasks.push(vec![*day]);
+                    held = *rows;
+                }
+            }
+        }
+        tasks
+    }
+
+    /// The touched pieces of a job.
+    fn touched(&self, view: &View) -> BTreeSet<Seconds> {
+        let piece = view.job.piece();
+        let from_days = self.days.keys().map(|day| piece.floor(day * DAY_SECONDS));
+        let from_dirty = view.dirty.iter().flat_map(|other| other.touched.iter().copied());
+        let published = view.published.iter().filter(|_| self.full);
+        let gone = published.flat_map(|old| old.pieces.keys().copied());
+        from_days.chain(from_dirty).chain(gone).collect()
+    }
+
+    fn view(&self, name: &str) -> Result<&View> {
+        self.views
+            .iter()
+            .find(|view| view.job.name() == name)
+            .ok_or_else(|| Error::Fault(format!("job {name} is not in the plan")))
+    }
+}
+
+/// What tasks share.
+#[derive(Debug)]
+pub(crate) struct Compute {
+    pub(crate) engine: Engine,
+    pub(crate) archive: Archive,
+    pub(crate) plan: Plan,
+    pub(crate) task_rows_max: u64,
+    /// Where result files go.
+    pub(crate) folder: String,
+}
+
+/// What one task gave: by job name.
+type TaskOutcome = (BTreeMap<String, Written>, DayTotals);
+
+impl Compute {
+    /// Computes every wanted view.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<Computed> {
+        let mut computed = self.start();
+        self.days(&mut computed, progress, stop).await?;
+        for view in &self.plan.views {
+            if view.wanted && view.job.piece() > Width::Day {
+                if stop.is_cancelled() {
+                    return Err(Error::Stopped);
+                }
+                self.coarse(view, &mut computed).await?;
+            }
+        }
+        Ok(computed)
+    }
+
+    /// The manifests as they are before anything is computed.
+    fn start(&self) -> Computed {
+        let plan = &self.plan;
+        let mut computed = Computed::default();
+        for view in plan.views.iter().filter(|view| view.wanted) {
+            let kept = view.published.as_ref().filter(|_| !plan.full);
+            let manifest = ViewManifest {
+                view: view.job.view().to_owned(),
+                epoch: plan.epoch,
+                attempt: 0,
+                cuts: plan.cuts.clone(),
+                pieces: kept.map(|old| old.pieces.clone()).unwrap_or_default(),
+                touched: plan.touched(view),
+            };
+            computed.manifests.insert(view.job.name().to_owned(), manifest);
+        }
+        for manifest in computed.manifests.values_mut() {
+            for start in &manifest.touched {
+                manifest.pieces.remove(start);
+            }
+        }
+        computed
+    }
+
+    /// All jobs whose pieces are days.
+    async fn days(
+        self: &Arc<Self>,
+        computed: &mut Computed,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let mut waiting = self.plan.day_tasks(self.task_rows_max).into_iter();
+        let mut running: JoinSet<Result<(u64, TaskOutcome)>> = JoinSet::new();
+        loop {
+            while running.len() < self.engine.threads() && !stop.is_cancelled() {
+                let Some(days) = waiting.next() else { break };
+                let compute = Arc::clone(self);
+                running.spawn(async move {
+                    let done = days.iter().filter_map(|day| compute.plan.days.get(day)).sum();
+                    Ok((done, compute.day_task(&days).await?))
+                });
+            }
+            let Some(ended) = running.join_next().await else {
+                break;
+            };
+            let (done, (written, totals)) =
+                ended.map_err(|e| Error::fault("a task ended", e))??;
+            for (name, written) in written {
+                take(computed, &name, written);
+            }
+            computed.totals.events += totals.events;
+            computed.totals.duplicates += totals.duplicates;
+            computed.totals.amounts.extend(totals.amounts);
+            progress.advance(done);
+        }
+        if stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        Ok(())
+    }
+
+    async fn day_task(&self, days: &[i64]) -> Result<TaskOutcome> {
+        let mut outcome: TaskOutcome = Default::default();
+        for view in &self.plan.views {
+            if !view.wanted || view.job.piece() != Width::Day {
+                continue;
+            }
+            let written = match view.job.over() {
+                None => {
+                    let events = Arc::new(self.events(days));
+                    let written = self.query(&view.job, Arc::<EventStream>::clone(&events)).await?;
+                    outcome.1 = events.totals();
+                    written
+                }
+                Some(below) => {
+                    let under = self.plan.view(below)?;
+                    let new = outcome.0.get(below).map(|written| &written.pieces);
+                    let old = under.published.as_ref().map(|manifest| &manifest.pieces);
+                    let pieces = if under.wanted { new } else { old };
+                    let of_days = days.iter().filter_map(|day| {
+                        Some((pieces?.get(&(day * DAY_SECONDS))?, false))
+                    });
+                    let rows = RowStream::new(&self.archive, &under.job, of_days);
+                    self.query(&view.job, Arc::new(rows)).await?
+                }
+            };
+            outcome.0.insert(view.job.name().to_owned(), written);
+        }
+        Ok(outcome)
+    }
+
+    /// A job whose pieces are months, or all time.
+    async fn coarse(&self, view: &View, computed: &mut Computed) -> Result<()> {
+        let job = &view.job;
+        let name = job.name().to_owned();
+        let Some(touched) = computed.manifests.get(&name).map(|m| m.touched.clone()) else {
+            return Ok(());
+        };
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let Some(below) = job.over() else {
+            let within = |day: &&i64| touched.contains(&job.piece().floor(**day * DAY_SECONDS));
+            let days: BTreeSet<i64> = self.plan.manifests.iter().flat_map(|m| m.days.keys()).filter(within).copied().collect();
+            let days: Vec<i64> = days.into_iter().collect();
+            let written = self.query(job, Arc::new(self.events(&days))).await?;
+            take(computed, &name, written);
+            return Ok(());
+        };
+        let under = self.plan.view(below)?;
+        let below = computed
+            .manifests
+            .get(below)
+            .or(under.published.as_ref())
+            .ok_or_else(|| Error::Fault(format!("job {name} reads from nothing")))?;
+        let delta = match &view.published {
+            Some(old) if job.piece() == Width::All && !self.plan.full && view.dirty.is_empty() => {
+                self.delta(view, old, under, below).await?
+            }
+            _ => None,
+        };
+        let written = match delta {
+            Some(written) => written,
+            None => {
+                let within = below
+                    .pieces
+                    .iter()
+                    .filter(|(start, _)| touched.contains(&job.piece().floor(**start)))
+                    .map(|(_, piece)| (piece, false));
+                let rows = RowStream::new(&self.archive, &under.job, within);
+                self.query(job, Arc::new(rows)).await?
+            }
+        };
+        take(computed, &name, written);
+        Ok(())
+    }
+
+    /// All time as the old value and the touched pieces, new less old; nothing if that can't be
+    /// done, since a row is no longer given by any event there.
+    async fn delta(
+        &self,
+        view: &View,
+        old: &ViewManifest,
+        under: &View,
+        below: &ViewManifest,
+    ) -> Result<Option<Written>> {
+        let Some(before) = &under.published else {
+            return Ok(None);
+        };
+        if before.epoch != old.epoch {
+            return Ok(None);
+        }
+        for start in &below.touched {
+            let (now, then) = (below.pieces.get(start), before.pieces.get(start));
+            let mut diff = Diff::open(&self.archive, now, then, std::iter::empty()).await?;
+            while let Some(change) = diff.next().await? {
+                if change.now.is_none() {
+                    return Ok(None);
+                }
+            }
+        }
+        let touched = below.touched.iter();
+        let pieces = touched.flat_map(|start| {
+            let now = below.pieces.get(start).map(|piece| (piece, false));
+            let then = before.pieces.get(start).map(|piece| (piece, true));
+            now.into_iter().chain(then)
+        });
+        let changes = RowStream::new(&self.archive, &under.job, pieces);
+        let scratch = self.query(&view.job, Arc::new(changes)).await?;
+        let changes = Cursor::open(&self.archive, scratch.pieces.get(&0)).await?;
+        let held = Cursor::open(&self.archive, old.pieces.get(&0)).await?;
+        let mut writer = self.writer(&view.job);
+        add(held, changes, &mut writer).await?;
+        Ok(Some(writer.finish().await?))
+    }
+
+    fn events(&self, days: &[i64]) -> EventStream {
+        EventStream::new(&self.archive, &self.plan.manifests, days, self.plan.offsets())
+    }
+
+    fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {
+        PieceWriter::new(&self.archive, self.folder.clone(), job)
+    }
+
+    /// Runs a job's query over an input and writes its rows in the order of piece and key.
+    async fn query(&self, job: &Arc<Job>, input: Arc<dyn PartitionStream>) -> Result<Written> {
+        let failed = |source| jobs::Error::Query {
+            job: job.name().to_owned(),
+            source,
+        };
+        let context = self.engine.small_session();
+        let schema = Arc::clone(input.schema());
+        let table = StreamingTable::try_new(schema, vec![input]).map_err(failed)?;
+        let rows = query(&context, job, Arc::new(table)).await?;
+        let mut batches = rows
+            .sort(order(job))
+            .map_err(failed)?
+            .execute_stream()
+            .await
+            .map_err(failed)?;
+        let mut writer = self.writer(job);
+        while let Some(batch) = batches.try_next().await.map_err(failed)? {
+            writer.write(&checked(job, &batch)?).await?;
+        }
+        writer.finish().await
+    }
+}
+
+/// The order of results: piece, then the columns of the key, in the order of their encoding.
+fn order(job: &Job) -> Vec<SortExpr> {
+    let day = cast(ident(jobs::BUCKET), DataType::Date32).sort(true, true);
+    let piece = (job.bucket() != Width::All).then_some(day);
+    let columns = job.group().0.iter().chain(&job.row().0);
+    piece
+        .into_iter()
+        .chain(columns.map(|column| ident(&column.name).sort(true, true)))
+        .collect()
+}
+
+fn take(computed: &mut Computed, name: &str, written: Written) {
+    computed.rows += written.rows;
+    if let Some(manifest) = computed.manifests.get_mut(name) {
+        manifest.pieces.extend(written.pieces);
+    }
+}
+
+/// Writes down every manifest before anything of it is published.
+pub(crate) async fn record(results: &Results<'_>, computed: &mut Computed) -> Result<()> {
+    for manifest in computed.manifests.values_mut() {
+        results.create(manifest).await?;
+    }
+    Ok(())
+}
+
+/// The rows of a piece that a manifest has, or none.
+pub(crate) fn rows_of(manifest: &ViewManifest) -> u64 {
+    manifest.pieces.values().map(|piece: &Piece| piece.rows).sum()
+}

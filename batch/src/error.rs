@@ -1,0 +1,68 @@
+//! What can stop a run.
+
+use schemas::seam::Epoch;
+
+/// The result of the batch layer's work.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error that ends a run. The message says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A store.
+    #[error(transparent)]
+    Store(#[from] stores::Error),
+    /// A view's query.
+    #[error(transparent)]
+    Job(#[from] jobs::Error),
+    /// Another run is under way.
+    #[error("a batch run is under way: {0}. Wait for it to end, then try again")]
+    Busy(String),
+    /// A request that can't be carried out.
+    #[error("{0}")]
+    Request(String),
+    /// The epoch could not be ended.
+    #[error("run {epoch}: {what}")]
+    Roll {
+        /// The run.
+        epoch: Epoch,
+        /// Which partition stands in the way, and what to do.
+        what: String,
+    },
+    /// The result failed its check.
+    #[error(
+        "run {epoch} failed its check and was not published: {what}. What was there before goes on serving; look at the result, then run again, with --force to publish in spite of it"
+    )]
+    Check {
+        /// The run.
+        epoch: Epoch,
+        /// What does not hold.
+        what: String,
+    },
+    /// A file of the archive or of a result is not what its manifest says.
+    #[error("{path}: {what}")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The run was asked to stop.
+    #[error("stopped; run it again and it goes on where it was")]
+    Stopped,
+    /// A fault of this program.
+    #[error("{0}; this is a fault of Backstitch, please report it")]
+    Fault(String),
+}
+
+impl Error {
+    pub(crate) fn fault(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::Fault(format!("{what}: {error}"))
+    }
+
+    pub(crate) fn damaged(path: &str, what: impl std::fmt::Display) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            what: what.to_string(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What the batch layer is given, and what can be set.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use schemas::clock::Clock;
+use serde::{Deserialize, Serialize};
+use stores::archive::Archive;
+use stores::lease::Leases;
+use stores::live::LiveWrite;
+use stores::log::LogRead;
+use stores::views::ViewsWrite;
+
+/// The stores that the batch layer works with.
+#[derive(Debug, Clone)]
+pub struct BatchPorts {
+    /// The log that it archives.
+    pub log: Arc<dyn LogRead>,
+    /// The live state whose epochs it ends and lets go of.
+    pub live: Arc<dyn LiveWrite>,
+    /// The rows and run records that it writes.
+    pub views: Arc<dyn ViewsWrite>,
+    /// Snapshots and results.
+    pub archive: Archive,
+    /// What keeps two runs apart.
+    pub leases: Arc<dyn Leases>,
+    /// The present moment.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What can be set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BatchOptions {
+    /// How long readers that saw the run before may go on before live epochs are let go.
+    pub grace_ms: u64,
+    /// How long to wait for a partition that can't end its epoch yet.
+    pub roll_wait_ms: u64,
+    /// Events in one file of the archive, about.
+    pub archive_rows_max: usize,
+    /// Events or rows that one task reads, about: the days of a task are computed together.
+    pub task_rows_max: u64,
+    /// Rows that are published in one step.
+    pub publish_rows: usize,
+}
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self {
+            grace_ms: 2_000,
+            roll_wait_ms: 10_000,
+            archive_rows_max: 1_000_000,
+            task_rows_max: 1_000_000,
+            publish_rows: 50_000,
+        }
+    }
+}
+
+/// What a run is asked to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunRequest {
+    /// Only these jobs, at the newest run's cuts; all, at new cuts, if empty.
+    pub jobs: Vec<String>,
+    /// Recompute everything, not only the time buckets that were touched.
+    pub full: bool,
+    /// Publish even if a check fails.
+    pub force: bool,
+}
+
+/// Who is told how far a run has come.
+pub trait Progress: Debug + Send + Sync {
+    /// A stage begins, with so many things to do (0: not known).
+    fn stage(&self, name: &str, total: u64);
+    /// So many things of the stage are done.
+    fn advance(&self, done: u64);
+}
+
+impl Progress for () {
+    fn stage(&self, _: &str, _: u64) {}
+    fn advance(&self, _: u64) {}
+}

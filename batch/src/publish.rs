@@ -1,0 +1,117 @@
+//! Publishing: only what differs from the published result, and what a run that died may have
+//! written.
+
+use arrow::array::{BinaryBuilder, Int64Builder};
+use schemas::seam::Epoch;
+use schemas::source::Source;
+use schemas::time::Seconds;
+use stores::views::{NewRows, TallyShape};
+use tokio_util::sync::CancellationToken;
+
+use crate::compute::View;
+use crate::drift::Fingerprint;
+use crate::result::{Diff, ViewManifest};
+use crate::{BatchPorts, Error, Progress, Result};
+
+/// Rows of a view that were written, and those that stayed as they were.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Published {
+    pub(crate) written: u64,
+    pub(crate) skipped: u64,
+}
+
+/// Where and as what rows are published.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edition<'a> {
+    pub(crate) ports: &'a BatchPorts,
+    pub(crate) source: Source,
+    pub(crate) epoch: Epoch,
+    pub(crate) stamp_us: i64,
+    /// Rows in one step.
+    pub(crate) rows_max: usize,
+}
+
+impl Edition<'_> {
+    /// Publishes a view, and notes every change in the fingerprint if one is wanted.
+    pub(crate) async fn publish(
+        &self,
+        view: &View,
+        new: &ViewManifest,
+        mut fingerprint: Option<&mut Fingerprint>,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Published> {
+        let mut published = Published::default();
+        let mut chunk: Vec<(Vec<u8>, Vec<u8>, Option<i64>)> = Vec::new();
+        for start in &new.touched {
+            let mut diff = diff_of(self.ports, view, new, *start).await?;
+            let time = view.job.partition().floor(*start);
+            while let Some(change) = diff.next().await? {
+                let (group, row) = diff.key();
+                if let Some(fingerprint) = &mut fingerprint {
+                    fingerprint.batch(group, row, change.delta());
+                }
+                chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
+                if chunk.len() >= self.rows_max {
+                    published.written += self.send(view, &mut chunk).await?;
+                    if stop.is_cancelled() {
+                        return Err(Error::Stopped);
+                    }
+                }
+            }
+            published.skipped += diff.same;
+            progress.advance(1);
+        }
+        published.written += self.send(view, &mut chunk).await?;
+        let touched = new.touched.iter().filter_map(|start| new.pieces.get(start));
+        let rows: u64 = touched.map(|piece| piece.rows).sum();
+        let all: u64 = new.pieces.values().map(|piece| piece.rows).sum();
+        published.skipped += all.saturating_sub(rows);
+        Ok(published)
+    }
+
+    async fn send(
+        &self,
+        view: &View,
+        chunk: &mut Vec<(Vec<u8>, Vec<u8>, Option<i64>)>,
+    ) -> Result<u64> {
+        if chunk.is_empty() {
+            return Ok(0);
+        }
+        // In the order of the table, which is not the order of the pieces where a partition of the
+        // table holds several of them.
+        chunk.sort_unstable();
+        let mut parts = BinaryBuilder::new();
+        let mut rows = BinaryBuilder::new();
+        let mut counts = Int64Builder::new();
+        for (part, row, count) in chunk.iter() {
+            parts.append_value(part);
+            rows.append_value(row);
+            counts.append_option(*count);
+        }
+        let written = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+        chunk.clear();
+        let rows = NewRows {
+            parts: parts.finish(),
+            rows: rows.finish(),
+            counts: counts.finish(),
+        };
+        self.ports
+            .views
+            .publish(self.source, view.job.view(), self.epoch, self.stamp_us, &rows)
+            .await?;
+        Ok(written)
+    }
+}
+
+/// What differs in one piece of a view.
+pub(crate) async fn diff_of(
+    ports: &BatchPorts,
+    view: &View,
+    new: &ViewManifest,
+    start: Seconds,
+) -> Result<Diff> {
+    let before = view.published.as_ref().and_then(|old| old.pieces.get(&start));
+    let touching = view.dirty.iter().filter(|other| other.touched.contains(&start));
+    let dirty = touching.map(|other| other.pieces.get(&start));
+    Diff::open(&ports.archive, new.pieces.get(&start), before, dirty).await
+}

@@ -1,0 +1,179 @@
+//! Which rows a view has after a run, and which result is the published one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use schemas::seam::{Cut, Epoch};
+use schemas::source::Source;
+use schemas::time::Seconds;
+use serde::{Deserialize, Serialize};
+use stores::archive::{Archive, Created};
+
+use crate::{Error, Result};
+
+/// Row groups of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Segment {
+    pub(crate) file: String,
+    /// The first row group, and the one after the last.
+    pub(crate) row_groups: (usize, usize),
+}
+
+/// Where the rows of one stretch of time are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) rows: u64,
+    /// The sum of the counts.
+    pub(crate) total: i128,
+    /// Of each nullable dimension, how many rows have none.
+    pub(crate) nulls: BTreeMap<String, u64>,
+}
+
+/// The result of a view.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ViewManifest {
+    pub(crate) view: String,
+    pub(crate) epoch: Epoch,
+    /// Which try of the run this is.
+    pub(crate) attempt: u32,
+    pub(crate) cuts: Vec<Cut>,
+    /// By start: every piece that has rows.
+    pub(crate) pieces: BTreeMap<Seconds, Piece>,
+    /// The pieces that the run computed.
+    pub(crate) touched: BTreeSet<Seconds>,
+}
+
+/// The published result of a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Pointer {
+    epoch: Epoch,
+    attempt: u32,
+}
+
+/// The results of one source's views.
+pub(crate) struct Results<'a> {
+    pub(crate) archive: &'a Archive,
+    pub(crate) source: Source,
+}
+
+impl Results<'_> {
+    /// Where a run's files go.
+    pub(crate) fn data_folder(&self) -> String {
+        format!("results/{}/data", self.source)
+    }
+
+    fn manifests_folder(&self, view: &str) -> String {
+        format!("results/{}/views/{view}/manifests", self.source)
+    }
+
+    fn pointer_path(&self, view: &str) -> String {
+        format!("results/{}/views/{view}/published.json", self.source)
+    }
+
+    fn manifest_path(&self, view: &str, epoch: Epoch, attempt: u32) -> String {
+        format!("{}/{epoch:010}-{attempt:06}.json", self.manifests_folder(view))
+    }
+
+    /// Writes a manifest, with the first number of a try that is free.
+    pub(crate) async fn create(&self, manifest: &mut ViewManifest) -> Result<()> {
+        loop {
+            let path = self.manifest_path(&manifest.view, manifest.epoch, manifest.attempt);
+            let bytes = to_json(manifest)?;
+            if self.archive.create(&path, bytes).await? == Created::New {
+                return Ok(());
+            }
+            manifest.attempt += 1;
+        }
+    }
+
+    /// The published result of a view and every other one that may have published something since.
+    ///
+    /// `newest` is the view's newest complete epoch: a pointer beyond it belongs to rows that are
+    /// no longer there.
+    pub(crate) async fn of_view(
+        &self,
+        view: &str,
+        newest: Epoch,
+    ) -> Result<(Option<ViewManifest>, Vec<ViewManifest>)> {
+        let pointer = match self.archive.get(&self.pointer_path(view)).await? {
+            None => None,
+            Some(bytes) => Some(from_json::<Pointer>(&self.pointer_path(view), &bytes)?),
+        };
+        let pointer = pointer.filter(|pointer| pointer.epoch <= newest);
+        let mut published = None;
+        let mut others = Vec::new();
+        for path in self.archive.list(&self.manifests_folder(view)).await? {
+            let bytes = self
+                .archive
+                .get(&path)
+                .await?
+                .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
+            let manifest: ViewManifest = from_json(&path, &bytes)?;
+            let stands = (manifest.epoch, manifest.attempt);
+            match pointer {
+                Some(at) if stands == (at.epoch, at.attempt) => published = Some(manifest),
+                Some(at) if stands < (at.epoch, at.attempt) => {}
+                _ => others.push(manifest),
+            }
+        }
+        Ok((published, others))
+    }
+
+    /// Records that a result is the published one.
+    pub(crate) async fn point_to(&self, manifest: &ViewManifest) -> Result<()> {
+        let pointer = Pointer {
+            epoch: manifest.epoch,
+            attempt: manifest.attempt,
+        };
+        let path = self.pointer_path(&manifest.view);
+        Ok(self.archive.put(&path, to_json(&pointer)?).await?)
+    }
+
+    /// Deletes what nothing can need any more: manifests older than the published ones, and files
+    /// that no manifest names.
+    pub(crate) async fn clean(&self) -> Result<()> {
+        let mut named = BTreeSet::new();
+        let prefix = format!("results/{}/views", self.source);
+        let mut pointers = BTreeMap::new();
+        let paths = self.archive.list(&prefix).await?;
+        for path in paths.iter().filter(|path| path.ends_with("/published.json")) {
+            if let Some(bytes) = self.archive.get(path).await? {
+                let folder = path.trim_end_matches("published.json").to_owned();
+                pointers.insert(folder, from_json::<Pointer>(path, &bytes)?);
+            }
+        }
+        for path in paths.iter().filter(|path| path.contains("/manifests/")) {
+            let Some(bytes) = self.archive.get(path).await? else {
+                continue;
+            };
+            let manifest: ViewManifest = from_json(path, &bytes)?;
+            let folder = path.split("manifests/").next().unwrap_or_default();
+            let old = pointers
+                .get(folder)
+                .is_some_and(|at| (manifest.epoch, manifest.attempt) < (at.epoch, at.attempt));
+            if old {
+                self.archive.delete(path).await?;
+                continue;
+            }
+            let files = manifest.pieces.into_values().flat_map(|piece| piece.segments);
+            named.extend(files.map(|segment| segment.file));
+        }
+        for path in self.archive.list(&self.data_folder()).await? {
+            if !named.contains(&path) {
+                self.archive.delete(&path).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn to_json(value: &impl Serialize) -> Result<Bytes> {
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .map_err(|e| Error::fault("writing a manifest", e))
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| Error::damaged(path, format!("not a manifest: {e}")))
+}

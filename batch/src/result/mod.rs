@@ -1,0 +1,17 @@
+//! Results: the rows of every view as Parquet, in pieces of time, named by manifests.
+//!
+//! A piece holds one bucket of [`jobs::Job::piece`] (a day, a month, all time) wholly, its rows in
+//! the order of their keys. A manifest names the place of every piece of a view, those that a run
+//! left alone in the files of the runs before.
+
+mod add;
+mod diff;
+mod manifest;
+mod read;
+mod write;
+
+pub(crate) use add::add;
+pub(crate) use diff::Diff;
+pub(crate) use manifest::{Piece, Results, ViewManifest};
+pub(crate) use read::{Cursor, RowStream};
+pub(crate) use write::{PieceWriter, Written};

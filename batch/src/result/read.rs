@@ -1,0 +1,195 @@
+//! Reading results: as a stream for queries, and row by row for comparing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::{Int64Type, SchemaRef};
+use datafusion::error::DataFusionError;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use jobs::Job;
+use stores::archive::Archive;
+
+use super::manifest::{Piece, Segment};
+use crate::{Error, Result};
+
+const BATCH_ROWS: usize = 32_768;
+
+/// Rows of a job with the columns of its schema, for the jobs that read from it.
+pub(crate) struct RowStream {
+    archive: Archive,
+    job: Arc<Job>,
+    schema: SchemaRef,
+    /// Segments, and whether their counts are to be taken away instead of added.
+    segments: Vec<(Segment, bool)>,
+}
+
+impl RowStream {
+    pub(crate) fn new<'a>(
+        archive: &Archive,
+        job: &Arc<Job>,
+        pieces: impl Iterator<Item = (&'a Piece, bool)>,
+    ) -> Self {
+        let mut segments: Vec<(Segment, bool)> = Vec::new();
+        for (piece, away) in pieces {
+            for segment in &piece.segments {
+                // Neighbours in one file are read in one go.
+                if let Some((last, sign)) = segments.last_mut()
+                    && *sign == away
+                    && last.file == segment.file
+                    && last.row_groups.1 == segment.row_groups.0
+                {
+                    last.row_groups.1 = segment.row_groups.1;
+                } else {
+                    segments.push((segment.clone(), away));
+                }
+            }
+        }
+        Self {
+            archive: archive.clone(),
+            job: Arc::clone(job),
+            schema: job.schema(),
+            segments,
+        }
+    }
+}
+
+impl fmt::Debug for RowStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowStream")
+            .field("job", &self.job.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for RowStream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let archive = self.archive.clone();
+        let job = Arc::clone(&self.job);
+        let external = |error: Error| DataFusionError::External(Box::new(error));
+        let rows = futures::stream::iter(self.segments.clone())
+            .then(move |(segment, away)| {
+                let archive = archive.clone();
+                let job = Arc::clone(&job);
+                async move {
+                    let batches = open(&archive, &segment).await?;
+                    Ok::<_, Error>(batches.map(move |batch| decode(&job, &batch?, away)))
+                }
+            })
+            .try_flatten()
+            .map_err(external);
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
+    }
+}
+
+async fn open(
+    archive: &Archive,
+    segment: &Segment,
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let groups = (segment.row_groups.0..segment.row_groups.1).collect();
+    let batches = archive.rows(&segment.file, groups, BATCH_ROWS).await?;
+    Ok(batches.map_err(Error::from).boxed())
+}
+
+/// The three columns of a result's file.
+fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, &BinaryArray, &Int64Array)> {
+    let wrong = || Error::Fault("a result has not the columns of a result".to_owned());
+    let binary = |name: &str| {
+        let column = batch.column_by_name(name);
+        column.and_then(|c| c.as_binary_opt::<i32>()).ok_or_else(wrong)
+    };
+    let counts = batch
+        .column_by_name("count")
+        .and_then(|column| column.as_primitive_opt::<Int64Type>())
+        .ok_or_else(wrong)?;
+    Ok((binary("group")?, binary("row")?, counts))
+}
+
+fn decode(job: &Job, batch: &RecordBatch, away: bool) -> Result<RecordBatch> {
+    let (groups, rows, counts) = columns(batch)?;
+    let fault = |e| Error::fault("decoding keys", e);
+    let mut all: Vec<ArrayRef> = job.group().decode(groups.iter().flatten()).map_err(fault)?;
+    all.extend(job.row().decode(rows.iter().flatten()).map_err(fault)?);
+    all.push(if away {
+        Arc::new(counts.unary::<_, Int64Type>(i64::wrapping_neg))
+    } else {
+        Arc::new(counts.clone())
+    });
+    RecordBatch::try_new(job.schema(), all).map_err(|e| Error::fault("decoding a result", e))
+}
+
+/// Walks the rows of a piece in the order of their keys.
+pub(crate) struct Cursor {
+    archive: Archive,
+    segments: std::vec::IntoIter<Segment>,
+    stream: Option<BoxStream<'static, Result<RecordBatch>>>,
+    batch: Option<(BinaryArray, BinaryArray, Int64Array)>,
+    index: usize,
+}
+
+impl Cursor {
+    /// A cursor that stands at the first row.
+    pub(crate) async fn open(archive: &Archive, piece: Option<&Piece>) -> Result<Self> {
+        let segments = piece.map(|piece| piece.segments.clone()).unwrap_or_default();
+        let mut cursor = Self {
+            archive: archive.clone(),
+            segments: segments.into_iter(),
+            stream: None,
+            batch: None,
+            index: 0,
+        };
+        cursor.fill().await?;
+        Ok(cursor)
+    }
+
+    /// The group key, the row key and the count where it stands; nothing after the last row.
+    pub(crate) fn at(&self) -> Option<(&[u8], &[u8], i64)> {
+        let (groups, rows, counts) = self.batch.as_ref()?;
+        Some((
+            groups.value(self.index),
+            rows.value(self.index),
+            counts.value(self.index),
+        ))
+    }
+
+    /// Goes to the next row.
+    pub(crate) async fn advance(&mut self) -> Result<()> {
+        self.index += 1;
+        let held = self.batch.as_ref().map_or(0, |(_, _, counts)| counts.len());
+        if self.index >= held {
+            self.fill().await?;
+        }
+        Ok(())
+    }
+
+    async fn fill(&mut self) -> Result<()> {
+        self.index = 0;
+        self.batch = None;
+        loop {
+            if let Some(stream) = &mut self.stream {
+                if let Some(batch) = stream.try_next().await? {
+                    if batch.num_rows() == 0 {
+                        continue;
+                    }
+                    let (groups, rows, counts) = columns(&batch)?;
+                    self.batch = Some((groups.clone(), rows.clone(), counts.clone()));
+                    return Ok(());
+                }
+                self.stream = None;
+            }
+            let Some(segment) = self.segments.next() else {
+                return Ok(());
+            };
+            self.stream = Some(open(&self.archive, &segment).await?);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Writing rows that come in the order of piece and key.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMillisecondType};
+use bytes::Bytes;
+use jobs::Job;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use schemas::time::{Seconds, Width};
+use stores::archive::Archive;
+use uuid::Uuid;
+
+use super::manifest::{Piece, Segment};
+use crate::{Error, Result};
+
+const GROUP_ROWS_MAX: usize = 262_144;
+/// A file is ended at the next piece once it is this large.
+const FILE_BYTES: usize = 64 * 1024 * 1024;
+
+static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("group", DataType::Binary, false),
+        Field::new("row", DataType::Binary, false),
+        Field::new("count", DataType::Int64, false),
+    ]))
+});
+
+/// Encoded group keys, encoded row keys and counts.
+pub(crate) type Keyed = (BinaryArray, BinaryArray, Int64Array);
+
+/// What was written of a view.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// By start.
+    pub(crate) pieces: BTreeMap<Seconds, Piece>,
+    pub(crate) rows: u64,
+}
+
+/// Writes the rows of one job.
+pub(crate) struct PieceWriter<'a> {
+    archive: &'a Archive,
+    folder: String,
+    job: &'a Job,
+    file: Option<(String, ArrowWriter<Vec<u8>>)>,
+    current: Option<(Seconds, usize)>,
+    last: (Vec<u8>, Vec<u8>),
+    written: Written,
+}
+
+impl<'a> PieceWriter<'a> {
+    pub(crate) fn new(archive: &'a Archive, folder: String, job: &'a Job) -> Self {
+        Self {
+            archive,
+            folder,
+            job,
+            file: None,
+            current: None,
+            last: Default::default(),
+            written: Written::default(),
+        }
+    }
+
+    /// Takes rows with the columns of the job's schema.
+    pub(crate) async fn write(&mut self, rows: &RecordBatch) -> Result<()> {
+        let keyed = encode(self.job, rows)?;
+        let starts = piece_starts(self.job, rows)?;
+        let mut from = 0;
+        while let Some(start) = starts.get(from).copied() {
+            let same = starts.iter().skip(from).take_while(|s| **s == start).count();
+            self.open(start).await?;
+            let (groups, keys, counts) = &keyed;
+            let part = (
+                groups.slice(from, same),
+                keys.slice(from, same),
+                counts.slice(from, same),
+            );
+            self.append(start, &part)?;
+            for column in &self.job.row().0 {
+                if let Some(array) = rows.column_by_name(&column.name).filter(|_| column.nullable) {
+                    let nulls = array.slice(from, same).null_count() as u64;
+                    let piece = self.written.pieces.entry(start).or_default();
+                    *piece.nulls.entry(column.name.clone()).or_default() += nulls;
+                }
+            }
+            from += same;
+        }
+        Ok(())
+    }
+
+    /// Takes rows of one piece whose keys are encoded already; null rates are not known of them.
+    pub(crate) async fn write_keyed(&mut self, start: Seconds, keyed: &Keyed) -> Result<()> {
+        self.open(start).await?;
+        self.append(start, keyed)
+    }
+
+    /// Ends the last file.
+    pub(crate) async fn finish(mut self) -> Result<Written> {
+        self.end_piece()?;
+        self.end_file().await?;
+        Ok(self.written)
+    }
+
+    fn append(&mut self, start: Seconds, (groups, rows, counts): &Keyed) -> Result<()> {
+        for (group, row) in groups.iter().zip(rows.iter()) {
+            let key = (group.unwrap_or_default(), row.unwrap_or_default());
+            if key <= (self.last.0.as_slice(), self.last.1.as_slice()) && !self.last.1.is_empty() {
+                return Err(Error::Fault(format!(
+                    "job {}: its query gives two rows with one key, or keys out of order",
+                    self.job.name()
+                )));
+            }
+            self.last.0.clear();
+            self.last.0.extend_from_slice(key.0);
+            self.last.1.clear();
+            self.last.1.extend_from_slice(key.1);
+        }
+        let piece = self.written.pieces.entry(start).or_default();
+        piece.rows += counts.len() as u64;
+        piece.total += counts.values().iter().map(|n| i128::from(*n)).sum::<i128>();
+        self.written.rows += counts.len() as u64;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(groups.clone()),
+            Arc::new(rows.clone()),
+            Arc::new(counts.clone()),
+        ];
+        let (_, writer) = self
+            .file
+            .as_mut()
+            .ok_or_else(|| Error::Fault("a result without a file".to_owned()))?;
+        RecordBatch::try_new(Arc::clone(&SCHEMA), columns)
+            .map_err(parquet::errors::ParquetError::from)
+            .and_then(|batch| writer.write(&batch))
+            .map_err(|e| Error::fault("writing a result", e))
+    }
+
+    async fn open(&mut self, start: Seconds) -> Result<()> {
+        if self.current.is_some_and(|(current, _)| current == start) {
+            return Ok(());
+        }
+        if self.current.is_some_and(|(current, _)| current > start) {
+            return Err(Error::Fault("pieces of a result out of order".to_owned()));
+        }
+        self.end_piece()?;
+        let full = |(_, writer): &(String, ArrowWriter<Vec<u8>>)| writer.bytes_written() > FILE_BYTES;
+        if self.file.as_ref().is_some_and(full) {
+            self.end_file().await?;
+        }
+        if self.file.is_none() {
+            let path = format!("{}/{}-{}.parquet", self.folder, self.job.name(), Uuid::new_v4());
+            self.file = Some((path, new_file()?));
+        }
+        let first = self.file.as_ref().map_or(0, |(_, w)| w.flushed_row_groups().len());
+        self.current = Some((start, first));
+        self.last = Default::default();
+        Ok(())
+    }
+
+    fn end_piece(&mut self) -> Result<()> {
+        if let (Some((start, first)), Some((path, writer))) = (self.current.take(), &mut self.file) {
+            writer.flush().map_err(|e| Error::fault("writing a result", e))?;
+            let piece = self.written.pieces.entry(start).or_default();
+            piece.segments.push(Segment {
+                file: path.clone(),
+                row_groups: (first, writer.flushed_row_groups().len()),
+            });
+        }
+        Ok(())
+    }
+
+    async fn end_file(&mut self) -> Result<()> {
+        if let Some((path, writer)) = self.file.take() {
+            let bytes = writer
+                .into_inner()
+                .map_err(|e| Error::fault("writing a result", e))?;
+            self.archive.put(&path, Bytes::from(bytes)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn new_file() -> Result<ArrowWriter<Vec<u8>>> {
+    let make = || {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+            .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
+            .build();
+        ArrowWriter::try_new(Vec::new(), Arc::clone(&SCHEMA), Some(properties))
+    };
+    make().map_err(|e| Error::fault("writing a result", e))
+}
+
+fn encode(job: &Job, rows: &RecordBatch) -> Result<Keyed> {
+    let groups = job.group().0.len();
+    let keys = groups + job.row().0.len();
+    let columns = rows.columns();
+    let part = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
+    let fault = |e| Error::fault("encoding keys", e);
+    Ok((
+        job.group().encode(part(0..groups)).map_err(fault)?,
+        job.row().encode(part(groups..keys)).map_err(fault)?,
+        rows.column(keys).as_primitive::<Int64Type>().clone(),
+    ))
+}
+
+/// The start of the piece that each row belongs to.
+fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Vec<Seconds>> {
+    if job.bucket() == Width::All {
+        return Ok(vec![0; rows.num_rows()]);
+    }
+    let buckets = rows
+        .column_by_name(jobs::BUCKET)
+        .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
+        .ok_or_else(|| Error::Fault("a result without buckets".to_owned()))?;
+    let millis = buckets.values().iter();
+    Ok(millis.map(|ms| job.piece().floor(ms.div_euclid(1000))).collect())
+}

@@ -1,0 +1,571 @@
+//! A run from beginning to end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jobs::{Catalog, Engine, Job, Layers};
+use schemas::seam::{Cut, Epoch, Offset, Run, Runs};
+use schemas::source::Source;
+use schemas::time::{Seconds, Width};
+use serde::Serialize;
+use stores::live::SlotId;
+use stores::views::{RunsSeen, TallyShape};
+use tokio_util::sync::CancellationToken;
+
+use crate::archive::{ArchiveReport, Archiver, Manifest, read_all};
+use crate::check::check;
+use crate::compute::{Compute, Computed, Plan, View, record};
+use crate::drift::{Drift, Fingerprint, Stretch};
+use crate::publish::{Edition, Published};
+use crate::result::Results;
+use crate::seal::sealed_run;
+use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest};
+
+const DAY_SECONDS: Seconds = 86_400;
+const GARBAGE_ROWS: usize = 20_000;
+const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The batch layer.
+#[derive(Debug)]
+pub struct Batch {
+    ports: BatchPorts,
+    catalog: Catalog,
+    engine: Engine,
+    options: BatchOptions,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunReport {
+    /// The run's number, which is the epoch that it covers up to.
+    pub epoch: Epoch,
+    /// By partition: the run covers everything below this offset.
+    pub cuts: Vec<Offset>,
+    /// The jobs that were computed.
+    pub jobs: Vec<String>,
+    /// Whether everything was recomputed, not only what was touched.
+    pub full: bool,
+    /// Records that were read from the archive.
+    pub rows_read: u64,
+    /// Of these, records of an event that had been read before.
+    pub duplicates: u64,
+    /// Rows of views that were written.
+    pub rows_written: u64,
+    /// Rows of views that stayed as they were.
+    pub rows_skipped: u64,
+    /// Seconds, by stage in the order of the stages.
+    pub seconds: Vec<(&'static str, f64)>,
+    /// How far live state had drifted since the run before.
+    pub drift: Drift,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// Times the stages of a run, and tells them.
+struct Stages<'a> {
+    progress: &'a dyn Progress,
+    current: Option<(&'static str, Instant)>,
+    seconds: Vec<(&'static str, f64)>,
+}
+
+impl Stages<'_> {
+    fn begin(&mut self, name: &'static str, total: u64) {
+        self.end();
+        self.progress.stage(name, total);
+        self.current = Some((name, Instant::now()));
+    }
+
+    fn end(&mut self) {
+        if let Some((name, since)) = self.current.take() {
+            self.seconds.push((name, since.elapsed().as_secs_f64()));
+        }
+    }
+}
+
+impl Batch {
+    /// The batch layer of an installation.
+    ///
+    /// # Errors
+    /// None yet; later checks of the options will go here.
+    pub const fn build(
+        ports: BatchPorts,
+        catalog: Catalog,
+        engine: Engine,
+        options: BatchOptions,
+    ) -> Result<Self> {
+        Ok(Self {
+            ports,
+            catalog,
+            engine,
+            options,
+        })
+    }
+
+    /// Copies the log of a source to the archive until `shutdown`, or with `until_caught_up` up to
+    /// where the log ends now.
+    ///
+    /// # Errors
+    /// Those of the stores.
+    pub async fn archive(
+        &self,
+        source: Source,
+        until_caught_up: bool,
+        shutdown: CancellationToken,
+    ) -> Result<ArchiveReport> {
+        let mut report = ArchiveReport::default();
+        loop {
+            let spans = self.ports.log.spans(source.topic()).await?;
+            let ends: Vec<Offset> = spans.iter().map(|span| span.end).collect();
+            let done = self.archiver(source).up_to(&ends, &()).await?;
+            report.events += done.events;
+            report.rejected += done.rejected;
+            report.files += done.files;
+            if until_caught_up || shutdown.is_cancelled() {
+                return Ok(report);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(ARCHIVE_PAUSE) => {}
+                () = shutdown.cancelled() => return Ok(report),
+            }
+        }
+    }
+
+    /// Runs: finishes the run that died, or makes a new one.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another run is under way, [`Error::Check`] if the result was not
+    /// published, those of the stores and of queries. Whatever happens, readers stay right, and
+    /// the run can be run again.
+    pub async fn run(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<RunReport> {
+        let holder = format!("process {}", std::process::id());
+        let lease = format!("batch-{source}");
+        let _held = match self.ports.leases.acquire(&lease, &holder).await? {
+            Ok(held) => held,
+            Err(who) => return Err(Error::Busy(who)),
+        };
+        let mut stages = Stages {
+            progress,
+            current: None,
+            seconds: Vec::new(),
+        };
+        stages.begin("seal", 0);
+        let jobs: Vec<Arc<Job>> = self.catalog.of_layer(source, Layers::Batch).map(Arc::clone).collect();
+        self.check_names(&jobs, request)?;
+        for job in &jobs {
+            self.ports.views.ensure_view(source, &shape(job)).await?;
+        }
+        let ends = self.log_ends(source).await?;
+        let run = self.the_run(source, request, ends.len(), stop).await?;
+        let mut report = RunReport {
+            epoch: run.epoch,
+            cuts: run.cuts.iter().map(|cut| cut.next_offset).collect(),
+            warnings: behind(source, &run.cuts, &ends),
+            ..RunReport::default()
+        };
+        let pending = report.cuts.iter().sum::<Offset>().unsigned_abs();
+        stages.begin("archive", pending);
+        self.archiver(source).up_to(&report.cuts, progress).await?;
+        let manifests = read_all(&self.ports.archive, source).await?;
+        let seen = self.ports.views.runs(source).await?;
+        let plan = self.plan(source, request, &run, jobs, manifests, &seen).await?;
+        report.full = plan.full;
+        report.rows_read = plan.days.values().sum();
+        report.jobs = plan
+            .views
+            .iter()
+            .filter(|view| view.wanted)
+            .map(|view| view.job.name().to_owned())
+            .collect();
+        stages.begin("compute", report.rows_read);
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+        };
+        let compute = Arc::new(Compute {
+            engine: self.engine.clone(),
+            archive: self.ports.archive.clone(),
+            folder: format!("{}/{:010}", results.data_folder(), run.epoch),
+            task_rows_max: self.options.task_rows_max,
+            plan,
+        });
+        let mut computed = compute.run(progress, stop).await?;
+        record(&results, &mut computed).await?;
+        report.duplicates = computed.totals.duplicates;
+        let plan = &compute.plan;
+        stages.begin("check", 0);
+        self.judge(request, plan, &computed, &mut report).await?;
+        let views: Vec<&View> = plan.views.iter().filter(|view| view.wanted).collect();
+        let pieces = computed.manifests.values().map(|m| m.touched.len() as u64).sum();
+        stages.begin("publish", pieces);
+        let prints = self.publish(source, &views, &computed, &mut report, (progress, stop)).await?;
+        let names: Vec<String> = views.iter().map(|view| view.job.view().to_owned()).collect();
+        let run_ends = request.jobs.is_empty();
+        self.ports
+            .views
+            .complete(source, run.epoch, &names, run_ends, self.ports.clock.now_ms())
+            .await?;
+        for manifest in computed.manifests.values() {
+            results.point_to(manifest).await?;
+        }
+        stages.begin("drift", 0);
+        let seen = self.ports.views.runs(source).await?;
+        if run_ends {
+            report.drift = self.drift(source, &views, &computed, prints, &seen.runs).await?;
+        }
+        stages.begin("drop", 0);
+        self.drop_epochs(source, plan, stop).await?;
+        results.clean().await?;
+        stages.end();
+        report.seconds = stages.seconds;
+        self.tell(source, &report);
+        if run_ends {
+            let value = serde_json::to_value(&report).map_err(|e| Error::fault("writing a report", e))?;
+            self.ports.views.report(source, run.epoch, &value).await?;
+        }
+        Ok(report)
+    }
+
+    fn archiver(&self, source: Source) -> Archiver<'_> {
+        Archiver {
+            log: &*self.ports.log,
+            archive: &self.ports.archive,
+            source,
+            rows_max: self.options.archive_rows_max,
+        }
+    }
+
+    fn check_names(&self, jobs: &[Arc<Job>], request: &RunRequest) -> Result<()> {
+        for name in &request.jobs {
+            if !jobs.iter().any(|job| job.name() == name) {
+                let have: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
+                return Err(Error::Request(format!(
+                    "there is no batch job {name:?}; there are {}",
+                    have.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    async fn log_ends(&self, source: Source) -> Result<Vec<Offset>> {
+        let spans = self.ports.log.spans(source.topic()).await?;
+        if spans.is_empty() {
+            return Err(Error::Request(format!(
+                "there is no log of {source} yet: run `backstitch ingest {source} FILE` first"
+            )));
+        }
+        Ok(spans.iter().map(|span| span.end).collect())
+    }
+
+    /// The run to carry out: a sealed one, or for single jobs the newest complete one once more.
+    async fn the_run(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        partitions: usize,
+        stop: &CancellationToken,
+    ) -> Result<Run> {
+        let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
+        if request.jobs.is_empty() {
+            return sealed_run(&self.ports, &self.options, source, partitions, stop).await;
+        }
+        let runs = self.ports.views.runs(source).await?.runs;
+        if let Some(open) = runs.open() {
+            return Err(Error::Request(format!(
+                "run {} was not finished: finish it with `backstitch batch run`, then run single jobs",
+                open.epoch
+            )));
+        }
+        runs.get(runs.newest()).cloned().ok_or_else(|| {
+            Error::Request(
+                "there is no complete run whose cuts a single job could use: run `backstitch batch run` first"
+                    .to_owned(),
+            )
+        })
+    }
+
+    async fn plan(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        run: &Run,
+        jobs: Vec<Arc<Job>>,
+        manifests: Vec<Manifest>,
+        seen: &RunsSeen,
+    ) -> Result<Plan> {
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+        };
+        let mut views = Vec::new();
+        for job in jobs {
+            let newest = seen.newest.get(job.view()).copied().unwrap_or(0);
+            let (published, dirty) = results.of_view(job.view(), newest).await?;
+            let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
+            views.push(View {
+                job,
+                published,
+                dirty,
+                wanted,
+            });
+        }
+        for view in views.iter().filter(|view| view.wanted) {
+            let below = view.job.over().and_then(|name| views.iter().find(|v| v.job.name() == name));
+            if let Some(below) = below
+                && !below.wanted
+                && below.published.as_ref().is_none_or(|under| under.epoch != run.epoch)
+            {
+                return Err(Error::Request(format!(
+                    "job {} reads from {}, which has no result of run {}: name that one too with --job",
+                    view.job.name(),
+                    below.job.name(),
+                    run.epoch
+                )));
+            }
+        }
+        let wanted = || views.iter().filter(|view| view.wanted);
+        let full = request.full
+            || !request.jobs.is_empty()
+            || wanted().any(|view| view.published.is_none());
+        let since = common_start(wanted().filter_map(|view| view.published.as_ref()).map(|old| old.cuts.as_slice()));
+        let days = touched_days(&manifests, wanted(), &run.cuts, (!full).then_some(&since));
+        Ok(Plan {
+            source,
+            epoch: run.epoch,
+            cuts: run.cuts.clone(),
+            views,
+            manifests,
+            full,
+            days,
+        })
+    }
+
+    /// Lets a result pass, or abandons the run.
+    async fn judge(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        computed: &Computed,
+        report: &mut RunReport,
+    ) -> Result<()> {
+        let faults = check(plan, computed);
+        if faults.is_empty() {
+            return Ok(());
+        }
+        if request.force {
+            report.warnings.extend(faults);
+            return Ok(());
+        }
+        let what = faults.join("; ");
+        if request.jobs.is_empty() {
+            report.warnings.extend(faults);
+            let value = serde_json::to_value(&*report).map_err(|e| Error::fault("writing a report", e))?;
+            self.ports.views.report(plan.source, plan.epoch, &value).await?;
+            self.ports
+                .views
+                .abandon(plan.source, plan.epoch, self.ports.clock.now_ms())
+                .await?;
+        }
+        Err(Error::Check {
+            epoch: plan.epoch,
+            what,
+        })
+    }
+
+    /// Publishes every view; answers the fingerprints of those that read the events.
+    async fn publish(
+        &self,
+        source: Source,
+        views: &[&View],
+        computed: &Computed,
+        report: &mut RunReport,
+        told: (&dyn Progress, &CancellationToken),
+    ) -> Result<BTreeMap<String, Fingerprint>> {
+        let now_ms = self.ports.clock.now_ms();
+        let stamp_us = self.ports.views.restamp(source, report.epoch, now_ms).await?;
+        let edition = Edition {
+            ports: &self.ports,
+            source,
+            epoch: report.epoch,
+            stamp_us,
+            rows_max: self.options.publish_rows.max(1),
+        };
+        let mut prints = BTreeMap::new();
+        for view in views {
+            let Some(manifest) = computed.manifests.get(view.job.name()) else {
+                continue;
+            };
+            let mut print = compared(view).then(Fingerprint::new);
+            let Published { written, skipped } =
+                edition.publish(view, manifest, print.as_mut(), told).await?;
+            report.rows_written += written;
+            report.rows_skipped += skipped;
+            if let Some(print) = print {
+                prints.insert(view.job.name().to_owned(), print);
+            }
+        }
+        Ok(prints)
+    }
+
+    async fn drift(
+        &self,
+        source: Source,
+        views: &[&View],
+        computed: &Computed,
+        mut prints: BTreeMap<String, Fingerprint>,
+        runs: &Runs,
+    ) -> Result<Drift> {
+        let mut all = Drift {
+            total: Some(0),
+            ..Drift::default()
+        };
+        for view in views {
+            let name = view.job.name();
+            let (Some(print), Some(manifest)) = (prints.remove(name), computed.manifests.get(name))
+            else {
+                continue;
+            };
+            let stretch = Stretch {
+                ports: &self.ports,
+                source,
+                runs,
+                epochs: (view.published.as_ref().map_or(0, |old| old.epoch), manifest.epoch),
+                partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
+            };
+            let drift = stretch.drift(view, manifest, print).await?;
+            all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
+            all.keys += drift.keys;
+            all.worst.extend(drift.worst);
+            all.unknown = all.unknown.or(drift.unknown);
+        }
+        Ok(all)
+    }
+
+    /// After the grace lets go of the live epochs that every view's rows hold.
+    async fn drop_epochs(&self, source: Source, plan: &Plan, stop: &CancellationToken) -> Result<()> {
+        let keep: Vec<String> = plan.views.iter().map(|view| view.job.view().to_owned()).collect();
+        self.ports.views.forget_views(source, &keep).await?;
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(self.options.grace_ms)) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+        let seen = self.ports.views.runs(source).await?;
+        let newest = |view: &View| seen.newest.get(view.job.view()).copied().unwrap_or(0);
+        let epoch = plan.views.iter().map(newest).min().unwrap_or(0);
+        if epoch == 0 {
+            return Ok(());
+        }
+        for (index, partition) in (0..plan.cuts.len()).zip(0_u32..) {
+            let slot = SlotId { source, partition };
+            let Some(cut) = seen.runs.cut(epoch, index) else {
+                continue;
+            };
+            self.ports.live.drop_through(slot, epoch, cut).await?;
+            while !stop.is_cancelled()
+                && self.ports.live.collect_garbage(slot, GARBAGE_ROWS).await? == GARBAGE_ROWS
+            {}
+        }
+        Ok(())
+    }
+
+    fn tell(&self, source: Source, report: &RunReport) {
+        let labels = || [("source", source.name())];
+        let total: f64 = report.seconds.iter().map(|(_, seconds)| seconds).sum();
+        metrics::counter!("backstitch_batch_runs_total", &labels()).increment(1);
+        metrics::gauge!("backstitch_batch_seconds", &labels()).set(total);
+        metrics::counter!("backstitch_batch_rows_written_total", &labels()).increment(report.rows_written);
+        if let Some(drift) = report.drift.total {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+            metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift as f64);
+        }
+        for (stage, seconds) in &report.seconds {
+            let labels = [("source", source.name()), ("stage", *stage)];
+            metrics::gauge!("backstitch_batch_stage_seconds", &labels).set(*seconds);
+        }
+        tracing::info!(
+            epoch = report.epoch,
+            rows_read = report.rows_read,
+            rows_written = report.rows_written,
+            rows_skipped = report.rows_skipped,
+            drift = report.drift.total,
+            seconds = total,
+            "batch run complete"
+        );
+    }
+}
+
+/// Views that read the events are compared with live state; the others follow from them.
+fn compared(view: &View) -> bool {
+    view.job.over().is_none() && view.job.layers() == Layers::Both
+}
+
+fn shape(job: &Job) -> TallyShape {
+    TallyShape {
+        view: job.view().to_owned(),
+        group: job.group().clone(),
+        partition: job.partition(),
+        row: job.row().clone(),
+    }
+}
+
+fn behind(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
+    let behind: Offset = cuts
+        .iter()
+        .zip(ends)
+        .map(|(cut, end)| end.saturating_sub(cut.next_offset).max(0))
+        .sum();
+    if behind == 0 {
+        return Vec::new();
+    }
+    vec![format!(
+        "{behind} records of {source} are not in this run: the speed layer had not come to them yet (`backstitch speed` counts them live, the next run then holds them)"
+    )]
+}
+
+/// By partition, the least of the cuts.
+fn common_start<'a>(cuts: impl Iterator<Item = &'a [Cut]>) -> Vec<Cut> {
+    cuts.fold(None, |least: Option<Vec<Cut>>, cuts| {
+        let Some(least) = least else {
+            return Some(cuts.to_vec());
+        };
+        let both = least.into_iter().zip(cuts);
+        Some(both.map(|(a, b)| if a.next_offset <= b.next_offset { a } else { *b }).collect())
+    })
+    .unwrap_or_default()
+}
+
+/// The days to compute, with the records that the archive has of them: all, or those with a record
+/// between `since` and the cuts, and those of which something may have been published.
+fn touched_days<'a>(
+    manifests: &[Manifest],
+    views: impl Iterator<Item = &'a View>,
+    cuts: &[Cut],
+    since: Option<&Vec<Cut>>,
+) -> BTreeMap<i64, u64> {
+    let mut days = BTreeMap::new();
+    for manifest in manifests {
+        let start: &[Cut] = since.map_or(&[], Vec::as_slice);
+        if manifest.overlaps(start, cuts) {
+            days.extend(manifest.days.keys().map(|day| (*day, 0)));
+        }
+    }
+    for view in views.filter(|view| view.job.piece() == Width::Day) {
+        let dirty = view.dirty.iter().flat_map(|other| &other.touched);
+        days.extend(dirty.map(|start| (start.div_euclid(DAY_SECONDS), 0)));
+    }
+    for manifest in manifests {
+        for (day, held) in &manifest.days {
+            if let Some(rows) = days.get_mut(day) {
+                *rows += held.rows;
+            }
+        }
+    }
+    days
+}

@@ -1,0 +1,262 @@
+//! The command line.
+
+mod complaint;
+mod generate;
+mod values;
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use schemas::source::Source;
+
+pub(crate) use complaint::complaint;
+pub(crate) use generate::{Format, GenerateArgs};
+
+/// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
+#[derive(Debug, Parser)]
+#[command(name = "backstitch", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that stand before or after the command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub(crate) struct Globals {
+    /// The folder that holds everything [default: ./backstitch-data]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// A TOML file with settings (see `config schema`)
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the result as one JSON document
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What is logged: error, warn, info, debug, trace, or as in RUST_LOG
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// Log more: information, twice for details, three times for everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show everything in one process, with made-up live traffic
+    Demo(DemoArgs),
+    /// Run a whole small installation: speed, batch and serving in one process
+    Up(UpArgs),
+    /// Make up input, the same for the same seed
+    Generate(GenerateArgs),
+    /// Take files or standard input into the log
+    Ingest(IngestArgs),
+    /// Run the speed layer
+    Speed(FollowArgs),
+    /// Copy the log to the archive of Parquet files
+    Archive(FollowArgs),
+    /// Run the batch layer, or show its runs
+    #[command(subcommand)]
+    Batch(BatchCommand),
+    /// Serve the HTTP API
+    Serve(ServeArgs),
+    /// Show what could not be taken, or try it again
+    #[command(subcommand)]
+    DeadLetters(DeadLettersCommand),
+    /// Test every store and name what is wrong
+    Check,
+    /// Show or check the settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// End after so many seconds; exit 0 only if every served value equals an independent recount
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: Option<u64>,
+    /// Events a second
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) rate: u32,
+    /// Events of the days before that are there at the start
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(crate) history: u32,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: String,
+    /// Seconds between batch runs [default: 60, with --seconds N a quarter of it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) batch_interval: Option<u64>,
+    /// The seed of the made-up traffic
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// Arguments of `up`.
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: String,
+    /// Seconds between batch runs
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) batch_interval: u64,
+}
+
+/// Arguments of `ingest`.
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    /// The source that the input is of
+    #[arg(value_parser = values::source())]
+    pub(crate) source: Source,
+    /// Files to take, in their order; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The format, where the file's name does not tell
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+}
+
+/// Arguments of what follows the log.
+#[derive(Debug, Args)]
+pub(crate) struct FollowArgs {
+    /// A source to follow, more than once for several [default: all]
+    #[arg(long = "source", value_name = "SOURCE", value_parser = values::source())]
+    pub(crate) sources: Vec<Source>,
+    /// End when the end of the log is reached
+    #[arg(long)]
+    pub(crate) until_caught_up: bool,
+}
+
+/// The commands of `batch`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BatchCommand {
+    /// Run: roll, archive, compute, check, publish; exit 0 only when the run is published
+    Run(BatchRunArgs),
+    /// Show the newest runs
+    List {
+        /// How many runs
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+        /// Only of this source
+        #[arg(long, value_parser = values::source())]
+        source: Option<Source>,
+    },
+    /// Show everything about one run
+    Show {
+        /// The run's epoch
+        #[arg(value_name = "RUN")]
+        run: u64,
+        /// The source that the run is of
+        #[arg(long, value_parser = values::source(), default_value = "plays")]
+        source: Source,
+    },
+}
+
+/// Arguments of `batch run`.
+#[derive(Debug, Args)]
+pub(crate) struct BatchRunArgs {
+    /// Compute only this view anew at the newest cut, more than once for several
+    #[arg(long = "job", value_name = "JOB")]
+    pub(crate) jobs: Vec<String>,
+    /// Compute every bucket anew, not only those that were touched
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Publish a result that fails its check, too
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// What computes: `local` is this process
+    #[arg(long, value_name = "ENGINE", default_value = "local")]
+    pub(crate) engine: String,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: String,
+}
+
+/// The commands of `dead-letters`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeadLettersCommand {
+    /// Show what could not be taken, newest first
+    List {
+        /// How many to show
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        limit: u32,
+        /// Only of this source
+        #[arg(long, value_parser = values::source())]
+        source: Option<Source>,
+    },
+    /// Check what could not be taken again, and take what is good now
+    Replay {
+        /// Only of this source
+        #[arg(long, value_parser = values::source())]
+        source: Option<Source>,
+    },
+}
+
+/// The commands of `config`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every setting, and where its value comes from
+    Show,
+    /// Say whether the settings can be used
+    Check,
+    /// Print the JSON Schema of the configuration file
+    Schema,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_stand_before_or_after() {
+        for line in [
+            "backstitch --json --data-dir d batch list",
+            "backstitch batch list --json --data-dir d",
+            "backstitch batch --json list --data-dir d",
+        ] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert!(cli.globals.json, "{line}");
+            assert_eq!(cli.globals.data_dir, Some(PathBuf::from("d")), "{line}");
+        }
+    }
+
+    #[test]
+    fn complaints_are_one_line() {
+        for line in [
+            "backstitch",
+            "backstitch generate plays",
+            "backstitch generate plays --rows x --seed 1 -o f",
+            "backstitch ingest efforts f",
+            "backstitch nothing",
+            "backstitch --nothing",
+            "backstitch generate plays --rows 1 --seed 1 -o f --late 2",
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            let text = complaint(&error);
+            assert!(!text.contains('\n') && text.contains("--help"), "{text}");
+            assert!(!text.starts_with("error"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Values of arguments that are more than text.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use jiff::Timestamp;
+use schemas::source::Source;
+
+/// A source by its name.
+pub(super) fn source() -> impl TypedValueParser<Value = Source> {
+    PossibleValuesParser::new(Source::ALL.map(Source::name)).try_map(|name| name.parse::<Source>())
+}
+
+/// A part of a whole: 0 to 1.
+pub(super) fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        _ => Err("a fraction from 0 to 1 is expected, such as 0.01".to_owned()),
+    }
+}
+
+/// An instant, or a date as its midnight in UTC; in milliseconds since the Unix epoch.
+pub(super) fn instant(text: &str) -> Result<i64, String> {
+    let parsed = text.parse::<Timestamp>().or_else(|_| {
+        text.parse::<jiff::civil::Date>()
+            .and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC))
+            .map(|zoned| zoned.timestamp())
+    });
+    parsed
+        .map(Timestamp::as_millisecond)
+        .map_err(|_| "an RFC 3339 instant or a date is expected, such as 2026-01-01".to_owned())
+}

@@ -1,0 +1,23 @@
+//! The one place where the present moment is taken from the machine.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use schemas::clock::Clock;
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "every other place is given a Clock; this is the real one"
+    )]
+    fn now_ms(&self) -> i64 {
+        let millis = |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => millis(since),
+            Err(before) => -millis(before.duration()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! How a command fails: what is printed, and with which status the process ends.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::output::Closed;
+
+/// Done.
+const DONE: u8 = 0;
+/// Something went wrong on the way.
+const FAILED: u8 = 1;
+/// The command line or the configuration can't be used.
+const USAGE: u8 = 2;
+
+/// The command line or the configuration can't be used: the message says where and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// A [`Usage`] as the error of a command.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Usage(message.into()))
+}
+
+/// Prints the error, if there is one, as one line on standard error; answers the exit status.
+pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else {
+        return ExitCode::from(DONE);
+    };
+    if error.chain().any(|cause| cause.is::<Closed>()) {
+        // Whoever read our output has seen enough.
+        return ExitCode::from(DONE);
+    }
+    crate::output::complain(&one_line(&format!("{error:#}")));
+    if error.chain().any(|cause| cause.is::<Usage>()) {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::from(FAILED)
+    }
+}
+
+/// The text on one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_tell_usage_from_failure() {
+        let code = |outcome| format!("{:?}", exit_code(outcome));
+        assert_eq!(code(Ok(())), format!("{:?}", ExitCode::from(0)));
+        assert_eq!(
+            code(Err(anyhow::anyhow!("x"))),
+            format!("{:?}", ExitCode::from(1))
+        );
+        assert_eq!(
+            code(Err(usage("x").context("y"))),
+            format!("{:?}", ExitCode::from(2))
+        );
+        assert_eq!(
+            code(Err(anyhow::Error::new(Closed))),
+            format!("{:?}", ExitCode::from(0))
+        );
+    }
+
+    #[test]
+    fn messages_are_one_line() {
+        assert_eq!(one_line("a\n  b\r\n\tc "), "a b c");
+    }
+}

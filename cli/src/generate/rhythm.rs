@@ -1,0 +1,77 @@
+//! When events happen: by day and hour, as people are awake.
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// How much is played in each hour of a UTC day.
+const HOURS: [u32; 24] = [
+    30, 22, 16, 13, 12, 14, 20, 32, 46, 55, 60, 63, 66, 68, 70, 74, 80, 88, 96, 100, 98, 86, 66, 46,
+];
+/// How much is played on each day of a week, from Thursday on: the Unix epoch was one.
+const DAYS: [u32; 7] = [10, 12, 13, 12, 10, 10, 10];
+
+/// A stretch of time in which events are spread by day and hour.
+#[derive(Debug, Clone)]
+pub(crate) struct Rhythm {
+    from_ms: i64,
+    until_ms: i64,
+    /// By piece: where it begins, and the weight of all pieces before it.
+    pieces: Vec<(i64, f64)>,
+    weight: f64,
+}
+
+impl Rhythm {
+    /// The time from `from_ms` to just before `until_ms`.
+    pub(crate) fn new(from_ms: i64, until_ms: i64) -> Self {
+        let mut pieces = Vec::new();
+        let mut weight = 0.0;
+        let mut at = from_ms;
+        // A very long stretch is cut into as few pieces as have a rhythm worth having.
+        let hours = (until_ms - from_ms) / HOUR_MS;
+        let width = HOUR_MS * (hours / 100_000 + 1);
+        while at < until_ms {
+            pieces.push((at, weight));
+            let next = ((at.div_euclid(width) + 1) * width).min(until_ms);
+            weight += as_f64(next - at) * busy(at);
+            at = next;
+        }
+        Self {
+            from_ms,
+            until_ms,
+            pieces,
+            weight,
+        }
+    }
+
+    /// When event `index` of `count` happens. Later events never happen earlier.
+    pub(crate) fn at(&self, index: u64, count: u64) -> i64 {
+        #[expect(clippy::cast_precision_loss, reason = "a place in time need not be exact")]
+        let part = index as f64 / count.max(1) as f64;
+        let target = part * self.weight;
+        let piece = self.pieces.partition_point(|(_, before)| *before <= target);
+        let Some((begin, before)) = self.pieces.get(piece.saturating_sub(1)) else {
+            return self.from_ms;
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a float is cut to the range")]
+        let into = ((target - before) / busy(*begin)) as i64;
+        (begin + into).clamp(self.from_ms, self.until_ms - 1)
+    }
+}
+
+/// How busy the hour is that holds the instant.
+fn busy(at_ms: i64) -> f64 {
+    let hour = at_ms.div_euclid(HOUR_MS);
+    let of = |table: &[u32], index: i64| {
+        usize::try_from(index)
+            .ok()
+            .and_then(|index| table.get(index))
+            .map_or(1.0, |weight| f64::from(*weight))
+    };
+    of(&HOURS, hour.rem_euclid(24)) * of(&DAYS, hour.div_euclid(24).rem_euclid(7))
+}
+
+fn as_f64(n: i64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of some years are exact")]
+    {
+        n as f64
+    }
+}

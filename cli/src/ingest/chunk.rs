@@ -1,0 +1,53 @@
+//! Some lines that travel together.
+
+use std::ops::Range;
+
+/// Lines with their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    bytes: Vec<u8>,
+    lines: Vec<(u64, Range<usize>)>,
+    bytes_read: u64,
+}
+
+impl Chunk {
+    /// Most lines of a chunk.
+    pub(super) const LINES_MAX: usize = 10_000;
+    /// A chunk that holds so many bytes is full.
+    pub(super) const BYTES_FULL: usize = 8 * 1024 * 1024;
+
+    pub(super) fn is_full(&self) -> bool {
+        self.lines.len() >= Self::LINES_MAX || self.bytes.len() >= Self::BYTES_FULL
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Appends a line that `write` appends to the bytes. A line of no bytes is left out.
+    pub(super) fn push<T>(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let begin = self.bytes.len();
+        let written = write(&mut self.bytes);
+        if self.bytes.len() > begin {
+            self.lines.push((number, begin..self.bytes.len()));
+        }
+        written
+    }
+
+    /// Notes how much of the input was read by now.
+    pub(super) fn at(mut self, bytes_read: u64) -> Self {
+        self.bytes_read = bytes_read;
+        self
+    }
+
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    pub(super) fn lines(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.lines.iter().map(|(number, range)| {
+            let bytes = self.bytes.get(range.clone()).unwrap_or_default();
+            (*number, bytes)
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! Taking files in: read, check and append side by side, with a bound on what is under way.
+
+mod chunk;
+mod lines;
+mod parquet;
+mod report;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use indicatif::ProgressBar;
+use stores::intake::{Checked, Intake};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::Format;
+use crate::failure::usage;
+use crate::generate::format_of;
+use crate::progress;
+use chunk::Chunk;
+use lines::LineReader;
+pub(crate) use report::Report;
+
+/// Chunks that wait between two steps, at most.
+const CHUNKS_WAITING: usize = 2;
+
+/// An input that is there and whose format is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Input {
+    path: PathBuf,
+    format: Format,
+    bytes: Option<u64>,
+}
+
+impl Input {
+    /// Looks whether the file can be taken in.
+    ///
+    /// # Errors
+    /// A file that is not there or can't be read, or whose format can't be told or is not taken.
+    pub(crate) fn open(path: &Path, format: Option<Format>) -> anyhow::Result<Self> {
+        let format = format_of(path, format)?;
+        if path == Path::new("-") {
+            return Ok(Self {
+                path: path.to_path_buf(),
+                format,
+                bytes: None,
+            });
+        }
+        let shown = path.display();
+        let named = || format!("{shown}; name files that can be read");
+        let mut file = File::open(path).with_context(named)?;
+        let meta = file.metadata().with_context(named)?;
+        anyhow::ensure!(!meta.is_dir(), "{shown}: is a folder; name the files in it");
+        let mut head = [0; 2];
+        if meta.is_file() && file.read(&mut head).with_context(named)? == 2 && head == [0x1f, 0x8b] {
+            return Err(usage(format!(
+                "{shown}: is compressed with gzip; unpack it first, as in: zcat {shown} | backstitch ingest plays -"
+            )));
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            format,
+            bytes: meta.is_file().then_some(meta.len()),
+        })
+    }
+
+    /// The name under which its lines are known.
+    fn origin(&self) -> String {
+        if self.is_standard_input() {
+            "stdin".to_owned()
+        } else {
+            self.path.display().to_string()
+        }
+    }
+
+    fn is_standard_input(&self) -> bool {
+        self.path == Path::new("-")
+    }
+
+    /// Reads all of it and hands it on in chunks, until `hand_on` no longer takes them.
+    fn read(&self, mut hand_on: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
+        let origin = self.origin();
+        match (self.format, self.is_standard_input()) {
+            (Format::Jsonl, true) => LineReader::new(std::io::stdin(), true).read(&mut hand_on),
+            (Format::Jsonl, false) => File::open(&self.path)
+                .map_err(anyhow::Error::new)
+                .and_then(|file| LineReader::new(file, false).read(&mut hand_on)),
+            (Format::Parquet, true) => tempfile::tempfile()
+                .and_then(|mut file| {
+                    // The end of a Parquet file is read first.
+                    std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+                    Ok(file)
+                })
+                .map_err(anyhow::Error::new)
+                .and_then(|file| parquet::read(file, &mut hand_on)),
+            (Format::Parquet, false) => File::open(&self.path)
+                .map_err(anyhow::Error::new)
+                .and_then(|file| parquet::read(file, &mut hand_on)),
+        }
+        .context(origin)
+    }
+}
+
+/// Takes one input in and adds to the report.
+///
+/// # Errors
+/// An input that can't be read, those of the log, or a signal to end; what was taken is in the
+/// report.
+pub(crate) async fn ingest(
+    intake: &Intake,
+    input: Input,
+    report: &mut Report,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let bar = progress::bytes(&input.origin(), input.bytes);
+    let outcome = follow(intake, input, report, &bar, stop).await;
+    bar.finish_and_clear();
+    outcome
+}
+
+async fn follow(
+    intake: &Intake,
+    input: Input,
+    report: &mut Report,
+    bar: &ProgressBar,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (read, mut to_check) = mpsc::channel::<Chunk>(CHUNKS_WAITING);
+    let (checked, mut to_write) = mpsc::channel::<(Checked, u64)>(CHUNKS_WAITING);
+    let origin: Arc<str> = input.origin().into();
+    let mut steps: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    steps.spawn_blocking(move || input.read(|chunk| read.blocking_send(chunk).is_ok()));
+    let (checking, of) = (intake.clone(), Arc::clone(&origin));
+    steps.spawn_blocking(move || {
+        while let Some(chunk) = to_check.blocking_recv() {
+            let done = checking.check(&of, chunk.lines());
+            if checked.blocking_send((done, chunk.bytes_read())).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    });
+    loop {
+        // A write is never dropped half-way; reading may be.
+        let next = tokio::select! {
+            biased;
+            () = stop.cancelled() => anyhow::bail!(
+                "interrupted after {} lines, which are taken; ingest the same again for the rest: what comes twice counts once",
+                report.accepted + report.rejected
+            ),
+            next = to_write.recv() => next,
+        };
+        let Some((checked, bytes)) = next else { break };
+        let taken = intake.write(checked).await?;
+        report.add(&origin, &taken);
+        bar.set_position(bytes);
+    }
+    while let Some(ended) = steps.join_next().await {
+        ended??;
+    }
+    Ok(())
+}

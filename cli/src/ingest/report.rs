@@ -1,0 +1,152 @@
+//! What became of the input.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use schemas::source::Source;
+use serde::Serialize;
+use stores::intake::Taken;
+
+/// Kinds of reasons that are kept apart, at most.
+const REASONS_MAX: usize = 50;
+
+/// What became of the input.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) source: Source,
+    pub(crate) accepted: u64,
+    pub(crate) rejected: u64,
+    /// Where the rejected lines went.
+    pub(crate) dead_letters: &'static str,
+    reasons: Vec<Reason>,
+    seconds: f64,
+    lines_per_second: f64,
+    #[serde(skip)]
+    begun: Instant,
+}
+
+/// Rejected lines with the same fault.
+#[derive(Debug, Serialize)]
+struct Reason {
+    /// The field, or what the line is not.
+    fault: String,
+    count: u64,
+    /// The first such line: where, and why in full.
+    first: String,
+    reason: String,
+}
+
+impl Report {
+    pub(crate) fn new(source: Source) -> Self {
+        Self {
+            source,
+            accepted: 0,
+            rejected: 0,
+            dead_letters: source.dead_letter_topic(),
+            reasons: Vec::new(),
+            seconds: 0.0,
+            lines_per_second: 0.0,
+            begun: Instant::now(),
+        }
+    }
+
+    pub(super) fn add(&mut self, origin: &str, taken: &Taken) {
+        self.accepted += taken.accepted;
+        for rejected in &taken.rejected {
+            self.rejected += 1;
+            let fault = fault_of(&rejected.reason);
+            if let Some(known) = self.reasons.iter_mut().find(|known| known.fault == fault) {
+                known.count += 1;
+            } else if self.reasons.len() < REASONS_MAX {
+                self.reasons.push(Reason {
+                    fault: fault.to_owned(),
+                    count: 1,
+                    first: format!("{origin}:{}", rejected.line),
+                    reason: rejected.reason.clone(),
+                });
+            }
+        }
+    }
+
+    /// Notes the time that it took.
+    pub(crate) fn end(&mut self) {
+        self.seconds = self.begun.elapsed().as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let lines = (self.accepted + self.rejected) as f64;
+        self.lines_per_second = lines / self.seconds.max(1e-9);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!(
+            "{} lines accepted, {} rejected, in {:.2} s ({:.0} lines a second)\n",
+            self.accepted, self.rejected, self.seconds, self.lines_per_second
+        );
+        if self.rejected > 0 {
+            let mut say = |line: String| {
+                // Writing to a string does not fail.
+                drop(writeln!(text, "{line}"));
+            };
+            say(format!(
+                "the rejected ones are kept in {}; `backstitch dead-letters list` shows them",
+                self.dead_letters
+            ));
+            for reason in &self.reasons {
+                say(format!(
+                    "  {} × {}; first: {}",
+                    reason.count, reason.reason, reason.first
+                ));
+            }
+        }
+        text
+    }
+}
+
+/// What reasons of the same kind have in common: the field, or what the line is not.
+fn fault_of(reason: &str) -> &str {
+    let head = reason.split(": ").next().unwrap_or(reason);
+    match head.split_once(|c: char| c.is_ascii_digit() || c == '`' || c == '"') {
+        Some((before, _)) if !before.trim().is_empty() => {
+            // `missing field `owner_id` at …` differs by field.
+            reason.split(" at line ").next().filter(|whole| head.starts_with("missing") && whole.len() < 80).unwrap_or(before.trim())
+        }
+        _ => head,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stores::intake::RejectedLine;
+
+    use super::*;
+
+    #[test]
+    fn reasons_are_counted_by_fault() {
+        let mut report = Report::new(Source::Plays);
+        for (line, reason) in [
+            (1, "country: \"Germany\" is not an ISO 3166 alpha-2 code"),
+            (2, "country: \"France\" is not an ISO 3166 alpha-2 code"),
+            (3, "missing field `owner_id` at line 1 column 7"),
+            (4, "missing field `owner_id` at line 1 column 9"),
+            (5, "missing field `kind` at line 1 column 9"),
+            (6, "not JSON: expected value at line 1 column 1"),
+            (7, "the line has 5 bytes; at most 3 are taken"),
+            (8, "the line has 7 bytes; at most 3 are taken"),
+        ] {
+            let rejected = vec![RejectedLine {
+                line,
+                reason: reason.to_owned(),
+            }];
+            report.add("f", &Taken { accepted: 1, rejected });
+        }
+        let found: Vec<(u64, &str)> = report
+            .reasons
+            .iter()
+            .map(|reason| (reason.count, reason.first.as_str()))
+            .collect();
+        assert_eq!(
+            found,
+            [(2, "f:1"), (2, "f:3"), (1, "f:5"), (1, "f:6"), (2, "f:7")]
+        );
+        assert_eq!((report.accepted, report.rejected), (8, 8));
+    }
+}

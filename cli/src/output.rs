@@ -1,0 +1,78 @@
+//! What a command says: results on standard output, complaints on standard error.
+//!
+//! With `--json` a command prints one JSON document and nothing else. A reader that closes the pipe
+//! early has seen enough: that ends the command, and is no failure.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// Whoever read standard output has closed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard output was closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// Where results go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// Results as JSON or as text.
+    pub(crate) const fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Prints a result: as one JSON document, or as the lines that `text` makes of it.
+    pub(crate) fn result<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            let mut document = serde_json::to_vec(value)?;
+            document.push(b'\n');
+            raw(&document)
+        } else {
+            let mut text = text(value);
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            raw(text.as_bytes())
+        }
+    }
+}
+
+/// Writes bytes to standard output as they are.
+pub(crate) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    closed(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+/// Turns an error of writing to standard output into the error that a command ends with.
+pub(crate) fn closed(written: io::Result<()>) -> anyhow::Result<()> {
+    written.map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            anyhow::Error::new(Closed)
+        } else {
+            anyhow::Error::new(error).context("writing to standard output")
+        }
+    })
+}
+
+/// Writes one line to standard error.
+pub(crate) fn complain(message: &str) {
+    crate::progress::suspend(|| {
+        // There is nowhere left to say that standard error can't be written.
+        drop(writeln!(io::stderr().lock(), "error: {message}"));
+    });
+}

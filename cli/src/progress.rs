@@ -1,0 +1,72 @@
+//! Progress of long work, on a terminal only.
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// All bars of the process, so that log lines can be written between them.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Runs `write` while no bar is on the terminal.
+pub(crate) fn suspend<T>(write: impl FnOnce() -> T) -> T {
+    BARS.suspend(write)
+}
+
+/// A bar for work that is counted in `total` bytes or, if that is not known, a running number.
+/// Where standard error is no terminal it draws nothing.
+pub(crate) fn bytes(what: &str, total: Option<u64>) -> ProgressBar {
+    let template = match total {
+        Some(_) => "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        None => "{msg} {spinner} {bytes} {bytes_per_sec}",
+    };
+    start(what, total, template)
+}
+
+/// A bar for work that is counted in `total` pieces.
+pub(crate) fn pieces(what: &str, total: u64) -> ProgressBar {
+    start(what, Some(total), "{msg} {bar:30} {human_pos}/{human_len} {per_sec} {eta}")
+}
+
+fn start(what: &str, total: Option<u64>, template: &str) -> ProgressBar {
+    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    let bar = BARS.add(bar);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// The stages of a batch run, one bar after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl Stages {
+    /// Takes the last bar away.
+    pub(crate) fn clear(&self) {
+        if let Some(bar) = self.lock().take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a stage of `total` pieces.
+    pub(crate) fn begin(&self, name: &str, total: u64) {
+        self.clear();
+        *self.lock() = Some(pieces(name, total));
+    }
+
+    /// `done` pieces of the stage are done.
+    pub(crate) fn set(&self, done: u64) {
+        if let Some(bar) = &*self.lock() {
+            bar.set_position(done);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Reading the settings: file, then environment, then flags.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use config::{Config, Environment, File, FileFormat};
+use serde_json::{Map, Value};
+
+use super::Settings;
+use crate::failure::{one_line, usage};
+
+const ENV_PREFIX: &str = "BACKSTITCH";
+const ENV_SEPARATOR: &str = "__";
+
+/// What flags say about settings: keys and values.
+pub(crate) type Flags = BTreeMap<&'static str, Value>;
+
+/// Settings, and where each value comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    /// The settings.
+    pub(crate) settings: Settings,
+    /// By key: the place that the value comes from, where that is not the default.
+    pub(crate) places: BTreeMap<String, String>,
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl Loaded {
+    /// Whether somebody has set the key.
+    pub(crate) fn is_set(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+}
+
+/// One place that values come from.
+struct Layer {
+    values: BTreeMap<String, Value>,
+    places: BTreeMap<String, String>,
+    /// Whether every value is text, whatever it stands for.
+    untyped: bool,
+}
+
+/// Reads the settings from `file`, the variables and the flags.
+///
+/// # Errors
+/// [`crate::failure::Usage`]: a file that can't be read, an unknown key or a wrong value, with its
+/// place.
+pub(crate) fn load(
+    file: Option<&Path>,
+    variables: impl Iterator<Item = (String, String)>,
+    flags: &Flags,
+) -> anyhow::Result<Loaded> {
+    let defaults = flatten(&serde_json::to_value(Settings::default())?);
+    let mut values = defaults.clone();
+    let mut places = BTreeMap::new();
+    let layers = [
+        file.map(file_layer).transpose()?,
+        Some(env_layer(variables)?),
+        Some(flag_layer(flags)),
+    ];
+    for layer in layers.into_iter().flatten() {
+        for (key, value) in layer.values {
+            let place = layer.places.get(&key).cloned().unwrap_or_default();
+            let Some(default) = defaults.get(&key) else {
+                return Err(unknown(&key, &place, &defaults));
+            };
+            let value = match value {
+                Value::String(text) if layer.untyped => typed(text, default),
+                value => value,
+            };
+            values.insert(key.clone(), value);
+            places.insert(key, place);
+        }
+    }
+    let settings: Settings = serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
+        let key = error.path().to_string();
+        wrong(&key, &one_line(&error.inner().to_string()), &places)
+    })?;
+    if let Some((key, why)) = settings.flaw() {
+        return Err(wrong(key, &why, &places));
+    }
+    Ok(Loaded {
+        settings,
+        places,
+        file: file.map(Path::to_path_buf),
+    })
+}
+
+fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Error {
+    let place = places.get(key).map_or("defaults", String::as_str);
+    usage(format!(
+        "{place}: {key}: {why}; `backstitch config schema` says what is expected"
+    ))
+}
+
+fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::Error {
+    let section = key.split('.').next().unwrap_or(key);
+    let near: Vec<&str> = known
+        .keys()
+        .map(String::as_str)
+        .filter(|known| known.split('.').next() == Some(section))
+        .collect();
+    let advice = if near.is_empty() {
+        let mut sections: Vec<&str> = known
+            .keys()
+            .filter_map(|known| known.split('.').next())
+            .collect();
+        sections.dedup();
+        format!("there are {}", sections.join(", "))
+    } else {
+        format!("there are {}", near.join(", "))
+    };
+    usage(format!("{place}: there is no setting {key:?}; {advice}"))
+}
+
+/// The values of a TOML file, with file and line of each.
+fn file_layer(path: &Path) -> anyhow::Result<Layer> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        usage(format!("--config {shown}: {error}; name a TOML file that can be read"))
+    })?;
+    let values = Config::builder()
+        .add_source(File::from_str(&text, FileFormat::Toml))
+        .build()
+        .and_then(Config::try_deserialize::<Value>)
+        .map_err(|error| usage(format!("{shown}: {}", one_line(&error.to_string()))))?;
+    let values = flatten(&values);
+    let lines = key_lines(&text);
+    let places = values
+        .keys()
+        .map(|key| {
+            let line = lines.get(key).copied().unwrap_or(1);
+            (key.clone(), format!("{shown}:{line}"))
+        })
+        .collect();
+    Ok(Layer {
+        values,
+        places,
+        untyped: false,
+    })
+}
+
+/// The line on which each key of a TOML text stands.
+fn key_lines(text: &str) -> BTreeMap<String, usize> {
+    fn walk(
+        table: &toml::de::DeTable<'_>,
+        prefix: &str,
+        text: &str,
+        lines: &mut BTreeMap<String, usize>,
+    ) {
+        for (key, value) in table {
+            let path = format!("{prefix}{}", key.get_ref());
+            let head = text.get(..key.span().start).unwrap_or_default();
+            lines.insert(path.clone(), head.matches('\n').count() + 1);
+            if let toml::de::DeValue::Table(inner) = value.get_ref() {
+                walk(inner, &format!("{path}."), text, lines);
+            }
+        }
+    }
+    let mut lines = BTreeMap::new();
+    if let Ok(table) = toml::de::DeTable::parse(text) {
+        walk(table.get_ref(), "", text, &mut lines);
+    }
+    lines
+}
+
+/// The values of variables such as `BACKSTITCH__LOG__PARTITIONS`.
+fn env_layer(variables: impl Iterator<Item = (String, String)>) -> anyhow::Result<Layer> {
+    let prefix = format!("{ENV_PREFIX}{ENV_SEPARATOR}");
+    let ours: BTreeMap<String, String> = variables
+        .filter(|(name, _)| name.starts_with(&prefix))
+        .collect();
+    let places: BTreeMap<String, String> = ours
+        .keys()
+        .map(|name| {
+            let key = name.get(prefix.len()..).unwrap_or_default();
+            (
+                key.to_lowercase().replace(ENV_SEPARATOR, "."),
+                format!("environment variable {name}"),
+            )
+        })
+        .collect();
+    let environment = Environment::with_prefix(ENV_PREFIX)
+        .prefix_separator(ENV_SEPARATOR)
+        .separator(ENV_SEPARATOR)
+        .source(Some(ours.into_iter().collect()));
+    let values = Config::builder()
+        .add_source(environment)
+        .build()
+        .and_then(Config::try_deserialize::<Value>)
+        .map_err(|error| usage(format!("environment: {}", one_line(&error.to_string()))))?;
+    Ok(Layer {
+        values: flatten(&values),
+        places,
+        untyped: true,
+    })
+}
+
+fn flag_layer(flags: &Flags) -> Layer {
+    let places = flags.keys().map(|key| {
+        let flag = key.rsplit('.').next().unwrap_or(key).replace('_', "-");
+        ((*key).to_owned(), format!("--{flag}"))
+    });
+    Layer {
+        places: places.collect(),
+        values: flags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone()))
+            .collect(),
+        untyped: false,
+    }
+}
+
+/// A text from the environment as a value of the default's type, where it can be read as one.
+fn typed(text: String, default: &Value) -> Value {
+    let parsed = match default {
+        Value::Number(_) | Value::Bool(_) => serde_json::from_str(text.trim()).ok(),
+        _ => None,
+    };
+    parsed.unwrap_or(Value::String(text))
+}
+
+/// Values by dotted key. Only tables are walked into.
+pub(super) fn flatten(value: &Value) -> BTreeMap<String, Value> {
+    fn walk(value: &Value, path: &str, flat: &mut BTreeMap<String, Value>) {
+        match value {
+            Value::Object(table) => {
+                for (key, value) in table {
+                    let path = if path.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{path}.{key}")
+                    };
+                    walk(value, &path, flat);
+                }
+            }
+            value => {
+                flat.insert(path.to_owned(), value.clone());
+            }
+        }
+    }
+    let mut flat = BTreeMap::new();
+    walk(value, "", &mut flat);
+    flat
+}
+
+/// The opposite of [`flatten`].
+fn nest(flat: &BTreeMap<String, Value>) -> Value {
+    let mut root = Map::new();
+    for (key, value) in flat {
+        let mut table = &mut root;
+        let mut parts = key.split('.').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                table.insert(part.to_owned(), value.clone());
+                break;
+            }
+            let inner = table
+                .entry(part.to_owned())
+                .or_insert_with(|| Value::Object(Map::new()));
+            match inner {
+                Value::Object(inner) => table = inner,
+                _ => break,
+            }
+        }
+    }
+    Value::Object(root)
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

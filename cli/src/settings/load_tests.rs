@@ -1,0 +1,111 @@
+use std::io::Write;
+
+use super::*;
+
+fn vars(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn refusal(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String {
+    let file = text.map(file);
+    let error = load(file.as_ref().map(|f| f.path()), vars(pairs), flags).unwrap_err();
+    assert!(error.is::<crate::failure::Usage>());
+    let name = file.map(|f| f.path().display().to_string());
+    error.to_string().replace(&name.unwrap_or_default(), "FILE")
+}
+
+#[test]
+fn later_places_win() {
+    let file = file("data_dir = \"/a\"\n[log]\npartitions = 2\n[speed]\nrecords_max = 7\n");
+    let env = [
+        ("BACKSTITCH__LOG__PARTITIONS", "3"),
+        ("BACKSTITCH__DATA_DIR", "/b"),
+        ("OTHER", "x"),
+    ];
+    let flags = Flags::from([("data_dir", Value::from("/c"))]);
+    let loaded = load(Some(file.path()), vars(&env), &flags).unwrap();
+    assert_eq!(loaded.settings.data_dir, Path::new("/c"));
+    assert_eq!(loaded.settings.log.partitions, 3);
+    assert_eq!(loaded.settings.speed.records_max, 7);
+    assert_eq!(loaded.places["data_dir"], "--data-dir");
+    assert_eq!(
+        loaded.places["log.partitions"],
+        "environment variable BACKSTITCH__LOG__PARTITIONS"
+    );
+    assert!(loaded.places["speed.records_max"].ends_with(":5"));
+    assert!(!loaded.is_set("query.threads"));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_their_place() {
+    let none = Flags::new();
+    assert!(
+        refusal(Some("\n[log]\npartition = 2\n"), &[], &none)
+            .starts_with("FILE:3: there is no setting \"log.partition\"; there are log.partitions")
+    );
+    assert!(
+        refusal(Some("[kafka]\nx = 2\n"), &[], &none).starts_with("FILE:2: there is no setting")
+    );
+    assert!(
+        refusal(None, &[("BACKSTITCH__LOG__SIZE", "1")], &none)
+            .starts_with("environment variable BACKSTITCH__LOG__SIZE: there is no setting")
+    );
+}
+
+#[test]
+fn wrong_values_are_named_with_their_place() {
+    let none = Flags::new();
+    for (text, place) in [
+        ("[log]\npartitions = \"many\"", "FILE:2: log.partitions: invalid type"),
+        ("[log]\npartitions = -1", "FILE:2: log.partitions: invalid value"),
+        ("[log]\npartitions = 1.5", "FILE:2: log.partitions: invalid type"),
+        ("[log]\npartitions = 0", "FILE:2: log.partitions: 0 is not within"),
+        ("[query]\nmemory_bytes = 5", "FILE:2: query.memory_bytes: 5 bytes"),
+        ("[telemetry]\nlog_format = \"xml\"", "FILE:2: telemetry.log_format: unknown variant"),
+        ("log = 3", "FILE:1: there is no setting \"log\""),
+        ("x = [", "FILE: "),
+    ] {
+        let refusal = refusal(Some(text), &[], &none);
+        assert!(refusal.starts_with(place), "{refusal}");
+        assert!(!refusal.contains('\n'));
+    }
+    assert!(
+        refusal(None, &[("BACKSTITCH__LOG__PARTITIONS", "many")], &none)
+            .starts_with("environment variable BACKSTITCH__LOG__PARTITIONS: log.partitions: ")
+    );
+    let missing = load(Some(Path::new("/nowhere.toml")), vars(&[]), &none).unwrap_err();
+    assert!(missing.to_string().starts_with("--config /nowhere.toml: "));
+}
+
+#[test]
+fn what_is_shown_can_be_read_again() {
+    let loaded = load(None, vars(&[]), &Flags::new()).unwrap();
+    let text = loaded.shown().unwrap().toml();
+    assert!(text.contains("partitions = 4  # default"), "{text}");
+    let file = file(&text);
+    let again = load(Some(file.path()), vars(&[]), &Flags::new()).unwrap();
+    assert_eq!(
+        serde_json::to_value(&again.settings).unwrap(),
+        serde_json::to_value(&loaded.settings).unwrap()
+    );
+}
+
+#[test]
+fn the_schema_has_every_setting() {
+    let schema = serde_json::to_string(&crate::settings::schema()).unwrap();
+    let defaults = flatten(&serde_json::to_value(Settings::default()).unwrap());
+    for key in defaults.keys() {
+        let name = key.rsplit('.').next().unwrap();
+        assert!(schema.contains(&format!("\"{name}\":{{")), "{key}");
+    }
+}

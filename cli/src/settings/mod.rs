@@ -1,0 +1,156 @@
+//! Everything that can be set, with its default.
+//!
+//! A value comes from the configuration file, else the environment, else a flag: the last one that
+//! has it wins. [`load`] reads them, [`show`] says what came of it and from where.
+
+mod load;
+mod schema;
+mod show;
+
+use std::path::PathBuf;
+
+use batch::BatchOptions;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serving::ServingOptions;
+use speed::SpeedOptions;
+
+pub(crate) use load::{Flags, Loaded, load};
+pub(crate) use schema::schema;
+
+/// Most partitions that a topic may have here.
+const PARTITIONS_MAX: u32 = 1024;
+/// Less memory than this holds no query.
+const MEMORY_BYTES_MIN: usize = 64 * 1024 * 1024;
+
+/// The settings of an installation.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// The folder that holds everything of an installation on embedded stores.
+    pub(crate) data_dir: PathBuf,
+    /// The event log.
+    pub(crate) log: LogSection,
+    /// The speed layer.
+    #[schemars(schema_with = "schema::section::<SpeedOptions>")]
+    pub(crate) speed: SpeedOptions,
+    /// The batch layer.
+    #[schemars(schema_with = "schema::section::<BatchOptions>")]
+    pub(crate) batch: BatchOptions,
+    /// The serving layer.
+    #[schemars(schema_with = "schema::section::<ServingOptions>")]
+    pub(crate) serving: ServingOptions,
+    /// The query engine that batch and speed layer share.
+    pub(crate) query: QuerySection,
+    /// Logs.
+    pub(crate) telemetry: TelemetrySection,
+}
+
+/// The event log.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LogSection {
+    /// Partitions of a topic when it is made; a topic that is there keeps those that it has.
+    #[schemars(range(min = 1, max = 1024))]
+    pub(crate) partitions: u32,
+}
+
+/// The query engine that batch and speed layer share.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct QuerySection {
+    /// Parts of a query that run side by side; the number of cores unless said.
+    #[schemars(range(min = 1, max = 1024))]
+    pub(crate) threads: usize,
+    /// Memory of all queries together, in bytes. What needs more is spilled to `DATA_DIR/spill`.
+    #[schemars(range(min = 67_108_864))]
+    pub(crate) memory_bytes: usize,
+    /// How much may be spilled, in bytes.
+    pub(crate) spill_bytes_max: u64,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TelemetrySection {
+    /// How log lines look.
+    pub(crate) log_format: LogFormat,
+    /// What is logged, as in `RUST_LOG`; unless said, warnings of a command and information of a
+    /// service.
+    pub(crate) log_level: Option<String>,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("./backstitch-data"),
+            log: LogSection::default(),
+            speed: SpeedOptions::default(),
+            batch: BatchOptions::default(),
+            serving: ServingOptions::default(),
+            query: QuerySection::default(),
+            telemetry: TelemetrySection::default(),
+        }
+    }
+}
+
+impl Default for LogSection {
+    fn default() -> Self {
+        Self { partitions: 4 }
+    }
+}
+
+impl Default for QuerySection {
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: 2 * 1024 * 1024 * 1024,
+            spill_bytes_max: 64 * 1024 * 1024 * 1024,
+        }
+    }
+}
+
+impl Settings {
+    /// The first value that can't be used: its key and what is expected.
+    fn flaw(&self) -> Option<(&'static str, String)> {
+        if self.data_dir.as_os_str().is_empty() {
+            return Some(("data_dir", "is empty; name a folder".to_owned()));
+        }
+        if !(1..=PARTITIONS_MAX).contains(&self.log.partitions) {
+            let why = format!("{} is not within 1 to {PARTITIONS_MAX}", self.log.partitions);
+            return Some(("log.partitions", why));
+        }
+        if !(1..=1024).contains(&self.query.threads) {
+            let why = format!("{} is not within 1 to 1024", self.query.threads);
+            return Some(("query.threads", why));
+        }
+        if self.query.memory_bytes < MEMORY_BYTES_MIN {
+            let why = format!(
+                "{} bytes hold no query; at least {MEMORY_BYTES_MIN} are needed",
+                self.query.memory_bytes
+            );
+            return Some(("query.memory_bytes", why));
+        }
+        if self.speed.records_max == 0 {
+            return Some(("speed.records_max", "0 records make no micro-batch".to_owned()));
+        }
+        if self.speed.bytes_max == 0 {
+            return Some(("speed.bytes_max", "0 bytes hold no micro-batch".to_owned()));
+        }
+        if self.speed.dedup_window_ms < 0 {
+            return Some(("speed.dedup_window_ms", "is negative".to_owned()));
+        }
+        None
+    }
+}

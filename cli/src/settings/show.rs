@@ -1,0 +1,69 @@
+//! The effective settings as people and programs read them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::load::{Loaded, flatten};
+
+/// The effective settings and where each comes from.
+#[derive(Debug, Serialize)]
+pub(crate) struct Shown {
+    settings: Value,
+    sources: BTreeMap<String, String>,
+}
+
+impl Loaded {
+    /// What [`Shown::toml`] prints, and `--json`.
+    pub(crate) fn shown(&self) -> anyhow::Result<Shown> {
+        let settings = serde_json::to_value(&self.settings)?;
+        let sources = flatten(&settings)
+            .into_keys()
+            .map(|key| {
+                let place = self.places.get(&key).map_or("default", String::as_str);
+                (key, place.to_owned())
+            })
+            .collect();
+        Ok(Shown { settings, sources })
+    }
+}
+
+impl Shown {
+    /// As TOML that a configuration file can hold, with the source of each value as a comment.
+    pub(crate) fn toml(&self) -> String {
+        let flat = flatten(&self.settings);
+        let line = |name: &str, key: &str, value: &Value| {
+            let source = self.sources.get(key).map_or("default", String::as_str);
+            match literal(value) {
+                Some(value) => format!("{name} = {value}  # {source}\n"),
+                None => format!("# {name} is not set\n"),
+            }
+        };
+        let mut text = String::new();
+        for (key, value) in flat.iter().filter(|(key, _)| !key.contains('.')) {
+            text.push_str(&line(key, key, value));
+        }
+        let mut section = "";
+        for (key, value) in &flat {
+            let Some((table, name)) = key.rsplit_once('.') else {
+                continue;
+            };
+            if table != section {
+                section = table;
+                // Writing to a string does not fail.
+                drop(writeln!(text, "\n[{table}]"));
+            }
+            text.push_str(&line(name, key, value));
+        }
+        text
+    }
+}
+
+/// A value as TOML writes it; nothing for one that is not set.
+fn literal(value: &Value) -> Option<String> {
+    toml::Value::try_from(value)
+        .ok()
+        .map(|value| value.to_string())
+}

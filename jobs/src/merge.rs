@@ -1,0 +1,231 @@
+//! Merging batch rows with what is newer: the reader's half of the seam, key by key.
+//!
+//! It owns what counts in a value and which layers had a part in it. It is given what a read found
+//! in the order that the seam demands (newest runs, then slots with their live parts, then rows)
+//! and must not know how it was found, nor what the bytes of a key mean.
+
+use schemas::seam::{self, Epoch, Runs, Slot};
+
+/// What a read saw of the seam of one view.
+#[derive(Debug, Clone, Copy)]
+pub struct Seam<'a> {
+    /// The view, as `name@version`.
+    pub view: &'a str,
+    /// The newest complete epoch of the view, read before everything else.
+    pub newest: Epoch,
+    /// The run records, read together with `newest`.
+    pub runs: &'a Runs,
+    /// The slots, by partition, each read together with its live parts.
+    pub slots: &'a [Option<Slot>],
+    /// The only partition whose events can be in the keys that are merged, where that is known.
+    pub only: Option<usize>,
+}
+
+/// A batch row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchRow<'a> {
+    /// The encoded row key.
+    pub key: &'a [u8],
+    /// The count; nothing where no event gives the row any more.
+    pub count: Option<i64>,
+    /// The epoch that the row holds.
+    pub epoch: Epoch,
+}
+
+/// A live part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LivePart<'a> {
+    /// The encoded row key.
+    pub key: &'a [u8],
+    /// The epoch that it was counted in.
+    pub epoch: Epoch,
+    /// What it adds.
+    pub count: i64,
+}
+
+/// The value of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Merged<'a> {
+    /// The encoded row key.
+    pub key: &'a [u8],
+    /// The count of all events up to the slots' positions. It may be 0 where corrections took away
+    /// what was there.
+    pub count: i128,
+    /// Whether a batch row had a part in it.
+    pub batch: bool,
+    /// Whether a live part had.
+    pub live: bool,
+}
+
+/// Why a partition's live state can't be added to batch rows now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gap {
+    /// There is no slot.
+    Missing,
+    /// The run was recorded after the run records were read, or its record was lost.
+    Unrecorded,
+    /// The slot does not know where the epoch ended, or knows another end than the run's cut.
+    Boundary,
+    /// The slot has let go of epochs that the rows do not hold yet.
+    Dropped,
+    /// The view is counted live only since a later offset: its definition is new.
+    Uncounted,
+}
+
+/// The live state of a partition does not join the batch rows without hole or overlap.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "partition {partition} is not whole for view {view} after epoch {base}: {}",
+    self.gap.reason()
+)]
+pub struct NotWhole {
+    /// The view.
+    pub view: String,
+    /// The partition.
+    pub partition: usize,
+    /// The epoch after which live parts would count.
+    pub base: Epoch,
+    /// Why.
+    pub gap: Gap,
+}
+
+impl Gap {
+    /// What is the matter, and what ends it.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => {
+                "there is no live state; the speed layer has not run yet or is replaying"
+            }
+            Self::Unrecorded => "its run has just been recorded; the next read sees it",
+            Self::Boundary => {
+                "the live epoch did not end at the run's cut; the speed layer will heal it"
+            }
+            Self::Dropped => "a newer run has just been completed; the next read sees it",
+            Self::Uncounted => {
+                "the speed layer counts this view only since its definition came; a batch run makes it whole"
+            }
+        }
+    }
+}
+
+impl Seam<'_> {
+    /// Checks that the live parts after epoch `base` join rows of that epoch, in every partition
+    /// that matters.
+    ///
+    /// # Errors
+    /// [`NotWhole`] names the first partition where they don't.
+    pub fn check(&self, base: Epoch) -> Result<(), NotWhole> {
+        match self.only {
+            Some(partition) => self.check_slot(partition, base),
+            None => (0..self.slots.len()).try_for_each(|slot| self.check_slot(slot, base)),
+        }
+    }
+
+    fn check_slot(&self, partition: usize, base: Epoch) -> Result<(), NotWhole> {
+        let not_whole = |gap| NotWhole {
+            view: self.view.to_owned(),
+            partition,
+            base,
+            gap,
+        };
+        let Some(slot) = self.slots.get(partition).and_then(Option::as_ref) else {
+            return Err(not_whole(Gap::Missing));
+        };
+        if seam::whole(slot, partition, base, self.runs, self.view) {
+            return Ok(());
+        }
+        let Some(cut) = self.runs.cut(base, partition) else {
+            return Err(not_whole(Gap::Unrecorded));
+        };
+        if slot.oldest > base.saturating_add(1) {
+            return Err(not_whole(Gap::Dropped));
+        }
+        let bound = slot.bounds.get(&base).map(|bound| bound.next_offset);
+        Err(not_whole(if bound == Some(cut.next_offset) {
+            Gap::Uncounted
+        } else {
+            Gap::Boundary
+        }))
+    }
+}
+
+/// Merges the rows and live parts of one group: the values of all keys that an event has given, in
+/// the keys' order. Rows and parts may come in any order; ascending ones are merged fastest.
+///
+/// # Errors
+/// [`NotWhole`] if any value could be wrong: then read again, from the newest runs on.
+pub fn merge<'a>(
+    seam: &Seam<'_>,
+    rows: impl IntoIterator<Item = BatchRow<'a>>,
+    parts: impl IntoIterator<Item = LivePart<'a>>,
+) -> Result<Vec<Merged<'a>>, NotWhole> {
+    seam.check(seam.newest)?;
+    let mut checked = vec![seam.newest];
+    let mut pieces: Vec<(&'a [u8], Piece)> = Vec::new();
+    pieces.extend(rows.into_iter().map(Piece::of_row));
+    pieces.extend(parts.into_iter().map(Piece::of_part));
+    pieces.sort_by(|(one, _), (other, _)| one.cmp(other));
+
+    let mut values = Vec::new();
+    for of_key in pieces.chunk_by(|(one, _), (other, _)| one == other) {
+        let Some((key, _)) = of_key.first() else {
+            continue;
+        };
+        let row = of_key.iter().filter_map(|(_, piece)| piece.row()).max();
+        let base = seam::base(row.map_or(0, |(epoch, _)| epoch), seam.newest);
+        if !checked.contains(&base) {
+            seam.check(base)?;
+            checked.push(base);
+        }
+        let stored = row.and_then(|(_, count)| count);
+        let mut value = Merged {
+            key,
+            count: stored.map_or(0, i128::from),
+            batch: stored.is_some(),
+            live: false,
+        };
+        for (_, piece) in of_key {
+            if let Piece::Part { epoch, count } = piece
+                && *epoch > base
+            {
+                value.count += i128::from(*count);
+                value.live = true;
+            }
+        }
+        if value.batch || value.live {
+            values.push(value);
+        }
+    }
+    Ok(values)
+}
+
+/// A row or a part, without its key.
+#[derive(Debug, Clone, Copy)]
+enum Piece {
+    Row { epoch: Epoch, count: Option<i64> },
+    Part { epoch: Epoch, count: i64 },
+}
+
+impl Piece {
+    fn of_row(row: BatchRow<'_>) -> (&[u8], Self) {
+        let BatchRow { key, count, epoch } = row;
+        (key, Self::Row { epoch, count })
+    }
+
+    fn of_part(part: LivePart<'_>) -> (&[u8], Self) {
+        let LivePart { key, epoch, count } = part;
+        (key, Self::Part { epoch, count })
+    }
+
+    const fn row(&self) -> Option<(Epoch, Option<i64>)> {
+        match self {
+            Self::Row { epoch, count } => Some((*epoch, *count)),
+            Self::Part { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "merge_tests.rs"]
+mod tests;

@@ -1,0 +1,399 @@
+//! Putting counts into the shape that was asked for.
+//!
+//! Pure: totals with their comparison, points of a series, ranked rows of a breakdown and where
+//! they come from. It must not know how they are written out.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schemas::key::KeyValue;
+use schemas::provenance::{Origin, Provenance};
+use schemas::time::{Range, Seconds};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::question::Segments;
+use crate::read::{Reading, Standing};
+use crate::tally::{Cell, Pair, Tally};
+
+/// A count that does not fit the integers of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a count of {0} does not fit a 64-bit integer: ask for a shorter period")]
+pub(crate) struct Overflow(i128);
+
+/// The answer to a question for one number.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Total {
+    /// The sum of the amounts of all events.
+    pub(crate) count: i64,
+    /// That of the period before, where it was asked for; null where there is no period before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, required = false)]
+    pub(crate) previous: Option<Option<i64>>,
+    /// (count - previous) / previous; null where previous is 0 or there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, required = false)]
+    pub(crate) change: Option<Option<f64>>,
+    #[serde(flatten)]
+    pub(crate) range: AnswerRange,
+    #[schema(value_type = ProvenanceShape)]
+    pub(crate) provenance: Provenance,
+}
+
+/// The range that an answer is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct AnswerRange {
+    /// The first instant, in UTC; null if there is no first.
+    pub(crate) from: Option<String>,
+    /// The instant just after the last, in UTC; null if there is no last.
+    pub(crate) to: Option<String>,
+}
+
+/// One point of a series.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Point {
+    /// When the point begins, in UTC; it ends where the next one begins.
+    pub(crate) at: String,
+    /// The sum of the amounts of its events.
+    pub(crate) count: i64,
+    /// Which layers had a part in it.
+    #[schema(value_type = OriginShape)]
+    pub(crate) source: Origin,
+}
+
+/// The answer to a question for a chart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Series {
+    pub(crate) points: Vec<Point>,
+    /// The points of the period before, where they were asked for and there is such a period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) previous: Option<Vec<Point>>,
+    #[serde(flatten)]
+    pub(crate) range: AnswerRange,
+    #[schema(value_type = ProvenanceShape)]
+    pub(crate) provenance: Provenance,
+}
+
+/// A value that is counted apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum RowKey {
+    Int(i64),
+    Text(String),
+}
+
+/// One row of a breakdown.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Row {
+    /// The value; null for events that have none.
+    pub(crate) key: Option<RowKey>,
+    /// The sum of the amounts of its events.
+    pub(crate) count: i64,
+    /// count / total; null where the total is 0.
+    pub(crate) share: Option<f64>,
+    /// The count of the period before, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, required = false)]
+    pub(crate) previous: Option<Option<i64>>,
+    /// (count - previous) / previous; null where previous is 0 or there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, required = false)]
+    pub(crate) change: Option<Option<f64>>,
+    /// Which layers had a part in the row.
+    #[schema(value_type = OriginShape)]
+    pub(crate) source: Origin,
+}
+
+/// The answer to a question for a ranking.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Breakdown {
+    /// Largest count first, then by key, null last among equals.
+    pub(crate) rows: Vec<Row>,
+    /// The sum over all rows, also those of other pages.
+    pub(crate) total: i64,
+    /// Where the next page begins; null on the last one.
+    pub(crate) next_cursor: Option<String>,
+    #[serde(flatten)]
+    pub(crate) range: AnswerRange,
+    #[schema(value_type = ProvenanceShape)]
+    pub(crate) provenance: Provenance,
+}
+
+/// Where an answer comes from, and how far it reaches.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Provenance)]
+#[expect(dead_code, reason = "only describes the schema of a type that knows no OpenAPI")]
+pub(crate) struct ProvenanceShape {
+    /// Which layers had a part in the answer.
+    source: OriginShape,
+    /// When the newest event that the answer includes was logged; null while there is none.
+    #[schema(format = DateTime)]
+    as_of: Option<String>,
+    /// The epoch of the newest complete batch run that the answer rests on; 0 before the first.
+    epoch: u64,
+    /// Whether the answer is exactly what all events up to `position` give.
+    complete: bool,
+    /// By source, the next offset of each log partition.
+    position: BTreeMap<String, Vec<i64>>,
+}
+
+/// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Origin, rename_all = "lowercase")]
+#[expect(dead_code, reason = "only describes the schema of a type that knows no OpenAPI")]
+pub(crate) enum OriginShape {
+    Batch,
+    Realtime,
+    Merged,
+}
+
+/// A place in a ranking: what comes after it is the next page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) count: i64,
+    pub(crate) key: KeyValue,
+}
+
+impl Place {
+    /// Largest count first, then by key, null last among equals.
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
+        let is_null = |place: &Self| place.key == KeyValue::Null;
+        other
+            .count
+            .cmp(&self.count)
+            .then_with(|| is_null(self).cmp(&is_null(other)))
+            .then_with(|| self.key.cmp(&other.key))
+    }
+}
+
+/// A page of a ranking.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) total: i64,
+    /// The last place of the page, if there is another page.
+    pub(crate) last: Option<Place>,
+    pub(crate) provenance: Provenance,
+}
+
+/// The total of the last segment; of two segments the first is the period before.
+pub(crate) fn total(
+    reading: Reading,
+    range: Range,
+    compared: bool,
+) -> Result<Total, Overflow> {
+    let cells = match reading.tally {
+        Tally::Segments(cells) => cells,
+        Tally::Keys(_) => Vec::new(),
+    };
+    let (before, now) = match cells.as_slice() {
+        [before, now] => (Some(*before), *now),
+        [now] => (None, *now),
+        _ => (None, Cell::default()),
+    };
+    let count = fit(now.count)?;
+    let previous = before.map(|cell| fit(cell.count)).transpose()?;
+    let origin = origin(cells.iter(), reading.standing.epoch);
+    Ok(Total {
+        count,
+        previous: compared.then_some(previous),
+        change: compared.then(|| change(count, previous)),
+        range: shown_range(range),
+        provenance: provenance(origin, reading.standing),
+    })
+}
+
+/// The points of a series; the first `previous` segments are those of the period before.
+pub(crate) fn series(
+    reading: Reading,
+    range: Range,
+    previous: Option<usize>,
+) -> Result<Series, Overflow> {
+    let cells = match &reading.tally {
+        Tally::Segments(cells) => cells.as_slice(),
+        Tally::Keys(_) => &[],
+    };
+    let epoch = reading.standing.epoch;
+    let points = reading
+        .segments
+        .ranges()
+        .iter()
+        .zip(cells)
+        .map(|(range, cell)| {
+            Ok(Point {
+                at: shown(range.from.unwrap_or_default()),
+                count: fit(cell.count)?,
+                source: cell.origin(epoch),
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let origin = origin(cells.iter(), epoch);
+    let kept = trimmed(range, &reading.segments, cells);
+    let (before, points) = match previous {
+        Some(count) => {
+            let mut before = points;
+            let points = before.split_off(count.min(before.len()));
+            (Some(before), points)
+        }
+        None => (
+            None,
+            points
+                .into_iter()
+                .skip(kept.start)
+                .take(kept.len())
+                .collect(),
+        ),
+    };
+    Ok(Series {
+        points,
+        previous: before,
+        range: shown_range(range),
+        provenance: provenance(origin, reading.standing),
+    })
+}
+
+/// A page of the keys of the last segment, from after `after` on; of two segments the first is the
+/// period before. Keys that only the period before has are left out.
+pub(crate) fn breakdown(
+    reading: Reading,
+    compared: bool,
+    after: Option<&Place>,
+    limit: usize,
+) -> Result<Page, Overflow> {
+    let keys = match reading.tally {
+        Tally::Keys(keys) => keys,
+        Tally::Segments(_) => crate::tally::Keys::default(),
+    };
+    let two = reading.segments.len() > 1;
+    let now = usize::from(two);
+    let mut sum = 0_i128;
+    let mut layers = Cell::default();
+    let mut places: Vec<(Place, Pair)> = Vec::new();
+    for (key, pair) in keys.into_rows() {
+        for cell in &pair {
+            layers.batch |= cell.batch;
+            layers.live |= cell.live;
+        }
+        let Some(cell) = pair.get(now).filter(|cell| cell.is_seen()) else {
+            continue;
+        };
+        sum += cell.count;
+        let place = Place {
+            count: fit(cell.count)?,
+            key,
+        };
+        if after.is_none_or(|after| after.order(&place) == Ordering::Less) {
+            places.push((place, pair));
+        }
+    }
+    let more = places.len() > limit;
+    if more {
+        places.select_nth_unstable_by(limit, |one, other| one.0.order(&other.0));
+        places.truncate(limit);
+    }
+    places.sort_unstable_by(|one, other| one.0.order(&other.0));
+    let total = fit(sum)?;
+    let last = places.last().filter(|_| more).map(|(place, _)| place.clone());
+    let epoch = reading.standing.epoch;
+    let rows = places
+        .into_iter()
+        .map(|(place, pair)| {
+            let previous = match pair.first() {
+                Some(cell) if two => Some(fit(cell.count)?),
+                _ => None,
+            };
+            Ok(Row {
+                share: ratio(place.count, total),
+                previous: compared.then_some(previous),
+                change: compared.then(|| change(place.count, previous)),
+                source: pair.get(now).copied().unwrap_or_default().origin(epoch),
+                count: place.count,
+                key: row_key(place.key),
+            })
+        })
+        .collect::<Result<_, Overflow>>()?;
+    Ok(Page {
+        rows,
+        total,
+        last,
+        provenance: provenance(layers.origin(epoch), reading.standing),
+    })
+}
+
+/// An instant in UTC, in RFC 3339.
+pub(crate) fn shown(at: Seconds) -> String {
+    Timestamp::from_second(at).map_or_else(|_| at.to_string(), |at| at.to_string())
+}
+
+/// An instant in UTC, in RFC 3339 with milliseconds where there are any.
+pub(crate) fn shown_ms(at_ms: i64) -> String {
+    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
+}
+
+pub(crate) fn shown_range(range: Range) -> AnswerRange {
+    AnswerRange {
+        from: range.from.map(shown),
+        to: range.to.map(shown),
+    }
+}
+
+fn fit(count: i128) -> Result<i64, Overflow> {
+    i64::try_from(count).map_err(|_| Overflow(count))
+}
+
+fn ratio(count: i64, of: i64) -> Option<f64> {
+    (of != 0).then(|| count as f64 / of as f64)
+}
+
+fn change(count: i64, previous: Option<i64>) -> Option<f64> {
+    let previous = previous.filter(|previous| *previous != 0)?;
+    // In 128 bits, since the difference of two counts may not fit 64.
+    let difference = i128::from(count) - i128::from(previous);
+    Some(difference as f64 / previous as f64)
+}
+
+fn row_key(key: KeyValue) -> Option<RowKey> {
+    match key {
+        KeyValue::Null => None,
+        KeyValue::Int(n) | KeyValue::Time(n) => Some(RowKey::Int(n)),
+        KeyValue::Text(text) => Some(RowKey::Text(text)),
+    }
+}
+
+fn origin<'a>(cells: impl Iterator<Item = &'a Cell>, epoch: u64) -> Origin {
+    let (batch, live) = cells.fold((false, false), |(batch, live), cell| {
+        (batch || cell.batch, live || cell.live)
+    });
+    Origin::of(batch, live, epoch)
+}
+
+/// The points that are kept: on an open side those without any event are left out.
+fn trimmed(range: Range, segments: &Segments, cells: &[Cell]) -> std::ops::Range<usize> {
+    let first = cells.iter().position(Cell::is_seen);
+    let last = cells.iter().rposition(Cell::is_seen);
+    let start = match (range.from, first) {
+        (Some(_), _) => 0,
+        (None, first) => first.unwrap_or(segments.len()),
+    };
+    let end = match (range.to, last) {
+        (Some(_), _) => segments.len(),
+        (None, last) => last.map_or(start, |last| last + 1),
+    };
+    start..end.max(start)
+}
+
+fn provenance(source: Origin, standing: Standing) -> Provenance {
+    metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
+    Provenance {
+        source,
+        as_of: standing.as_of_ms.map(shown_ms),
+        epoch: standing.epoch,
+        complete: true,
+        position: BTreeMap::from([(standing.source.name().to_owned(), standing.position)]),
+    }
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

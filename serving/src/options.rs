@@ -1,0 +1,133 @@
+//! What the serving layer is given, and what can be set.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemas::clock::Clock;
+use serde::{Deserialize, Serialize};
+use stores::live::LiveRead;
+use stores::log::{LogRead, LogWrite};
+use stores::views::ViewsRead;
+
+use crate::{Error, Result};
+
+/// The stores that the serving layer works with.
+#[derive(Debug, Clone)]
+pub struct ServingPorts {
+    /// The log, for positions and how far they lag.
+    pub log: Arc<dyn LogRead>,
+    /// Where events that come in over HTTP go.
+    pub ingest: Arc<dyn LogWrite>,
+    /// Live state.
+    pub live: Arc<dyn LiveRead>,
+    /// Batch rows and run records.
+    pub views: Arc<dyn ViewsRead>,
+    /// The present moment.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What `/metrics` answers: the text in Prometheus' format at the moment of the call.
+#[derive(Clone)]
+pub struct MetricsText(Arc<dyn Fn() -> String + Send + Sync>);
+
+impl MetricsText {
+    /// A text that `render` gives anew at each call.
+    pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self(Arc::new(render))
+    }
+
+    pub(crate) fn render(&self) -> String {
+        (self.0)()
+    }
+}
+
+impl From<metrics_exporter_prometheus::PrometheusHandle> for MetricsText {
+    fn from(handle: metrics_exporter_prometheus::PrometheusHandle) -> Self {
+        Self::new(move || handle.render())
+    }
+}
+
+impl fmt::Debug for MetricsText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetricsText").finish_non_exhaustive()
+    }
+}
+
+/// What can be set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServingOptions {
+    /// Partitions of a topic that is made because the first events come in over HTTP.
+    pub partitions: u32,
+    /// How long an answer waits for live state to become whole before it is a 503.
+    pub whole_wait_ms: u64,
+    /// Open connections, at most; more wait to be accepted.
+    pub connections_max: usize,
+    /// How long a client may take to send the head of a request.
+    pub head_timeout_ms: u64,
+    /// How long an answer may take; events that come in have no such limit.
+    pub request_timeout_ms: u64,
+    /// How long a client that sends events may be silent.
+    pub body_idle_timeout_ms: u64,
+    /// The largest body of events, in bytes.
+    pub body_bytes_max: u64,
+    /// How long requests that are under way may go on after a shutdown was asked for.
+    pub drain_timeout_ms: u64,
+}
+
+impl Default for ServingOptions {
+    fn default() -> Self {
+        Self {
+            partitions: 4,
+            whole_wait_ms: 2_000,
+            connections_max: 1_024,
+            head_timeout_ms: 10_000,
+            request_timeout_ms: 30_000,
+            body_idle_timeout_ms: 30_000,
+            body_bytes_max: 64 * 1024 * 1024,
+            drain_timeout_ms: 10_000,
+        }
+    }
+}
+
+impl ServingOptions {
+    pub(crate) fn check(&self) -> Result<()> {
+        let positive = |option: &'static str, value: u64| {
+            if value > 0 {
+                return Ok(());
+            }
+            Err(Error::Option {
+                option,
+                given: value.to_string(),
+                expected: "set it to 1 or more",
+            })
+        };
+        positive("partitions", self.partitions.into())?;
+        positive("connections_max", self.connections_max as u64)?;
+        positive("head_timeout_ms", self.head_timeout_ms)?;
+        positive("request_timeout_ms", self.request_timeout_ms)?;
+        positive("body_idle_timeout_ms", self.body_idle_timeout_ms)?;
+        positive("body_bytes_max", self.body_bytes_max)
+    }
+
+    pub(crate) const fn whole_wait(&self) -> Duration {
+        Duration::from_millis(self.whole_wait_ms)
+    }
+
+    pub(crate) const fn head_timeout(&self) -> Duration {
+        Duration::from_millis(self.head_timeout_ms)
+    }
+
+    pub(crate) const fn request_timeout(&self) -> Duration {
+        Duration::from_millis(self.request_timeout_ms)
+    }
+
+    pub(crate) const fn body_idle_timeout(&self) -> Duration {
+        Duration::from_millis(self.body_idle_timeout_ms)
+    }
+
+    pub(crate) const fn drain_timeout(&self) -> Duration {
+        Duration::from_millis(self.drain_timeout_ms)
+    }
+}

@@ -1,0 +1,446 @@
+//! One consistent read of the stores along a plan, as the seam demands it.
+//!
+//! The newest runs first, then the slots with all live parts in one step, then the rows. Where live
+//! state and rows do not join, everything is read again; what does not become whole in time is an
+//! error, never a sum.
+
+use std::collections::BTreeSet;
+
+use jobs::merge::{BatchRow, Gap, LivePart, Merged, NotWhole, Seam, merge};
+use schemas::key::{KeyError, KeyValue};
+use schemas::partition::partition_of;
+use schemas::seam::{Epoch, Slot};
+use schemas::source::Source;
+use schemas::time::{SeriesError, Seconds, Span, Width};
+use stores::live::{LiveAnswer, LiveParts, LiveQuery};
+use stores::views::{PartQuery, RunsSeen, TallyShape};
+use tokio::time::{Duration, Instant, sleep};
+
+use crate::metric::{Metric, log_key};
+use crate::options::ServingPorts;
+use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, part_starts};
+use crate::question::{Question, Segments, Time};
+use crate::tally::{Columns, Tally};
+
+/// Table partitions of one call: bounds what is in memory at once.
+const PARTS_MAX: usize = 128;
+const FIRST_WAIT: Duration = Duration::from_millis(5);
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
+
+/// What a read found.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) segments: Segments,
+    pub(crate) tally: Tally,
+    pub(crate) standing: Standing,
+}
+
+/// How far a read reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) source: Source,
+    /// The newest complete epoch of the views that were read; the oldest of them where they differ.
+    pub(crate) epoch: Epoch,
+    /// When the last record before the position was logged, in milliseconds since the Unix epoch.
+    pub(crate) as_of_ms: Option<i64>,
+    /// By partition: the next offset.
+    pub(crate) position: Vec<i64>,
+}
+
+/// Why nothing was read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Series(#[from] SeriesError),
+    #[error(transparent)]
+    NotWhole(#[from] NotWhole),
+    #[error(transparent)]
+    Store(#[from] stores::Error),
+    #[error(transparent)]
+    Damaged(#[from] KeyError),
+}
+
+/// What one try came to.
+enum Attempt {
+    Done(Box<Reading>),
+    /// The layout lacked something; the next try has it.
+    Widened,
+    NotWhole(NotWhole),
+}
+
+/// Reads the answer to a question, trying again for up to `patience` while live state is not whole.
+///
+/// # Errors
+/// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
+pub(crate) async fn read(
+    ports: &ServingPorts,
+    metric: &Metric,
+    question: &Question,
+    patience: Duration,
+) -> Result<Reading, ReadError> {
+    let mut excluded = BTreeSet::new();
+    let mut plan = Plan::of(metric, question, &excluded)?;
+    let mut groups = BTreeSet::new();
+    let deadline = Instant::now() + patience;
+    let mut wait = FIRST_WAIT;
+    loop {
+        let mut reader = Reader {
+            ports,
+            question,
+            source: metric.source,
+        };
+        let not_whole = match reader.attempt(&mut plan, &mut groups).await? {
+            Attempt::Done(reading) => return Ok(*reading),
+            Attempt::Widened => continue,
+            Attempt::NotWhole(not_whole) => not_whole,
+        };
+        metrics::counter!("backstitch_serving_not_whole_total").increment(1);
+        tracing::debug!(%not_whole, "reading again");
+        // A view that is counted live only since a later offset stays so until a batch run; a finer
+        // one may hold the same counts.
+        if not_whole.gap == Gap::Uncounted && excluded.insert(not_whole.view.clone()) {
+            if let Ok(without) = Plan::of(metric, question, &excluded) {
+                plan = without;
+                continue;
+            }
+        }
+        if Instant::now() + wait > deadline {
+            return Err(not_whole.into());
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// The run records, slots and parts that one try found.
+struct Seen {
+    runs: RunsSeen,
+    live: LiveAnswer,
+    /// The only partition that can hold what the filters let through, where that is certain.
+    only: Option<usize>,
+}
+
+impl Seen {
+    fn seam<'a>(&'a self, view: &'a str) -> Seam<'a> {
+        Seam {
+            view,
+            newest: newest_of(&self.runs, view),
+            runs: &self.runs.runs,
+            slots: &self.live.slots,
+            only: self.only,
+        }
+    }
+}
+
+fn newest_of(runs: &RunsSeen, view: &str) -> Epoch {
+    runs.newest.get(view).copied().unwrap_or(0)
+}
+
+struct Reader<'a> {
+    ports: &'a ServingPorts,
+    question: &'a Question,
+    source: Source,
+}
+
+impl Reader<'_> {
+    async fn attempt(
+        &mut self,
+        plan: &mut Plan,
+        groups: &mut BTreeSet<Vec<KeyValue>>,
+    ) -> Result<Attempt, ReadError> {
+        let mut layout = plan.layout(self.question, groups)?;
+        let (spans, runs) = tokio::try_join!(
+            self.ports.log.spans(self.source.topic()),
+            self.ports.views.runs(self.source)
+        )?;
+        let epoch = layout
+            .all()
+            .map(|lane| newest_of(&runs, lane.job.view()))
+            .min()
+            .unwrap_or_else(|| runs.runs.newest());
+        let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
+        // A log that was lost still has its slots: they say whether all is there.
+        let partitions = spans.len().max(cuts);
+        if partitions == 0 {
+            return self.nothing(epoch);
+        }
+        // Where partitions were added since the run, an owner's events may be in two of them.
+        let same_partitions = cuts == partitions;
+        let only = self.only_partition(partitions).filter(|_| same_partitions);
+        let queries: Vec<LiveQuery> = layout
+            .all()
+            .map(|lane| self.live_query(lane, only, same_partitions.then_some(partitions)))
+            .collect::<Result<_, _>>()?;
+        let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+        let live = self.ports.live.read(self.source, count, &queries).await?;
+        let seen = Seen { runs, live, only };
+        match self.count(plan, &mut layout, groups, &seen).await {
+            Ok(None) => Ok(Attempt::Widened),
+            Ok(Some((segments, tally))) => Ok(Attempt::Done(Box::new(Reading {
+                segments,
+                tally,
+                standing: self.standing(&seen, epoch),
+            }))),
+            Err(ReadError::NotWhole(not_whole)) => Ok(Attempt::NotWhole(not_whole)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads and adds up the rows; nothing if the layout lacks something.
+    async fn count(
+        &self,
+        plan: &mut Plan,
+        layout: &mut Layout,
+        groups: &mut BTreeSet<Vec<KeyValue>>,
+        seen: &Seen,
+    ) -> Result<Option<(Segments, Tally)>, ReadError> {
+        let mut starts: Vec<BTreeSet<Seconds>> = Vec::new();
+        let mut widened = false;
+        for (index, lane) in layout.helpers.iter().enumerate() {
+            let parts = seen.live.parts.get(index);
+            let mut found = BTreeSet::new();
+            let mut named = BTreeSet::new();
+            self.walk(lane, parts, seen, None, |values| {
+                let columns = Columns::of(lane, self.question, values)?;
+                for row in 0..values.len() {
+                    found.extend(columns.bucket(row));
+                    if layout.index == Some(index) && columns.passes(row) {
+                        let names = plan.fan_columns().iter();
+                        let values = names
+                            .filter_map(|n| Some((n.as_str(), columns.value(lane, n, row)?)))
+                            .collect();
+                        named.extend(plan.fan_group(self.question, &values));
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+            starts.push(found);
+            let before = groups.len();
+            groups.extend(named);
+            widened |= groups.len() > before;
+        }
+        if groups.len() > GROUPS_MAX {
+            return Err(PlanError::TooManyGroups(plan.missing()).into());
+        }
+        if widened {
+            return Ok(None);
+        }
+        let segments = match &self.question.time {
+            Time::Segments(segments) => segments.clone(),
+            Time::Open(open) => {
+                let segments = open.close(extent(layout, &starts))?;
+                if !plan.close(layout, &segments)? {
+                    return Ok(None);
+                }
+                segments
+            }
+        };
+        let mut tally = Tally::new(self.question, segments.len());
+        for (index, lane) in layout.lanes.iter().enumerate() {
+            if lane.spans.is_empty() {
+                continue;
+            }
+            let parts = seen.live.parts.get(layout.helpers.len() + index);
+            let known = lane.calendar.and_then(|calendar| starts.get(calendar));
+            self.walk(lane, parts, seen, known, |values| {
+                tally.add(lane, self.question, &segments, values)
+            })
+            .await?;
+        }
+        Ok(Some((segments, tally)))
+    }
+
+    /// Reads a lane's rows, some table partitions at a time, and hands them on merged.
+    async fn walk(
+        &self,
+        lane: &Lane,
+        parts: Option<&LiveParts>,
+        seen: &Seen,
+        calendar: Option<&BTreeSet<Seconds>>,
+        mut take: impl FnMut(&[Merged<'_>]) -> Result<(), KeyError>,
+    ) -> Result<(), ReadError> {
+        let view = lane.job.view();
+        let seam = seen.seam(view);
+        let queries = part_queries(lane, calendar)?;
+        let live = sorted(parts);
+        let mut rest = &live[..];
+        let mut chunks = queries.chunks(PARTS_MAX).peekable();
+        if chunks.peek().is_none() {
+            // Nothing to read is an answer only if nothing is missing.
+            take(&merge(&seam, [], rest.iter().copied())?)?;
+        }
+        while let Some(chunk) = chunks.next() {
+            let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
+            let found = self.ports.views.rows(view, &asked).await?;
+            // Live parts go with the rows of their time.
+            let here = match chunks.peek().and_then(|next| next.first()) {
+                Some((_, begin)) => rest.partition_point(|part| part.key < &begin[..]),
+                None => rest.len(),
+            };
+            let (now, later) = rest.split_at(here);
+            rest = later;
+            let rows = found
+                .rows
+                .iter()
+                .zip(&found.counts)
+                .zip(found.epochs.values())
+                .filter_map(|((key, count), epoch)| {
+                    Some(BatchRow {
+                        key: key?,
+                        count,
+                        epoch: *epoch,
+                    })
+                });
+            take(&merge(&seam, rows, now.iter().copied())?)?;
+        }
+        Ok(())
+    }
+
+    fn live_query(
+        &self,
+        lane: &Lane,
+        only: Option<usize>,
+        partitions: Option<usize>,
+    ) -> Result<LiveQuery, KeyError> {
+        // The lane's own group may name the partition where the question does not.
+        let groups = lane.job.group().0.iter().zip(&lane.group);
+        let key = log_key(self.source);
+        let of_group = groups
+            .filter(|(column, _)| column.name == key)
+            .find_map(|(_, value)| Some(partition_for(value, partitions?)));
+        let ranges = lane.spans.iter().map(|span| key_range(lane, span));
+        Ok(LiveQuery {
+            view: lane.job.view().to_owned(),
+            group: lane.key.clone(),
+            ranges: ranges.collect::<Result<_, _>>()?,
+            partition: only
+                .or(of_group)
+                .and_then(|partition| u32::try_from(partition).ok()),
+        })
+    }
+
+    fn only_partition(&self, partitions: usize) -> Option<usize> {
+        let value = self.question.filters.get(log_key(self.source))?;
+        Some(partition_for(value, partitions))
+    }
+
+    fn standing(&self, seen: &Seen, epoch: Epoch) -> Standing {
+        let slots = &seen.live.slots;
+        let cut = |partition| seen.runs.runs.cut(epoch, partition);
+        let last = |slot: &Slot| slot.position.last.map(|last| last.logged_at_ms);
+        Standing {
+            source: self.source,
+            epoch,
+            as_of_ms: slots.iter().flatten().filter_map(last).max(),
+            position: slots
+                .iter()
+                .enumerate()
+                .map(|(partition, slot)| match slot {
+                    Some(slot) => slot.position.next_offset,
+                    None => cut(partition).map_or(0, |cut| cut.next_offset),
+                })
+                .collect(),
+        }
+    }
+
+    /// The answer while there is no log yet.
+    fn nothing(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
+        let segments = match &self.question.time {
+            Time::Segments(segments) => segments.clone(),
+            Time::Open(open) => open.close(None)?,
+        };
+        Ok(Attempt::Done(Box::new(Reading {
+            tally: Tally::new(self.question, segments.len()),
+            segments,
+            standing: Standing {
+                source: self.source,
+                epoch,
+                as_of_ms: None,
+                position: Vec::new(),
+            },
+        })))
+    }
+}
+
+fn partition_for(value: &KeyValue, partitions: usize) -> usize {
+    let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+    let partition = match value {
+        KeyValue::Int(n) | KeyValue::Time(n) => partition_of(n.to_string().as_bytes(), count),
+        KeyValue::Text(text) => partition_of(text.as_bytes(), count),
+        KeyValue::Null => partition_of(b"", count),
+    };
+    partition as usize
+}
+
+/// The table partitions and key ranges of a lane, ascending, each with the key from which on rows
+/// and live parts belong to it.
+fn part_queries(
+    lane: &Lane,
+    calendar: Option<&BTreeSet<Seconds>>,
+) -> Result<Vec<(PartQuery, Vec<u8>)>, KeyError> {
+    let partition = lane.job.partition();
+    let known: Option<BTreeSet<Seconds>> =
+        calendar.map(|starts| starts.iter().map(|start| partition.floor(*start)).collect());
+    let mut queries = Vec::new();
+    for span in &lane.spans {
+        let range = key_range(lane, span)?;
+        for start in part_starts(partition, span, known.as_ref()) {
+            let mut begin = range.0.clone();
+            if partition != Width::All {
+                begin = begin.max(lane.job.row().encode_values(&[KeyValue::Time(start)])?);
+            }
+            let query = PartQuery {
+                part: TallyShape::part(start, &lane.key),
+                range: range.clone(),
+            };
+            queries.push((query, begin));
+        }
+    }
+    Ok(queries)
+}
+
+/// The row keys of a span of buckets.
+fn key_range(lane: &Lane, span: &Span) -> Result<(Vec<u8>, Option<Vec<u8>>), KeyError> {
+    let key = |at: Seconds| lane.job.row().encode_values(&[KeyValue::Time(at)]);
+    let from = span.from.map(key).transpose()?.unwrap_or_default();
+    Ok((from, span.to.map(key).transpose()?))
+}
+
+fn sorted(parts: Option<&LiveParts>) -> Vec<LivePart<'_>> {
+    let Some(parts) = parts else {
+        return Vec::new();
+    };
+    let values = parts.epochs.values().iter().zip(parts.counts.values());
+    let mut live: Vec<LivePart<'_>> = parts
+        .rows
+        .iter()
+        .zip(values)
+        .filter_map(|(key, (epoch, count))| {
+            Some(LivePart {
+                key: key?,
+                epoch: *epoch,
+                count: *count,
+            })
+        })
+        .collect();
+    live.sort_by_key(|part| part.key);
+    live
+}
+
+/// The first and the last instant that the probes found data at.
+fn extent(layout: &Layout, starts: &[BTreeSet<Seconds>]) -> Option<(Seconds, Seconds)> {
+    let probes = || {
+        layout
+            .probes
+            .iter()
+            .filter_map(|probe| Some((layout.helpers.get(*probe)?, starts.get(*probe)?)))
+    };
+    let first = probes().filter_map(|(_, starts)| starts.first().copied()).min()?;
+    let last = probes()
+        .filter_map(|(lane, starts)| lane.job.bucket().next(*starts.last()?))
+        .max()?;
+    Some((first, last - 1))
+}

@@ -1,0 +1,265 @@
+//! Adding merged rows up: by segment of time, and by the values of one column.
+
+use std::collections::HashMap;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::datatypes::{Int64Type, TimestampMillisecondType};
+use jobs::merge::Merged;
+use schemas::key::{KeyError, KeyKind, KeyValue};
+use schemas::provenance::Origin;
+use schemas::time::{Seconds, Span, Width};
+
+use crate::plan::Lane;
+use crate::question::{Question, Segments};
+
+/// A sum, and which layers had a part in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) count: i128,
+    pub(crate) batch: bool,
+    pub(crate) live: bool,
+}
+
+impl Cell {
+    fn add(&mut self, value: &Merged<'_>) {
+        self.count += value.count;
+        self.batch |= value.batch;
+        self.live |= value.live;
+    }
+
+    /// Whether any event gave it.
+    pub(crate) const fn is_seen(&self) -> bool {
+        self.batch || self.live
+    }
+
+    pub(crate) const fn origin(&self, epoch: u64) -> Origin {
+        Origin::of(self.batch, self.live, epoch)
+    }
+}
+
+/// Sums by segment of time and, where it was asked for, by key.
+#[derive(Debug)]
+pub(crate) enum Tally {
+    /// One sum a segment.
+    Segments(Vec<Cell>),
+    /// For each value of a column the sums of the first two segments.
+    Keys(Keys),
+}
+
+/// The sums of the first two segments.
+pub(crate) type Pair = [Cell; 2];
+
+/// Sums by the value of a column.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    ints: HashMap<i64, Pair>,
+    texts: HashMap<String, Pair>,
+    null: Option<Pair>,
+}
+
+impl Keys {
+    fn cell(&mut self, key: Key<'_>, segment: usize) -> Option<&mut Cell> {
+        let pair = match key {
+            Key::Null => self.null.get_or_insert_default(),
+            Key::Int(n) => self.ints.entry(n).or_default(),
+            // Looked up first: most texts are there already, and need no copy.
+            Key::Text(text) if self.texts.contains_key(text) => self.texts.get_mut(text)?,
+            Key::Text(text) => self.texts.entry(text.to_owned()).or_default(),
+        };
+        pair.get_mut(segment)
+    }
+
+    /// The keys with their sums, in no order.
+    pub(crate) fn into_rows(self) -> impl Iterator<Item = (KeyValue, Pair)> {
+        let ints = self.ints.into_iter().map(|(n, pair)| (KeyValue::Int(n), pair));
+        let texts = self
+            .texts
+            .into_iter()
+            .map(|(text, pair)| (KeyValue::Text(text), pair));
+        let null = self.null.map(|pair| (KeyValue::Null, pair));
+        ints.chain(texts).chain(null)
+    }
+}
+
+impl Tally {
+    pub(crate) fn new(question: &Question, segments: usize) -> Self {
+        if question.by.is_some() {
+            Self::Keys(Keys::default())
+        } else {
+            Self::Segments(vec![Cell::default(); segments])
+        }
+    }
+
+    /// Adds the rows of a lane that the question is about.
+    ///
+    /// # Errors
+    /// [`KeyError`] if a key does not decode.
+    pub(crate) fn add(
+        &mut self,
+        lane: &Lane,
+        question: &Question,
+        segments: &Segments,
+        values: &[Merged<'_>],
+    ) -> Result<(), KeyError> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let columns = Columns::of(lane, question, values)?;
+        for (row, value) in values.iter().enumerate() {
+            let bucket = columns.bucket(row);
+            if !bucket.is_none_or(|at| is_within(&lane.spans, at)) || !columns.passes(row) {
+                continue;
+            }
+            let Some(segment) = segments.index_of(bucket) else {
+                continue;
+            };
+            let cell = match self {
+                Self::Segments(cells) => cells.get_mut(segment),
+                Self::Keys(keys) => keys.cell(columns.key(row), segment),
+            };
+            if let Some(cell) = cell {
+                cell.add(value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value that a row counts for.
+#[derive(Debug, Clone, Copy)]
+enum Key<'a> {
+    Null,
+    Int(i64),
+    Text(&'a str),
+}
+
+/// Decoded row keys, with what the question wants of them.
+#[derive(Debug)]
+pub(crate) struct Columns<'a> {
+    columns: Vec<ArrayRef>,
+    has_bucket: bool,
+    filters: Vec<(usize, &'a KeyValue)>,
+    by: By<'a>,
+}
+
+#[derive(Debug)]
+enum By<'a> {
+    Nothing,
+    Group(&'a KeyValue),
+    Column(usize, KeyKind),
+}
+
+impl<'a> Columns<'a> {
+    /// Decodes the keys of a lane's rows.
+    ///
+    /// # Errors
+    /// [`KeyError`] if a key does not decode.
+    pub(crate) fn of(
+        lane: &'a Lane,
+        question: &'a Question,
+        values: &[Merged<'_>],
+    ) -> Result<Self, KeyError> {
+        let row = &lane.job.row().0;
+        let place = |name: &str| row.iter().position(|column| column.name == name);
+        let filters = question
+            .filters
+            .iter()
+            .filter_map(|(name, value)| Some((place(name)?, value)))
+            .collect();
+        let by = match &question.by {
+            None => By::Nothing,
+            Some(name) => {
+                let groups = lane.job.group().0.iter().zip(&lane.group);
+                let mut of_group = groups.filter(|(column, _)| column.name == *name);
+                match (of_group.next(), place(name).and_then(|at| Some((at, row.get(at)?)))) {
+                    (Some((_, value)), _) => By::Group(value),
+                    (None, Some((at, column))) => By::Column(at, column.kind),
+                    (None, None) => By::Nothing,
+                }
+            }
+        };
+        Ok(Self {
+            columns: lane.job.row().decode(values.iter().map(|value| value.key))?,
+            has_bucket: lane.job.bucket() != Width::All,
+            filters,
+            by,
+        })
+    }
+
+    /// The start of a row's bucket, where it has one.
+    pub(crate) fn bucket(&self, row: usize) -> Option<Seconds> {
+        let column = self.columns.first().filter(|_| self.has_bucket)?;
+        let millis = column.as_primitive_opt::<TimestampMillisecondType>()?;
+        Some(millis.value(row).div_euclid(1000))
+    }
+
+    /// Whether a row is one that the question is about.
+    pub(crate) fn passes(&self, row: usize) -> bool {
+        self.filters
+            .iter()
+            .all(|(column, value)| self.value_is(*column, row, value))
+    }
+
+    /// A value of a row by the name of its column.
+    pub(crate) fn value(&self, lane: &Lane, name: &str, row: usize) -> Option<KeyValue> {
+        let at = lane.job.row().0.iter().position(|column| column.name == name)?;
+        let column = self.columns.get(at)?;
+        if column.is_null(row) {
+            return Some(KeyValue::Null);
+        }
+        ints(column)
+            .map(|ints| KeyValue::Int(ints.value(row)))
+            .or_else(|| texts(column).map(|texts| KeyValue::Text(texts.value(row).to_owned())))
+    }
+
+    fn value_is(&self, column: usize, row: usize, value: &KeyValue) -> bool {
+        let Some(column) = self.columns.get(column) else {
+            return false;
+        };
+        match value {
+            KeyValue::Null => column.is_null(row),
+            _ if column.is_null(row) => false,
+            KeyValue::Int(n) => ints(column).is_some_and(|ints| ints.value(row) == *n),
+            KeyValue::Text(text) => texts(column).is_some_and(|texts| texts.value(row) == text),
+            KeyValue::Time(_) => false,
+        }
+    }
+
+    fn key(&self, row: usize) -> Key<'_> {
+        match &self.by {
+            By::Group(KeyValue::Int(n)) => Key::Int(*n),
+            By::Group(KeyValue::Text(text)) => Key::Text(text),
+            By::Nothing | By::Group(_) => Key::Null,
+            By::Column(at, kind) => match (self.columns.get(*at), kind) {
+                (Some(column), _) if column.is_null(row) => Key::Null,
+                (Some(column), KeyKind::Int) => {
+                    ints(column).map_or(Key::Null, |ints| Key::Int(ints.value(row)))
+                }
+                (Some(column), KeyKind::Text) => {
+                    texts(column).map_or(Key::Null, |texts| Key::Text(texts.value(row)))
+                }
+                _ => Key::Null,
+            },
+        }
+    }
+}
+
+fn ints(column: &ArrayRef) -> Option<&Int64Array> {
+    column.as_primitive_opt::<Int64Type>()
+}
+
+fn texts(column: &ArrayRef) -> Option<&StringArray> {
+    column.as_string_opt::<i32>()
+}
+
+fn is_within(spans: &[Span], at: Seconds) -> bool {
+    let begun = spans.partition_point(|span| span.from.is_none_or(|from| from <= at));
+    begun
+        .checked_sub(1)
+        .and_then(|last| spans.get(last))
+        .is_some_and(|span| span.to.is_none_or(|to| at < to))
+}
+
+#[cfg(test)]
+#[path = "tally_tests.rs"]
+mod tests;
