@@ -1,1 +1,62 @@
-fn main() {}
+//! The binary `backstitch`: it parses, wires and drains.
+//!
+//! Everything that computes is in the layers' crates. Here the command line and the settings become
+//! stores and layers ([`installation`]), commands run them, and results are printed ([`output`]).
+
+mod args;
+mod clock;
+mod commands;
+mod demo;
+mod failure;
+mod generate;
+mod ingest;
+mod installation;
+mod output;
+mod progress;
+mod roles;
+mod settings;
+mod shutdown;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tokio_util::sync::CancellationToken;
+
+use args::Cli;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => {
+            return failure::exit_code(output::closed(error.print()));
+        }
+        Err(error) => return failure::exit_code(Err(failure::usage(args::complaint(&error)))),
+    };
+    failure::exit_code(run(cli))
+}
+
+/// Runs the command until it is done, or until the second signal to end.
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let context = commands::Context::of(&cli)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let outcome = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let signals = shutdown::Signals::listen()?;
+        let command = Box::pin(commands::run(cli.command, &context, stop.clone()));
+        tokio::select! {
+            outcome = command => outcome,
+            () = signals.watch(stop) => Err(anyhow::anyhow!(
+                "ended at once by a second signal; what was under way is made good at the next start"
+            )),
+        }
+    });
+    // A thread that waits for standard input can't be ended otherwise.
+    runtime.shutdown_background();
+    outcome
+}

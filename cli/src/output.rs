@@ -32,6 +32,11 @@ impl Output {
         Self { json }
     }
 
+    /// Whether results are JSON.
+    pub(crate) const fn is_json(self) -> bool {
+        self.json
+    }
+
     /// Prints a result: as one JSON document, or as the lines that `text` makes of it.
     pub(crate) fn result<T: Serialize>(
         self,

@@ -56,17 +56,17 @@ impl Stages {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Begins a stage of `total` pieces.
-    pub(crate) fn begin(&self, name: &str, total: u64) {
+impl batch::Progress for Stages {
+    fn stage(&self, name: &str, total: u64) {
         self.clear();
         *self.lock() = Some(pieces(name, total));
     }
 
-    /// `done` pieces of the stage are done.
-    pub(crate) fn set(&self, done: u64) {
+    fn advance(&self, done: u64) {
         if let Some(bar) = &*self.lock() {
-            bar.set_position(done);
+            bar.inc(done);
         }
     }
 }

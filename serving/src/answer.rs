@@ -121,7 +121,7 @@ pub(crate) struct Breakdown {
 }
 
 /// Where an answer comes from, and how far it reaches.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[schema(as = Provenance)]
 #[expect(dead_code, reason = "only describes the schema of a type that knows no OpenAPI")]
 pub(crate) struct ProvenanceShape {
@@ -139,7 +139,7 @@ pub(crate) struct ProvenanceShape {
 }
 
 /// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, ToSchema)]
 #[schema(as = Origin, rename_all = "lowercase")]
 #[expect(dead_code, reason = "only describes the schema of a type that knows no OpenAPI")]
 pub(crate) enum OriginShape {

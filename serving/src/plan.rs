@@ -123,7 +123,10 @@ impl Plan {
             .iter()
             .filter(|job| !group_names(job).all(given) && holds(job, question))
             .filter_map(|job| Fan::over(job, &views, given))
-            .min_by_key(|fan| (fan.job.bucket(), size(&fan.job)));
+            .min_by(|one, other| {
+                let key = |fan: &Fan| (fan.job.bucket(), dimensions(&fan.job).len());
+                key(one).cmp(&key(other))
+            });
         if direct.is_empty() && fan.is_none() {
             return Err(if views.iter().any(|job| group_names(job).all(given)) {
                 PlanError::NoView(asked(question).join(", "))

@@ -90,9 +90,9 @@ pub(crate) struct DemoArgs {
     /// Events of the days before that are there at the start
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) history: u32,
-    /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub(crate) listen: String,
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8080, or a free port]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
     /// Seconds between batch runs [default: 60, with --seconds N a quarter of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) batch_interval: Option<u64>,

@@ -11,6 +11,8 @@ use crate::failure::{one_line, usage};
 
 const ENV_PREFIX: &str = "BACKSTITCH";
 const ENV_SEPARATOR: &str = "__";
+/// How many partitions there are is set once, in `log.partitions`.
+const DERIVED: &str = "serving.partitions";
 
 /// What flags say about settings: keys and values.
 pub(crate) type Flags = BTreeMap<&'static str, Value>;
@@ -51,7 +53,7 @@ pub(crate) fn load(
     variables: impl Iterator<Item = (String, String)>,
     flags: &Flags,
 ) -> anyhow::Result<Loaded> {
-    let defaults = flatten(&serde_json::to_value(Settings::default())?);
+    let defaults = shown_values(&Settings::default())?;
     let mut values = defaults.clone();
     let mut places = BTreeMap::new();
     let layers = [
@@ -73,13 +75,14 @@ pub(crate) fn load(
             places.insert(key, place);
         }
     }
-    let settings: Settings = serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
+    let mut settings: Settings = serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
         let key = error.path().to_string();
         wrong(&key, &one_line(&error.inner().to_string()), &places)
     })?;
     if let Some((key, why)) = settings.flaw() {
         return Err(wrong(key, &why, &places));
     }
+    settings.serving.partitions = settings.log.partitions;
     Ok(Loaded {
         settings,
         places,
@@ -221,8 +224,15 @@ fn typed(text: String, default: &Value) -> Value {
     parsed.unwrap_or(Value::String(text))
 }
 
+/// The settings by dotted key, without those that follow from others.
+pub(super) fn shown_values(settings: &Settings) -> anyhow::Result<BTreeMap<String, Value>> {
+    let mut values = flatten(&serde_json::to_value(settings)?);
+    values.remove(DERIVED);
+    Ok(values)
+}
+
 /// Values by dotted key. Only tables are walked into.
-pub(super) fn flatten(value: &Value) -> BTreeMap<String, Value> {
+fn flatten(value: &Value) -> BTreeMap<String, Value> {
     fn walk(value: &Value, path: &str, flat: &mut BTreeMap<String, Value>) {
         match value {
             Value::Object(table) => {
@@ -246,7 +256,7 @@ pub(super) fn flatten(value: &Value) -> BTreeMap<String, Value> {
 }
 
 /// The opposite of [`flatten`].
-fn nest(flat: &BTreeMap<String, Value>) -> Value {
+pub(super) fn nest(flat: &BTreeMap<String, Value>) -> Value {
     let mut root = Map::new();
     for (key, value) in flat {
         let mut table = &mut root;

@@ -19,6 +19,10 @@ pub(super) fn section<T: Default + Serialize>(_: &mut SchemaGenerator) -> Schema
     let mut properties = Map::new();
     if let Ok(Value::Object(defaults)) = serde_json::to_value(T::default()) {
         for (name, default) in defaults {
+            // Set once, in `log.partitions`.
+            if name == "partitions" {
+                continue;
+            }
             let kind = match &default {
                 Value::Number(number) if number.is_f64() => Some("number"),
                 Value::Number(_) => Some("integer"),

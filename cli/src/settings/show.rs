@@ -6,34 +6,40 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::load::{Loaded, flatten};
+use super::load::{Loaded, nest, shown_values};
 
 /// The effective settings and where each comes from.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown {
     settings: Value,
+    #[serde(skip)]
+    flat: BTreeMap<String, Value>,
     sources: BTreeMap<String, String>,
 }
 
 impl Loaded {
     /// What [`Shown::toml`] prints, and `--json`.
     pub(crate) fn shown(&self) -> anyhow::Result<Shown> {
-        let settings = serde_json::to_value(&self.settings)?;
-        let sources = flatten(&settings)
-            .into_keys()
+        let flat = shown_values(&self.settings)?;
+        let sources = flat
+            .keys()
             .map(|key| {
-                let place = self.places.get(&key).map_or("default", String::as_str);
-                (key, place.to_owned())
+                let place = self.places.get(key).map_or("default", String::as_str);
+                (key.clone(), place.to_owned())
             })
             .collect();
-        Ok(Shown { settings, sources })
+        Ok(Shown {
+            settings: nest(&flat),
+            flat,
+            sources,
+        })
     }
 }
 
 impl Shown {
     /// As TOML that a configuration file can hold, with the source of each value as a comment.
     pub(crate) fn toml(&self) -> String {
-        let flat = flatten(&self.settings);
+        let flat = &self.flat;
         let line = |name: &str, key: &str, value: &Value| {
             let source = self.sources.get(key).map_or("default", String::as_str);
             match literal(value) {
@@ -46,7 +52,7 @@ impl Shown {
             text.push_str(&line(key, key, value));
         }
         let mut section = "";
-        for (key, value) in &flat {
+        for (key, value) in flat {
             let Some((table, name)) = key.rsplit_once('.') else {
                 continue;
             };

@@ -1,0 +1,209 @@
+//! `batch run`, `batch list`, `batch show`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use batch::{RunReport, RunRequest};
+use jiff::Timestamp;
+use schemas::source::Source;
+use serde::Serialize;
+use stores::views::{RunStory, ViewsRead};
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use super::follow::facts;
+use crate::args::{BatchCommand, BatchRunArgs};
+use crate::failure::usage;
+use crate::installation::Installation;
+use crate::progress::Stages;
+
+/// Runs the command.
+pub(super) async fn run(
+    command: &BatchCommand,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    match command {
+        BatchCommand::Run(args) => run_batch(args, context, stop).await,
+        BatchCommand::List { limit, source } => list(context, *limit, *source).await,
+        BatchCommand::Show { run, source } => show(context, *run, *source).await,
+    }
+}
+
+/// A run as `--json` tells it.
+#[derive(Debug, Serialize)]
+struct Ran {
+    source: Source,
+    #[serde(flatten)]
+    report: RunReport,
+}
+
+async fn run_batch(
+    args: &BatchRunArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    if args.engine != "local" {
+        return Err(usage(format!(
+            "--engine {}: this build computes in its own process only; leave it out, or write --engine local",
+            args.engine
+        )));
+    }
+    let requests = requests(args)?;
+    let installation = Installation::open(context.settings()).await?;
+    let batch = installation.batch(&installation.engine()?)?;
+    let stages = Stages::default();
+    let mut runs = Vec::new();
+    for (source, jobs) in requests {
+        let request = RunRequest {
+            jobs,
+            full: args.full,
+            force: args.force,
+        };
+        let outcome = batch.run(source, &request, &stages, &stop).await;
+        stages.clear();
+        runs.push(Ran {
+            source,
+            report: outcome?,
+        });
+    }
+    if let [only] = runs.as_slice() {
+        return context.output().result(only, text_of);
+    }
+    context
+        .output()
+        .result(&runs, |runs| runs.iter().map(text_of).collect())
+}
+
+/// By source: the jobs that are asked for, none for all.
+fn requests(args: &BatchRunArgs) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
+    if args.jobs.is_empty() {
+        return Ok(Source::ALL.map(|source| (source, Vec::new())).into());
+    }
+    let catalog = Installation::catalog()?;
+    let mut requests: BTreeMap<Source, Vec<String>> = BTreeMap::new();
+    for name in &args.jobs {
+        let Some(job) = catalog.job(name) else {
+            let known: Vec<&str> = catalog.jobs().iter().map(|job| job.name()).collect();
+            return Err(usage(format!(
+                "--job {name}: there is no such job; there are {}",
+                known.join(", ")
+            )));
+        };
+        let jobs = requests.entry(job.source()).or_default();
+        if !jobs.contains(name) {
+            jobs.push(name.clone());
+        }
+    }
+    Ok(requests)
+}
+
+fn text_of(ran: &Ran) -> String {
+    let report = &ran.report;
+    let seconds: f64 = report.seconds.iter().map(|(_, seconds)| seconds).sum();
+    let mut text = format!(
+        "{} run {} is published: {} records read ({} duplicates), {} rows written, {} unchanged, in {seconds:.2} s\n",
+        ran.source,
+        report.epoch,
+        report.rows_read,
+        report.duplicates,
+        report.rows_written,
+        report.rows_skipped,
+    );
+    let stages: Vec<String> = report
+        .seconds
+        .iter()
+        .map(|(stage, seconds)| format!("{stage} {seconds:.2} s"))
+        .collect();
+    // Writing to a string does not fail.
+    drop(writeln!(text, "  {}", stages.join(", ")));
+    drop(writeln!(text, "  drift: {}", facts(&report.drift)));
+    for warning in &report.warnings {
+        drop(writeln!(text, "  warning: {warning}"));
+    }
+    text
+}
+
+/// A run in a list.
+#[derive(Debug, Serialize)]
+struct Listed {
+    source: Source,
+    epoch: u64,
+    state: &'static str,
+    started_at: Option<String>,
+    ended_at: Option<String>,
+    cuts: Vec<i64>,
+    report: serde_json::Value,
+}
+
+impl Listed {
+    fn of(source: Source, story: RunStory) -> Self {
+        Self {
+            source,
+            epoch: story.run.epoch,
+            state: story.run.state.name(),
+            started_at: instant(story.started_at_ms),
+            ended_at: story.ended_at_ms.and_then(instant),
+            cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
+            report: story.report,
+        }
+    }
+
+    fn line(&self) -> String {
+        let count = |name: &str| {
+            self.report
+                .get(name)
+                .map_or_else(|| "-".to_owned(), ToString::to_string)
+        };
+        format!(
+            "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}\n",
+            self.epoch,
+            self.source,
+            self.state,
+            self.started_at.as_deref().unwrap_or("-"),
+            self.ended_at.as_deref().unwrap_or("-"),
+            count("rows_read"),
+            count("rows_written"),
+        )
+    }
+}
+
+async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let limit = usize::try_from(limit)?;
+    let mut runs = Vec::new();
+    for of in Source::ALL {
+        if source.is_none_or(|source| source == of) {
+            let stories = installation.stores().views.stories(of, limit).await?;
+            runs.extend(stories.into_iter().map(|story| Listed::of(of, story)));
+        }
+    }
+    context.output().result(&runs, |runs| {
+        if runs.is_empty() {
+            return "no runs yet; `backstitch batch run` makes one".to_owned();
+        }
+        let head = format!(
+            "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}\n",
+            "run", "source", "state", "started", "ended", "read", "written"
+        );
+        runs.iter().fold(head, |text, run| text + &run.line())
+    })
+}
+
+async fn show(context: &Context, run: u64, source: Source) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let story = installation.stores().views.story(source, run).await?;
+    let Some(story) = story else {
+        anyhow::bail!("there is no run {run} of {source}; `backstitch batch list` shows the runs");
+    };
+    let shown = Listed::of(source, story);
+    context
+        .output()
+        .result(&shown, |shown| serde_json::to_string_pretty(shown).unwrap_or_default())
+}
+
+fn instant(ms: i64) -> Option<String> {
+    Timestamp::from_millisecond(ms)
+        .ok()
+        .map(|instant| instant.to_string())
+}

@@ -1,0 +1,249 @@
+//! `check`: whether each store can be read and written, and whether they agree.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use schemas::seam::broken;
+use schemas::source::Source;
+use serde::Serialize;
+use stores::live::LiveRead;
+use stores::log::{FetchLimit, LogRead, Span};
+use stores::views::{PartQuery, ViewsRead};
+
+use super::Context;
+use crate::installation::Installation;
+
+/// Less free space than this is named.
+const SPARE_BYTES_MIN: u64 = 1024 * 1024 * 1024;
+/// Stretches of each partition of the log that are read.
+const PROBES: i64 = 16;
+const PROBE: FetchLimit = FetchLimit {
+    records: 100,
+    bytes: 4 * 1024 * 1024,
+};
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: String,
+    ok: bool,
+    says: String,
+}
+
+/// What was looked at so far.
+#[derive(Debug, Default, Serialize)]
+struct Findings {
+    ok: bool,
+    checks: Vec<Finding>,
+}
+
+impl Findings {
+    fn note(&mut self, what: impl Into<String>, found: anyhow::Result<String>) {
+        let (ok, says) = match found {
+            Ok(says) => (true, says),
+            Err(error) => (false, format!("{error:#}")),
+        };
+        self.checks.push(Finding {
+            what: what.into(),
+            ok,
+            says,
+        });
+    }
+}
+
+/// Runs the command.
+pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
+    let folder = context.settings().data_dir.as_path();
+    let mut findings = Findings::default();
+    findings.note("data folder", can_write(folder));
+    findings.note("spare disk", spare(folder));
+    match Installation::open_existing(context.settings()).await {
+        Ok(installation) => stores(&installation, &mut findings).await,
+        Err(error) => findings.note("stores", Err(error)),
+    }
+    findings.ok = findings.checks.iter().all(|check| check.ok);
+    context.output().result(&findings, |findings| {
+        findings
+            .checks
+            .iter()
+            .map(|check| {
+                let mark = if check.ok { "ok   " } else { "WRONG" };
+                format!("{mark}  {}: {}\n", check.what, check.says)
+            })
+            .collect()
+    })?;
+    let wrong: Vec<&str> = findings
+        .checks
+        .iter()
+        .filter(|check| !check.ok)
+        .map(|check| check.what.as_str())
+        .collect();
+    anyhow::ensure!(wrong.is_empty(), "not in order: {}", wrong.join(", "));
+    Ok(())
+}
+
+async fn stores(installation: &Installation, findings: &mut Findings) {
+    for source in Source::ALL {
+        for topic in [source.topic(), source.dead_letter_topic()] {
+            findings.note(format!("log {topic}"), log(installation, topic).await);
+        }
+        findings.note(format!("live {source}"), live(installation, source).await);
+        findings.note(format!("views {source}"), views(installation, source).await);
+    }
+    findings.note("archive", archive(installation).await);
+}
+
+/// Whether a file can be written and read back in the folder.
+fn can_write(folder: &Path) -> anyhow::Result<String> {
+    anyhow::ensure!(
+        folder.is_dir(),
+        "{} is not there; name another with --data-dir, or `backstitch ingest` something first",
+        folder.display()
+    );
+    let probe = || {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(b"probe")?;
+        file.as_file().sync_all()?;
+        std::fs::read(file.path())
+    };
+    let read = probe().map_err(|error| {
+        anyhow::anyhow!(
+            "{} can't be written: {error}; mend its permissions or give another with --data-dir",
+            folder.display()
+        )
+    })?;
+    anyhow::ensure!(read == b"probe", "{} does not keep what is written", folder.display());
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "db") {
+            std::fs::OpenOptions::new()
+                .append(true)
+                .open(&path)
+                .map_err(|error| {
+                    anyhow::anyhow!("{} can't be written: {error}; mend its permissions", path.display())
+                })?;
+        }
+    }
+    Ok(format!("{} can be written", folder.display()))
+}
+
+fn spare(folder: &Path) -> anyhow::Result<String> {
+    let found = rustix::fs::statvfs(folder)?;
+    let bytes = found.f_bavail.saturating_mul(found.f_frsize);
+    let mebibytes = bytes / (1024 * 1024);
+    anyhow::ensure!(
+        bytes >= SPARE_BYTES_MIN,
+        "{mebibytes} MiB are free; make at least 1 GiB free: a batch run writes a new result before it lets the old one go"
+    );
+    Ok(format!("{mebibytes} MiB are free"))
+}
+
+/// Reads some stretches of each partition; the store checks their checksums.
+async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String> {
+    let log = &installation.stores().log;
+    let spans = log.spans(topic).await?;
+    let mut records = 0;
+    for (partition, Span { start, end }) in (0..).zip(spans.iter().copied()) {
+        anyhow::ensure!(start <= end, "partition {partition} begins at {start} and ends at {end}");
+        records += end - start;
+        let step = ((end - start) / PROBES).max(1);
+        let mut next = start;
+        while next < end {
+            let fetched = log.fetch(topic, partition, next, PROBE).await?;
+            anyhow::ensure!(
+                fetched.next_offset > next && !fetched.records.is_empty(),
+                "partition {partition} holds nothing at offset {next}, but ends at {end}"
+            );
+            next = fetched.next_offset.max(next + step);
+        }
+        if start < end {
+            log.fetch(topic, partition, end - 1, PROBE).await?;
+        }
+    }
+    Ok(format!("{} partitions, {records} records", spans.len()))
+}
+
+/// Whether each slot fits the run records and the log.
+async fn live(installation: &Installation, source: Source) -> anyhow::Result<String> {
+    let stores = installation.stores();
+    let spans = stores.log.spans(source.topic()).await?;
+    let partitions = u32::try_from(spans.len())?;
+    // The order matters: slots first, then the runs.
+    let seen = stores.live.read(source, partitions, &[]).await?;
+    let runs = stores.views.runs(source).await?.runs;
+    let mut behind = 0;
+    let mut missing = 0;
+    for (partition, (slot, span)) in seen.slots.iter().zip(&spans).enumerate() {
+        let Some(slot) = slot else {
+            missing += 1;
+            continue;
+        };
+        anyhow::ensure!(
+            !broken(slot, partition, &runs),
+            "partition {partition} does not fit the newest batch run; start the speed layer, which heals it"
+        );
+        let next = slot.position.next_offset;
+        anyhow::ensure!(
+            next <= span.end,
+            "partition {partition} stands at offset {next}, but the log ends at {}: the log was lost or made again; restore it, or begin with an empty data folder",
+            span.end
+        );
+        anyhow::ensure!(
+            next >= span.start,
+            "partition {partition} stands at offset {next}, but the log begins at {}: it no longer reaches back so far",
+            span.start
+        );
+        behind += span.end - next;
+    }
+    Ok(format!(
+        "{} slots, {missing} not begun, {behind} events behind the log",
+        partitions
+    ))
+}
+
+/// Whether the tables can be read, and runs name cuts that the log has.
+async fn views(installation: &Installation, source: Source) -> anyhow::Result<String> {
+    let stores = installation.stores();
+    let seen = stores.views.runs(source).await?;
+    let spans = stores.log.spans(source.topic()).await?;
+    for run in seen.runs.iter() {
+        for (partition, (cut, span)) in run.cuts.iter().zip(&spans).enumerate() {
+            anyhow::ensure!(
+                cut.next_offset <= span.end,
+                "run {} was cut at offset {} of partition {partition}, but the log ends at {}: the log was lost or made again",
+                run.epoch,
+                cut.next_offset,
+                span.end
+            );
+        }
+    }
+    let catalog = Installation::catalog()?;
+    let mut views = 0;
+    for job in catalog.jobs().iter().filter(|job| job.source() == source) {
+        let nothing = PartQuery {
+            part: Vec::new(),
+            range: (Vec::new(), None),
+        };
+        stores.views.rows(job.view(), &[nothing]).await?;
+        views += 1;
+    }
+    Ok(format!(
+        "{views} views, newest complete run {}",
+        seen.runs.newest()
+    ))
+}
+
+/// Whether the archive can be listed, written and read.
+async fn archive(installation: &Installation) -> anyhow::Result<String> {
+    let archive = &installation.stores().archive;
+    let objects = archive.list("").await?.len();
+    let path = format!("check/{}", uuid::Uuid::new_v4());
+    archive.put(&path, "probe".into()).await?;
+    let read = archive.get(&path).await?;
+    archive.delete(&path).await?;
+    anyhow::ensure!(
+        read.is_some_and(|bytes| bytes == "probe"),
+        "what is written can't be read back"
+    );
+    Ok(format!("{objects} files, can be written"))
+}

@@ -1,0 +1,222 @@
+//! `dead-letters list` and `dead-letters replay`.
+
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+use schemas::dead_letter::DeadLetter;
+use schemas::plays::check_line;
+use schemas::source::Source;
+use serde::Serialize;
+use stores::log::{FetchLimit, LogRead};
+
+use super::Context;
+use crate::args::DeadLettersCommand;
+use crate::installation::Installation;
+
+/// Dead letters that are fetched or taken in one step.
+const STEP: FetchLimit = FetchLimit {
+    records: 2_000,
+    bytes: 8 * 1024 * 1024,
+};
+/// Of a raw line that is shown as text: so many characters.
+const SHOWN_CHARS: usize = 200;
+
+/// Runs the command.
+pub(super) async fn run(command: &DeadLettersCommand, context: &Context) -> anyhow::Result<()> {
+    match command {
+        DeadLettersCommand::List { limit, source } => {
+            list(context, usize::try_from(*limit)?, *source).await
+        }
+        DeadLettersCommand::Replay { source } => replay(context, *source).await,
+    }
+}
+
+fn asked(source: Option<Source>) -> impl Iterator<Item = Source> {
+    Source::ALL
+        .into_iter()
+        .filter(move |of| source.is_none_or(|source| source == *of))
+}
+
+/// Goes through the dead letters of a source, oldest first. One that was noted more than once, with
+/// the same origin and the same bytes, comes once.
+struct Letters<'a> {
+    log: &'a dyn LogRead,
+    source: Source,
+    next: Vec<i64>,
+    ends: Vec<i64>,
+    seen: HashSet<same::Digest>,
+}
+
+/// What makes two notes the same dead letter, in few bytes.
+mod same {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    use schemas::dead_letter::DeadLetter;
+
+    pub(super) type Digest = (u64, u64);
+
+    pub(super) fn digest(letter: &DeadLetter) -> Digest {
+        let hash = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            (salt, &letter.origin, &letter.raw).hash(&mut hasher);
+            hasher.finish()
+        };
+        (hash(1), hash(2))
+    }
+}
+
+impl<'a> Letters<'a> {
+    async fn of(log: &'a dyn LogRead, source: Source) -> anyhow::Result<Self> {
+        let spans = log.spans(source.dead_letter_topic()).await?;
+        Ok(Self {
+            log,
+            source,
+            next: spans.iter().map(|span| span.start).collect(),
+            ends: spans.iter().map(|span| span.end).collect(),
+            seen: HashSet::new(),
+        })
+    }
+
+    /// Some more letters, of those that were there at the beginning; none at the end.
+    async fn more(&mut self) -> anyhow::Result<Vec<DeadLetter>> {
+        let topic = self.source.dead_letter_topic();
+        for (partition, (next, end)) in (0..).zip(self.next.iter_mut().zip(&self.ends)) {
+            while *next < *end {
+                let fetched = self.log.fetch(topic, partition, *next, STEP).await?;
+                if fetched.next_offset == *next {
+                    break;
+                }
+                *next = fetched.next_offset;
+                let mut letters = Vec::new();
+                for (offset, value) in fetched
+                    .records
+                    .offsets
+                    .values()
+                    .iter()
+                    .zip(fetched.records.values.iter().flatten())
+                {
+                    let letter: DeadLetter = serde_json::from_slice(value).map_err(|error| {
+                        anyhow::anyhow!("{topic}/{partition}@{offset} is no dead letter: {error}")
+                    })?;
+                    if self.seen.insert(same::digest(&letter)) {
+                        letters.push(letter);
+                    }
+                }
+                if !letters.is_empty() {
+                    return Ok(letters);
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// What `list` prints.
+#[derive(Debug, Default, Serialize)]
+struct Listed {
+    total: u64,
+    dead_letters: Vec<DeadLetter>,
+}
+
+async fn list(context: &Context, limit: usize, source: Option<Source>) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let mut listed = Listed::default();
+    let mut newest = std::collections::VecDeque::new();
+    for source in asked(source) {
+        let mut letters = Letters::of(&*installation.stores().log, source).await?;
+        loop {
+            let more = letters.more().await?;
+            if more.is_empty() {
+                break;
+            }
+            for letter in more {
+                listed.total += 1;
+                newest.push_back(letter);
+                if newest.len() > limit {
+                    newest.pop_front();
+                }
+            }
+        }
+    }
+    listed.dead_letters = newest.into_iter().rev().collect();
+    context.output().result(&listed, |listed| {
+        if listed.total == 0 {
+            return "no dead letters".to_owned();
+        }
+        let mut text = String::new();
+        for letter in &listed.dead_letters {
+            let raw = String::from_utf8_lossy(&letter.raw);
+            let mut shown: String = raw.chars().take(SHOWN_CHARS).collect();
+            if shown.len() < raw.len() {
+                shown.push('…');
+            }
+            let at = Timestamp::from_millisecond(letter.at_ms).unwrap_or_default();
+            text.push_str(&format!(
+                "{at}  {}  {}\n    {}\n    {}\n",
+                letter.source,
+                letter.origin,
+                letter.reason,
+                shown.escape_debug().to_string().replace("\\\"", "\"")
+            ));
+        }
+        text.push_str(&format!(
+            "{} of {} dead letters, newest first\n",
+            listed.dead_letters.len(),
+            listed.total
+        ));
+        text
+    })
+}
+
+/// What `replay` prints.
+#[derive(Debug, Default, Serialize)]
+struct Replayed {
+    /// Letters that are good now, and were appended to the log.
+    accepted: u64,
+    /// Letters that still can't be taken.
+    still_bad: u64,
+    /// The first of these.
+    first: Option<String>,
+}
+
+async fn replay(context: &Context, source: Option<Source>) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let mut replayed = Replayed::default();
+    for source in asked(source) {
+        let intake = installation.intake(source).await?;
+        let mut letters = Letters::of(&*installation.stores().log, source).await?;
+        loop {
+            let more = letters.more().await?;
+            if more.is_empty() {
+                break;
+            }
+            let mut good = Vec::new();
+            for letter in more {
+                match check_line(&letter.raw) {
+                    Ok(_) => good.push(letter),
+                    Err(reason) => {
+                        replayed.still_bad += 1;
+                        replayed
+                            .first
+                            .get_or_insert(format!("{}: {reason}", letter.origin));
+                    }
+                }
+            }
+            let lines = (1..).zip(good.iter().map(|letter| letter.raw.as_slice()));
+            replayed.accepted += intake.take("replay", lines).await?.accepted;
+        }
+    }
+    context.output().result(&replayed, |replayed| {
+        let mut text = format!(
+            "{} taken, {} still can't be\n",
+            replayed.accepted, replayed.still_bad
+        );
+        if replayed.accepted > 0 {
+            text.push_str("what had been taken before counts once\n");
+        }
+        if let Some(first) = &replayed.first {
+            text.push_str(&format!("first of the others: {first}\n"));
+        }
+        text
+    })
+}

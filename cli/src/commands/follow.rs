@@ -1,0 +1,106 @@
+//! `speed` and `archive`: what follows the log.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use crate::args::FollowArgs;
+use crate::installation::Installation;
+
+/// By source: what was done.
+type Reports = BTreeMap<&'static str, Value>;
+
+/// Runs the speed layer until it is told to end, or has caught up.
+pub(super) async fn speed(
+    args: &FollowArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let installation = Installation::open(context.settings()).await?;
+    let engine = installation.engine()?;
+    let mut tasks = JoinSet::new();
+    for source in args.sources() {
+        let speed = installation.speed(&engine, source).await?;
+        let (until_caught_up, stop) = (args.until_caught_up, stop.clone());
+        tasks.spawn(async move {
+            let report = speed.run(until_caught_up, stop).await?;
+            anyhow::Ok((source.name(), serde_json::to_value(report)?))
+        });
+    }
+    let reports = all(tasks, &stop).await?;
+    print(context, &reports)
+}
+
+/// Runs the archiver until it is told to end, or has caught up.
+pub(super) async fn archive(
+    args: &FollowArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let installation = Installation::open(context.settings()).await?;
+    let batch = std::sync::Arc::new(installation.batch(&installation.engine()?)?);
+    let mut tasks = JoinSet::new();
+    for source in args.sources() {
+        let batch = std::sync::Arc::clone(&batch);
+        let (until_caught_up, stop) = (args.until_caught_up, stop.clone());
+        tasks.spawn(async move {
+            let report = batch.archive(source, until_caught_up, stop).await?;
+            anyhow::Ok((source.name(), serde_json::to_value(report)?))
+        });
+    }
+    let reports = all(tasks, &stop).await?;
+    print(context, &reports)
+}
+
+/// Waits for all. One that fails ends the others.
+async fn all(
+    mut tasks: JoinSet<anyhow::Result<(&'static str, Value)>>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Reports> {
+    let mut reports = Reports::new();
+    let mut failed = None;
+    while let Some(ended) = tasks.join_next().await {
+        match ended.unwrap_or_else(|error| Err(error.into())) {
+            Ok((source, report)) => {
+                reports.insert(source, report);
+            }
+            Err(error) => {
+                stop.cancel();
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    failed.map_or(Ok(reports), Err)
+}
+
+fn print(context: &Context, reports: &Reports) -> anyhow::Result<()> {
+    context.output().result(reports, |reports| {
+        reports
+            .iter()
+            .map(|(source, report)| format!("{source}: {}\n", facts(report)))
+            .collect()
+    })
+}
+
+/// The fields of a report, on one line.
+pub(super) fn facts(report: &(impl Serialize + ?Sized)) -> String {
+    let Ok(Value::Object(fields)) = serde_json::to_value(report) else {
+        return String::new();
+    };
+    let mut line = String::new();
+    for (name, value) in fields {
+        let separator = if line.is_empty() { "" } else { ", " };
+        let name = name.replace('_', " ");
+        // Writing to a string does not fail.
+        drop(match value {
+            Value::String(text) => write!(line, "{separator}{name} {text}"),
+            other => write!(line, "{separator}{name} {other}"),
+        });
+    }
+    line
+}

@@ -1,0 +1,36 @@
+//! `ingest`.
+
+use std::path::Path;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use crate::args::IngestArgs;
+use crate::failure::usage;
+use crate::ingest::{Input, Report, ingest};
+use crate::installation::Installation;
+
+/// Runs the command. All inputs are looked at before any is taken.
+pub(super) async fn run(
+    args: &IngestArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let dashes = args.files.iter().filter(|file| *file == Path::new("-"));
+    if dashes.count() > 1 {
+        return Err(usage("- stands twice among the files; standard input can be read once"));
+    }
+    let inputs = args
+        .files
+        .iter()
+        .map(|file| Input::open(file, args.format))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let installation = Installation::open(context.settings()).await?;
+    let intake = installation.intake(args.source).await?;
+    let mut report = Report::new(args.source);
+    for input in inputs {
+        ingest(&intake, input, &mut report, &stop).await?;
+    }
+    report.end();
+    context.output().result(&report, Report::text)
+}

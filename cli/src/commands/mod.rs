@@ -1,0 +1,129 @@
+//! What each command does.
+
+mod batch;
+mod check;
+mod config;
+mod dead_letters;
+mod follow;
+mod generate;
+mod ingest;
+mod serve;
+
+use clap::CommandFactory;
+use schemas::source::Source;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{Cli, Command, FollowArgs};
+use crate::output::{self, Output};
+use crate::settings::{self, Flags, Loaded, Settings};
+use crate::{demo, telemetry};
+
+/// What every command is given.
+#[derive(Debug)]
+pub(crate) struct Context {
+    loaded: Loaded,
+    output: Output,
+}
+
+impl Context {
+    /// Reads the settings and starts the log.
+    ///
+    /// # Errors
+    /// Settings that can't be used.
+    pub(crate) fn of(cli: &Cli) -> anyhow::Result<Self> {
+        let globals = &cli.globals;
+        let mut flags = Flags::new();
+        if let Some(folder) = &globals.data_dir {
+            flags.insert("data_dir", Value::from(folder.to_string_lossy()));
+        }
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let loaded = settings::load(globals.config.as_deref(), variables, &flags)?;
+        let telemetry = &loaded.settings.telemetry;
+        let asked = globals.log_level.as_deref().or(match globals.verbose {
+            0 => None,
+            1 => Some("info"),
+            2 => Some("debug"),
+            _ => Some("trace"),
+        });
+        let level = match (&telemetry.log_level, is_service(&cli.command)) {
+            (Some(level), _) => level.as_str(),
+            (None, true) => "info",
+            (None, false) => "warn",
+        };
+        telemetry::start(asked, telemetry.log_format, level)?;
+        Ok(Self {
+            loaded,
+            output: Output::new(globals.json),
+        })
+    }
+
+    /// The settings.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.loaded.settings
+    }
+
+    /// The settings and where they come from.
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Where results go.
+    pub(crate) fn output(&self) -> Output {
+        self.output
+    }
+}
+
+/// Whether a command runs until it is told to end.
+fn is_service(command: &Command) -> bool {
+    match command {
+        Command::Up(_) | Command::Serve(_) => true,
+        Command::Speed(args) | Command::Archive(args) => !args.until_caught_up,
+        _ => false,
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// What the command can't get over; [`crate::failure::Usage`] where it was asked for the wrong
+/// thing.
+pub(crate) async fn run(
+    command: Command,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    match command {
+        Command::Demo(args) => demo::run(&args, context, stop).await,
+        Command::Up(args) => serve::up(&args, context, stop).await,
+        Command::Generate(args) => generate::run(args, context, stop).await,
+        Command::Ingest(args) => ingest::run(&args, context, stop).await,
+        Command::Speed(args) => follow::speed(&args, context, stop).await,
+        Command::Archive(args) => follow::archive(&args, context, stop).await,
+        Command::Batch(command) => batch::run(&command, context, stop).await,
+        Command::Serve(args) => serve::serve(&args, context, stop).await,
+        Command::DeadLetters(command) => dead_letters::run(&command, context).await,
+        Command::Check => check::run(context).await,
+        Command::Config(command) => config::run(command, context),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "backstitch", &mut script);
+            output::raw(&script)
+        }
+    }
+}
+
+impl FollowArgs {
+    /// The sources to follow: those that are named, or all.
+    fn sources(&self) -> Vec<Source> {
+        let mut sources = self.sources.clone();
+        sources.sort_unstable();
+        sources.dedup();
+        if sources.is_empty() {
+            Source::ALL.to_vec()
+        } else {
+            sources
+        }
+    }
+}

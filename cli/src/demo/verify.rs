@@ -1,0 +1,300 @@
+//! Asking over HTTP and comparing each answer with the recount at the answer's own position.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use schemas::clock::Clock;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ledger::Ledger;
+use super::producer::Pending;
+use super::question::{Form, Question};
+use super::recount::{Answer, Key, answer};
+use crate::installation::Installation;
+use crate::roles::{BatchWatch, sleep};
+
+/// Questions between two looks at the time.
+const QUESTIONS_PER_STEP: usize = 8;
+/// Questions about everything at the end, beside the totals of owners and tracks.
+const QUESTIONS_AT_THE_END: usize = 300;
+/// Owners, and tracks, whose totals are asked for at the end, at most.
+const TOTALS_AT_THE_END: usize = 150;
+/// How long an answer may be refused before that is a difference.
+const REFUSED_FOR: Duration = Duration::from_secs(20);
+/// How long the speed layer may take to catch up at the end.
+const CATCH_UP: Duration = Duration::from_secs(60);
+const SHARE_ERROR_MAX: f64 = 1e-9;
+/// Differences that are told in full.
+const TOLD_MAX: usize = 10;
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Findings {
+    /// Answers that were compared.
+    pub(super) answers: u64,
+    /// Of these: while a batch run was under way.
+    pub(super) during_a_run: u64,
+    /// Differences.
+    pub(super) differences: u64,
+    /// The first of them.
+    pub(super) first: Vec<String>,
+}
+
+impl Findings {
+    fn differs(&mut self, what: String) {
+        self.differences += 1;
+        if self.first.len() < TOLD_MAX {
+            self.first.push(what);
+        }
+    }
+}
+
+/// Asks and compares.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    client: ureq::Agent,
+    base: String,
+    ledger: Ledger,
+    clock: Arc<dyn Clock>,
+    rng: StdRng,
+    findings: Findings,
+}
+
+impl Verifier {
+    /// A verifier of what is served at `address`. It must be made before the first line is given
+    /// to the log.
+    pub(super) async fn new(
+        installation: &Installation,
+        address: SocketAddr,
+        pending: &Arc<Pending>,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let log = Arc::clone(&installation.stores().log);
+        let client = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(60)))
+            .build()
+            .into();
+        Ok(Self {
+            client,
+            base: format!("http://{address}"),
+            ledger: Ledger::new(log, Arc::clone(pending)).await?,
+            clock: Arc::clone(installation.clock()),
+            rng: StdRng::seed_from_u64(seed),
+            findings: Findings::default(),
+        })
+    }
+
+    /// What was found so far.
+    pub(super) fn findings(&self) -> Findings {
+        let mut findings = self.findings.clone();
+        for fault in self.ledger.faults() {
+            findings.differs(fault);
+        }
+        findings
+    }
+
+    /// Asks some questions about what is in the log now.
+    pub(super) async fn ask_some(&mut self, watch: &BatchWatch) -> anyhow::Result<()> {
+        self.ledger.read_all().await?;
+        for _ in 0..QUESTIONS_PER_STEP {
+            let place = usize::try_from(self.rng.random::<u32>())?;
+            let now = self.clock.now_ms().div_euclid(1_000);
+            let Some(event) = self.ledger.pick(place) else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                return Ok(());
+            };
+            let question = Question::about(event, now, &mut self.rng)?;
+            self.ask(&question, watch).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(())
+    }
+
+    /// Waits until everything was counted, then asks about all owners and tracks, and much more.
+    pub(super) async fn ask_everything(
+        &mut self,
+        watch: &BatchWatch,
+        end: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let ends = self.ledger.read_all().await?;
+        let (mut owners, mut tracks) = (BTreeSet::new(), BTreeSet::new());
+        for event in self.ledger.below(&ends) {
+            owners.insert(event.owner);
+            tracks.insert(event.track);
+        }
+        let caught_up = Question::all_time(owners.first().copied().or(Some(1)), None);
+        let begun = Instant::now();
+        while self.ask(&caught_up, watch).await? != ends {
+            if begun.elapsed() > CATCH_UP {
+                self.findings
+                    .differs(format!("the speed layer has not reached {ends:?}"));
+                break;
+            }
+            if !sleep(Duration::from_millis(50), end).await {
+                return Ok(());
+            }
+        }
+        let of_owners = owners.iter().take(TOTALS_AT_THE_END);
+        let of_tracks = tracks.iter().take(TOTALS_AT_THE_END);
+        let totals = of_owners
+            .map(|owner| Question::all_time(Some(*owner), None))
+            .chain(of_tracks.map(|track| Question::all_time(None, Some(*track))));
+        for question in totals {
+            self.ask(&question, watch).await?;
+        }
+        for _ in 0..QUESTIONS_AT_THE_END / QUESTIONS_PER_STEP {
+            self.ask_some(watch).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks one question and compares the answer; answers the position that it counts up to.
+    async fn ask(&mut self, question: &Question, watch: &BatchWatch) -> anyhow::Result<Vec<i64>> {
+        let before = watch.is_under_way();
+        let begun = Instant::now();
+        let (status, body) = loop {
+            let (status, body) = self.get(question).await?;
+            let whole = body.pointer("/provenance/complete") == Some(&Value::Bool(true));
+            if (status == 200 && whole)
+                || !matches!(status, 200 | 503)
+                || begun.elapsed() > REFUSED_FOR
+            {
+                break (status, body);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let said = format!("{} {:?}", question.path(), question.parameters());
+        let position = position_of(&body);
+        let Some(position) = position.filter(|_| status == 200) else {
+            self.findings.differs(format!("{said}: status {status}: {body}"));
+            return Ok(Vec::new());
+        };
+        self.ledger.read_to(&position).await?;
+        let expected = answer(question, self.ledger.below(&position))?;
+        if let Err(difference) = compare(question, &expected, &body) {
+            self.findings.differs(format!("{said} at {position:?}: {difference}"));
+        }
+        self.findings.answers += 1;
+        self.findings.during_a_run += u64::from(before || watch.is_under_way());
+        Ok(position)
+    }
+
+    async fn get(&self, question: &Question) -> anyhow::Result<(u16, Value)> {
+        let url = format!("{}{}", self.base, question.path());
+        let parameters = question.parameters();
+        let client = self.client.clone();
+        let get = move || -> anyhow::Result<(u16, Value)> {
+            let request = parameters
+                .iter()
+                .fold(client.get(&url), |request, (name, value)| request.query(name, value));
+            let mut response = request.call()?;
+            let status = response.status().as_u16();
+            let body = response.body_mut().with_config().limit(64 * 1024 * 1024).read_json();
+            Ok((status, body?))
+        };
+        tokio::task::spawn_blocking(get)
+            .await?
+            .with_context(|| format!("asking {}", question.path()))
+    }
+}
+
+fn position_of(body: &Value) -> Option<Vec<i64>> {
+    body.pointer("/provenance/position/plays")?
+        .as_array()?
+        .iter()
+        .map(Value::as_i64)
+        .collect()
+}
+
+/// Compares an answer with what it should be.
+fn compare(question: &Question, expected: &Answer, body: &Value) -> Result<(), String> {
+    let found = read(question, body).ok_or_else(|| format!("the answer has another shape: {body}"))?;
+    if found != *expected {
+        return Err(format!("served {found:?}, recounted {expected:?}"));
+    }
+    match expected {
+        Answer::Total(count, Some(previous)) => {
+            let change = (*previous != 0).then(|| as_f64(count - previous) / as_f64(*previous));
+            same_ratio("change", change, body.get("change"))
+        }
+        Answer::Breakdown(rows, total) => {
+            let served = body.get("rows").and_then(Value::as_array);
+            for ((key, count), row) in rows.iter().zip(served.into_iter().flatten()) {
+                let share = (*total != 0).then(|| as_f64(*count) / as_f64(*total));
+                same_ratio("share", share, row.get("share"))
+                    .map_err(|error| format!("{key:?}: {error}"))?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn same_ratio(name: &str, expected: Option<f64>, found: Option<&Value>) -> Result<(), String> {
+    let found = found.and_then(Value::as_f64);
+    let same = match (expected, found) {
+        (Some(expected), Some(found)) => {
+            (expected - found).abs() <= SHARE_ERROR_MAX * expected.abs().max(1.0)
+        }
+        (None, None) => true,
+        _ => false,
+    };
+    if same {
+        return Ok(());
+    }
+    Err(format!("{name}: served {found:?}, recounted {expected:?}"))
+}
+
+/// The answer as it was served.
+fn read(question: &Question, body: &Value) -> Option<Answer> {
+    Some(match question.form {
+        Form::Total { compared } => {
+            let previous = if compared {
+                Some(body.get("previous")?.as_i64()?)
+            } else {
+                None
+            };
+            Answer::Total(body.get("count")?.as_i64()?, previous)
+        }
+        Form::Series(_) => {
+            let points = body.get("points")?.as_array()?.iter().map(|point| {
+                let at: Timestamp = point.get("at")?.as_str()?.parse().ok()?;
+                Some((at.as_second(), point.get("count")?.as_i64()?))
+            });
+            Answer::Series(points.collect::<Option<_>>()?)
+        }
+        Form::Breakdown(_) => {
+            let mut sum = 0;
+            let rows = body.get("rows")?.as_array()?.iter().map(|row| {
+                let key = match row.get("key")? {
+                    Value::Null => Key::Missing,
+                    Value::Number(id) => Key::Int(id.as_i64()?),
+                    Value::String(text) => Key::Text(text.as_str().into()),
+                    _ => return None,
+                };
+                let count = row.get("count")?.as_i64()?;
+                sum += count;
+                Some((key, count))
+            });
+            let rows = rows.collect::<Option<Vec<_>>>()?;
+            let total = body.get("total").and_then(Value::as_i64).unwrap_or(sum);
+            Answer::Breakdown(rows, total)
+        }
+    })
+}
+
+fn as_f64(n: i64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    {
+        n as f64
+    }
+}

@@ -1,0 +1,163 @@
+//! The wiring: settings become stores, stores become layers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use batch::{Batch, BatchPorts};
+use jobs::{Catalog, Engine, EngineOptions};
+use metrics_exporter_prometheus::PrometheusHandle;
+use schemas::clock::Clock;
+use schemas::source::Source;
+use serving::{MetricsText, Serving, ServingPorts};
+use speed::{Speed, SpeedPorts};
+use stores::embedded::Embedded;
+use stores::intake::Intake;
+
+use crate::clock::SystemClock;
+use crate::settings::Settings;
+
+/// An installation on embedded stores.
+#[derive(Debug)]
+pub(crate) struct Installation {
+    settings: Settings,
+    stores: Embedded,
+    clock: Arc<dyn Clock>,
+}
+
+impl Installation {
+    /// Opens the stores, making the data folder if it is not there.
+    ///
+    /// # Errors
+    /// A folder that can't be made or written, or stores that are damaged.
+    pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let stores = Embedded::open(&settings.data_dir).await?;
+        Ok(Self {
+            settings: settings.clone(),
+            stores,
+            clock: Arc::new(SystemClock),
+        })
+    }
+
+    /// Opens the stores of an installation that is there already.
+    ///
+    /// # Errors
+    /// As [`Installation::open`], or if there is none.
+    pub(crate) async fn open_existing(settings: &Settings) -> anyhow::Result<Self> {
+        let folder = &settings.data_dir;
+        anyhow::ensure!(
+            folder.is_dir(),
+            "data folder {}: is not there; name another with --data-dir, or `backstitch ingest` something first",
+            folder.display()
+        );
+        Self::open(settings).await
+    }
+
+    /// The data folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.settings.data_dir
+    }
+
+    /// The stores.
+    pub(crate) fn stores(&self) -> &Embedded {
+        &self.stores
+    }
+
+    /// The present moment.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// All views.
+    ///
+    /// # Errors
+    /// A definition that does not hold.
+    pub(crate) fn catalog() -> anyhow::Result<Catalog> {
+        Ok(Catalog::built_in()?)
+    }
+
+    /// The way into the log.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub(crate) async fn intake(&self, source: Source) -> anyhow::Result<Intake> {
+        let log = Arc::clone(&self.stores.log);
+        let partitions = self.settings.log.partitions;
+        Ok(Intake::open(log, Arc::clone(&self.clock), source, partitions).await?)
+    }
+
+    /// The query engine.
+    ///
+    /// # Errors
+    /// A folder to spill to that can't be used.
+    pub(crate) fn engine(&self) -> anyhow::Result<Engine> {
+        let query = &self.settings.query;
+        let spill_folder = self.folder().join("spill");
+        std::fs::create_dir_all(&spill_folder)
+            .with_context(|| format!("making {}", spill_folder.display()))?;
+        Ok(Engine::new(EngineOptions {
+            threads: query.threads,
+            memory_bytes: query.memory_bytes,
+            spill_folder,
+            spill_bytes_max: query.spill_bytes_max,
+        })?)
+    }
+
+    /// The speed layer of a source.
+    ///
+    /// # Errors
+    /// Views that can't be planned.
+    pub(crate) async fn speed(&self, engine: &Engine, source: Source) -> anyhow::Result<Speed> {
+        let stores = &self.stores;
+        let ports = SpeedPorts {
+            log: Arc::clone(&stores.log) as _,
+            dead_letters: Arc::clone(&stores.log) as _,
+            live: Arc::clone(&stores.live) as _,
+            views: Arc::clone(&stores.views) as _,
+            clock: Arc::clone(&self.clock),
+        };
+        let options = self.settings.speed.clone();
+        Ok(Speed::build(ports, &Self::catalog()?, engine, source, options).await?)
+    }
+
+    /// The batch layer.
+    ///
+    /// # Errors
+    /// Views that can't be planned.
+    pub(crate) fn batch(&self, engine: &Engine) -> anyhow::Result<Batch> {
+        let stores = &self.stores;
+        let ports = BatchPorts {
+            log: Arc::clone(&stores.log) as _,
+            live: Arc::clone(&stores.live) as _,
+            views: Arc::clone(&stores.views) as _,
+            archive: stores.archive.clone(),
+            leases: Arc::clone(&stores.leases) as _,
+            clock: Arc::clone(&self.clock),
+        };
+        let options = self.settings.batch.clone();
+        Ok(Batch::build(ports, Self::catalog()?, engine.clone(), options)?)
+    }
+
+    /// The serving layer.
+    ///
+    /// # Errors
+    /// Options that can't be used.
+    pub(crate) fn serving(&self, metrics: PrometheusHandle) -> anyhow::Result<Serving> {
+        let stores = &self.stores;
+        let ports = ServingPorts {
+            log: Arc::clone(&stores.log) as _,
+            ingest: Arc::clone(&stores.log) as _,
+            live: Arc::clone(&stores.live) as _,
+            views: Arc::clone(&stores.views) as _,
+            clock: Arc::clone(&self.clock),
+        };
+        let process = metrics_process::Collector::new("backstitch_");
+        process.describe();
+        let metrics = MetricsText::new(move || {
+            process.collect();
+            metrics.render()
+        });
+        let options = self.settings.serving.clone();
+        Ok(Serving::build(ports, Self::catalog()?, options, Some(metrics))?)
+    }
+}

@@ -1,0 +1,113 @@
+//! Cursors: where the next page begins, as a text that only the same question takes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use schemas::key::KeyValue;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::problem::Problem;
+use crate::answer::{Place, RowKey};
+
+/// The fingerprint of a question, to which a cursor is bound.
+pub(crate) fn fingerprint(question: &str) -> u64 {
+    xxh3_64(question.as_bytes())
+}
+
+/// The cursor after a place in a ranking.
+pub(crate) fn of_place(fingerprint: u64, place: &Place) -> String {
+    let key = match &place.key {
+        KeyValue::Null => None,
+        KeyValue::Int(n) | KeyValue::Time(n) => Some(RowKey::Int(*n)),
+        KeyValue::Text(text) => Some(RowKey::Text(text.clone())),
+    };
+    write(&(fingerprint, place.count, key))
+}
+
+/// The place that a cursor stands for.
+pub(crate) fn place(fingerprint: u64, cursor: &str) -> Result<Place, Problem> {
+    let (of, count, key): (u64, i64, Option<RowKey>) = read(cursor)?;
+    same(of, fingerprint)?;
+    let key = match key {
+        None => KeyValue::Null,
+        Some(RowKey::Int(n)) => KeyValue::Int(n),
+        Some(RowKey::Text(text)) => KeyValue::Text(text),
+    };
+    Ok(Place { count, key })
+}
+
+/// The cursor after a run.
+pub(crate) fn of_run(fingerprint: u64, epoch: u64) -> String {
+    write(&(fingerprint, epoch))
+}
+
+/// The run that a cursor stands for.
+pub(crate) fn run(fingerprint: u64, cursor: &str) -> Result<u64, Problem> {
+    let (of, epoch): (u64, u64) = read(cursor)?;
+    same(of, fingerprint)?;
+    Ok(epoch)
+}
+
+fn same(of: u64, fingerprint: u64) -> Result<(), Problem> {
+    if of == fingerprint {
+        return Ok(());
+    }
+    Err(Problem::parameter(
+        "cursor is of another question: leave it out, or ask the question that gave it",
+    ))
+}
+
+fn write(content: &impl serde::Serialize) -> String {
+    // Numbers and texts always can be written as JSON.
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(content).unwrap_or_default())
+}
+
+fn read<T: serde::de::DeserializeOwned>(cursor: &str) -> Result<T, Problem> {
+    URL_SAFE_NO_PAD
+        .decode(cursor)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .ok_or_else(|| {
+            Problem::parameter("cursor is not one that this service gave: leave it out")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::problem::Kind;
+
+    #[test]
+    fn a_cursor_comes_back_for_the_same_question_only() {
+        let question = fingerprint("a");
+        for key in [
+            KeyValue::Null,
+            KeyValue::Int(i64::MIN),
+            KeyValue::Text(String::new()),
+            KeyValue::Text("7".to_owned()),
+            KeyValue::Text("\0ü/+\"".to_owned()),
+        ] {
+            let there = Place {
+                count: -i64::MAX,
+                key,
+            };
+            let cursor = of_place(question, &there);
+            assert!(
+                cursor.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
+                "{cursor}"
+            );
+            assert_eq!(place(question, &cursor).unwrap(), there);
+            let error = place(fingerprint("b"), &cursor).unwrap_err();
+            assert_eq!(error.kind(), Kind::BadParameter);
+            assert!(error.detail().contains("another question"));
+        }
+        assert_eq!(run(1, &of_run(1, u64::MAX)).unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn what_is_no_cursor_is_refused() {
+        for text in ["", "x", "bnVsbA", "WzFd", "!!!!", "W10="] {
+            assert!(place(1, text).is_err(), "{text}");
+            assert!(run(1, text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Whether the service lives, whether it can answer, and its metrics.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use jobs::merge::Seam;
+use serde::Serialize;
+use serde_json::json;
+use stores::views::RunsSeen;
+use utoipa::ToSchema;
+
+use super::Api;
+use super::problem::{Kind, Problem, ProblemShape};
+use crate::metric::Metric;
+
+/// That the process answers; nothing else is looked at.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    tag = "service",
+    responses((status = 200, description = "The process answers"))
+)]
+pub(crate) async fn livez() -> impl IntoResponse {
+    Json(json!({"status": "live"}))
+}
+
+/// A thing that was looked at.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Check {
+    /// What was looked at.
+    name: String,
+    /// Whether it is as it should be.
+    ok: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// What was looked at.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Readiness {
+    status: &'static str,
+    checks: Vec<Check>,
+}
+
+/// Whether questions can be answered: the stores are there, and live state joins the batch rows.
+/// Batch runs that fail do not make it unready.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "service",
+    responses(
+        (status = 200, description = "Ready", body = Readiness),
+        (status = 503, description = "Not ready; says why", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Readiness>, Problem> {
+    let mut checks = Vec::new();
+    for metric in api.metrics.values() {
+        checks.extend(check_metric(&api, metric).await);
+    }
+    let reasons: Vec<String> = checks
+        .iter()
+        .filter_map(|check: &Check| {
+            let reason = check.reason.as_ref()?;
+            Some(format!("{}: {reason}", check.name))
+        })
+        .collect();
+    if reasons.is_empty() {
+        return Ok(Json(Readiness {
+            status: "ready",
+            checks,
+        }));
+    }
+    let detail = reasons.join("; ");
+    Err(Problem::new(Kind::NotReady, detail).with("checks", json!(checks)))
+}
+
+async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
+    let source = metric.source;
+    // Runs before slots, as every read does.
+    let runs = api.ports.views.runs(source).await;
+    let spans = api.ports.log.spans(source.topic()).await;
+    let partitions = spans.as_ref().map_or(0, Vec::len);
+    let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+    let live = api.ports.live.read(source, count, &[]).await;
+    let mut checks = vec![
+        check("log", source.topic(), spans.map(drop)),
+        check("live state", source.name(), live.as_ref().map(drop)),
+        check("batch views", source.name(), runs.as_ref().map(drop)),
+    ];
+    if let (Ok(runs), Ok(live)) = (&runs, &live) {
+        let whole = metric.views.iter().try_for_each(|job| {
+            let seam = seam(runs, &live.slots, job.view());
+            seam.check(seam.newest)
+        });
+        checks.push(check("seam", source.name(), whole));
+    }
+    checks
+}
+
+fn seam<'a>(
+    runs: &'a RunsSeen,
+    slots: &'a [Option<schemas::seam::Slot>],
+    view: &'a str,
+) -> Seam<'a> {
+    Seam {
+        view,
+        newest: runs.newest.get(view).copied().unwrap_or(0),
+        runs: &runs.runs,
+        slots,
+        only: None,
+    }
+}
+
+fn check<E: std::fmt::Display>(name: &str, of: &str, found: Result<(), E>) -> Check {
+    Check {
+        name: format!("{name} of {of}"),
+        ok: found.is_ok(),
+        reason: found.err().map(|error| error.to_string()),
+    }
+}
+
+/// The metrics of the process, in Prometheus' text format.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "service",
+    responses((status = 200, description = "Metrics, whose names begin with backstitch_", content_type = "text/plain"))
+)]
+pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
+    let text = api.metrics_text.as_ref().ok_or_else(|| {
+        Problem::new(Kind::NotCollected, "this process was started without metrics")
+    })?;
+    let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    Ok(([kind], text.render()).into_response())
+}

@@ -1,0 +1,203 @@
+//! Events that come in over HTTP: read line by line as they come, and into the log.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::BodyDataStream;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, Uri, header};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use schemas::source::Source;
+use serde::Serialize;
+use stores::intake::Intake;
+use tokio::time::timeout;
+use utoipa::ToSchema;
+
+use super::Api;
+use super::params::Params;
+use super::problem::{Kind, Problem, ProblemShape};
+
+/// How much is read before it is written: a few thousand events.
+const CHUNK_BYTES: usize = 1024 * 1024;
+/// The most rejected lines that an answer lists.
+const REJECTED_MAX: usize = 10_000;
+
+/// What became of the lines of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Ingested {
+    /// Lines that are in the log now.
+    accepted: u64,
+    /// Lines that are dead letters now: the first 10,000 of them.
+    rejected: Vec<Rejected>,
+    /// How many lines are dead letters now, also those that are not listed.
+    rejected_count: u64,
+}
+
+/// A line that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Rejected {
+    /// The line's number, counted from 1.
+    line: u64,
+    /// Field, fault and what is expected.
+    reason: String,
+}
+
+/// Takes events, one JSON object a line. When it answers, every line is durably in the log or among
+/// the dead letters. After an error some lines may be taken: sending all again is safe, since an
+/// event that comes again counts once.
+#[utoipa::path(
+    post,
+    path = "/api/v1/ingest/{source}",
+    tag = "ingest",
+    params(("source" = String, Path, description = "plays")),
+    request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB"),
+    responses(
+        (status = 200, description = "What became of the lines", body = Ingested),
+        (status = 400, description = "The body broke off", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such source", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "The log can't be written", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn ingest(
+    State(api): State<Arc<Api>>,
+    Path(source): Path<String>,
+    uri: Uri,
+    request: Request,
+) -> Result<Json<Ingested>, Problem> {
+    Params::read(&uri, &[])?;
+    let (source, cell) = source
+        .parse::<Source>()
+        .map_err(|error| error.to_string())
+        .and_then(|source| {
+            let cell = api.intakes.get(&source);
+            Ok((source, cell.ok_or_else(|| format!("source {source} takes no events"))?))
+        })
+        .map_err(|detail| Problem::new(Kind::UnknownSource, detail))?;
+    let limit = api.options.body_bytes_max;
+    check_head(request.headers(), limit)?;
+    let intake = cell
+        .get_or_try_init(|| {
+            let (log, clock) = (Arc::clone(&api.ports.ingest), Arc::clone(&api.ports.clock));
+            Intake::open(log, clock, source, api.options.partitions)
+        })
+        .await?;
+    let mut lines = Lines {
+        intake,
+        // Not the asker's id of the request: dead letters of the same origin are the same one.
+        origin: format!("http/{}", uuid::Uuid::new_v4()),
+        number: 0,
+        ingested: Ingested::default(),
+    };
+    let mut body = request.into_body().into_data_stream();
+    match lines.take_all(&api, &mut body, limit).await {
+        Ok(()) => Ok(Json(lines.ingested)),
+        Err(problem) => Err(problem
+            .with("accepted", lines.ingested.accepted)
+            .with("rejected_count", lines.ingested.rejected_count)),
+    }
+}
+
+fn check_head(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let encoding = text(header::CONTENT_ENCODING).unwrap_or("identity");
+    if !encoding.eq_ignore_ascii_case("identity") {
+        return Err(Problem::new(
+            Kind::EncodedBody,
+            format!("content-encoding {encoding} is not read here: send plain lines"),
+        ));
+    }
+    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if length.is_some_and(|length| length > limit) {
+        return Err(too_large(limit));
+    }
+    Ok(())
+}
+
+fn too_large(limit: u64) -> Problem {
+    Problem::new(
+        Kind::BodyTooLarge,
+        format!("at most {limit} bytes are taken at a time: send it in pieces"),
+    )
+}
+
+/// Lines on their way into the log.
+struct Lines<'a> {
+    intake: &'a Intake,
+    origin: String,
+    /// The last line that was given to the log.
+    number: u64,
+    ingested: Ingested,
+}
+
+impl Lines<'_> {
+    async fn take_all(
+        &mut self,
+        api: &Api,
+        body: &mut BodyDataStream,
+        limit: u64,
+    ) -> Result<(), Problem> {
+        let mut pending = BytesMut::new();
+        // Up to here there is no end of a line.
+        let mut searched = 0;
+        let mut read_bytes = 0_u64;
+        while let Some(data) = next(api, body).await? {
+            read_bytes = read_bytes.saturating_add(data.len() as u64);
+            if read_bytes > limit {
+                return Err(too_large(limit));
+            }
+            pending.extend_from_slice(&data);
+            if pending.len() < CHUNK_BYTES {
+                continue;
+            }
+            let news = pending.get(searched..).unwrap_or_default();
+            match news.iter().rposition(|byte| *byte == b'\n') {
+                Some(end) => {
+                    let lines = pending.split_to(searched + end + 1);
+                    searched = 0;
+                    self.take(&lines).await?;
+                }
+                None => searched = pending.len(),
+            }
+        }
+        self.take(&pending).await
+    }
+
+    async fn take(&mut self, lines: &[u8]) -> Result<(), Problem> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let before = self.number;
+        let numbered = (before + 1..).zip(lines.split(|byte| *byte == b'\n'));
+        let taken = self.intake.take(&self.origin, numbered).await?;
+        let ends = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.number = before + ends;
+        self.ingested.accepted += taken.accepted;
+        self.ingested.rejected_count += taken.rejected.len() as u64;
+        let room = REJECTED_MAX.saturating_sub(self.ingested.rejected.len());
+        let listed = taken.rejected.into_iter().take(room);
+        self.ingested.rejected.extend(listed.map(|line| Rejected {
+            line: line.line,
+            reason: line.reason,
+        }));
+        Ok(())
+    }
+}
+
+/// The next piece of the body.
+async fn next(api: &Api, body: &mut BodyDataStream) -> Result<Option<Bytes>, Problem> {
+    let limit = api.options.body_idle_timeout();
+    match timeout(limit, body.next()).await {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(data))) => Ok(Some(data)),
+        Ok(Some(Err(error))) => Err(Problem::new(
+            Kind::BadBody,
+            format!("the body broke off: {error}; send it again"),
+        )),
+        Err(_) => Err(Problem::new(
+            Kind::SlowBody,
+            format!("nothing came for {} ms: send it again", limit.as_millis()),
+        )),
+    }
+}

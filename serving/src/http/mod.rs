@@ -1,0 +1,144 @@
+//! The HTTP edge: routes, and what goes around every one of them.
+
+mod csv;
+mod cursor;
+mod health;
+mod ingest;
+mod layers;
+mod overview;
+mod page;
+mod params;
+mod problem;
+mod runs;
+mod stats;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::IntoResponse;
+use schemas::source::Source;
+use stores::intake::Intake;
+use tokio::sync::OnceCell;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::metric::Metric;
+use crate::options::{MetricsText, ServingOptions, ServingPorts};
+use problem::{Kind, Problem};
+
+/// What the handlers work with.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub(crate) ports: ServingPorts,
+    pub(crate) options: ServingOptions,
+    pub(crate) metrics: BTreeMap<String, Metric>,
+    pub(crate) metrics_text: Option<MetricsText>,
+    /// By source: the way into the log, opened when the first events come.
+    pub(crate) intakes: BTreeMap<Source, OnceCell<Intake>>,
+    openapi: OnceLock<String>,
+}
+
+impl Api {
+    pub(crate) fn new(
+        ports: ServingPorts,
+        options: ServingOptions,
+        metrics: BTreeMap<String, Metric>,
+        metrics_text: Option<MetricsText>,
+    ) -> Self {
+        Self {
+            ports,
+            options,
+            metrics,
+            metrics_text,
+            intakes: Source::ALL.into_iter().map(|s| (s, OnceCell::new())).collect(),
+            openapi: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::from_millisecond(self.ports.clock.now_ms()).unwrap_or_default()
+    }
+}
+
+/// The description of the API; paths and schemas come from the handlers.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Backstitch",
+        description = "Counts of events that are exact at every moment, and say where they come from. \
+                       Errors are problem documents (RFC 9457)."
+    ),
+    components(schemas(problem::ProblemShape))
+)]
+struct Description;
+
+/// All routes with all that goes around them.
+pub(crate) fn router(api: &Arc<Api>) -> Router {
+    let timed = OpenApiRouter::new()
+        .routes(routes!(stats::total))
+        .routes(routes!(stats::series))
+        .routes(routes!(stats::breakdown))
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::show))
+        .routes(routes!(overview::overview))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .routes(routes!(openapi_json))
+        .routes(routes!(page::page))
+        .layer(from_fn_with_state(Arc::clone(api), layers::time_out));
+    // Events are written for as long as they come: a write is not dropped for being slow.
+    let (router, openapi) = OpenApiRouter::with_openapi(Description::openapi())
+        .merge(timed)
+        .merge(OpenApiRouter::new().routes(routes!(ingest::ingest)))
+        .split_for_parts();
+    if let Ok(json) = openapi.to_pretty_json() {
+        api.openapi.get_or_init(|| json);
+    }
+    router
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(Arc::clone(api))
+        .layer(CatchPanicLayer::custom(layers::on_panic))
+        .layer(from_fn(layers::finish))
+        .layer(CompressionLayer::new().gzip(true))
+        .layer(PropagateRequestIdLayer::x_request_id())
+        .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+}
+
+/// The description of this API, in OpenAPI.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "service",
+    responses((status = 200, description = "OpenAPI", content_type = "application/json"))
+)]
+async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
+    let json = api.openapi.get().cloned().unwrap_or_default();
+    ([(header::CONTENT_TYPE, "application/json")], json)
+}
+
+async fn unknown_path() -> Problem {
+    Problem::new(
+        Kind::UnknownPath,
+        "there is nothing under this path: /openapi.json lists what there is",
+    )
+}
+
+async fn method_not_allowed(method: axum::http::Method) -> Problem {
+    Problem::new(
+        Kind::MethodNotAllowed,
+        format!("{method} is not allowed here: the header Allow lists what is"),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! What happens at this moment, for the first page: positions, lag, epochs, runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use schemas::source::Source;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Api;
+use super::problem::{Problem, ProblemShape};
+use super::runs::RunShown;
+
+/// Runs that are shown.
+const RUNS: usize = 5;
+
+/// What happens at this moment.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Overview {
+    /// The moment, in UTC.
+    now: String,
+    sources: Vec<SourceShown>,
+}
+
+/// What happens in one source.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SourceShown {
+    source: &'static str,
+    partitions: Vec<PartitionShown>,
+    /// By view, with its version: the newest complete epoch.
+    views: BTreeMap<String, u64>,
+    /// The newest runs, newest first.
+    runs: Vec<RunShown>,
+}
+
+/// One log partition and its live state.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PartitionShown {
+    partition: usize,
+    /// The first offset that the log still holds.
+    log_start: i64,
+    /// The offset that the next record will have.
+    log_end: i64,
+    /// Up to where live state has counted; null where there is none.
+    next_offset: Option<i64>,
+    /// Offsets that are not counted yet.
+    lag: Option<i64>,
+    /// The epoch that is being filled.
+    epoch: Option<u64>,
+    /// The life of the live state: it rises when state was lost and is made again.
+    generation: Option<u64>,
+}
+
+/// Positions, lag, epochs and runs of every source.
+#[utoipa::path(
+    get,
+    path = "/api/v1/overview",
+    tag = "service",
+    responses(
+        (status = 200, description = "The moment", body = Overview),
+        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn overview(State(api): State<Arc<Api>>) -> Result<Json<Overview>, Problem> {
+    let mut sources = Vec::new();
+    for source in Source::ALL {
+        sources.push(of_source(&api, source).await?);
+    }
+    Ok(Json(Overview {
+        now: api.now().to_string(),
+        sources,
+    }))
+}
+
+async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
+    let runs = api.ports.views.runs(source).await?;
+    let stories = api.ports.views.stories(source, RUNS).await?;
+    let spans = api.ports.log.spans(source.topic()).await?;
+    let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
+    let live = api.ports.live.read(source, count, &[]).await?;
+    let slots = live.slots.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+    let partitions = spans
+        .iter()
+        .zip(slots)
+        .enumerate()
+        .map(|(partition, (span, slot))| {
+            let next_offset = slot.map(|slot| slot.position.next_offset);
+            PartitionShown {
+                partition,
+                log_start: span.start,
+                log_end: span.end,
+                next_offset,
+                // The log was looked at first, so live state may have got further since.
+                lag: next_offset.map(|next| span.end.saturating_sub(next).max(0)),
+                epoch: slot.map(|slot| slot.epoch),
+                generation: slot.map(|slot| slot.generation),
+            }
+        });
+    let views = api
+        .metrics
+        .values()
+        .filter(|metric| metric.source == source)
+        .flat_map(|metric| &metric.views)
+        .map(|job| {
+            let newest = runs.newest.get(job.view()).copied().unwrap_or(0);
+            (job.view().to_owned(), newest)
+        });
+    Ok(SourceShown {
+        source: source.name(),
+        partitions: partitions.collect(),
+        views: views.collect(),
+        runs: stories.iter().map(|story| RunShown::of(source, story)).collect(),
+    })
+}

@@ -1,0 +1,147 @@
+//! The parameters of a request: each at most once, and none that is not known.
+
+use std::collections::BTreeMap;
+
+use axum::extract::Query;
+use axum::http::Uri;
+use schemas::key::{KeyKind, KeyValue};
+
+use super::problem::Problem;
+use crate::metric::Metric;
+
+/// Rows of a page unless it is said.
+pub(crate) const LIMIT_DEFAULT: usize = 50;
+/// Rows of a page, at most.
+pub(crate) const LIMIT_MAX: usize = 1_000;
+
+/// The parameters of a request, by name.
+#[derive(Debug)]
+pub(crate) struct Params(BTreeMap<String, String>);
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Json,
+    Csv,
+}
+
+impl Params {
+    /// Reads the parameters of a request that knows those `known`.
+    pub(crate) fn read(uri: &Uri, known: &[&str]) -> Result<Self, Problem> {
+        let raw = uri.query().unwrap_or_default();
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| {
+            Problem::parameter(format!("the parameters can't be read: {error}"))
+        })?;
+        let mut params = BTreeMap::new();
+        for (name, value) in pairs {
+            if !known.contains(&name.as_str()) {
+                let known = known.join(", ");
+                return Err(Problem::parameter(if known.is_empty() {
+                    format!("there is no parameter {name:?}: this request takes none")
+                } else {
+                    format!("there is no parameter {name:?}: this request takes {known}")
+                }));
+            }
+            // What is no UTF-8 decodes to a replacement character.
+            if value.contains('\u{fffd}') && !raw.to_ascii_uppercase().contains("%EF%BF%BD") {
+                return Err(Problem::parameter(format!(
+                    "{name} is not UTF-8: write percent-encoded UTF-8"
+                )));
+            }
+            if params.contains_key(&name) {
+                return Err(Problem::parameter(format!(
+                    "{name} is given twice: give it once"
+                )));
+            }
+            params.insert(name, value);
+        }
+        Ok(Self(params))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The filters, each with the value that its column takes.
+    pub(crate) fn filters(&self, metric: &Metric) -> Result<BTreeMap<String, KeyValue>, Problem> {
+        metric
+            .columns()
+            .iter()
+            .filter_map(|(name, kind)| Some((name, *kind, self.get(name)?)))
+            .map(|(name, kind, text)| Ok((name.clone(), filter_value(name, kind, text)?)))
+            .collect()
+    }
+
+    pub(crate) fn limit(&self) -> Result<usize, Problem> {
+        let Some(text) = self.get("limit") else {
+            return Ok(LIMIT_DEFAULT);
+        };
+        integer(text)
+            .and_then(|limit| usize::try_from(limit).ok())
+            .filter(|limit| (1..=LIMIT_MAX).contains(limit))
+            .ok_or_else(|| {
+                Problem::parameter(format!(
+                    "limit={text:?} is not a number from 1 to {LIMIT_MAX}"
+                ))
+            })
+    }
+
+    pub(crate) fn format(&self) -> Result<Format, Problem> {
+        match self.get("format") {
+            None | Some("json") => Ok(Format::Json),
+            Some("csv") => Ok(Format::Csv),
+            Some(other) => Err(Problem::parameter(format!(
+                "format={other:?} is unknown: write json or csv"
+            ))),
+        }
+    }
+
+    /// What is asked, whatever the page and the form: the same for two requests that a cursor may
+    /// go between.
+    pub(crate) fn question(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.0 {
+            if !matches!(name.as_str(), "limit" | "cursor" | "format") {
+                text.push_str(&format!("{name}={value:?}&"));
+            }
+        }
+        text
+    }
+}
+
+/// An integer of digits with or without a minus: no plus, no blank.
+pub(crate) fn integer(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits.then(|| text.parse().ok()).flatten()
+}
+
+fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Problem> {
+    let expected = match (name, kind) {
+        (_, KeyKind::Int) => match integer(text) {
+            Some(value) => return Ok(KeyValue::Int(value)),
+            None => "a 64-bit integer such as 42",
+        },
+        ("country", _) => {
+            if text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_uppercase()) {
+                return Ok(KeyValue::Text(text.to_owned()));
+            }
+            "an ISO 3166 alpha-2 code such as DE"
+        }
+        ("kind", _) => {
+            if matches!(text, "play" | "download") {
+                return Ok(KeyValue::Text(text.to_owned()));
+            }
+            "play or download; leave it out for both"
+        }
+        (_, KeyKind::Text) => return Ok(KeyValue::Text(text.to_owned())),
+        (_, KeyKind::Time) => "something that can be filtered by",
+    };
+    Err(Problem::parameter(format!(
+        "{name}={text:?} is not {expected}"
+    )))
+}
+
+#[cfg(test)]
+#[path = "params_tests.rs"]
+mod tests;

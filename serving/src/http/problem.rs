@@ -1,0 +1,258 @@
+//! Problem documents (RFC 9457): the only form in which an error goes out.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use problem_details::{ProblemDetails, ProblemType};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::answer::Overflow;
+use crate::read::ReadError;
+
+/// An error as the asker sees it. What only an operator should see is logged instead.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem {
+    kind: Kind,
+    detail: String,
+    extensions: Map<String, Value>,
+}
+
+/// What kind of problem it is: the `type` of the document and its status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    BadParameter,
+    BadBody,
+    UnknownPath,
+    UnknownMetric,
+    UnknownSource,
+    UnknownRun,
+    NotCollected,
+    MethodNotAllowed,
+    SlowBody,
+    BodyTooLarge,
+    EncodedBody,
+    CountOverflow,
+    Internal,
+    NotWhole,
+    NotReady,
+    StoreUnavailable,
+    TimedOut,
+}
+
+/// The document, for the API's description.
+#[derive(Debug, ToSchema)]
+#[schema(as = Problem)]
+#[expect(dead_code, reason = "only describes the schema of a type of another crate")]
+pub(crate) struct ProblemShape {
+    /// What kind of problem it is, as a path: it stays the same from version to version.
+    r#type: String,
+    /// The same in a few words.
+    title: String,
+    /// The HTTP status.
+    status: u16,
+    /// What is wrong this time, and what to do.
+    detail: String,
+    /// By what the service's log calls the request.
+    request_id: String,
+}
+
+impl Kind {
+    const fn parts(self) -> (&'static str, &'static str, StatusCode) {
+        match self {
+            Self::BadParameter => (
+                "/problems/bad-parameter",
+                "A parameter can't be used",
+                StatusCode::BAD_REQUEST,
+            ),
+            Self::BadBody => (
+                "/problems/bad-body",
+                "The body can't be read",
+                StatusCode::BAD_REQUEST,
+            ),
+            Self::UnknownPath => (
+                "/problems/unknown-path",
+                "There is nothing here",
+                StatusCode::NOT_FOUND,
+            ),
+            Self::UnknownMetric => (
+                "/problems/unknown-metric",
+                "There is no such metric",
+                StatusCode::NOT_FOUND,
+            ),
+            Self::UnknownSource => (
+                "/problems/unknown-source",
+                "There is no such source",
+                StatusCode::NOT_FOUND,
+            ),
+            Self::UnknownRun => (
+                "/problems/unknown-run",
+                "There is no such run",
+                StatusCode::NOT_FOUND,
+            ),
+            Self::NotCollected => (
+                "/problems/not-collected",
+                "Metrics are not collected here",
+                StatusCode::NOT_FOUND,
+            ),
+            Self::MethodNotAllowed => (
+                "/problems/method-not-allowed",
+                "The method is not allowed here",
+                StatusCode::METHOD_NOT_ALLOWED,
+            ),
+            Self::SlowBody => (
+                "/problems/slow-body",
+                "The body came too slowly",
+                StatusCode::REQUEST_TIMEOUT,
+            ),
+            Self::BodyTooLarge => (
+                "/problems/body-too-large",
+                "The body is too large",
+                StatusCode::PAYLOAD_TOO_LARGE,
+            ),
+            Self::EncodedBody => (
+                "/problems/encoded-body",
+                "The body is encoded",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ),
+            Self::CountOverflow => (
+                "/problems/count-overflow",
+                "The count is too large",
+                StatusCode::INTERNAL_SERVER_ERROR,
+            ),
+            Self::Internal => (
+                "/problems/internal",
+                "The service failed",
+                StatusCode::INTERNAL_SERVER_ERROR,
+            ),
+            Self::NotWhole => (
+                "/problems/not-whole",
+                "Live state and batch rows do not join yet",
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
+            Self::NotReady => (
+                "/problems/not-ready",
+                "The service is not ready",
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
+            Self::StoreUnavailable => (
+                "/problems/store-unavailable",
+                "A store could not be used",
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
+            Self::TimedOut => (
+                "/problems/timed-out",
+                "The answer took too long",
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
+        }
+    }
+
+    pub(crate) const fn status(self) -> StatusCode {
+        self.parts().2
+    }
+}
+
+impl Problem {
+    pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            extensions: Map::new(),
+        }
+    }
+
+    /// A parameter that can't be used; the text says which, and what is expected.
+    pub(crate) fn parameter(detail: impl Into<String>) -> Self {
+        Self::new(Kind::BadParameter, detail)
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.extensions.insert(name.to_owned(), value.into());
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    #[cfg(test)]
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The document as a response, with the id of the request.
+    pub(crate) fn render(&self, request_id: Option<&str>) -> Response {
+        let (kind, title, status) = self.kind.parts();
+        let mut extensions = self.extensions.clone();
+        if let Some(id) = request_id {
+            extensions.insert("request_id".to_owned(), id.into());
+        }
+        let document = ProblemDetails::from_status_code(status)
+            .with_type(ProblemType::from(axum::http::Uri::from_static(kind)))
+            .with_title(title)
+            .with_detail(&self.detail)
+            .with_extensions(extensions);
+        let mut response = document.into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let soon = HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, soon);
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    /// The body is written later, when the id of the request is at hand.
+    fn into_response(self) -> Response {
+        let mut response = self.kind.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Plan(error) => Self::parameter(error.to_string()),
+            ReadError::Series(error) => Self::parameter(error.to_string()),
+            ReadError::NotWhole(not_whole) => Self::new(Kind::NotWhole, not_whole.to_string())
+                .with("partition", not_whole.partition)
+                .with("view", not_whole.view.clone()),
+            ReadError::Store(error) => error.into(),
+            ReadError::Damaged(error) => {
+                tracing::error!(%error, "a stored key does not decode");
+                Self::new(
+                    Kind::StoreUnavailable,
+                    "stored rows could not be read: see the service's log",
+                )
+            }
+        }
+    }
+}
+
+impl From<stores::Error> for Problem {
+    fn from(error: stores::Error) -> Self {
+        tracing::error!(%error, "a store could not be used");
+        match error.kind() {
+            stores::ErrorKind::Retry => Self::new(
+                Kind::StoreUnavailable,
+                "a store did not answer in time: ask again",
+            ),
+            stores::ErrorKind::Fatal => Self::new(
+                Kind::StoreUnavailable,
+                "a store is damaged, full or not accessible: see the service's log",
+            ),
+            stores::ErrorKind::Reject => Self::new(
+                Kind::Internal,
+                "a store refused what it was asked for: see the service's log",
+            ),
+        }
+    }
+}
+
+impl From<Overflow> for Problem {
+    fn from(error: Overflow) -> Self {
+        Self::new(Kind::CountOverflow, error.to_string())
+    }
+}

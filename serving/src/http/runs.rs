@@ -1,0 +1,232 @@
+//! The history of batch runs.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use schemas::source::Source;
+use serde::Serialize;
+use serde_json::Value;
+use stores::views::RunStory;
+use utoipa::ToSchema;
+
+use super::params::{Format, Params};
+use super::problem::{Kind, Problem, ProblemShape};
+use super::stats::link_to_next;
+use super::{Api, csv, cursor};
+use crate::answer::shown_ms;
+
+/// A batch run.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct RunShown {
+    source: &'static str,
+    /// The epoch that the run ends, which is also its number.
+    epoch: u64,
+    /// proposed, sealed, complete or abandoned.
+    state: &'static str,
+    /// By partition: the offset below which the run covers every event.
+    cuts: Vec<i64>,
+    /// When it was first proposed, in UTC.
+    started_at: String,
+    /// When it was completed or abandoned, in UTC; null while it is neither.
+    ended_at: Option<String>,
+    /// Rows of events that were read.
+    #[schema(value_type = Option<u64>)]
+    rows_read: Value,
+    /// Rows of views that were written.
+    #[schema(value_type = Option<u64>)]
+    rows_written: Value,
+    /// Rows of views that had not changed.
+    #[schema(value_type = Option<u64>)]
+    rows_skipped: Value,
+    /// How long it took, in all.
+    seconds: Option<f64>,
+    /// What had been counted live and was another number in the run: 0 in a healthy system.
+    #[schema(value_type = Object)]
+    drift: Value,
+    /// All that the batch layer told of it; only where one run is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    report: Option<Value>,
+}
+
+/// A page of runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Runs {
+    /// Newest first.
+    runs: Vec<RunShown>,
+    /// Where the next page begins; null on the last one.
+    next_cursor: Option<String>,
+}
+
+impl RunShown {
+    pub(crate) fn of(source: Source, story: &RunStory) -> Self {
+        let told = |name: &str| story.report.get(name).cloned().unwrap_or(Value::Null);
+        Self {
+            source: source.name(),
+            epoch: story.run.epoch,
+            state: story.run.state.name(),
+            cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
+            started_at: shown_ms(story.started_at_ms),
+            ended_at: story.ended_at_ms.map(shown_ms),
+            rows_read: told("rows_read"),
+            rows_written: told("rows_written"),
+            rows_skipped: told("rows_skipped"),
+            seconds: seconds(&told("seconds")),
+            drift: told("drift"),
+            report: None,
+        }
+    }
+}
+
+/// The seconds of all stages together; they come as pairs of name and seconds.
+fn seconds(told: &Value) -> Option<f64> {
+    let stages = told.as_array()?.iter();
+    Some(stages.filter_map(|stage| stage.get(1)?.as_f64()).sum())
+}
+
+/// The batch runs, newest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/batch/runs",
+    tag = "batch",
+    params(
+        ("source" = Option<String>, Query, description = "plays, also if left out"),
+        ("limit" = Option<usize>, Query, description = "Runs of a page, at most 1,000; 50 if left out"),
+        ("cursor" = Option<String>, Query, description = "next_cursor of the page before"),
+        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+    ),
+    responses(
+        (status = 200, description = "A page of runs", body = Runs),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["source", "limit", "cursor", "format"])?;
+    let source = source_of(&params)?;
+    let (limit, format) = (params.limit()?, params.format()?);
+    let fingerprint = cursor::fingerprint(&format!("runs {source}"));
+    let before = params
+        .get("cursor")
+        .map(|text| cursor::run(fingerprint, text))
+        .transpose()?;
+    // Stories come newest first, and the number of a run is its place in the history.
+    let skipped = match before {
+        None => 0,
+        Some(before) => {
+            let newest = api.ports.views.stories(source, 1).await?;
+            let newest = newest.first().map_or(0, |story| story.run.epoch);
+            usize::try_from((newest + 1).saturating_sub(before)).unwrap_or(usize::MAX)
+        }
+    };
+    let asked = skipped.saturating_add(limit).saturating_add(1);
+    let stories = api.ports.views.stories(source, asked).await?;
+    let mut page = stories
+        .iter()
+        .filter(|story| before.is_none_or(|before| story.run.epoch < before))
+        .map(|story| RunShown::of(source, story));
+    let runs: Vec<RunShown> = page.by_ref().take(limit).collect();
+    let next = page
+        .next()
+        .and_then(|_| runs.last())
+        .map(|last| cursor::of_run(fingerprint, last.epoch));
+    let link = next.as_deref().and_then(|next| link_to_next(&uri, next));
+    let mut response = match format {
+        Format::Csv => csv::response(as_csv(&runs)?, None),
+        Format::Json => Json(Runs {
+            runs,
+            next_cursor: next,
+        })
+        .into_response(),
+    };
+    response.headers_mut().extend(link);
+    Ok(response)
+}
+
+/// One batch run, with all that is told of it.
+#[utoipa::path(
+    get,
+    path = "/api/v1/batch/runs/{epoch}",
+    tag = "batch",
+    params(
+        ("epoch" = u64, Path, description = "The number of the run"),
+        ("source" = Option<String>, Query, description = "plays, also if left out")
+    ),
+    responses(
+        (status = 200, description = "The run", body = RunShown),
+        (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn show(
+    State(api): State<Arc<Api>>,
+    Path(epoch): Path<String>,
+    uri: Uri,
+) -> Result<Json<RunShown>, Problem> {
+    let params = Params::read(&uri, &["source"])?;
+    let source = source_of(&params)?;
+    let unknown = || {
+        let detail = format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
+        Problem::new(Kind::UnknownRun, detail)
+    };
+    let number = epoch.parse().map_err(|_| unknown())?;
+    let story = api.ports.views.story(source, number).await?;
+    let story = story.ok_or_else(unknown)?;
+    let mut shown = RunShown::of(source, &story);
+    shown.report = Some(story.report);
+    Ok(Json(shown))
+}
+
+fn source_of(params: &Params) -> Result<Source, Problem> {
+    match params.get("source") {
+        None => Ok(Source::Plays),
+        Some(name) => name
+            .parse()
+            .map_err(|error: schemas::source::UnknownSource| Problem::parameter(error.to_string())),
+    }
+}
+
+fn as_csv(runs: &[RunShown]) -> Result<String, Problem> {
+    let names = [
+        "source",
+        "epoch",
+        "state",
+        "started_at",
+        "ended_at",
+        "rows_read",
+        "rows_written",
+        "rows_skipped",
+        "seconds",
+        "drift",
+        "cuts",
+    ];
+    let text = |value: &Value| match value {
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let rows = runs.iter().map(|run| {
+        let cuts: Vec<String> = run.cuts.iter().map(i64::to_string).collect();
+        (
+            (run.source, run.epoch, run.state),
+            (&run.started_at, &run.ended_at),
+            (text(&run.rows_read), text(&run.rows_written), text(&run.rows_skipped)),
+            (run.seconds, text(&run.drift), cuts.join(" ")),
+        )
+    });
+    csv::write(&names, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_seconds_of_stages_add_up() {
+        assert_eq!(seconds(&json!([["roll", 1.5], ["plan", 2]])), Some(3.5));
+        assert_eq!(seconds(&json!([])), Some(0.0));
+        assert_eq!(seconds(&Value::Null), None);
+    }
+}

@@ -1,0 +1,417 @@
+//! One SQLite file in the data folder: opening it, and its connections.
+//!
+//! A file is opened under a lock, so that two processes don't both make it; then every process has
+//! one connection that writes and a few that read, all opened at once and kept. SQLite itself
+//! arranges processes: a writer waits for the one before it, readers wait for nobody.
+//!
+//! A file that can be made again from elsewhere may be deleted while processes use it. So it is
+//! reached through a link, and every new file has a name of its own: SQLite finds the files beside
+//! it (`-wal`, `-shm`) by name, and what an old file left there must never be read into a new one,
+//! nor a process that still has the old one open touch the files of the new one. Before each use
+//! the link is compared with what is open.
+
+use std::ffi::OsStr;
+use std::fs::TryLockError;
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, SqliteConnection};
+use tokio::sync::{Mutex, MutexGuard, RwLock, Semaphore, SemaphorePermit};
+
+use super::fault::fault;
+use crate::{Error, Result};
+
+/// The folder of lock files.
+pub(super) const LOCKS: &str = "locks";
+
+/// Begins a transaction that may write. Taking the right to write at once means that what was read
+/// in the transaction cannot be out of date when it writes.
+pub(super) const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
+
+/// How long to wait for another process or another task.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// How often to try a lock that another process holds.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+const PAGE_BYTES: u32 = 8192;
+
+/// What distinguishes the files.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// The file's name in the data folder.
+    pub(super) name: &'static str,
+    /// The version of its tables.
+    pub(super) version: i64,
+    /// What makes the tables.
+    pub(super) tables: &'static str,
+    /// Whether a change must outlive a power failure once it is answered.
+    pub(super) durable: bool,
+    /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
+    pub(super) replaceable: bool,
+    /// How many connections read.
+    pub(super) readers: usize,
+    /// How many rows SQLite may be ahead of the task that reads them.
+    pub(super) rows_ahead: usize,
+    /// What helps when the file is damaged.
+    pub(super) remedy: &'static str,
+}
+
+/// A file, opened again where it may be.
+#[derive(Debug)]
+pub(super) struct Db {
+    folder: PathBuf,
+    kind: &'static Kind,
+    opened: RwLock<Arc<Opened>>,
+}
+
+impl Db {
+    pub(super) async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
+        let opened = Opened::open(folder, kind).await?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            kind,
+            opened: RwLock::new(Arc::new(opened)),
+        })
+    }
+
+    /// The connections to the file that is there now.
+    pub(super) async fn current(&self) -> Result<Arc<Opened>> {
+        let opened = Arc::clone(&*self.opened.read().await);
+        if opened.stands() {
+            return Ok(opened);
+        }
+        if !self.kind.replaceable {
+            return Err(Error::broken(
+                format!("using {}", opened.path.display()),
+                "the file was removed or replaced while it was in use; put it back, then start \
+                 every process of this folder again",
+            ));
+        }
+        let mut slot = self.opened.write().await;
+        if !slot.stands() {
+            tracing::warn!(file = self.kind.name, "the file was removed; it is made anew");
+            *slot = Arc::new(Opened::open(&self.folder, self.kind).await?);
+        }
+        Ok(Arc::clone(&slot))
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Opened {
+    kind: &'static Kind,
+    /// The file itself.
+    path: PathBuf,
+    /// The link to it, if it is reached through one.
+    link: Option<PathBuf>,
+    id: FileId,
+    writer: Mutex<SqliteConnection>,
+    readers: Vec<Mutex<SqliteConnection>>,
+    free_readers: Semaphore,
+}
+
+/// What tells one file from another, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        // Not by opening it: closing a second descriptor would let go of SQLite's locks.
+        let metadata = std::fs::metadata(path)?;
+        Ok(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+}
+
+impl Opened {
+    async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
+        let _lock = lock(folder, kind).await?;
+        let named = folder.join(kind.name);
+        let (path, link) = if kind.replaceable {
+            (target(folder, kind)?, Some(named))
+        } else {
+            (named, None)
+        };
+        let fault = |error| fault("opening", &path, kind.remedy, error);
+        let broken = |error| Error::broken(format!("opening {}", path.display()), error);
+
+        let mut writer = options(&path, kind, true)
+            .create_if_missing(true)
+            .connect()
+            .await
+            .map_err(fault)?;
+        ensure_tables(&mut writer, &path, kind).await?;
+        let mut readers = Vec::with_capacity(kind.readers);
+        for _ in 0..kind.readers {
+            let mut reader = options(&path, kind, false)
+                .connect()
+                .await
+                .map_err(fault)?;
+            // Opens the files beside this one too, while they are certainly its own.
+            sqlx::query("SELECT count(*) FROM sqlite_schema")
+                .execute(&mut reader)
+                .await
+                .map_err(fault)?;
+            readers.push(Mutex::new(reader));
+        }
+        if let Some(link) = &link
+            && !leads_to(link, &path)
+        {
+            std::os::unix::fs::symlink(path.file_name().unwrap_or_default(), link)
+                .map_err(broken)?;
+        }
+        super::sync_folder(folder);
+        Ok(Self {
+            kind,
+            id: FileId::of(&path).map_err(broken)?,
+            path: path.clone(),
+            link,
+            writer: Mutex::new(writer),
+            free_readers: Semaphore::new(readers.len()),
+            readers,
+        })
+    }
+
+    /// Whether the file that is open is still the one in the folder.
+    fn stands(&self) -> bool {
+        self.link
+            .as_ref()
+            .is_none_or(|link| leads_to(link, &self.path))
+            && FileId::of(&self.path).is_ok_and(|id| id == self.id)
+    }
+
+    /// The connection that writes.
+    pub(super) async fn writer(&self) -> Result<MutexGuard<'_, SqliteConnection>> {
+        let mut connection = tokio::time::timeout(WAIT, self.writer.lock())
+            .await
+            .map_err(|_| self.busy())?;
+        self.tidy(&mut connection, true).await?;
+        Ok(connection)
+    }
+
+    /// A connection that reads.
+    pub(super) async fn reader(&self) -> Result<Reader<'_>> {
+        let permit = tokio::time::timeout(WAIT, self.free_readers.acquire())
+            .await
+            .map_err(|_| self.busy())?
+            .map_err(|error| Error::broken(format!("using {}", self.path.display()), error))?;
+        // There are as many permits as connections, so one is free.
+        let mut connection = self
+            .readers
+            .iter()
+            .find_map(|reader| reader.try_lock().ok())
+            .ok_or_else(|| self.busy())?;
+        self.tidy(&mut connection, false).await?;
+        Ok(Reader {
+            connection,
+            _permit: permit,
+        })
+    }
+
+    /// What turns an error of a statement into one of the ports.
+    pub(super) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
+        move |error| fault(doing, &self.path, self.kind.remedy, error)
+    }
+
+    /// The error for content that is not what it should be.
+    pub(super) fn damaged(&self, doing: &str, what: impl std::fmt::Display) -> Error {
+        Error::broken(
+            format!("{doing} ({})", self.path.display()),
+            format!("{what}; {}", self.kind.remedy),
+        )
+    }
+
+    /// Replaces a connection that is stuck in a transaction: when the disk is full SQLite may end
+    /// one by itself, which its client does not notice.
+    async fn tidy(&self, connection: &mut SqliteConnection, writes: bool) -> Result<()> {
+        if !connection.is_in_transaction() {
+            return Ok(());
+        }
+        let fault = self.fault("using");
+        // The roll-back of a transaction that was dropped may still be under way.
+        connection.ping().await.map_err(fault)?;
+        if connection.is_in_transaction() {
+            *connection = options(&self.path, self.kind, writes)
+                .connect()
+                .await
+                .map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    fn busy(&self) -> Error {
+        Error::Unavailable {
+            what: format!("using {}", self.path.display()),
+            why: "this process kept all its connections busy for too long".to_owned(),
+        }
+    }
+}
+
+/// A connection that reads, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    connection: MutexGuard<'a, SqliteConnection>,
+    // Below the guard: the connection is given back before the permit is.
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Deref for Reader<'_> {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Reader<'_> {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.connection
+    }
+}
+
+fn options(path: &Path, kind: &Kind, writes: bool) -> SqliteConnectOptions {
+    let synchronous = if kind.durable {
+        SqliteSynchronous::Full
+    } else {
+        SqliteSynchronous::Normal
+    };
+    SqliteConnectOptions::new()
+        .filename(path)
+        .page_size(PAGE_BYTES)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(synchronous)
+        .busy_timeout(WAIT)
+        .pragma("cache_size", if writes { "-32768" } else { "-8192" })
+        .pragma("wal_autocheckpoint", "4000")
+        .pragma("journal_size_limit", "67108864")
+        .pragma("query_only", if writes { "OFF" } else { "ON" })
+        .statement_cache_capacity(64)
+        .row_buffer_size(kind.rows_ahead)
+        .disable_statement_logging()
+}
+
+/// Makes the tables of a new file, and looks whether those of an old one are understood.
+async fn ensure_tables(writer: &mut SqliteConnection, path: &Path, kind: &Kind) -> Result<()> {
+    let fault = |error| fault("opening", path, kind.remedy, error);
+    let broken = |why: String| Error::broken(format!("opening {}", path.display()), why);
+    let mut tx = writer.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+    let version: i64 = sqlx::query_scalar("PRAGMA user_version")
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(fault)?;
+    let tables: i64 = sqlx::query("SELECT count(*) FROM sqlite_schema")
+        .fetch_one(&mut *tx)
+        .await
+        .and_then(|row| row.try_get(0))
+        .map_err(fault)?;
+    if version == kind.version {
+        return Ok(());
+    }
+    if version > kind.version {
+        return Err(broken(format!(
+            "it was written by a newer version of this program (tables of version {version}, here \
+             {} are known); use that program, or another data folder",
+            kind.version
+        )));
+    }
+    if version != 0 || tables != 0 {
+        return Err(broken(format!(
+            "its tables are of version {version}, and not what this program writes ({}); use \
+             another data folder",
+            kind.version
+        )));
+    }
+    sqlx::raw_sql(kind.tables)
+        .execute(&mut *tx)
+        .await
+        .map_err(fault)?;
+    let pragma = format!("PRAGMA user_version = {}", kind.version);
+    sqlx::raw_sql(AssertSqlSafe(pragma))
+        .execute(&mut *tx)
+        .await
+        .map_err(fault)?;
+    tx.commit().await.map_err(fault)
+}
+
+/// Keeps other processes from opening the same file until it is dropped.
+async fn lock(folder: &Path, kind: &Kind) -> Result<std::fs::File> {
+    let path = folder.join(LOCKS).join(format!("{}.open", kind.name));
+    let broken = |error: std::io::Error| {
+        let why = format!("{error}; the data folder must be one that this user can write");
+        Error::broken(format!("opening {}", path.display()), why)
+    };
+    let file = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(broken)?;
+    let tries = WAIT.as_millis() / LOCK_RETRY.as_millis();
+    for _ in 0..tries {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_RETRY).await,
+            Err(TryLockError::Error(error)) => return Err(broken(error)),
+        }
+    }
+    Err(Error::Unavailable {
+        what: format!("opening {}", folder.join(kind.name).display()),
+        why: format!("another process holds {} for too long", path.display()),
+    })
+}
+
+fn leads_to(link: &Path, path: &Path) -> bool {
+    std::fs::read_link(link).is_ok_and(|target| Some(target.as_os_str()) == path.file_name())
+}
+
+/// The file that the link of a replaceable file leads to; where it leads nowhere, a new name, with
+/// everything that earlier files left behind removed. Call it under the lock.
+fn target(folder: &Path, kind: &Kind) -> Result<PathBuf> {
+    let link = folder.join(kind.name);
+    if let Ok(name) = std::fs::read_link(&link) {
+        let path = folder.join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    let broken = |error| Error::broken(format!("replacing {}", link.display()), error);
+    for entry in std::fs::read_dir(folder).map_err(broken)? {
+        let entry = entry.map_err(broken)?;
+        if is_left_over(kind.name, &entry.file_name()) {
+            match std::fs::remove_file(entry.path()) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(broken(error));
+                }
+                // Whoever removed the file may be removing what belongs to it at this moment.
+                _ => {}
+            }
+        }
+    }
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    Ok(folder.join(format!("{}.{id}", kind.name)))
+}
+
+/// Whether a file is the link, one that a link led to, or one that SQLite put beside it.
+fn is_left_over(kind: &str, file: &OsStr) -> bool {
+    let Some(rest) = file.to_str().and_then(|file| file.strip_prefix(kind)) else {
+        return false;
+    };
+    let rest = ["-wal", "-shm", "-journal"]
+        .iter()
+        .find_map(|end| rest.strip_suffix(end))
+        .unwrap_or(rest);
+    rest.is_empty()
+        || rest
+            .strip_prefix('.')
+            .is_some_and(|id| uuid::Uuid::try_parse(id).is_ok())
+}

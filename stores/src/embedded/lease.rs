@@ -1,0 +1,81 @@
+//! Leases by locks of the operating system, which end with the process that holds them.
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+
+use crate::lease::{Held, Leases};
+use crate::{Error, Result};
+
+/// Leases in a folder: a locked file for each, which says for whom.
+#[derive(Debug)]
+pub struct FileLeases {
+    folder: PathBuf,
+}
+
+/// The open file, whose closing ends the lock.
+#[derive(Debug)]
+struct FileHeld(#[expect(dead_code, reason = "held to be dropped")] File);
+
+impl Held for FileHeld {}
+
+impl FileLeases {
+    /// Leases in `folder`, which must be there.
+    #[must_use]
+    pub const fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+}
+
+#[async_trait]
+impl Leases for FileLeases {
+    async fn acquire(&self, name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || name.starts_with('.') || !name.bytes().all(plain) {
+            return Err(Error::Refused(format!(
+                "{name:?} can't be the name of a lease; use letters, digits, '-', '_' and '.'"
+            )));
+        }
+        let path = self.folder.join(format!("{name}.lock"));
+        let holder = holder.to_owned();
+        let at = path.clone();
+        let taken = tokio::task::spawn_blocking(move || take(&path, &holder)).await;
+        let broken = |error: &dyn std::fmt::Display| {
+            Error::broken(format!("taking the lease {name} ({})", at.display()), error)
+        };
+        match taken {
+            Ok(Ok(Ok(file))) => Ok(Ok(Box::new(FileHeld(file)))),
+            Ok(Ok(Err(holder))) => Ok(Err(holder)),
+            Ok(Err(error)) => Err(broken(&error)),
+            Err(error) => Err(broken(&error)),
+        }
+    }
+}
+
+fn take(path: &Path, holder: &str) -> std::io::Result<Result<File, String>> {
+    // The text of a present holder must stay, so nothing is truncated before the lock is held.
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            file.read_to_string(&mut holder)?;
+            if holder.is_empty() {
+                holder.push_str("somebody who has taken it just now");
+            }
+            return Ok(Err(holder));
+        }
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(holder.as_bytes())?;
+    Ok(Ok(file))
+}

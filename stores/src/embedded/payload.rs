@@ -1,0 +1,207 @@
+//! Batches of the log: how records are cut into them, and what one looks like in its file: an Arrow
+//! IPC stream of one batch with the columns `key` and `value`, compressed with LZ4.
+
+use std::io::Cursor;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::error::ArrowError;
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
+use arrow::ipc::{CompressionType, MetadataVersion};
+use schemas::seam::Offset;
+
+use crate::log::{FetchLimit, NewRecords, Records};
+use crate::{Error, Result};
+
+/// A batch holds no more records than this, so that a reader need not unpack much more than it
+/// asked for.
+const BATCH_RECORDS_MAX: usize = 10_000;
+
+/// A batch holds no more bytes of values than this, unless a single value is larger.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// Buffers begin at multiples of this; single events are small, so it is the least that there is.
+const ALIGNMENT_BYTES: usize = 8;
+
+/// A batch that is ready to be written.
+#[derive(Debug)]
+pub(super) struct Packed {
+    pub(super) partition: u32,
+    /// How many records; none only for a group that has none.
+    pub(super) records: i64,
+    pub(super) value_bytes: i64,
+    pub(super) crc: u32,
+    pub(super) payload: Vec<u8>,
+    /// Whether it is the first of its group.
+    pub(super) first: bool,
+}
+
+/// A batch as it was read.
+#[derive(Debug, sqlx::FromRow)]
+pub(super) struct Stored {
+    pub(super) first_offset: Offset,
+    pub(super) next_offset: Offset,
+    pub(super) logged_at_ms: i64,
+    pub(super) crc: i64,
+    pub(super) payload: Vec<u8>,
+}
+
+/// The batches of some groups, those of a group one after the other.
+pub(super) fn pack(groups: &[NewRecords]) -> Result<Vec<Packed>> {
+    let broken = |error| Error::broken("packing records for the log", error);
+    let mut packed = Vec::with_capacity(groups.len());
+    for group in groups {
+        let (keys, values) = (&group.keys, &group.values);
+        let nulls = keys.null_count() + values.null_count();
+        if keys.len() != values.len() || nulls > 0 {
+            return Err(Error::Refused(format!(
+                "records for partition {}: {} keys and {} values, {nulls} of them null; give one \
+                 key for each value",
+                group.partition,
+                keys.len(),
+                values.len(),
+            )));
+        }
+        for range in ranges(values) {
+            let keys = keys.slice(range.start, range.len());
+            let values = values.slice(range.start, range.len());
+            let payload = encode(&keys, &values).map_err(broken)?;
+            packed.push(Packed {
+                partition: group.partition,
+                records: stored(range.len()),
+                value_bytes: stored(value_bytes(&values)),
+                crc: crc32fast::hash(&payload),
+                payload,
+                first: range.start == 0,
+            });
+        }
+    }
+    Ok(packed)
+}
+
+/// Which records go into which batch: at least one range, an empty one where there are none.
+fn ranges(values: &BinaryArray) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for record in 0..values.len() {
+        let size = values.value(record).len();
+        let full = record - from == BATCH_RECORDS_MAX || bytes + size > BATCH_BYTES_MAX;
+        if full && record > from {
+            ranges.push(from..record);
+            (from, bytes) = (record, 0);
+        }
+        bytes += size;
+    }
+    ranges.push(from..values.len());
+    ranges
+}
+
+/// The bytes of all values.
+pub(super) fn value_bytes(values: &BinaryArray) -> usize {
+    let ends = values.value_offsets();
+    match (ends.first(), ends.last()) {
+        (Some(first), Some(last)) => size(i64::from(last - first)),
+        _ => 0,
+    }
+}
+
+/// A size that was stored; none if it is negative, which only damage explains.
+pub(super) fn size(number: i64) -> usize {
+    usize::try_from(number).unwrap_or_default()
+}
+
+fn stored(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+/// The records from `from` on within the limit, or what is wrong with the batches.
+pub(super) fn unpack(batches: &[Stored], from: Offset, limit: FetchLimit) -> Result<Records, String> {
+    let (mut keys, mut values) = (Vec::<ArrayRef>::new(), Vec::<ArrayRef>::new());
+    let (mut offsets, mut times) = (Vec::new(), Vec::new());
+    let mut bytes_left = limit.bytes;
+    let mut at = from;
+    for batch in batches {
+        let records = size(batch.next_offset - batch.first_offset);
+        let skip = size(at - batch.first_offset);
+        if batch.first_offset > at || batch.next_offset <= at {
+            return Err(format!("the records from offset {at} on are missing"));
+        }
+        let wrong =
+            |why: &dyn std::fmt::Display| format!("the batch at {}: {why}", batch.first_offset);
+        if i64::from(crc32fast::hash(&batch.payload)) != batch.crc {
+            return Err(wrong(&"its checksum is wrong"));
+        }
+        let (batch_keys, batch_values) =
+            decode(&batch.payload).map_err(|error| wrong(&error))?;
+        if batch_keys.len() != records || batch_values.len() != records {
+            return Err(wrong(&"it holds another number of records"));
+        }
+        let room = limit.records - offsets.len();
+        let ends = batch_values.value_offsets();
+        let begin = ends.get(skip).copied().unwrap_or_default();
+        let fits = |end: &i32| size(i64::from(end - begin)) <= bytes_left;
+        let within = ends.iter().skip(skip + 1).take_while(|end| fits(end)).count();
+        let take = within.max(usize::from(offsets.is_empty())).min(room);
+        let end = ends.get(skip + take).copied().unwrap_or(begin);
+        bytes_left = bytes_left.saturating_sub(size(i64::from(end - begin)));
+        keys.push(Arc::new(batch_keys.slice(skip, take)));
+        values.push(Arc::new(batch_values.slice(skip, take)));
+        times.resize(offsets.len() + take, batch.logged_at_ms);
+        offsets.extend((at..batch.next_offset).take(take));
+        at = batch.next_offset;
+        if skip + take < records {
+            break;
+        }
+    }
+    Ok(Records {
+        offsets: Int64Array::from(offsets),
+        logged_at_ms: Int64Array::from(times),
+        keys: joined(&keys)?,
+        values: joined(&values)?,
+    })
+}
+
+fn joined(parts: &[ArrayRef]) -> Result<BinaryArray, String> {
+    let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+    match parts.as_slice() {
+        [] => Ok(BinaryArray::from_iter_values(std::iter::empty::<&[u8]>())),
+        [one] => Ok(one.as_binary::<i32>().clone()),
+        parts => concat(parts)
+            .map(|joined| joined.as_binary::<i32>().clone())
+            .map_err(|error| error.to_string()),
+    }
+}
+
+/// Keys and values as they are stored.
+fn encode(keys: &BinaryArray, values: &BinaryArray) -> Result<Vec<u8>, ArrowError> {
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("key", DataType::Binary, false),
+        Field::new("value", DataType::Binary, false),
+    ]));
+    let columns: Vec<ArrayRef> = vec![Arc::new(keys.clone()), Arc::new(values.clone())];
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns)?;
+    let options = IpcWriteOptions::try_new(ALIGNMENT_BYTES, false, MetadataVersion::V5)?
+        .try_with_compression(Some(CompressionType::LZ4_FRAME))?;
+    let mut writer = StreamWriter::try_new_with_options(Vec::new(), &schema, options)?;
+    writer.write(&batch)?;
+    writer.finish()?;
+    writer.into_inner()
+}
+
+/// Keys and values from how they are stored.
+fn decode(payload: &[u8]) -> Result<(BinaryArray, BinaryArray), ArrowError> {
+    let wrong = || ArrowError::IpcError("not one batch of keys and values".to_owned());
+    let mut reader = StreamReader::try_new(Cursor::new(payload), None)?;
+    let batch = reader.next().ok_or_else(wrong)??;
+    let [keys, values] = batch.columns() else {
+        return Err(wrong());
+    };
+    match (keys.as_binary_opt::<i32>(), values.as_binary_opt::<i32>()) {
+        (Some(keys), Some(values)) => Ok((keys.clone(), values.clone())),
+        _ => Err(wrong()),
+    }
+}

@@ -1,0 +1,74 @@
+//! A plain HTTP client for tests.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+
+/// A client of one server.
+#[derive(Debug, Clone)]
+pub struct Client {
+    agent: Agent,
+    base: String,
+}
+
+impl Client {
+    /// A client of the server at `base`, as `http://HOST:PORT`.
+    #[must_use]
+    pub fn new(base: &str) -> Self {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(60)))
+            .build();
+        Self {
+            agent: agent.into(),
+            base: base.to_owned(),
+        }
+    }
+
+    /// Asks, and expects an answer.
+    ///
+    /// # Panics
+    /// If the answer is not 200 and JSON.
+    pub async fn ask(&self, path: &str) -> Value {
+        let client = self.clone();
+        let asked = path.to_owned();
+        let answer = tokio::task::spawn_blocking(move || client.json(&asked)).await;
+        answer.unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    /// Gets a path that must answer with JSON.
+    ///
+    /// # Panics
+    /// If the answer is not 200 and JSON.
+    #[must_use]
+    pub fn json(&self, path: &str) -> Value {
+        let (status, body) = self.get(path);
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
+    }
+
+    /// Gets a path; status and body.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let url = format!("{}{path}", self.base);
+        let mut answer = self.agent.get(&url).call().unwrap_or_else(|e| panic!("{url}: {e}"));
+        let status = answer.status().as_u16();
+        (status, answer.body_mut().read_to_string().expect("a body"))
+    }
+
+    /// Posts a body to a path; status and body.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn post(&self, path: &str, body: &[u8]) -> (u16, String) {
+        let url = format!("{}{path}", self.base);
+        let mut answer = self.agent.post(&url).send(body).unwrap_or_else(|e| panic!("{url}: {e}"));
+        let status = answer.status().as_u16();
+        (status, answer.body_mut().read_to_string().expect("a body"))
+    }
+}

@@ -1,0 +1,291 @@
+//! Made-up plays and made-up questions about them, small enough that everything collides.
+
+use std::fmt::Write as _;
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::recount::{Question, Recount};
+use crate::http::Client;
+
+/// Lines that are no plays, each in its own way.
+pub const BAD_LINES: [&str; 8] = [
+    "{",
+    "[1,2]",
+    "null",
+    r#"{"event_id":"x","track_id":"10","owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#,
+    r#"{"event_id":"x","track_id":10,"owner_id":1,"kind":"stream","at":"2026-03-01T00:00:00Z"}"#,
+    r#"{"event_id":"x","track_id":10,"owner_id":1,"kind":"play","at":"2026-02-30T00:00:00Z"}"#,
+    r#"{"event_id":"x","track_id":10,"kind":"play","at":"2026-03-01T00:00:00Z"}"#,
+    r#"{"event_id":"x","track_id":10,"owner_id":99999999999999999999,"kind":"play","at":"2026-03-01T00:00:00Z"}"#,
+];
+
+const ZONES: [&str; 5] = [
+    "UTC",
+    "Europe/Berlin",
+    "Asia/Kathmandu",
+    "America/St_Johns",
+    "America/Sao_Paulo",
+];
+const BY: [(&str, &str); 5] = [
+    ("track", "track_id"),
+    ("listener", "listener_id"),
+    ("country", "country"),
+    ("referrer", "referrer"),
+    ("app", "app_id"),
+];
+/// 2026-02-26T00:00:00Z
+const FIRST_SECOND: i64 = 1_772_064_000;
+const SECONDS: i64 = 7 * 86_400;
+
+/// Makes plays.
+#[derive(Debug)]
+pub struct Traffic {
+    rng: SmallRng,
+    next: u64,
+    sent: Vec<String>,
+}
+
+impl Traffic {
+    /// Traffic that is the same for the same seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            rng: SmallRng::seed_from_u64(seed),
+            next: 0,
+            sent: Vec::new(),
+        }
+    }
+
+    /// Some lines: mostly new plays, some that were there before, some that are no plays.
+    pub fn lines(&mut self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.line()).collect()
+    }
+
+    fn line(&mut self) -> String {
+        let rng = &mut self.rng;
+        match rng.random_range(0..20) {
+            0 => return (*BAD_LINES.choose(rng).expect("lines")).to_owned(),
+            1..=3 if !self.sent.is_empty() => {
+                return self.sent.choose(rng).expect("lines").clone();
+            }
+            _ => {}
+        }
+        let seconds = FIRST_SECOND + rng.random_range(0..SECONDS / 300) * 300;
+        let at = Timestamp::from_second(seconds).expect("in range");
+        let mut play = json!({
+            "event_id": format!("e{}", self.next),
+            "track_id": rng.random_range(10..14),
+            "owner_id": rng.random_range(1..5),
+            "kind": if rng.random_bool(0.8) { "play" } else { "download" },
+            "at": at.to_string(),
+        });
+        let mut maybe = |name: &str, values: &[Value]| {
+            if rng.random_bool(0.6) {
+                play[name] = values.choose(rng).expect("values").clone();
+            }
+        };
+        maybe("country", &[json!("DE"), json!("FR"), json!("BR")]);
+        maybe("listener_id", &[json!(100), json!(101), json!(-5)]);
+        maybe("referrer", &[json!("https://a.example/?q=1&r=2"), json!("é"), json!("")]);
+        maybe("app_id", &[json!(7), json!(8)]);
+        if rng.random_bool(0.1) {
+            play["amount"] = json!(rng.random_range(-3..10));
+        }
+        self.next += 1;
+        let line = play.to_string();
+        self.sent.push(line.clone());
+        line
+    }
+}
+
+/// A question, as the path of a request and in plain words.
+#[derive(Debug)]
+struct Asked {
+    path: String,
+    kind: Kind,
+    question: Question,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Total { before: Option<Question> },
+    Series { interval: &'static str, zone: TimeZone },
+    Breakdown { field: &'static str },
+}
+
+/// Asks one made-up question and compares the answer with a recount of everything before the
+/// position that it names. `log` reads the raw lines of the log as they are after the answer.
+///
+/// # Panics
+/// If the answer is not what the recount gives.
+pub async fn ask_and_compare(
+    client: &Client,
+    rng: &mut SmallRng,
+    log: impl AsyncFnOnce() -> Vec<Vec<String>>,
+) {
+    let asked = make_up(rng);
+    let answer = client.ask(&asked.path).await;
+    let provenance = &answer["provenance"];
+    assert_eq!(provenance["complete"], json!(true), "{}: {answer}", asked.path);
+    let position: Vec<i64> = serde_json::from_value(provenance["position"]["plays"].clone())
+        .unwrap_or_else(|e| panic!("{}: {e} in {answer}", asked.path));
+    let truth = Recount::of(&log().await, &position);
+    let (got, want) = match &asked.kind {
+        Kind::Total { before } => total(&answer, &truth, &asked.question, before.as_ref()),
+        Kind::Series { interval, zone } => {
+            let points = answer["points"].as_array().expect("points");
+            let got = points.iter().map(|p| json!([p["at"], p["count"]])).collect();
+            let series = truth.series(&asked.question, interval, zone);
+            let want = series.iter().map(|(at, count)| json!([at.to_string(), count])).collect();
+            (Value::Array(got), Value::Array(want))
+        }
+        Kind::Breakdown { field } => {
+            let rows = answer["rows"].as_array().expect("rows");
+            let got = rows.iter().map(|r| json!([r["key"], r["count"]])).collect();
+            let sums = truth.breakdown(&asked.question, field);
+            let want = sums.iter().map(|(key, count)| json!([key, count])).collect();
+            (Value::Array(got), Value::Array(want))
+        }
+    };
+    assert_eq!(got, want, "{}\n{answer}", asked.path);
+}
+
+fn total(
+    answer: &Value,
+    truth: &Recount,
+    question: &Question,
+    before: Option<&Question>,
+) -> (Value, Value) {
+    let count = truth.total(question);
+    let Some(before) = before else {
+        return (json!([answer["count"]]), json!([count]));
+    };
+    let previous = truth.total(before);
+    let change = &answer["change"];
+    if previous == 0 {
+        assert!(change.is_null(), "{answer}");
+    } else {
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let expected = (count - previous) as f64 / previous as f64;
+        assert!((change.as_f64().expect("a ratio") - expected).abs() < 1e-9, "{answer}");
+    }
+    (
+        json!([answer["count"], answer["previous"]]),
+        json!([count, previous]),
+    )
+}
+
+fn make_up(rng: &mut SmallRng) -> Asked {
+    let mut filters: Vec<(&'static str, Value)> = Vec::new();
+    let by_owner = rng.random_bool(0.7);
+    if by_owner {
+        filters.push(("owner_id", json!(rng.random_range(1..6))));
+    }
+    if !by_owner || rng.random_bool(0.3) {
+        filters.push(("track_id", json!(rng.random_range(10..15))));
+    }
+    let mut maybe = |name, chance, values: &[Value]| {
+        if rng.random_bool(chance) {
+            filters.push((name, values.choose(rng).expect("values").clone()));
+        }
+    };
+    maybe("kind", 0.3, &[json!("play"), json!("download")]);
+    maybe("country", 0.15, &[json!("DE"), json!("US")]);
+    maybe("referrer", 0.15, &[json!("https://a.example/?q=1&r=2"), json!("é")]);
+    maybe("app_id", 0.15, &[json!(7)]);
+    maybe("listener_id", 0.15, &[json!(100), json!(-5)]);
+    let mut query = String::new();
+    for (name, value) in &filters {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        write!(query, "&{name}={}", escaped(&text)).expect("a string");
+    }
+    let zone_name = *ZONES.choose(rng).expect("zones");
+    let zone = TimeZone::get(zone_name).expect("a zone");
+    let (range, time) = make_up_range(rng, &zone);
+    write!(query, "&tz={zone_name}&{time}").expect("a string");
+    let bounded = range.0.is_some();
+    let question = Question { filters, range };
+    let (what, kind, more) = match rng.random_range(0..3) {
+        0 if bounded => {
+            let interval = *["hour", "day", "week", "month"].choose(rng).expect("intervals");
+            ("series", Kind::Series { interval, zone }, format!("&interval={interval}"))
+        }
+        1 => {
+            let (by, field) = *BY.choose(rng).expect("fields");
+            ("breakdown", Kind::Breakdown { field }, format!("&by={by}&limit=1000"))
+        }
+        _ => {
+            let before = earlier(&question).filter(|_| time.contains('T'));
+            let more = if before.is_some() { "&compare=previous" } else { "" };
+            ("total", Kind::Total { before }, more.to_owned())
+        }
+    };
+    let query = query.trim_start_matches('&');
+    Asked {
+        path: format!("/api/v1/stats/plays/{what}?{query}{more}"),
+        kind,
+        question,
+    }
+}
+
+/// The stretch that is as long and ends where this one begins.
+fn earlier(question: &Question) -> Option<Question> {
+    let (Some(from), Some(to)) = question.range else {
+        return None;
+    };
+    let start = Timestamp::from_second(2 * from.as_second() - to.as_second()).ok()?;
+    Some(Question {
+        filters: question.filters.clone(),
+        range: (Some(start), Some(from)),
+    })
+}
+
+type Stretch = (Option<Timestamp>, Option<Timestamp>);
+
+fn make_up_range(rng: &mut SmallRng, zone: &TimeZone) -> (Stretch, String) {
+    let day = |days: i32| {
+        let first = jiff::civil::date(2026, 2, 25);
+        let date = first.checked_add(days.days()).expect("in range");
+        let start = date.to_zoned(zone.clone()).expect("in range").start_of_day().expect("in range");
+        (date, start.timestamp())
+    };
+    match rng.random_range(0..5) {
+        0 => ((None, None), "period=all".to_owned()),
+        1 => {
+            let (from_date, from) = day(rng.random_range(0..8));
+            let (to_date, to) = day(rng.random_range(8..12));
+            ((Some(from), Some(to)), format!("period=custom&from={from_date}&to={to_date}"))
+        }
+        2 => {
+            let month = jiff::civil::date(2026, 2, 1);
+            let start = |date: jiff::civil::Date| date.to_zoned(zone.clone()).expect("in range").timestamp();
+            let next = month.checked_add(1.month()).expect("in range");
+            ((Some(start(month)), Some(start(next))), "period=month&date=2026-02-10".to_owned())
+        }
+        _ => {
+            let quarter = |n: i64| Timestamp::from_second(FIRST_SECOND + n * 900).expect("in range");
+            let last = SECONDS / 900;
+            let from = rng.random_range(0..last);
+            let to = rng.random_range(from + 1..=last);
+            let (from, to) = (quarter(from), quarter(to));
+            ((Some(from), Some(to)), format!("from={from}&to={to}"))
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            write!(escaped, "%{byte:02X}").expect("a string");
+        }
+    }
+    escaped
+}

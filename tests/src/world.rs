@@ -1,0 +1,259 @@
+//! A whole installation in this process: embedded stores in a temporary folder, every layer, and
+//! the API on a port of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use batch::{Batch, BatchOptions, BatchPorts, RunReport, RunRequest};
+use jobs::{Catalog, Engine, EngineOptions};
+use schemas::clock::FixedClock;
+use schemas::source::Source;
+use serving::{Serving, ServingOptions, ServingPorts};
+use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
+use stores::embedded::Embedded;
+use stores::intake::{Intake, Taken};
+use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::http::Client;
+
+/// The world's partitions.
+pub const PARTITIONS: u32 = 2;
+/// When the world's clock stands at the beginning: 2026-03-05T12:00:00Z.
+pub const NOW_MS: i64 = 1_772_712_000_000;
+
+/// A whole installation.
+#[derive(Debug)]
+pub struct World {
+    folder: Folder,
+    /// Its stores.
+    pub stores: Embedded,
+    /// Its views.
+    pub catalog: Catalog,
+    engine: Engine,
+    /// Its clock.
+    pub clock: Arc<FixedClock>,
+    /// What the speed layer works with.
+    pub speed_options: SpeedOptions,
+    /// What the batch layer works with.
+    pub batch_options: BatchOptions,
+}
+
+#[derive(Debug)]
+enum Folder {
+    Own(TempDir),
+    Given(PathBuf),
+}
+
+impl World {
+    /// An empty installation.
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self::on(Folder::Own(folder), Catalog::built_in().expect("the built-in views")).await
+    }
+
+    /// An installation on a folder that may hold one already.
+    pub async fn open(folder: &Path) -> Self {
+        let catalog = Catalog::built_in().expect("the built-in views");
+        Self::on(Folder::Given(folder.to_owned()), catalog).await
+    }
+
+    async fn on(folder: Folder, catalog: Catalog) -> Self {
+        let path = match &folder {
+            Folder::Own(folder) => folder.path().to_owned(),
+            Folder::Given(path) => path.clone(),
+        };
+        let stores = Embedded::open(&path).await.expect("the embedded stores");
+        let spill = path.join("spill");
+        std::fs::create_dir_all(&spill).expect("a folder to spill to");
+        let engine = Engine::new(EngineOptions {
+            threads: 2,
+            memory_bytes: 512 << 20,
+            spill_folder: spill,
+            spill_bytes_max: 1 << 30,
+        });
+        Self {
+            folder,
+            stores,
+            catalog,
+            engine: engine.expect("a query engine"),
+            clock: Arc::new(FixedClock::at_ms(NOW_MS)),
+            speed_options: SpeedOptions {
+                records_max: 7,
+                poll_interval_ms: 1,
+                look_interval_ms: 5,
+                ..SpeedOptions::default()
+            },
+            batch_options: BatchOptions {
+                grace_ms: 0,
+                roll_wait_ms: 3_000,
+                archive_rows_max: 50,
+                task_rows_max: 40,
+                publish_rows: 9,
+            },
+        }
+    }
+
+    /// The same installation with other views: a process of a newer build.
+    #[must_use]
+    pub fn with_catalog(&self, catalog: Catalog) -> Self {
+        Self {
+            folder: Folder::Given(self.path().to_owned()),
+            stores: self.stores.clone(),
+            catalog,
+            engine: self.engine.clone(),
+            clock: Arc::clone(&self.clock),
+            speed_options: self.speed_options.clone(),
+            batch_options: self.batch_options.clone(),
+        }
+    }
+
+    /// The data folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match &self.folder {
+            Folder::Own(folder) => folder.path(),
+            Folder::Given(path) => path,
+        }
+    }
+
+    /// The way into the log.
+    pub async fn intake(&self) -> Intake {
+        let log: Arc<dyn LogWrite> = Arc::clone(&self.stores.log) as _;
+        let clock = Arc::clone(&self.clock) as _;
+        Intake::open(log, clock, Source::Plays, PARTITIONS).await.expect("an intake")
+    }
+
+    /// Takes lines in.
+    pub async fn ingest(&self, lines: &[String]) -> Taken {
+        let numbered = (1..).zip(lines.iter().map(|line| line.as_bytes()));
+        self.intake().await.take("test", numbered).await.expect("ingesting")
+    }
+
+    /// Appends records to the log as another producer would, unchecked.
+    pub async fn append_raw(&self, partition: u32, lines: &[&[u8]]) {
+        let keys = lines.iter().map(|_| Some(b"x".as_slice())).collect();
+        let records = NewRecords {
+            partition,
+            keys,
+            values: lines.iter().map(|line| Some(*line)).collect(),
+        };
+        let now_ms = schemas::clock::Clock::now_ms(&*self.clock);
+        let topic = Source::Plays.topic();
+        self.stores.log.append(topic, &[records], now_ms).await.expect("appending");
+    }
+
+    /// Every record of the log, by partition, from offset 0 on.
+    pub async fn raw_log(&self) -> Vec<Vec<String>> {
+        let topic = Source::Plays.topic();
+        let spans = self.stores.log.spans(topic).await.expect("the log");
+        let mut partitions = Vec::new();
+        for (partition, span) in (0..).zip(spans) {
+            let mut lines: Vec<String> = Vec::new();
+            let mut at = 0;
+            while at < span.end {
+                let limit = FetchLimit {
+                    records: 10_000,
+                    bytes: 1 << 24,
+                };
+                let fetched = self.stores.log.fetch(topic, partition, at, limit).await.expect("fetching");
+                let values = fetched.records.values.iter().flatten();
+                lines.extend(values.map(|value| String::from_utf8_lossy(value).into_owned()));
+                at = fetched.next_offset;
+            }
+            partitions.push(lines);
+        }
+        partitions
+    }
+
+    /// A speed layer.
+    pub async fn speed(&self) -> Speed {
+        let ports = SpeedPorts {
+            log: Arc::clone(&self.stores.log) as _,
+            dead_letters: Arc::clone(&self.stores.log) as _,
+            live: Arc::clone(&self.stores.live) as _,
+            views: Arc::clone(&self.stores.views) as _,
+            clock: Arc::clone(&self.clock) as _,
+        };
+        let options = self.speed_options.clone();
+        Speed::build(ports, &self.catalog, &self.engine, Source::Plays, options)
+            .await
+            .expect("a speed layer")
+    }
+
+    /// Counts everything that is in the log.
+    pub async fn catch_up(&self) -> SpeedReport {
+        let speed = self.speed().await;
+        speed.run(true, CancellationToken::new()).await.expect("catching up")
+    }
+
+    /// A batch layer.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        let ports = BatchPorts {
+            log: Arc::clone(&self.stores.log) as _,
+            live: Arc::clone(&self.stores.live) as _,
+            views: Arc::clone(&self.stores.views) as _,
+            archive: self.stores.archive.clone(),
+            leases: Arc::clone(&self.stores.leases) as _,
+            clock: Arc::clone(&self.clock) as _,
+        };
+        let options = self.batch_options.clone();
+        Batch::build(ports, self.catalog.clone(), self.engine.clone(), options).expect("a batch layer")
+    }
+
+    /// One batch run.
+    ///
+    /// # Errors
+    /// Those of the run.
+    pub async fn run(&self, request: &RunRequest) -> batch::Result<RunReport> {
+        let stop = CancellationToken::new();
+        self.batch().run(Source::Plays, request, &(), &stop).await
+    }
+
+    /// Starts the API.
+    pub async fn serve(&self) -> Served {
+        let ports = ServingPorts {
+            log: Arc::clone(&self.stores.log) as _,
+            ingest: Arc::clone(&self.stores.log) as _,
+            live: Arc::clone(&self.stores.live) as _,
+            views: Arc::clone(&self.stores.views) as _,
+            clock: Arc::clone(&self.clock) as _,
+        };
+        let options = ServingOptions {
+            partitions: PARTITIONS,
+            ..ServingOptions::default()
+        };
+        let serving = Serving::build(ports, self.catalog.clone(), options, None).expect("serving");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let stop = CancellationToken::new();
+        let until = stop.clone();
+        #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+        let task = tokio::spawn(async move { serving.run(listener, until).await.map_err(|e| e.to_string()) });
+        Served {
+            client: Client::new(&format!("http://{address}")),
+            stop,
+            task,
+        }
+    }
+}
+
+/// A running API.
+#[derive(Debug)]
+pub struct Served {
+    /// Asks it.
+    pub client: Client,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), String>>,
+}
+
+impl Served {
+    /// Stops it and waits for its end.
+    pub async fn end(self) {
+        self.stop.cancel();
+        self.task.await.expect("serving ended").expect("serving");
+    }
+}

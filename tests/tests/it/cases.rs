@@ -1,0 +1,163 @@
+//! Each view's own cases: the expected rows, which another program counted, come out the same four
+//! ways: from the plain query, from the speed layer, from the batch layer, and stitched at any cut.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
+use arrow::datatypes::{Int64Type, TimestampMillisecondType};
+use batch::RunRequest;
+use jobs::Job;
+use schemas::seam::Epoch;
+use schemas::source::Source;
+use serde_json::{Map, Value};
+use stores::live::{LiveRead, SlotId};
+use stores::views::{PartQuery, TallyShape, ViewsRead};
+use tests::world::{PARTITIONS, World};
+
+/// Counts by group and row, as JSON.
+type Rows = BTreeMap<String, i64>;
+
+struct Case {
+    view: String,
+    place: PathBuf,
+    lines: Vec<String>,
+    expected: Rows,
+}
+
+fn cases() -> Vec<Case> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+    let mut cases = Vec::new();
+    for view in std::fs::read_dir(&root).expect("the views").flatten() {
+        let folder = view.path().join("cases");
+        let before = cases.len();
+        for case in std::fs::read_dir(&folder).expect("cases").flatten() {
+            let place = case.path();
+            let lines = |file: &str| -> Vec<String> {
+                let text = std::fs::read_to_string(place.join(file)).expect("a case's file");
+                text.lines().map(str::to_owned).collect()
+            };
+            let expected = lines("expected.jsonl").iter().map(|line| {
+                let mut row: Map<String, Value> = serde_json::from_str(line).expect("a row");
+                let count = row.remove("count").and_then(|n| n.as_i64()).expect("a count");
+                (Value::Object(row).to_string(), count)
+            });
+            cases.push(Case {
+                view: view.file_name().to_string_lossy().into_owned(),
+                expected: expected.collect(),
+                lines: lines("input.jsonl"),
+                place,
+            });
+        }
+        assert!(cases.len() > before, "{} has no case", folder.display());
+    }
+    cases
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_comes_out_the_same_four_ways() {
+    for case in cases() {
+        let place = case.place.display();
+        let total = case.lines.len();
+        for cut in [0, total / 3, total] {
+            let world = World::new().await;
+            let job = world.catalog.job(&case.view).expect("the view").clone();
+            world.ingest(&case.lines[..cut]).await;
+            world.catch_up().await;
+            let live = live_rows(&world, &job, 0).await;
+            world.run(&RunRequest::default()).await.expect("a run");
+            let batch = batch_rows(&world, &job, &case.lines).await;
+            assert_eq!(live, batch, "{place}: live and batch, cut at {cut}");
+            if cut == total {
+                assert_eq!(batch, case.expected, "{place}: batch");
+            }
+            world.ingest(&case.lines[cut..]).await;
+            world.catch_up().await;
+            let mut stitched = batch;
+            for (key, count) in live_rows(&world, &job, 1).await {
+                *stitched.entry(key).or_default() += count;
+            }
+            assert_eq!(stitched, case.expected, "{place}: stitched, cut at {cut}");
+            world.run(&RunRequest::default()).await.expect("a run");
+            let batch = batch_rows(&world, &job, &case.lines).await;
+            assert_eq!(batch, case.expected, "{place}: an incremental run, after a cut at {cut}");
+        }
+    }
+}
+
+/// What stands live after epoch `after`.
+async fn live_rows(world: &World, job: &Job, after: Epoch) -> Rows {
+    let mut rows = Rows::new();
+    for partition in 0..PARTITIONS {
+        let slot = SlotId {
+            source: Source::Plays,
+            partition,
+        };
+        let epochs = (after + 1, Epoch::from(u32::MAX));
+        let live = &world.stores.live;
+        let found = live.scan(slot, job.view(), epochs, None, 100_000).await.expect("live rows");
+        for (key, count) in keys(job, &found.groups, &found.rows).into_iter().zip(found.counts.values()) {
+            *rows.entry(key).or_default() += count;
+        }
+    }
+    rows
+}
+
+/// The batch rows of every group and time that the lines speak of.
+async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
+    let mut parts = std::collections::BTreeSet::new();
+    for line in lines {
+        let line: Value = serde_json::from_str(line).expect("a line");
+        let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
+        let values = job.group().0.iter().map(|column| {
+            schemas::key::KeyValue::Int(line[&column.name].as_i64().expect("an id"))
+        });
+        let group = job.group().encode_values(&values.collect::<Vec<_>>()).expect("a group");
+        let part = TallyShape::part(job.partition().floor(at.as_second()), &group);
+        parts.insert((part, group));
+    }
+    let (parts, groups): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let queries = parts.into_iter().map(|part| PartQuery {
+        part,
+        range: (Vec::new(), None),
+    });
+    let queries: Vec<PartQuery> = queries.collect();
+    let found = world.stores.views.rows(job.view(), &queries).await.expect("batch rows");
+    let of_row = found.queries.values().iter().map(|query| groups[*query as usize].as_slice());
+    let row_groups = BinaryArray::from_iter_values(of_row);
+    let mut rows = Rows::new();
+    let counts = found.counts.iter();
+    for (key, count) in keys(job, &row_groups, &found.rows).into_iter().zip(counts) {
+        if let Some(count) = count {
+            assert!(rows.insert(key, count).is_none(), "a row twice");
+        }
+    }
+    rows
+}
+
+fn keys(job: &Job, groups: &BinaryArray, rows: &BinaryArray) -> Vec<String> {
+    let mut columns = job.group().decode(groups.iter().flatten()).expect("groups");
+    columns.extend(job.row().decode(rows.iter().flatten()).expect("rows"));
+    let names = job.group().0.iter().chain(&job.row().0).map(|column| &column.name);
+    let names: Vec<&String> = names.collect();
+    let row = |index: usize| {
+        let fields = names.iter().zip(&columns);
+        let fields = fields.map(|(name, column)| ((*name).clone(), value(column, index)));
+        Value::Object(fields.collect()).to_string()
+    };
+    (0..groups.len()).map(row).collect()
+}
+
+fn value(column: &ArrayRef, index: usize) -> Value {
+    if column.is_null(index) {
+        return Value::Null;
+    }
+    if let Some(times) = column.as_primitive_opt::<TimestampMillisecondType>() {
+        let at = jiff::Timestamp::from_millisecond(times.value(index)).expect("in range");
+        return at.to_string().into();
+    }
+    match column.as_string_opt::<i32>() {
+        Some(texts) => texts.value(index).into(),
+        None => column.as_primitive::<Int64Type>().value(index).into(),
+    }
+}

@@ -1,0 +1,124 @@
+//! Duplicates: within the window nobody sees them; what the window missed is counted live until
+//! the next run, and that run says so.
+
+use batch::RunRequest;
+use schemas::seam::RunState;
+use schemas::source::Source;
+use serde_json::json;
+use stores::views::{ViewsRead, ViewsWrite};
+use tests::world::{NOW_MS, World};
+
+fn play(id: &str) -> String {
+    json!({"event_id": id, "track_id": 10, "owner_id": 1, "kind": "play", "at": "2026-03-01T10:00:00Z"}).to_string()
+}
+
+async fn total(served: &tests::world::Served) -> (i64, String) {
+    let answer = served.client.ask("/api/v1/stats/plays/total?owner_id=1").await;
+    let source = answer["provenance"]["source"].as_str().expect("a source").to_owned();
+    (answer["count"].as_i64().expect("a count"), source)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
+    let world = World::new().await;
+    world.ingest(&[play("a"), play("b"), play("a")]).await;
+    world.catch_up().await;
+    let served = world.serve().await;
+    assert_eq!(total(&served).await, (2, "realtime".to_owned()));
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!((report.drift.total, report.duplicates), (Some(0), 1));
+    assert_eq!(total(&served).await, (2, "batch".to_owned()));
+
+    // Two hours later, when the window of one hour has gone on.
+    world.clock.set_ms(NOW_MS + 2 * 3_600_000);
+    world.ingest(&[play("c"), play("a")]).await;
+    world.catch_up().await;
+    assert_eq!(total(&served).await, (4, "merged".to_owned()), "one too many, as documented");
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!(report.drift.total, Some(1));
+    assert_eq!(report.drift.keys, 1);
+    let worst = &report.drift.worst[0];
+    assert_eq!((worst.batch, worst.live), (1, 2), "{worst:?}");
+    assert!(worst.key.contains("owner_id=1"), "{worst:?}");
+    assert_eq!(total(&served).await, (3, "batch".to_owned()));
+    let runs = served.client.ask("/api/v1/batch/runs").await;
+    assert_eq!(runs["runs"][0]["drift"]["total"], 1, "{runs}");
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_incremental_run_writes_only_what_differs() {
+    let world = World::new().await;
+    let early: Vec<String> = (0..30).map(|i| play(&format!("e{i}"))).collect();
+    let other = json!({"event_id": "x", "track_id": 11, "owner_id": 2, "kind": "play", "at": "2026-02-01T10:00:00Z"});
+    world.ingest(&early).await;
+    world.ingest(&[other.to_string()]).await;
+    world.catch_up().await;
+    let first = world.run(&RunRequest::default()).await.expect("a run");
+    assert!(first.full);
+    world.ingest(&[play("late")]).await;
+    world.catch_up().await;
+    let second = world.run(&RunRequest::default()).await.expect("a run");
+    assert!(!second.full);
+    // One row of each view, and only the one day's events read again.
+    let views = u64::try_from(world.catalog.jobs().len()).expect("few");
+    assert_eq!((second.rows_written, second.rows_read), (views, 31));
+    let third = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!((third.rows_written, third.rows_read), (0, 0));
+    let full = RunRequest {
+        full: true,
+        ..RunRequest::default()
+    };
+    let fourth = world.run(&full).await.expect("a run");
+    assert_eq!((fourth.rows_written, fourth.rows_read), (0, 32), "{fourth:?}");
+    // A single job, at the cuts of the newest run.
+    let one = RunRequest {
+        jobs: vec!["plays_owner_day".to_owned()],
+        ..RunRequest::default()
+    };
+    let again = world.run(&one).await.expect("a run");
+    assert_eq!((again.epoch, again.rows_written), (fourth.epoch, 0));
+    let unknown = RunRequest {
+        jobs: vec!["plays_owner_year".to_owned()],
+        ..RunRequest::default()
+    };
+    let refused = world.run(&unknown).await.expect_err("no such job").to_string();
+    assert!(refused.contains("plays_owner_year") && refused.contains("plays_detail"), "{refused}");
+}
+
+/// A run whose result fails its check is not published; the next one covers its events too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_run_is_covered_by_the_next() {
+    let world = World::new().await;
+    world.ingest(&[play("a")]).await;
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    world.ingest(&[play("b")]).await;
+    world.catch_up().await;
+    // A run that has sealed its cuts and then failed its check, as the batch layer records it.
+    let stores = &world.stores;
+    let slot = stores::live::SlotId {
+        source: Source::Plays,
+        partition: 0,
+    };
+    let mut cuts = Vec::new();
+    for partition in 0..tests::world::PARTITIONS {
+        use stores::live::LiveWrite;
+        let slot = stores::live::SlotId { partition, ..slot };
+        cuts.push(stores.live.roll(slot, 2).await.expect("a roll").expect("a cut"));
+    }
+    let run = stores.views.propose(Source::Plays, 2, &cuts, "t", NOW_MS).await.expect("a proposal");
+    assert_eq!(run.state, RunState::Proposed);
+    stores.views.seal(Source::Plays, 2, "t").await.expect("sealed");
+    stores.views.abandon(Source::Plays, 2, NOW_MS).await.expect("abandoned");
+    world.ingest(&[play("c")]).await;
+    world.catch_up().await;
+    let served = world.serve().await;
+    assert_eq!(total(&served).await, (3, "merged".to_owned()));
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!((report.epoch, report.drift.total), (3, Some(0)));
+    assert_eq!(total(&served).await, (3, "batch".to_owned()));
+    let runs = stores.views.runs(Source::Plays).await.expect("runs").runs;
+    assert_eq!(runs.get(2).map(|run| run.state), Some(RunState::Abandoned));
+    served.end().await;
+}

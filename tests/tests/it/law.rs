@@ -1,0 +1,127 @@
+//! The central law: every answer at every moment is what a plain recount of the events up to its
+//! position gives.
+
+use std::time::Duration;
+
+use batch::RunRequest;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tests::questions::{Traffic, ask_and_compare};
+use tests::world::{Served, World};
+use tokio_util::sync::CancellationToken;
+
+/// Histories that once gave a wrong answer.
+const SEEDS_KEPT: [u64; 0] = [];
+const HISTORIES: u64 = 10;
+const STEPS: usize = 14;
+
+/// How many histories to try: `BACKSTITCH_TEST_HISTORIES` tries more than usual.
+fn histories() -> u64 {
+    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(HISTORIES)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_at_every_moment_is_what_a_recount_gives() {
+    for seed in SEEDS_KEPT.into_iter().chain(0..histories()) {
+        eprintln!("history {seed}");
+        history(seed).await;
+    }
+}
+
+async fn history(seed: u64) {
+    let world = World::new().await;
+    world.intake().await;
+    world.catch_up().await;
+    let served = world.serve().await;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut traffic = Traffic::new(seed);
+    for _ in 0..STEPS {
+        step(&world, &served, &mut rng, &mut traffic).await;
+        ask(&world, &served, &mut rng).await;
+    }
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    for _ in 0..8 {
+        ask(&world, &served, &mut rng).await;
+    }
+    served.end().await;
+}
+
+async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut Traffic) {
+    match rng.random_range(0..10) {
+        0..=2 => {
+            let lines = traffic.lines(rng.random_range(1..40));
+            world.ingest(&lines).await;
+        }
+        3 => world.append_raw(rng.random_range(0..2), &[b"{", b"", b"\xff\xfe"]).await,
+        4..=6 => {
+            let speed = world.speed().await;
+            let work = async move { drop(speed.run(true, CancellationToken::new()).await.expect("speed")) };
+            let other = rng.random_bool(0.3).then(|| world.speed());
+            let other = match other {
+                Some(speed) => Some(speed.await),
+                None => None,
+            };
+            let both = async move {
+                let second = async {
+                    if let Some(speed) = other {
+                        speed.run(true, CancellationToken::new()).await.expect("speed");
+                    }
+                };
+                tokio::join!(work, second);
+            };
+            cut_at_any_point(both, 40, world, served, rng).await;
+        }
+        _ => {
+            let full = rng.random_bool(0.2);
+            let batch = world.batch();
+            let run = async move {
+                let request = RunRequest {
+                    full,
+                    ..RunRequest::default()
+                };
+                let stop = CancellationToken::new();
+                let ended = batch.run(schemas::source::Source::Plays, &request, &(), &stop).await;
+                // A run that finds live state behind an abandoned cut may wait for a worker.
+                if let Err(error) = ended {
+                    assert!(matches!(error, batch::Error::Busy(_)), "{error}");
+                }
+            };
+            cut_at_any_point(run, 1_500, world, served, rng).await;
+        }
+    }
+}
+
+/// Runs work beside questions; half of the time it is cut off somewhere.
+async fn cut_at_any_point(
+    work: impl Future<Output = ()> + Send + 'static,
+    wait_ms_max: u64,
+    world: &World,
+    served: &Served,
+    rng: &mut SmallRng,
+) {
+    #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted below")]
+    let mut task = tokio::spawn(work);
+    let cut = rng.random_bool(0.5);
+    let wait = Duration::from_millis(rng.random_range(0..wait_ms_max));
+    let deadline = tokio::time::Instant::now() + wait;
+    loop {
+        tokio::select! {
+            ended = &mut task => {
+                ended.expect("the work");
+                return;
+            }
+            () = tokio::time::sleep_until(deadline), if cut => {
+                task.abort();
+                drop(task.await);
+                return;
+            }
+            () = ask(world, served, rng) => {}
+        }
+    }
+}
+
+async fn ask(world: &World, served: &Served, rng: &mut SmallRng) {
+    ask_and_compare(&served.client, rng, async || world.raw_log().await).await;
+}

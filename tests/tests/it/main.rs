@@ -1,0 +1,9 @@
+//! Everything that crosses crates, as one binary: fewer links, and servers are shared.
+
+mod cases;
+mod conformance;
+mod drift;
+mod law;
+mod processes;
+mod retail;
+mod tidy;

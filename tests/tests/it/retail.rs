@@ -1,0 +1,140 @@
+//! Real input, through processes, compared with answers that are computed from the raw records by
+//! other means, in three zones.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+use serde_json::{Value, json};
+use tests::http::Client;
+use tests::process::{Server, done};
+use tests::recount::{Question, Recount};
+
+const ZONES: [&str; 3] = ["UTC", "Europe/London", "Australia/Adelaide"];
+
+fn records() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/retail/plays.jsonl.gz");
+    assert!(file.exists(), "{} is missing: this test needs the real records", file.display());
+    let unpacked = Command::new("gzip").arg("-dc").arg(&file).stderr(Stdio::inherit()).output();
+    String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8")
+}
+
+#[test]
+fn retail_is_answered_as_other_means_answer() {
+    let text = records();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 531_285);
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let half = lines.len() / 2;
+    let write = |name: &str, lines: &[String]| {
+        let path = folder.path().join(name);
+        let mut file = std::io::BufWriter::new(std::fs::File::create(&path).expect("a file"));
+        for line in lines {
+            writeln!(file, "{line}").expect("writing");
+        }
+        file.flush().expect("writing");
+        path.to_string_lossy().into_owned()
+    };
+    let (first, second) = (write("1.jsonl", &lines[..half]), write("2.jsonl", &lines[half..]));
+    // One partition is enough for the recount: all records, each once.
+    let count = i64::try_from(lines.len()).expect("a count");
+    let truth = Recount::of(&[lines], &[count]);
+    let server = Server::start(&data, &[]);
+    done(&data, &["ingest", "plays", &first]);
+    done(&data, &["speed", "--until-caught-up"]);
+    let report: Value = serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
+    assert_eq!(report["drift"]["total"], 0, "{report}");
+    done(&data, &["ingest", "plays", &second]);
+    done(&data, &["speed", "--until-caught-up"]);
+    // Half of it in the batch views, half of it live.
+    compare(&server.client, &truth, 1);
+    done(&data, &["batch", "run"]);
+    compare(&server.client, &truth, 3);
+}
+
+fn compare(client: &Client, truth: &Recount, depth: usize) {
+    november(client);
+    for zone_name in ZONES.into_iter().take(depth) {
+        let zone = TimeZone::get(zone_name).expect("a zone");
+        for (filters, query) in [
+            (vec![("owner_id", json!(7))], "owner_id=7"),
+            (vec![("track_id", json!(1))], "track_id=1"),
+            (vec![("owner_id", json!(109)), ("country", json!("FR"))], "owner_id=109&country=FR"),
+        ] {
+            one(client, truth, &zone, zone_name, filters, query);
+        }
+    }
+}
+
+/// The sum over all owners, as `../shared/data/README.md` says it.
+fn november(client: &Client) {
+    let (mut now, mut before) = (0, 0);
+    for owner in 1..=200 {
+        let query = format!("owner_id={owner}&period=month&date=2011-11-15&compare=previous");
+        let answer = client.json(&format!("/api/v1/stats/plays/total?{query}"));
+        now += answer["count"].as_i64().expect("a count");
+        before += answer["previous"].as_i64().expect("a count");
+    }
+    assert_eq!((now, before), (83_498, 59_396));
+}
+
+fn one(
+    client: &Client,
+    truth: &Recount,
+    zone: &TimeZone,
+    zone_name: &str,
+    filters: Vec<(&'static str, Value)>,
+    query: &str,
+) {
+    let midnight = |date: jiff::civil::Date| -> Timestamp {
+        date.to_zoned(zone.clone()).expect("in range").timestamp()
+    };
+    let (from, to) = (jiff::civil::date(2011, 3, 20), jiff::civil::date(2011, 11, 3));
+    let bounded = Question {
+        filters: filters.clone(),
+        range: (Some(midnight(from)), Some(midnight(to))),
+    };
+    let all = Question {
+        filters,
+        range: (None, None),
+    };
+    let before = Question {
+        range: (Some(midnight(from.checked_sub((to - from).get_days().days()).expect("in range"))), Some(midnight(from))),
+        ..bounded.clone()
+    };
+    let base = format!("{query}&tz={zone_name}");
+    let custom = format!("{base}&from={from}&to={to}");
+    let ask = |what: &str| client.json(&format!("/api/v1/stats/plays/{what}"));
+    let answer = ask(&format!("total?{base}"));
+    assert_eq!(answer["count"], json!(truth.total(&all)), "{base}");
+    let answer = ask(&format!("total?{custom}&compare=previous"));
+    let expected = json!([truth.total(&bounded), truth.total(&before)]);
+    assert_eq!(json!([answer["count"], answer["previous"]]), expected, "{custom}");
+    for interval in ["hour", "day", "week", "month"] {
+        let answer = ask(&format!("series?{custom}&interval={interval}"));
+        let points = answer["points"].as_array().expect("points").iter();
+        let got: Vec<Value> = points.map(|p| json!([p["at"], p["count"]])).collect();
+        let series = truth.series(&bounded, interval, zone).into_iter();
+        let want: Vec<Value> = series.map(|(at, n)| json!([at.to_string(), n])).collect();
+        assert_eq!(got, want, "{custom} {interval}");
+    }
+    for (by, field) in [("track", "track_id"), ("listener", "listener_id"), ("country", "country")] {
+        let mut rows = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let answer = ask(&format!("breakdown?{custom}&by={by}&limit=1000{cursor}"));
+            let page = answer["rows"].as_array().expect("rows").iter();
+            rows.extend(page.map(|r| json!([r["key"], r["count"]])));
+            match answer["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        let sums = truth.breakdown(&bounded, field).into_iter();
+        let want: Vec<Value> = sums.map(|(key, n)| json!([key, n])).collect();
+        assert_eq!(rows, want, "{custom} {by}");
+    }
+}

@@ -1,0 +1,102 @@
+//! The invariants of ARCHITECTURE.md that a machine can check.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Who may depend on whom among the project's crates.
+const ALLOWED: [(&str, &[&str]); 8] = [
+    ("schemas", &[]),
+    ("jobs", &["schemas"]),
+    ("stores", &["schemas"]),
+    ("speed", &["schemas", "jobs", "stores"]),
+    ("batch", &["schemas", "jobs", "stores"]),
+    ("serving", &["schemas", "jobs", "stores"]),
+    ("cli", &["schemas", "jobs", "stores", "speed", "batch", "serving"]),
+    ("tests", &["schemas", "jobs", "stores", "speed", "batch", "serving"]),
+];
+/// Client libraries, and the only crate that may name each.
+const CLIENTS: [(&str, &str); 7] = [
+    ("sqlx", "stores"),
+    ("object_store", "stores"),
+    ("rdkafka", "stores"),
+    ("redis", "stores"),
+    ("scylla", "stores"),
+    ("axum", "serving"),
+    ("clap", "cli"),
+];
+const LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn by_crate() -> BTreeMap<&'static str, Vec<(PathBuf, String)>> {
+    let read = |name: &'static str| {
+        let mut files = Vec::new();
+        sources(&root().join(name), &mut files);
+        let texts = files.into_iter().map(|path| {
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            (path, text)
+        });
+        (name, texts.collect())
+    };
+    ALLOWED.iter().map(|(name, _)| read(name)).collect()
+}
+
+#[test]
+fn imports_point_one_way() {
+    for (name, allowed) in ALLOWED {
+        let manifest = root().join(name).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(&manifest).expect("a manifest");
+        let before_tests = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for (other, _) in ALLOWED {
+            let depends = before_tests.lines().any(|line| line.starts_with(&format!("{other}.workspace")));
+            assert!(!depends || allowed.contains(&other), "{name} must not depend on {other}");
+        }
+    }
+}
+
+#[test]
+fn only_one_crate_names_each_client_library() {
+    for (name, files) in by_crate() {
+        for (path, text) in files {
+            for (client, owner) in CLIENTS {
+                let named = text.contains(&format!("{client}::"));
+                let told = name == "tests" || name == "jobs" && client == "object_store";
+                assert!(!named || owner == name || told, "{} names {client}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_module_says_what_it_owns() {
+    for (path, text) in by_crate().into_values().flatten() {
+        if path.ends_with("build.rs") {
+            continue;
+        }
+        assert!(text.starts_with("//!"), "{} does not begin with //!", path.display());
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn no_module_is_called_after_nothing() {
+    for (path, _) in by_crate().into_values().flatten() {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let vague = ["utils", "util", "common", "helpers", "manager", "misc"];
+        assert!(!vague.contains(&stem.as_str()), "{}", path.display());
+    }
+}
