@@ -23,9 +23,7 @@ fn columns(rows: &[Row]) -> Vec<ArrayRef> {
     vec![
         Arc::new(rows.iter().map(|r| r.0).collect::<Int64Array>()),
         Arc::new(
-            rows.iter()
-                .map(|r| r.1 * 1000)
-                .collect::<TimestampMillisecondArray>()
+            TimestampMillisecondArray::from_iter_values(rows.iter().map(|r| r.1 * 1000))
                 .with_timezone("UTC"),
         ),
         Arc::new(rows.iter().map(|r| r.2.clone()).collect::<StringArray>()),

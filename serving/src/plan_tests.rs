@@ -1,1 +1,281 @@
+//! Plans over the built-in views, written out.
 
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use jobs::Catalog;
+use schemas::time::{Interval, Zone};
+
+use super::*;
+use crate::question::Open;
+
+fn plays() -> Metric {
+    Metric::all(&Catalog::built_in().unwrap()).remove("plays").unwrap()
+}
+
+fn at(text: &str) -> Seconds {
+    text.parse::<Timestamp>().unwrap().as_second()
+}
+
+fn range(from: &str, to: &str) -> Range {
+    let edge = |text: &str| (!text.is_empty()).then(|| at(text));
+    Range {
+        from: edge(from),
+        to: edge(to),
+    }
+}
+
+fn question(filters: &[(&str, KeyValue)], by: Option<&str>, time: Time) -> Question {
+    Question {
+        filters: filters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect(),
+        by: by.map(str::to_owned),
+        time,
+    }
+}
+
+fn over(range: Range) -> Time {
+    Time::Segments(Segments::new(vec![range]))
+}
+
+fn edge(at: Option<Seconds>) -> String {
+    at.map_or("..".to_owned(), |at| {
+        Timestamp::from_second(at).unwrap().strftime("%m-%dT%H:%M").to_string()
+    })
+}
+
+fn write_lane(text: &mut String, what: &str, lane: &Lane) {
+    write!(text, "{what} {} {:?}", lane.job.name(), lane.group).unwrap();
+    if let Some(calendar) = lane.calendar {
+        write!(text, " by helper {calendar}").unwrap();
+    }
+    for span in &lane.spans {
+        write!(text, " [{} {}]", edge(span.from), edge(span.to)).unwrap();
+    }
+    text.push('\n');
+}
+
+/// The layout of a question, written out, if the index names these groups.
+fn written(question: &Question, groups: &[i64]) -> String {
+    let mut plan = Plan::of(&plays(), question, &BTreeSet::new()).unwrap();
+    let groups = groups.iter().map(|n| vec![KeyValue::Int(*n)]).collect();
+    let layout = plan.layout(question, &groups).unwrap();
+    let mut text = String::new();
+    for (index, lane) in layout.helpers.iter().enumerate() {
+        let what = match (layout.index == Some(index), layout.probes.contains(&index)) {
+            (true, _) => "index",
+            (_, true) => "probe",
+            _ => "calendar",
+        };
+        write_lane(&mut text, what, lane);
+    }
+    for lane in &layout.lanes {
+        write_lane(&mut text, "read", lane);
+    }
+    text
+}
+
+#[track_caller]
+fn check(question: &Question, groups: &[i64], expected: &[&str]) {
+    let written = written(question, groups);
+    assert_eq!(written.lines().collect::<Vec<_>>(), expected, "\n{written}");
+}
+
+const OWNER: (&str, KeyValue) = ("owner_id", KeyValue::Int(7));
+const TRACK: (&str, KeyValue) = ("track_id", KeyValue::Int(5));
+
+fn country() -> (&'static str, KeyValue) {
+    ("country", KeyValue::Text("DE".to_owned()))
+}
+
+#[test]
+fn all_time_of_an_owner_is_one_bucket() {
+    check(
+        &question(&[OWNER], None, over(Range::ALL)),
+        &[],
+        &["read plays_owner_all [Int(7)] [.. ..]"],
+    );
+}
+
+#[test]
+fn a_range_of_an_owner_takes_the_coarsest_buckets() {
+    let range = range("2026-01-30T22:45:00Z", "2026-04-02T01:30:00Z");
+    check(
+        &question(&[OWNER], Some("kind"), over(range)),
+        &[],
+        &[
+            "read plays_detail [Int(7)] [01-30T22:45 01-30T23:00] [04-02T01:00 04-02T01:30]",
+            "read plays_owner_hour [Int(7)] [01-30T23:00 01-31T00:00] [04-02T00:00 04-02T01:00]",
+            "read plays_owner_day [Int(7)] [01-31T00:00 02-01T00:00] [04-01T00:00 04-02T00:00]",
+            "read plays_owner_month [Int(7)] [02-01T00:00 04-01T00:00]",
+        ],
+    );
+}
+
+#[test]
+fn a_filter_that_only_the_detail_has_is_answered_from_it() {
+    check(
+        &question(&[OWNER, country()], None, over(range("2026-01-30T00:00:00Z", "2026-02-02T00:00:00Z"))),
+        &[],
+        &["read plays_detail [Int(7)] [01-30T00:00 02-02T00:00]"],
+    );
+}
+
+#[test]
+fn long_ranges_of_the_detail_look_into_the_calendar() {
+    let long = range("2026-01-01T00:15:00Z", "2026-12-31T00:00:00Z");
+    check(
+        &question(&[OWNER, country()], None, over(long)),
+        &[],
+        &[
+            "calendar plays_owner_day [Int(7)] [01-01T00:00 12-31T00:00]",
+            "read plays_detail [Int(7)] by helper 0 [01-01T00:15 12-31T00:00]",
+        ],
+    );
+    check(
+        &question(&[OWNER], Some("track_id"), over(Range::ALL)),
+        &[],
+        &[
+            "calendar plays_owner_day [Int(7)] [.. ..]",
+            "read plays_detail [Int(7)] by helper 0 [.. ..]",
+        ],
+    );
+}
+
+#[test]
+fn a_track_is_answered_by_its_own_views_where_they_are_fine_enough() {
+    check(
+        &question(&[TRACK], Some("owner_id"), over(range("2026-01-31T23:00:00Z", "2026-02-01T01:00:00Z"))),
+        &[3],
+        &["read plays_track_hour [Int(5)] [01-31T23:00 02-01T01:00]"],
+    );
+    // Quarters are in the detail only, by owner.
+    check(
+        &question(&[TRACK], None, over(range("2026-01-31T22:45:00Z", "2026-02-01T01:00:00Z"))),
+        &[3, 4],
+        &[
+            "index plays_track_all [Int(5)] [.. ..]",
+            "read plays_track_hour [Int(5)] [01-31T23:00 02-01T01:00]",
+            "read plays_detail [Int(3)] [01-31T22:45 01-31T23:00]",
+            "read plays_detail [Int(4)] [01-31T22:45 01-31T23:00]",
+        ],
+    );
+}
+
+#[test]
+fn a_track_with_a_filter_of_the_detail_is_fanned_out_over_its_owners() {
+    let question = question(&[TRACK, country()], None, over(Range::ALL));
+    check(&question, &[], &["index plays_track_all [Int(5)] [.. ..]"]);
+    check(
+        &question,
+        &[3],
+        &[
+            "index plays_track_all [Int(5)] [.. ..]",
+            "calendar plays_owner_day [Int(3)] [.. ..]",
+            "read plays_detail [Int(3)] by helper 1 [.. ..]",
+        ],
+    );
+}
+
+#[test]
+fn owner_and_track_together_use_the_views_of_the_track() {
+    check(
+        &question(&[OWNER, TRACK], None, over(range("2026-01-31T22:45:00Z", "2026-02-02T00:00:00Z"))),
+        &[],
+        &[
+            "read plays_detail [Int(7)] [01-31T22:45 01-31T23:00]",
+            "read plays_track_hour [Int(5)] [01-31T23:00 02-01T00:00]",
+            "read plays_track_day [Int(5)] [02-01T00:00 02-02T00:00]",
+        ],
+    );
+}
+
+#[test]
+fn neighbouring_points_are_read_as_one_span() {
+    let zone = Zone::parse("Europe/Berlin").unwrap();
+    let (from, to) = (at("2026-03-27T23:00:00Z"), at("2026-03-30T22:00:00Z"));
+    let points = schemas::time::points(&zone, Interval::Day, from, to).unwrap();
+    check(
+        &question(&[OWNER], None, Time::Segments(Segments::of(&points))),
+        &[],
+        &["read plays_owner_hour [Int(7)] [03-27T23:00 03-30T22:00]"],
+    );
+}
+
+#[test]
+fn an_open_series_is_probed_and_then_closed() {
+    let open = Open {
+        zone: Zone::parse("Asia/Kolkata").unwrap(),
+        interval: Interval::Day,
+        range: Range::ALL,
+    };
+    let owner = question(&[OWNER], None, Time::Open(open.clone()));
+    check(
+        &owner,
+        &[],
+        &[
+            "probe plays_owner_day [Int(7)] [.. ..]",
+            "calendar plays_owner_month [Int(7)] [.. ..]",
+            "read plays_detail [Int(7)] by helper 0 [.. ..]",
+            "read plays_owner_hour [Int(7)] by helper 1 [.. ..]",
+            "read plays_owner_day [Int(7)] [.. ..]",
+            "read plays_owner_month [Int(7)] [.. ..]",
+        ],
+    );
+    let mut plan = Plan::of(&plays(), &owner, &BTreeSet::new()).unwrap();
+    let mut layout = plan.layout(&owner, &BTreeSet::new()).unwrap();
+    let day = (at("2026-07-01T00:00:00Z"), at("2026-07-01T23:59:59Z"));
+    let segments = open.close(Some(day)).unwrap();
+    assert_eq!(plan.close(&mut layout, &segments), Ok(true));
+    let spans: Vec<usize> = layout.lanes.iter().map(|lane| lane.spans.len()).collect();
+    // Days begin at half past: a half hour, hours, a half hour.
+    assert_eq!(spans, [4, 2, 0, 0]);
+
+    let track = question(&[TRACK], None, Time::Open(open));
+    let mut plan = Plan::of(&plays(), &track, &BTreeSet::new()).unwrap();
+    let mut layout = plan.layout(&track, &BTreeSet::new()).unwrap();
+    assert_eq!(layout.index, None);
+    assert_eq!(plan.close(&mut layout, &segments), Ok(false));
+    assert!(plan.layout(&track, &BTreeSet::new()).unwrap().index.is_some());
+}
+
+#[test]
+fn a_view_can_be_left_out() {
+    let question = question(&[OWNER], None, over(Range::ALL));
+    let all = plays().views.iter().find(|job| job.name() == "plays_owner_all").unwrap().view().to_owned();
+    let mut plan = Plan::of(&plays(), &question, &BTreeSet::from([all])).unwrap();
+    let layout = plan.layout(&question, &BTreeSet::new()).unwrap();
+    assert_eq!(layout.lanes.len(), 1);
+    assert_eq!(layout.lanes[0].job.name(), "plays_owner_month");
+}
+
+#[test]
+fn a_question_without_owner_and_track_has_no_plan() {
+    let error = |filters: &[(&str, KeyValue)]| {
+        Plan::of(&plays(), &question(filters, None, over(Range::ALL)), &BTreeSet::new())
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(error(&[]), "at least owner_id or track_id is needed: add it");
+    assert_eq!(error(&[country()]), "at least owner_id or track_id is needed: add it");
+}
+
+#[test]
+fn table_partitions_come_from_span_or_calendar() {
+    let span = |from, to| Span {
+        width: Width::Quarter,
+        from,
+        to,
+    };
+    let day = 86_400;
+    let starts = |span: &Span, known: Option<&BTreeSet<Seconds>>| part_starts(Width::Day, span, known);
+    assert_eq!(starts(&span(Some(-900), Some(day + 900)), None), [-day, 0, day]);
+    assert_eq!(starts(&span(Some(0), Some(day)), None), [0]);
+    let known = BTreeSet::from([-day, 0, 5 * day]);
+    assert_eq!(starts(&span(Some(900), Some(5 * day)), Some(&known)), [0]);
+    assert_eq!(starts(&span(None, None), Some(&known)), [-day, 0, 5 * day]);
+    assert_eq!(starts(&span(None, Some(0)), Some(&known)), [-day]);
+    assert_eq!(part_starts(Width::All, &span(None, None), None), [0]);
+}

@@ -69,6 +69,15 @@ impl Keys {
         pair.get_mut(segment)
     }
 
+    #[cfg(test)]
+    pub(crate) fn put(&mut self, key: &KeyValue, pair: Pair) {
+        match key {
+            KeyValue::Int(n) | KeyValue::Time(n) => drop(self.ints.insert(*n, pair)),
+            KeyValue::Text(text) => drop(self.texts.insert(text.clone(), pair)),
+            KeyValue::Null => self.null = Some(pair),
+        }
+    }
+
     /// The keys with their sums, in no order.
     pub(crate) fn into_rows(self) -> impl Iterator<Item = (KeyValue, Pair)> {
         let ints = self.ints.into_iter().map(|(n, pair)| (KeyValue::Int(n), pair));

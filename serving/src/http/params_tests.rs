@@ -1,1 +1,104 @@
+use jobs::Catalog;
 
+use super::*;
+use crate::http::problem::Kind;
+
+fn read(query: &str, known: &[&str]) -> Result<Params, Problem> {
+    let uri = Uri::try_from(format!("/x?{query}")).unwrap();
+    Params::read(&uri, known)
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, Problem>, words: &[&str]) {
+    let problem = result.unwrap_err();
+    assert_eq!(problem.kind(), Kind::BadParameter);
+    for word in words {
+        assert!(problem.detail().contains(word), "{}", problem.detail());
+    }
+}
+
+#[test]
+fn parameters_are_decoded() {
+    let params = read("a=x%20y+z&b=%C3%BC&c=&d=%EF%BF%BD", &["a", "b", "c", "d", "e"]).unwrap();
+    assert_eq!(params.get("a"), Some("x y z"));
+    assert_eq!(params.get("b"), Some("ü"));
+    assert_eq!(params.get("c"), Some(""));
+    assert_eq!(params.get("d"), Some("\u{fffd}"));
+    assert_eq!(params.get("e"), None);
+}
+
+#[test]
+fn what_is_unknown_twice_or_no_text_is_named() {
+    refused(read("a=1&colour=red", &["a", "b"]), &["colour", "a, b"]);
+    refused(read("a=1", &[]), &["\"a\"", "none"]);
+    refused(read("a=1&a=1", &["a"]), &["a is given twice"]);
+    refused(read("a=%FF", &["a"]), &["a is not UTF-8"]);
+}
+
+#[test]
+fn integers_are_digits() {
+    for (text, expected) in [
+        ("0", Some(0)),
+        ("-7", Some(-7)),
+        ("007", Some(7)),
+        ("9223372036854775807", Some(i64::MAX)),
+        ("-9223372036854775808", Some(i64::MIN)),
+        ("9223372036854775808", None),
+        ("+7", None),
+        (" 7", None),
+        ("7.0", None),
+        ("1e3", None),
+        ("-", None),
+        ("", None),
+        ("٣", None),
+    ] {
+        assert_eq!(integer(text), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn filters_take_what_their_columns_hold() {
+    let metric = Metric::all(&Catalog::built_in().unwrap()).remove("plays").unwrap();
+    let known: Vec<&str> = metric.columns().keys().map(String::as_str).collect();
+    let filters = |query: &str| read(query, &known)?.filters(&metric);
+    let found = filters("owner_id=-3&country=DE&referrer=&kind=download").unwrap();
+    let text = |text: &str| KeyValue::Text(text.to_owned());
+    assert_eq!(
+        found.into_iter().collect::<Vec<_>>(),
+        [
+            ("country".to_owned(), text("DE")),
+            ("kind".to_owned(), text("download")),
+            ("owner_id".to_owned(), KeyValue::Int(-3)),
+            ("referrer".to_owned(), text("")),
+        ]
+    );
+    refused(filters("owner_id=abc"), &["owner_id=\"abc\"", "64-bit integer"]);
+    refused(filters("listener_id="), &["listener_id"]);
+    refused(filters("country=de"), &["country=\"de\"", "ISO 3166"]);
+    refused(filters("country="), &["country"]);
+    refused(filters("kind=stream"), &["kind=\"stream\"", "play or download"]);
+}
+
+#[test]
+fn limits_and_formats() {
+    let limit = |query: &str| read(query, &["limit"]).unwrap().limit();
+    assert_eq!(limit("").unwrap(), 50);
+    assert_eq!(limit("limit=1000").unwrap(), 1_000);
+    for bad in ["limit=0", "limit=1001", "limit=-1", "limit=x", "limit="] {
+        refused(limit(bad), &["limit", "1 to 1000"]);
+    }
+    let format = |query: &str| read(query, &["format"]).unwrap().format();
+    assert_eq!(format("").unwrap(), Format::Json);
+    assert_eq!(format("format=csv").unwrap(), Format::Csv);
+    refused(format("format=xml"), &["xml", "json or csv"]);
+}
+
+#[test]
+fn the_question_is_the_same_on_every_page() {
+    let known = ["a", "b", "limit", "cursor", "format"];
+    let question = |query: &str| read(query, &known).unwrap().question();
+    let one = question("b=2&a=1&limit=5&cursor=x");
+    assert_eq!(one, question("a=1&b=2&format=csv"));
+    assert_ne!(one, question("a=1&b=3"));
+    assert_ne!(question("a=1%26b%3D2"), question("a=1&b=2"));
+}

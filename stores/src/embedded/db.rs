@@ -225,10 +225,12 @@ impl Opened {
 
     /// The error for content that is not what it should be.
     pub(super) fn damaged(&self, doing: &str, what: impl std::fmt::Display) -> Error {
-        Error::broken(
-            format!("{doing} ({})", self.path.display()),
-            format!("{what}; {}", self.kind.remedy),
-        )
+        self.broken(doing, &format!("{what}; {}", self.kind.remedy))
+    }
+
+    /// An error that a person must look at.
+    pub(super) fn broken(&self, doing: &str, why: &str) -> Error {
+        Error::broken(format!("{doing} ({})", self.path.display()), why)
     }
 
     /// Replaces a connection that is stuck in a transaction: when the disk is full SQLite may end

@@ -1,15 +1,19 @@
 //! Reading slots together with their live parts, in one transaction.
 
-use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use arrow::array::{BinaryBuilder, Int64Array, Int64Builder, UInt32Builder, UInt64Builder};
 use futures::TryStreamExt;
-use schemas::seam::Slot;
+use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::db::Opened;
-use super::statement::unsigned;
-use crate::live::{LiveAnswer, LiveParts, LiveQuery};
+use super::statement::stored;
 use crate::Result;
+use crate::live::{Deltas, LiveAnswer, LiveParts, LiveQuery, SlotId};
 
 pub(super) async fn read(
     db: &Opened,
@@ -27,12 +31,182 @@ pub(super) async fn read(
         let mut found = Found::default();
         for range in &query.ranges {
             let asked = match query.partition {
-                Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
-                None => (0, partitions),
+                Some(partition) => partition..partitions.min(partition.saturating_add(1)),
+                None => 0..partitions,
             };
-            read_range(&mut tx, db, source, query, asked, range, &mut found).await?;
+            found.read(&mut tx, db, (source, asked), query, range).await?;
         }
         parts.push(found.finish());
     }
     Ok(LiveAnswer { slots, parts })
+}
+
+async fn read_slots(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    source: Source,
+    partitions: u32,
+) -> Result<Vec<Option<Slot>>> {
+    let doing = "reading slots";
+    let found: Vec<(u32, String)> =
+        sqlx::query_as("SELECT partition, state FROM slots WHERE source = ? AND partition < ?")
+            .bind(source.name())
+            .bind(partitions)
+            .fetch_all(connection)
+            .await
+            .map_err(db.fault(doing))?;
+    let mut slots = vec![None; partitions as usize];
+    for (partition, state) in found {
+        let slot = serde_json::from_str(&state).map_err(|error| db.damaged(doing, error))?;
+        if let Some(place) = slots.get_mut(partition as usize) {
+            *place = Some(slot);
+        }
+    }
+    Ok(slots)
+}
+
+/// The parts that answer one query, as they are found.
+#[derive(Debug, Default)]
+struct Found {
+    partitions: UInt32Builder,
+    epochs: UInt64Builder,
+    rows: BinaryBuilder,
+    counts: Int64Builder,
+}
+
+impl Found {
+    async fn read(
+        &mut self,
+        connection: &mut SqliteConnection,
+        db: &Opened,
+        (source, partitions): (Source, Range<u32>),
+        query: &LiveQuery,
+        (begin, end): &(Vec<u8>, Option<Vec<u8>>),
+    ) -> Result<()> {
+        // The order of the joins is fixed: slots, their few places, and a range of each.
+        let statement = match end {
+            Some(_) => sqlx::query(
+                "SELECT s.partition, p.epoch, t.row, t.count
+                 FROM slots s
+                 CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
+                     AND p.generation = s.generation AND p.epoch >= s.oldest
+                 CROSS JOIN parts t ON t.place = p.id AND t.grp = ?5
+                     AND t.row >= ?6 AND t.row < ?7
+                 WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
+            ),
+            None => sqlx::query(
+                "SELECT s.partition, p.epoch, t.row, t.count
+                 FROM slots s
+                 CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
+                     AND p.generation = s.generation AND p.epoch >= s.oldest
+                 CROSS JOIN parts t ON t.place = p.id AND t.grp = ?5 AND t.row >= ?6
+                 WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
+            ),
+        };
+        let mut parts = statement
+            .bind(source.name())
+            .bind(partitions.start)
+            .bind(partitions.end)
+            .bind(&query.view)
+            .bind(&query.group)
+            .bind(begin)
+            .bind(end)
+            .fetch(connection);
+        let fault = db.fault("reading live parts");
+        while let Some(part) = parts.try_next().await.map_err(fault)? {
+            self.add(&part).map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, part: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
+        self.partitions.append_value(part.try_get(0)?);
+        self.epochs.append_value(part.try_get::<i64, _>(1)?.cast_unsigned());
+        self.rows.append_value(part.try_get::<&[u8], _>(2)?);
+        self.counts.append_value(part.try_get(3)?);
+        Ok(())
+    }
+
+    fn finish(mut self) -> LiveParts {
+        LiveParts {
+            partitions: self.partitions.finish(),
+            epochs: self.epochs.finish(),
+            rows: self.rows.finish(),
+            counts: self.counts.finish(),
+        }
+    }
+}
+
+pub(super) async fn scan(
+    db: &Opened,
+    slot: SlotId,
+    view: &str,
+    epochs: (Epoch, Epoch),
+    after: Option<(Vec<u8>, Vec<u8>)>,
+    limit: usize,
+) -> Result<Deltas> {
+    let fault = db.fault("scanning live parts");
+    let mut connection = db.reader().await?;
+    let mut tx = connection.begin().await.map_err(fault)?;
+    let places: Vec<i64> = sqlx::query_scalar(
+        "SELECT p.id FROM slots s JOIN places p ON p.slot = s.id
+         WHERE s.source = ? AND s.partition = ? AND p.view = ? AND p.generation = s.generation
+           AND p.epoch >= s.oldest AND p.epoch BETWEEN ? AND ?",
+    )
+    .bind(slot.source.name())
+    .bind(slot.partition)
+    .bind(view)
+    .bind(stored(epochs.0)?)
+    .bind(i64::try_from(epochs.1).unwrap_or(i64::MAX))
+    .fetch_all(&mut *tx)
+    .await
+    .map_err(fault)?;
+    // The first rows of all places together are among the first rows of each.
+    let mut sums: BTreeMap<(Vec<u8>, Vec<u8>), i64> = BTreeMap::new();
+    let (after_group, after_row) = after.unzip();
+    for place in places {
+        let statement = match after_group {
+            Some(_) => sqlx::query(
+                "SELECT grp, row, count FROM parts
+                 WHERE place = ?1 AND (grp, row) > (?3, ?4) ORDER BY grp, row LIMIT ?2",
+            ),
+            None => sqlx::query(
+                "SELECT grp, row, count FROM parts WHERE place = ?1 ORDER BY grp, row LIMIT ?2",
+            ),
+        };
+        let mut rows = statement
+            .bind(place)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(&after_group)
+            .bind(&after_row)
+            .fetch(&mut *tx);
+        while let Some(row) = rows.try_next().await.map_err(fault)? {
+            let key = (
+                row.try_get(0).map_err(fault)?,
+                row.try_get(1).map_err(fault)?,
+            );
+            let count: i64 = row.try_get(2).map_err(fault)?;
+            let sum = sums.entry(key).or_default();
+            *sum = sum.checked_add(count).ok_or_else(|| {
+                db.broken(
+                    "scanning live parts",
+                    "the sum over epochs is larger than 64 bits can hold; look for wrong amounts \
+                     among the events",
+                )
+            })?;
+        }
+    }
+    let (mut groups, mut rows) = (BinaryBuilder::new(), BinaryBuilder::new());
+    let mut counts = Vec::with_capacity(sums.len().min(limit));
+    for ((group, row), count) in sums.into_iter().take(limit) {
+        groups.append_value(group);
+        rows.append_value(row);
+        counts.push(count);
+    }
+    Ok(Deltas {
+        view: view.to_owned(),
+        groups: groups.finish(),
+        rows: rows.finish(),
+        counts: Int64Array::from(counts),
+    })
 }

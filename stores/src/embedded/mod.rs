@@ -16,10 +16,13 @@ mod db;
 mod fault;
 mod lease;
 mod live;
+mod live_read;
+mod live_write;
 mod log;
 mod payload;
 mod runs;
 mod statement;
+mod view_rows;
 mod views;
 
 use std::path::Path;

@@ -1,0 +1,150 @@
+//! Batch rows in the tables of `views.db`.
+
+use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
+use futures::TryStreamExt;
+use schemas::seam::{Run, RunState};
+use schemas::source::Source;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Arguments, AssertSqlSafe, Row, SqliteConnection};
+
+use super::db::Opened;
+use super::runs;
+use super::statement::{BoundRows, RowsStatement, bind, heavy};
+use crate::views::{FoundRows, NewRows, PartQuery};
+use crate::{Error, Result};
+
+/// The table of a view, ready to stand in a statement, if it was made.
+pub(super) async fn find_table(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    view: &str,
+) -> Result<Option<String>> {
+    let id: Option<i64> = sqlx::query_scalar("SELECT id FROM views WHERE name = ?")
+        .bind(view)
+        .fetch_optional(connection)
+        .await
+        .map_err(db.fault("looking for the table of a view"))?;
+    Ok(id.map(|id| table_name(id, view)))
+}
+
+/// The number makes the name the view's own; the rest is for people, and holds nothing that has a
+/// meaning in SQL.
+pub(super) fn table_name(id: i64, view: &str) -> String {
+    let plain = |letter: char| match letter {
+        'a'..='z' | 'A'..='Z' | '0'..='9' => letter,
+        _ => '_',
+    };
+    let view: String = view.chars().map(plain).collect();
+    format!("rows_{id}_{view}")
+}
+
+/// The statement that writes rows to a table, with epoch and stamp shared by all of them.
+pub(super) fn upsert(table: &str) -> RowsStatement {
+    RowsStatement::new(
+        &format!("INSERT INTO {table} (part, row, count, epoch, stamp_us)"),
+        "v.column1, v.column2, v.column3, p.epoch, p.stamp_us",
+        "SELECT ? AS epoch, ? AS stamp_us",
+        "ON CONFLICT DO UPDATE
+         SET count = excluded.count, epoch = excluded.epoch, stamp_us = excluded.stamp_us
+         WHERE excluded.stamp_us > stamp_us",
+    )
+}
+
+/// Binds `length` of the rows, from index `from` on.
+pub(super) async fn bind_rows(
+    view: &str,
+    rows: &NewRows,
+    from: usize,
+    length: usize,
+) -> Result<Vec<BoundRows>> {
+    let (parts, keys, counts) = (rows.parts.len(), rows.rows.len(), rows.counts.len());
+    if parts != counts || keys != counts {
+        return Err(Error::Refused(format!(
+            "rows of {view}: {parts} partitions, {keys} rows and {counts} counts; give as many of \
+             each"
+        )));
+    }
+    // Arrays are shared, so this copies no rows.
+    let rows = rows.clone();
+    heavy(length, move || {
+        bind(from..from + length, length, |arguments, index| {
+            let count = rows.counts.is_valid(index).then(|| rows.counts.value(index));
+            arguments.add(rows.parts.value(index))?;
+            arguments.add(rows.rows.value(index))?;
+            arguments.add(count)
+        })
+    })
+    .await
+}
+
+/// Whether rows of the run may still be written with this stamp.
+pub(super) fn expect_publishing(source: Source, run: &Run, stamp_us: i64) -> Result<()> {
+    if !matches!(run.state, RunState::Sealed | RunState::Complete) {
+        let why = format!("it is {}, and only a sealed run has rows", run.state.name());
+        return Err(runs::refused(source, run.epoch, &why));
+    }
+    if run.stamp_us != stamp_us {
+        let why = format!(
+            "its stamp {stamp_us} was replaced by {}: somebody else publishes it now",
+            run.stamp_us
+        );
+        return Err(runs::refused(source, run.epoch, &why));
+    }
+    Ok(())
+}
+
+/// Rows as they are found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    queries: UInt32Builder,
+    rows: BinaryBuilder,
+    counts: Int64Builder,
+    epochs: UInt64Builder,
+}
+
+impl Found {
+    pub(super) async fn read(
+        &mut self,
+        connection: &mut SqliteConnection,
+        db: &Opened,
+        table: &str,
+        index: u32,
+        query: &PartQuery,
+    ) -> Result<()> {
+        let fault = db.fault("reading batch rows");
+        let (begin, end) = &query.range;
+        let until = if end.is_some() { "AND row < ?" } else { "" };
+        let statement = format!(
+            "SELECT row, count, epoch FROM {table} WHERE part = ? AND row >= ? {until} ORDER BY row"
+        );
+        let mut statement = sqlx::query(AssertSqlSafe(statement))
+            .bind(&query.part)
+            .bind(begin);
+        if let Some(end) = end {
+            statement = statement.bind(end);
+        }
+        let mut rows = statement.fetch(connection);
+        while let Some(row) = rows.try_next().await.map_err(fault)? {
+            self.add(index, &row).map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, index: u32, row: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
+        self.queries.append_value(index);
+        self.rows.append_value(row.try_get::<&[u8], _>(0)?);
+        self.counts.append_option(row.try_get(1)?);
+        self.epochs
+            .append_value(row.try_get::<i64, _>(2)?.cast_unsigned());
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> FoundRows {
+        FoundRows {
+            queries: self.queries.finish(),
+            rows: self.rows.finish(),
+            counts: self.counts.finish(),
+            epochs: self.epochs.finish(),
+        }
+    }
+}

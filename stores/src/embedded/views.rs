@@ -1,0 +1,385 @@
+//! Batch rows and run records in `views.db`; each view has a table of its own.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+use schemas::seam::{Cut, Epoch, Run, RunState};
+use schemas::source::Source;
+use sqlx::{AssertSqlSafe, Connection};
+
+use super::db::{BEGIN_WRITE, Db, Kind};
+use super::runs;
+use super::statement::stored;
+use super::view_rows::{Found, bind_rows, expect_publishing, find_table, table_name, upsert};
+use crate::views::{
+    FoundRows, NewRows, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead, ViewsWrite,
+};
+use crate::{Error, Result};
+
+/// A transaction writes no more rows than this, so that others can write in between.
+const PUBLISH_ROWS: usize = 16 << 10;
+
+static VIEWS: Kind = Kind {
+    name: "views.db",
+    version: 1,
+    tables: "
+        CREATE TABLE runs (
+            id INTEGER PRIMARY KEY,
+            source TEXT NOT NULL,
+            epoch INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            cuts TEXT NOT NULL,
+            stamp_us INTEGER NOT NULL,
+            token TEXT NOT NULL,
+            started_at_ms INTEGER NOT NULL,
+            ended_at_ms INTEGER,
+            report TEXT NOT NULL,
+            UNIQUE (source, epoch)
+        ) STRICT;
+        CREATE INDEX runs_by_state ON runs (source, state, epoch);
+        CREATE TABLE stamps (
+            source TEXT NOT NULL PRIMARY KEY,
+            last_us INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE newest (
+            source TEXT NOT NULL,
+            view TEXT NOT NULL,
+            epoch INTEGER NOT NULL,
+            PRIMARY KEY (source, view)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE views (
+            id INTEGER PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE,
+            source TEXT NOT NULL,
+            shape TEXT NOT NULL
+        ) STRICT;",
+    durable: true,
+    replaceable: false,
+    readers: 4,
+    rows_ahead: 512,
+    remedy: "stop every process of this folder and restore views.db from a copy",
+};
+
+/// The batch rows and run records of a data folder.
+#[derive(Debug)]
+pub struct SqliteViews {
+    db: Db,
+}
+
+impl SqliteViews {
+    pub(super) async fn open(folder: &Path) -> Result<Self> {
+        Ok(Self {
+            db: Db::open(folder, &VIEWS).await?,
+        })
+    }
+}
+
+#[async_trait]
+impl ViewsRead for SqliteViews {
+    async fn runs(&self, source: Source) -> Result<RunsSeen> {
+        let db = self.db.current().await?;
+        let fault = db.fault("reading the newest epochs");
+        let mut connection = db.reader().await?;
+        let mut tx = connection.begin().await.map_err(fault)?;
+        let newest: Vec<(String, i64)> =
+            sqlx::query_as("SELECT view, epoch FROM newest WHERE source = ?")
+                .bind(source.name())
+                .fetch_all(&mut *tx)
+                .await
+                .map_err(fault)?;
+        let of_views = newest.iter().map(|(_, epoch)| epoch.cast_unsigned());
+        let runs = runs::recent(&mut tx, &db, source, of_views).await?;
+        let newest = newest
+            .into_iter()
+            .map(|(view, epoch)| (view, epoch.cast_unsigned()))
+            .collect();
+        Ok(RunsSeen { runs, newest })
+    }
+
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<FoundRows> {
+        let db = self.db.current().await?;
+        let fault = db.fault("reading batch rows");
+        let mut connection = db.reader().await?;
+        let mut tx = connection.begin().await.map_err(fault)?;
+        let mut found = Found::default();
+        // Where a view has no table it has no rows.
+        if let Some(table) = find_table(&mut tx, &db, view).await? {
+            for (index, query) in (0..).zip(queries) {
+                found.read(&mut tx, &db, &table, index, query).await?;
+            }
+        }
+        Ok(found.finish())
+    }
+
+    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        runs::stories(&mut connection, &db, source, (0, Epoch::MAX), limit).await
+    }
+
+    async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let stories = runs::stories(&mut connection, &db, source, (epoch, epoch), 1).await?;
+        Ok(stories.into_iter().next())
+    }
+}
+
+#[async_trait]
+impl ViewsWrite for SqliteViews {
+    async fn ensure_view(&self, source: Source, shape: &TallyShape) -> Result<()> {
+        let doing = "making the table of a view";
+        let db = self.db.current().await?;
+        let fault = db.fault(doing);
+        let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let made: Option<i64> = sqlx::query_scalar(
+            "INSERT INTO views (name, source, shape) VALUES (?, ?, ?)
+             ON CONFLICT DO NOTHING RETURNING id",
+        )
+        .bind(&shape.view)
+        .bind(source.name())
+        .bind(&json)
+        .fetch_optional(&mut *tx)
+        .await
+        .map_err(fault)?;
+        let Some(id) = made else {
+            let stored: String = sqlx::query_scalar("SELECT shape FROM views WHERE name = ?")
+                .bind(&shape.view)
+                .fetch_one(&mut *tx)
+                .await
+                .map_err(fault)?;
+            if serde_json::from_str::<TallyShape>(&stored).ok().as_ref() == Some(shape) {
+                return Ok(());
+            }
+            return Err(Error::Refused(format!(
+                "{}: its stored rows have other keys ({stored}); give a changed definition a new \
+                 version",
+                shape.view
+            )));
+        };
+        let table = format!(
+            "CREATE TABLE {} (
+                part BLOB NOT NULL,
+                row BLOB NOT NULL,
+                count INTEGER,
+                epoch INTEGER NOT NULL,
+                stamp_us INTEGER NOT NULL,
+                PRIMARY KEY (part, row)
+            ) STRICT, WITHOUT ROWID",
+            table_name(id, &shape.view)
+        );
+        sqlx::raw_sql(AssertSqlSafe(table))
+            .execute(&mut *tx)
+            .await
+            .map_err(fault)?;
+        tx.commit().await.map_err(fault)
+    }
+
+    async fn propose(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        cuts: &[Cut],
+        token: &str,
+        now_ms: i64,
+    ) -> Result<Run> {
+        let db = self.db.current().await?;
+        let fault = db.fault("proposing a run");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let last = runs::last(&mut tx, &db, source).await?;
+        let mut run = runs::proposal(source, last.as_ref(), epoch, cuts, token)?;
+        run.stamp_us = runs::next_stamp(&mut tx, &db, source, now_ms).await?;
+        runs::put(&mut tx, &db, source, &run, now_ms).await?;
+        tx.commit().await.map_err(fault)?;
+        Ok(run)
+    }
+
+    async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run> {
+        let db = self.db.current().await?;
+        let fault = db.fault("sealing a run");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
+        if run.token != token {
+            let why = "another proposal has taken the place of this one";
+            return Err(runs::refused(source, epoch, why));
+        }
+        match run.state {
+            RunState::Sealed => return Ok(run),
+            RunState::Proposed => run.state = RunState::Sealed,
+            state => {
+                let why = format!("it is {} already", state.name());
+                return Err(runs::refused(source, epoch, &why));
+            }
+        }
+        // Its story does not end here, so no moment is recorded.
+        runs::put(&mut tx, &db, source, &run, 0).await?;
+        tx.commit().await.map_err(fault)?;
+        Ok(run)
+    }
+
+    async fn restamp(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<i64> {
+        let db = self.db.current().await?;
+        let fault = db.fault("taking a new stamp for a run");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        runs::expect_last(&mut tx, &db, source, epoch).await?;
+        let stamp_us = runs::next_stamp(&mut tx, &db, source, now_ms).await?;
+        sqlx::query("UPDATE runs SET stamp_us = ? WHERE source = ? AND epoch = ?")
+            .bind(stamp_us)
+            .bind(source.name())
+            .bind(stored(epoch)?)
+            .execute(&mut *tx)
+            .await
+            .map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(stamp_us)
+    }
+
+    async fn publish(
+        &self,
+        source: Source,
+        view: &str,
+        epoch: Epoch,
+        stamp_us: i64,
+        rows: &NewRows,
+    ) -> Result<()> {
+        let shared = [stored(epoch)?, stamp_us];
+        let mut from = 0;
+        // Once even without rows: a caller whose time is over must hear it.
+        loop {
+            let length = PUBLISH_ROWS.min(rows.counts.len() - from);
+            let bound = bind_rows(view, rows, from, length).await?;
+            let db = self.db.current().await?;
+            let fault = db.fault("publishing rows");
+            let mut connection = db.writer().await?;
+            let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+            let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
+            expect_publishing(source, &run, stamp_us)?;
+            let table = find_table(&mut tx, &db, view).await?.ok_or_else(|| {
+                Error::Refused(format!("{view}: it has no table; make the view first"))
+            })?;
+            let upsert = upsert(&table);
+            for rows in bound {
+                upsert.run(&mut tx, rows, &shared).await.map_err(fault)?;
+            }
+            tx.commit().await.map_err(fault)?;
+            from += length;
+            if from >= rows.counts.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn complete(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        views: &[String],
+        run_ends: bool,
+        now_ms: i64,
+    ) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("completing a run");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
+        if !matches!(run.state, RunState::Sealed | RunState::Complete) {
+            let why = format!("it is {}, not sealed", run.state.name());
+            return Err(runs::refused(source, epoch, &why));
+        }
+        for view in views {
+            sqlx::query(
+                "INSERT INTO newest (source, view, epoch) VALUES (?, ?, ?)
+                 ON CONFLICT DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+            )
+            .bind(source.name())
+            .bind(view)
+            .bind(stored(epoch)?)
+            .execute(&mut *tx)
+            .await
+            .map_err(fault)?;
+        }
+        if run_ends && run.state == RunState::Sealed {
+            run.state = RunState::Complete;
+            runs::put(&mut tx, &db, source, &run, now_ms).await?;
+        }
+        tx.commit().await.map_err(fault)
+    }
+
+    async fn abandon(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("abandoning a run");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
+        match run.state {
+            RunState::Abandoned => return Ok(()),
+            RunState::Complete => {
+                let why = "it is complete, and its rows are being read";
+                return Err(runs::refused(source, epoch, why));
+            }
+            RunState::Proposed | RunState::Sealed => run.state = RunState::Abandoned,
+        }
+        runs::put(&mut tx, &db, source, &run, now_ms).await?;
+        tx.commit().await.map_err(fault)
+    }
+
+    async fn report(&self, source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("writing the report of a run");
+        let mut connection = db.writer().await?;
+        let done = sqlx::query("UPDATE runs SET report = ? WHERE source = ? AND epoch = ?")
+            .bind(report.to_string())
+            .bind(source.name())
+            .bind(stored(epoch)?)
+            .execute(&mut *connection)
+            .await
+            .map_err(fault)?;
+        if done.rows_affected() == 0 {
+            return Err(runs::refused(source, epoch, "there is no such run"));
+        }
+        Ok(())
+    }
+
+    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("forgetting views");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let known: Vec<(String, Option<i64>)> = sqlx::query_as(
+            "SELECT name, id FROM views WHERE source = ?1
+             UNION ALL
+             SELECT view, NULL FROM newest WHERE source = ?1",
+        )
+        .bind(source.name())
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(fault)?;
+        for (view, id) in known.iter().filter(|(view, _)| !keep.contains(view)) {
+            sqlx::query("DELETE FROM newest WHERE source = ? AND view = ?")
+                .bind(source.name())
+                .bind(view)
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+            let Some(id) = id else {
+                continue;
+            };
+            sqlx::query("DELETE FROM views WHERE id = ?")
+                .bind(id)
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+            let table = format!("DROP TABLE {}", table_name(*id, view));
+            sqlx::raw_sql(AssertSqlSafe(table))
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+        }
+        tx.commit().await.map_err(fault)
+    }
+}
