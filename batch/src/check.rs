@@ -83,8 +83,10 @@ fn shrinking(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mu
 
 fn null_rates(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mut Vec<String>) {
     for column in view.job.row().0.iter().filter(|column| column.nullable) {
-        let (Some(rate), Some(was)) = (null_rate(now, &column.name), null_rate(before, &column.name))
-        else {
+        let (Some(rate), Some(was)) = (
+            null_rate(now, &column.name),
+            null_rate(before, &column.name),
+        ) else {
             continue;
         };
         if (rate - was).abs() > NULL_RATE_CHANGE_MAX {
@@ -113,7 +115,10 @@ fn null_rate(manifest: &ViewManifest, column: &str) -> Option<f64> {
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a share, compared with a rough limit")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a share, compared with a rough limit"
+    )]
     {
         part as f64 / whole as f64
     }

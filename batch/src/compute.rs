@@ -22,7 +22,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{DayTotals, EventStream, Manifest};
-use crate::result::{Cursor, Diff, Piece, PieceWriter, Results, RowStream, ViewManifest, Written, add};
+use crate::result::{
+    Cursor, Diff, Piece, PieceWriter, Results, RowStream, ViewManifest, Written, add,
+};
 use crate::{Error, Progress, Result};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -91,7 +93,10 @@ impl Plan {
     fn touched(&self, view: &View) -> BTreeSet<Seconds> {
         let piece = view.job.piece();
         let from_days = self.days.keys().map(|day| piece.floor(day * DAY_SECONDS));
-        let from_dirty = view.dirty.iter().flat_map(|other| other.touched.iter().copied());
+        let from_dirty = view
+            .dirty
+            .iter()
+            .flat_map(|other| other.touched.iter().copied());
         let published = view.published.iter().filter(|_| self.full);
         let gone = published.flat_map(|old| old.pieces.keys().copied());
         from_days.chain(from_dirty).chain(gone).collect()
@@ -153,7 +158,9 @@ impl Compute {
                 pieces: kept.map(|old| old.pieces.clone()).unwrap_or_default(),
                 touched: plan.touched(view),
             };
-            computed.manifests.insert(view.job.name().to_owned(), manifest);
+            computed
+                .manifests
+                .insert(view.job.name().to_owned(), manifest);
         }
         for manifest in computed.manifests.values_mut() {
             for start in &manifest.touched {
@@ -177,7 +184,10 @@ impl Compute {
                 let Some(days) = waiting.next() else { break };
                 let compute = Arc::clone(self);
                 running.spawn(async move {
-                    let done = days.iter().filter_map(|day| compute.plan.days.get(day)).sum();
+                    let done = days
+                        .iter()
+                        .filter_map(|day| compute.plan.days.get(day))
+                        .sum();
                     Ok((done, compute.day_task(&days).await?))
                 });
             }
@@ -209,7 +219,9 @@ impl Compute {
             let written = match view.job.over() {
                 None => {
                     let events = Arc::new(self.events(days));
-                    let written = self.query(&view.job, Arc::<EventStream>::clone(&events)).await?;
+                    let written = self
+                        .query(&view.job, Arc::<EventStream>::clone(&events))
+                        .await?;
                     outcome.1 = events.totals();
                     written
                 }
@@ -218,9 +230,9 @@ impl Compute {
                     let new = outcome.0.get(below).map(|written| &written.pieces);
                     let old = under.published.as_ref().map(|manifest| &manifest.pieces);
                     let pieces = if under.wanted { new } else { old };
-                    let of_days = days.iter().filter_map(|day| {
-                        Some((pieces?.get(&(day * DAY_SECONDS))?, false))
-                    });
+                    let of_days = days
+                        .iter()
+                        .filter_map(|day| Some((pieces?.get(&(day * DAY_SECONDS))?, false)));
                     let rows = RowStream::new(&self.archive, &under.job, of_days);
                     self.query(&view.job, Arc::new(rows)).await?
                 }
@@ -242,7 +254,14 @@ impl Compute {
         }
         let Some(below) = job.over() else {
             let within = |day: &&i64| touched.contains(&job.piece().floor(**day * DAY_SECONDS));
-            let days: BTreeSet<i64> = self.plan.manifests.iter().flat_map(|m| m.days.keys()).filter(within).copied().collect();
+            let days: BTreeSet<i64> = self
+                .plan
+                .manifests
+                .iter()
+                .flat_map(|m| m.days.keys())
+                .filter(within)
+                .copied()
+                .collect();
             let days: Vec<i64> = days.into_iter().collect();
             let written = self.query(job, Arc::new(self.events(&days))).await?;
             take(computed, &name, written);
@@ -316,7 +335,12 @@ impl Compute {
     }
 
     fn events(&self, days: &[i64]) -> EventStream {
-        EventStream::new(&self.archive, &self.plan.manifests, days, self.plan.offsets())
+        EventStream::new(
+            &self.archive,
+            &self.plan.manifests,
+            days,
+            self.plan.offsets(),
+        )
     }
 
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {
@@ -375,5 +399,9 @@ pub(crate) async fn record(results: &Results<'_>, computed: &mut Computed) -> Re
 
 /// The rows of a piece that a manifest has, or none.
 pub(crate) fn rows_of(manifest: &ViewManifest) -> u64 {
-    manifest.pieces.values().map(|piece: &Piece| piece.rows).sum()
+    manifest
+        .pieces
+        .values()
+        .map(|piece: &Piece| piece.rows)
+        .sum()
 }

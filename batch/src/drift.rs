@@ -137,7 +137,12 @@ impl Stretch<'_> {
     /// Why live state can't be compared with.
     async fn unknown(&self, view: &View) -> Result<Option<String>> {
         let (since, _) = self.epochs;
-        let slots = self.ports.live.read(self.source, self.partitions, &[]).await?.slots;
+        let slots = self
+            .ports
+            .live
+            .read(self.source, self.partitions, &[])
+            .await?
+            .slots;
         for (partition, slot) in slots.iter().enumerate() {
             let complete = slot
                 .as_ref()
@@ -151,11 +156,7 @@ impl Stretch<'_> {
         Ok(None)
     }
 
-    async fn each_live(
-        &self,
-        view: &View,
-        mut note: impl FnMut(&[u8], &[u8], i64),
-    ) -> Result<()> {
+    async fn each_live(&self, view: &View, mut note: impl FnMut(&[u8], &[u8], i64)) -> Result<()> {
         let (since, until) = self.epochs;
         for partition in 0..self.partitions {
             let slot = SlotId {
@@ -169,7 +170,11 @@ impl Stretch<'_> {
                     .live
                     .scan(slot, view.job.view(), (since + 1, until), after, PAGE_ROWS)
                     .await?;
-                let rows = page.groups.iter().zip(page.rows.iter()).zip(page.counts.values());
+                let rows = page
+                    .groups
+                    .iter()
+                    .zip(page.rows.iter())
+                    .zip(page.counts.values());
                 for ((group, row), count) in rows {
                     note(group.unwrap_or_default(), row.unwrap_or_default(), *count);
                 }
@@ -179,7 +184,10 @@ impl Stretch<'_> {
                 if last + 1 < PAGE_ROWS {
                     break;
                 }
-                after = Some((page.groups.value(last).to_vec(), page.rows.value(last).to_vec()));
+                after = Some((
+                    page.groups.value(last).to_vec(),
+                    page.rows.value(last).to_vec(),
+                ));
             }
         }
         Ok(())
@@ -216,17 +224,16 @@ impl Stretch<'_> {
         sides.retain(|_, (batch, live)| batch != live);
         let mut worst: Vec<_> = sides.into_iter().collect();
         worst.sort_by_key(|(_, (batch, live))| std::cmp::Reverse(batch.abs_diff(*live)));
-        let total = worst.iter().map(|(_, (batch, live))| batch.abs_diff(*live)).sum();
+        let total = worst
+            .iter()
+            .map(|(_, (batch, live))| batch.abs_diff(*live))
+            .sum();
         let keys = u64::try_from(worst.len()).unwrap_or(u64::MAX);
         worst.truncate(KEYS_NAMED);
         let worst = worst.into_iter().map(|((group, row), (batch, live))| {
             Ok(DriftedKey {
                 job: view.job.name().to_owned(),
-                key: [
-                    show(view.job.group(), &group)?,
-                    show(view.job.row(), &row)?,
-                ]
-                .join(" "),
+                key: [show(view.job.group(), &group)?, show(view.job.row(), &row)?].join(" "),
                 batch,
                 live,
             })

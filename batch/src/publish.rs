@@ -97,7 +97,13 @@ impl Edition<'_> {
         };
         self.ports
             .views
-            .publish(self.source, view.job.view(), self.epoch, self.stamp_us, &rows)
+            .publish(
+                self.source,
+                view.job.view(),
+                self.epoch,
+                self.stamp_us,
+                &rows,
+            )
             .await?;
         Ok(written)
     }
@@ -110,8 +116,14 @@ pub(crate) async fn diff_of(
     new: &ViewManifest,
     start: Seconds,
 ) -> Result<Diff> {
-    let before = view.published.as_ref().and_then(|old| old.pieces.get(&start));
-    let touching = view.dirty.iter().filter(|other| other.touched.contains(&start));
+    let before = view
+        .published
+        .as_ref()
+        .and_then(|old| old.pieces.get(&start));
+    let touching = view
+        .dirty
+        .iter()
+        .filter(|other| other.touched.contains(&start));
     let dirty = touching.map(|other| other.pieces.get(&start));
     Diff::open(&ports.archive, new.pieces.get(&start), before, dirty).await
 }

@@ -2,27 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jobs::{Catalog, Engine, Job, Layers};
-use schemas::seam::{Cut, Epoch, Offset, Run, Runs};
+use schemas::seam::{Cut, Offset, Run, Runs};
 use schemas::source::Source;
-use schemas::time::{Seconds, Width};
-use serde::Serialize;
 use stores::live::SlotId;
-use stores::views::{RunsSeen, TallyShape};
+use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, Manifest, read_all};
+use crate::archive::{ArchiveReport, Archiver, read_all};
 use crate::check::check;
 use crate::compute::{Compute, Computed, Plan, View, record};
 use crate::drift::{Drift, Fingerprint, Stretch};
+use crate::planning::plan;
 use crate::publish::{Edition, Published};
+use crate::report::{RunReport, Stages};
 use crate::result::Results;
 use crate::seal::sealed_run;
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest};
 
-const DAY_SECONDS: Seconds = 86_400;
 const GARBAGE_ROWS: usize = 20_000;
 const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -33,54 +32,6 @@ pub struct Batch {
     catalog: Catalog,
     engine: Engine,
     options: BatchOptions,
-}
-
-/// What a run did.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct RunReport {
-    /// The run's number, which is the epoch that it covers up to.
-    pub epoch: Epoch,
-    /// By partition: the run covers everything below this offset.
-    pub cuts: Vec<Offset>,
-    /// The jobs that were computed.
-    pub jobs: Vec<String>,
-    /// Whether everything was recomputed, not only what was touched.
-    pub full: bool,
-    /// Records that were read from the archive.
-    pub rows_read: u64,
-    /// Of these, records of an event that had been read before.
-    pub duplicates: u64,
-    /// Rows of views that were written.
-    pub rows_written: u64,
-    /// Rows of views that stayed as they were.
-    pub rows_skipped: u64,
-    /// Seconds, by stage in the order of the stages.
-    pub seconds: Vec<(&'static str, f64)>,
-    /// How far live state had drifted since the run before.
-    pub drift: Drift,
-    /// What a person should know.
-    pub warnings: Vec<String>,
-}
-
-/// Times the stages of a run, and tells them.
-struct Stages<'a> {
-    progress: &'a dyn Progress,
-    current: Option<(&'static str, Instant)>,
-    seconds: Vec<(&'static str, f64)>,
-}
-
-impl Stages<'_> {
-    fn begin(&mut self, name: &'static str, total: u64) {
-        self.end();
-        self.progress.stage(name, total);
-        self.current = Some((name, Instant::now()));
-    }
-
-    fn end(&mut self) {
-        if let Some((name, since)) = self.current.take() {
-            self.seconds.push((name, since.elapsed().as_secs_f64()));
-        }
-    }
 }
 
 impl Batch {
@@ -150,13 +101,13 @@ impl Batch {
             Ok(held) => held,
             Err(who) => return Err(Error::Busy(who)),
         };
-        let mut stages = Stages {
-            progress,
-            current: None,
-            seconds: Vec::new(),
-        };
+        let mut stages = Stages::new(progress);
         stages.begin("seal", 0);
-        let jobs: Vec<Arc<Job>> = self.catalog.of_layer(source, Layers::Batch).map(Arc::clone).collect();
+        let jobs: Vec<Arc<Job>> = self
+            .catalog
+            .of_layer(source, Layers::Batch)
+            .map(Arc::clone)
+            .collect();
         self.check_names(&jobs, request)?;
         for job in &jobs {
             self.ports.views.ensure_view(source, &shape(job)).await?;
@@ -174,7 +125,8 @@ impl Batch {
         self.archiver(source).up_to(&report.cuts, progress).await?;
         let manifests = read_all(&self.ports.archive, source).await?;
         let seen = self.ports.views.runs(source).await?;
-        let plan = self.plan(source, request, &run, jobs, manifests, &seen).await?;
+        let archive = &self.ports.archive;
+        let plan = plan(archive, source, request, &run, jobs, manifests, &seen).await?;
         report.full = plan.full;
         report.rows_read = plan.days.values().sum();
         report.jobs = plan
@@ -202,14 +154,29 @@ impl Batch {
         stages.begin("check", 0);
         self.judge(request, plan, &computed, &mut report).await?;
         let views: Vec<&View> = plan.views.iter().filter(|view| view.wanted).collect();
-        let pieces = computed.manifests.values().map(|m| m.touched.len() as u64).sum();
+        let pieces = computed
+            .manifests
+            .values()
+            .map(|m| m.touched.len() as u64)
+            .sum();
         stages.begin("publish", pieces);
-        let prints = self.publish(source, &views, &computed, &mut report, (progress, stop)).await?;
-        let names: Vec<String> = views.iter().map(|view| view.job.view().to_owned()).collect();
+        let prints = self
+            .publish(source, &views, &computed, &mut report, (progress, stop))
+            .await?;
+        let names: Vec<String> = views
+            .iter()
+            .map(|view| view.job.view().to_owned())
+            .collect();
         let run_ends = request.jobs.is_empty();
         self.ports
             .views
-            .complete(source, run.epoch, &names, run_ends, self.ports.clock.now_ms())
+            .complete(
+                source,
+                run.epoch,
+                &names,
+                run_ends,
+                self.ports.clock.now_ms(),
+            )
             .await?;
         for manifest in computed.manifests.values() {
             results.point_to(manifest).await?;
@@ -217,16 +184,19 @@ impl Batch {
         stages.begin("drift", 0);
         let seen = self.ports.views.runs(source).await?;
         if run_ends {
-            report.drift = self.drift(source, &views, &computed, prints, &seen.runs).await?;
+            report.drift = self
+                .drift(source, &views, &computed, prints, &seen.runs)
+                .await?;
         }
         stages.begin("drop", 0);
         self.drop_epochs(source, plan, stop).await?;
         results.clean().await?;
         stages.end();
         report.seconds = stages.seconds;
-        self.tell(source, &report);
+        report.tell(source);
         if run_ends {
-            let value = serde_json::to_value(&report).map_err(|e| Error::fault("writing a report", e))?;
+            let value =
+                serde_json::to_value(&report).map_err(|e| Error::fault("writing a report", e))?;
             self.ports.views.report(source, run.epoch, &value).await?;
         }
         Ok(report)
@@ -291,62 +261,6 @@ impl Batch {
         })
     }
 
-    async fn plan(
-        &self,
-        source: Source,
-        request: &RunRequest,
-        run: &Run,
-        jobs: Vec<Arc<Job>>,
-        manifests: Vec<Manifest>,
-        seen: &RunsSeen,
-    ) -> Result<Plan> {
-        let results = Results {
-            archive: &self.ports.archive,
-            source,
-        };
-        let mut views = Vec::new();
-        for job in jobs {
-            let newest = seen.newest.get(job.view()).copied().unwrap_or(0);
-            let (published, dirty) = results.of_view(job.view(), newest).await?;
-            let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
-            views.push(View {
-                job,
-                published,
-                dirty,
-                wanted,
-            });
-        }
-        for view in views.iter().filter(|view| view.wanted) {
-            let below = view.job.over().and_then(|name| views.iter().find(|v| v.job.name() == name));
-            if let Some(below) = below
-                && !below.wanted
-                && below.published.as_ref().is_none_or(|under| under.epoch != run.epoch)
-            {
-                return Err(Error::Request(format!(
-                    "job {} reads from {}, which has no result of run {}: name that one too with --job",
-                    view.job.name(),
-                    below.job.name(),
-                    run.epoch
-                )));
-            }
-        }
-        let wanted = || views.iter().filter(|view| view.wanted);
-        let full = request.full
-            || !request.jobs.is_empty()
-            || wanted().any(|view| view.published.is_none());
-        let since = common_start(wanted().filter_map(|view| view.published.as_ref()).map(|old| old.cuts.as_slice()));
-        let days = touched_days(&manifests, wanted(), &run.cuts, (!full).then_some(&since));
-        Ok(Plan {
-            source,
-            epoch: run.epoch,
-            cuts: run.cuts.clone(),
-            views,
-            manifests,
-            full,
-            days,
-        })
-    }
-
     /// Lets a result pass, or abandons the run.
     async fn judge(
         &self,
@@ -366,8 +280,12 @@ impl Batch {
         let what = faults.join("; ");
         if request.jobs.is_empty() {
             report.warnings.extend(faults);
-            let value = serde_json::to_value(&*report).map_err(|e| Error::fault("writing a report", e))?;
-            self.ports.views.report(plan.source, plan.epoch, &value).await?;
+            let value =
+                serde_json::to_value(&*report).map_err(|e| Error::fault("writing a report", e))?;
+            self.ports
+                .views
+                .report(plan.source, plan.epoch, &value)
+                .await?;
             self.ports
                 .views
                 .abandon(plan.source, plan.epoch, self.ports.clock.now_ms())
@@ -389,7 +307,11 @@ impl Batch {
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<BTreeMap<String, Fingerprint>> {
         let now_ms = self.ports.clock.now_ms();
-        let stamp_us = self.ports.views.restamp(source, report.epoch, now_ms).await?;
+        let stamp_us = self
+            .ports
+            .views
+            .restamp(source, report.epoch, now_ms)
+            .await?;
         let edition = Edition {
             ports: &self.ports,
             source,
@@ -403,8 +325,9 @@ impl Batch {
                 continue;
             };
             let mut print = compared(view).then(Fingerprint::new);
-            let Published { written, skipped } =
-                edition.publish(view, manifest, print.as_mut(), told).await?;
+            let Published { written, skipped } = edition
+                .publish(view, manifest, print.as_mut(), told)
+                .await?;
             report.rows_written += written;
             report.rows_skipped += skipped;
             if let Some(print) = print {
@@ -436,7 +359,10 @@ impl Batch {
                 ports: &self.ports,
                 source,
                 runs,
-                epochs: (view.published.as_ref().map_or(0, |old| old.epoch), manifest.epoch),
+                epochs: (
+                    view.published.as_ref().map_or(0, |old| old.epoch),
+                    manifest.epoch,
+                ),
                 partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
             };
             let drift = stretch.drift(view, manifest, print).await?;
@@ -449,8 +375,17 @@ impl Batch {
     }
 
     /// After the grace lets go of the live epochs that every view's rows hold.
-    async fn drop_epochs(&self, source: Source, plan: &Plan, stop: &CancellationToken) -> Result<()> {
-        let keep: Vec<String> = plan.views.iter().map(|view| view.job.view().to_owned()).collect();
+    async fn drop_epochs(
+        &self,
+        source: Source,
+        plan: &Plan,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let keep: Vec<String> = plan
+            .views
+            .iter()
+            .map(|view| view.job.view().to_owned())
+            .collect();
         self.ports.views.forget_views(source, &keep).await?;
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(self.options.grace_ms)) => {}
@@ -470,34 +405,10 @@ impl Batch {
             self.ports.live.drop_through(slot, epoch, cut).await?;
             while !stop.is_cancelled()
                 && self.ports.live.collect_garbage(slot, GARBAGE_ROWS).await? == GARBAGE_ROWS
-            {}
+            {
+            }
         }
         Ok(())
-    }
-
-    fn tell(&self, source: Source, report: &RunReport) {
-        let labels = || [("source", source.name())];
-        let total: f64 = report.seconds.iter().map(|(_, seconds)| seconds).sum();
-        metrics::counter!("backstitch_batch_runs_total", &labels()).increment(1);
-        metrics::gauge!("backstitch_batch_seconds", &labels()).set(total);
-        metrics::counter!("backstitch_batch_rows_written_total", &labels()).increment(report.rows_written);
-        if let Some(drift) = report.drift.total {
-            #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-            metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift as f64);
-        }
-        for (stage, seconds) in &report.seconds {
-            let labels = [("source", source.name()), ("stage", *stage)];
-            metrics::gauge!("backstitch_batch_stage_seconds", &labels).set(*seconds);
-        }
-        tracing::info!(
-            epoch = report.epoch,
-            rows_read = report.rows_read,
-            rows_written = report.rows_written,
-            rows_skipped = report.rows_skipped,
-            drift = report.drift.total,
-            seconds = total,
-            "batch run complete"
-        );
     }
 }
 
@@ -527,45 +438,4 @@ fn behind(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
     vec![format!(
         "{behind} records of {source} are not in this run: the speed layer had not come to them yet (`backstitch speed` counts them live, the next run then holds them)"
     )]
-}
-
-/// By partition, the least of the cuts.
-fn common_start<'a>(cuts: impl Iterator<Item = &'a [Cut]>) -> Vec<Cut> {
-    cuts.fold(None, |least: Option<Vec<Cut>>, cuts| {
-        let Some(least) = least else {
-            return Some(cuts.to_vec());
-        };
-        let both = least.into_iter().zip(cuts);
-        Some(both.map(|(a, b)| if a.next_offset <= b.next_offset { a } else { *b }).collect())
-    })
-    .unwrap_or_default()
-}
-
-/// The days to compute, with the records that the archive has of them: all, or those with a record
-/// between `since` and the cuts, and those of which something may have been published.
-fn touched_days<'a>(
-    manifests: &[Manifest],
-    views: impl Iterator<Item = &'a View>,
-    cuts: &[Cut],
-    since: Option<&Vec<Cut>>,
-) -> BTreeMap<i64, u64> {
-    let mut days = BTreeMap::new();
-    for manifest in manifests {
-        let start: &[Cut] = since.map_or(&[], Vec::as_slice);
-        if manifest.overlaps(start, cuts) {
-            days.extend(manifest.days.keys().map(|day| (*day, 0)));
-        }
-    }
-    for view in views.filter(|view| view.job.piece() == Width::Day) {
-        let dirty = view.dirty.iter().flat_map(|other| &other.touched);
-        days.extend(dirty.map(|start| (start.div_euclid(DAY_SECONDS), 0)));
-    }
-    for manifest in manifests {
-        for (day, held) in &manifest.days {
-            if let Some(rows) = days.get_mut(day) {
-                *rows += held.rows;
-            }
-        }
-    }
-    days
 }

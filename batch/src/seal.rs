@@ -70,7 +70,11 @@ async fn put_right(
     epoch: Epoch,
     refused: RollRefused,
 ) -> Result<String> {
-    let slots = ports.live.read(id.source, id.partition + 1, &[]).await?.slots;
+    let slots = ports
+        .live
+        .read(id.source, id.partition + 1, &[])
+        .await?
+        .slots;
     let index = usize::try_from(id.partition).map_err(|e| Error::fault("partition", e))?;
     let slot = slots.into_iter().nth(index).flatten();
     let runs = ports.views.runs(id.source).await?.runs;
@@ -81,8 +85,15 @@ async fn put_right(
             let newest = runs.newest();
             let cut = runs.cut(newest, index).unwrap_or_else(Cut::start);
             let hint = ports.clock.now_ms().unsigned_abs();
-            if ports.live.heal(id, fence, newest, cut, hint).await?.is_err() {
-                return Ok(format!("{place}: another process changes it at the same time"));
+            if ports
+                .live
+                .heal(id, fence, newest, cut, hint)
+                .await?
+                .is_err()
+            {
+                return Ok(format!(
+                    "{place}: another process changes it at the same time"
+                ));
             }
             Ok(format!("{place}: live state was lost and starts anew"))
         }
@@ -90,7 +101,9 @@ async fn put_right(
             if let Some(fence) = fence
                 && ports.live.impose(id, fence).await?.is_err()
             {
-                return Ok(format!("{place}: another process changes it at the same time"));
+                return Ok(format!(
+                    "{place}: another process changes it at the same time"
+                ));
             }
             Ok(format!("{place}: it could not be brought to epoch {epoch}"))
         }
@@ -110,7 +123,11 @@ async fn propose_and_seal(
 ) -> Result<Option<Run>> {
     let token = Uuid::new_v4().to_string();
     let now_ms = ports.clock.now_ms();
-    match ports.views.propose(source, epoch, cuts, &token, now_ms).await {
+    match ports
+        .views
+        .propose(source, epoch, cuts, &token, now_ms)
+        .await
+    {
         Ok(_) => {}
         Err(stores::Error::Refused(_)) => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -109,7 +109,8 @@ fn a_sum_does_not_wrap() {
 fn each_gap_is_refused_and_named() {
     let (runs, slots) = in_mid_load();
     let gap = |slots: &[Option<Slot>], rows: &[BatchRow<'_>]| {
-        merge(&seam(&runs, slots), rows.iter().copied(), []).map_err(|error| error.gap)
+        let merged = merge(&seam(&runs, slots), rows.iter().copied(), []);
+        merged.map(|values| values.len()).map_err(|error| error.gap)
     };
     let changed = |change: fn(&mut Slot)| {
         let mut slots = slots.clone();
@@ -132,7 +133,7 @@ fn each_gap_is_refused_and_named() {
         Err(Gap::Uncounted)
     );
     assert_eq!(changed(|slot| slot.since.clear()), Err(Gap::Uncounted));
-    assert_eq!(gap(&slots, &[]), Ok(Vec::new()));
+    assert_eq!(gap(&slots, &[]), Ok(0));
 }
 
 #[test]
@@ -322,7 +323,8 @@ proptest! {
             slots: &slots,
             only: None,
         };
+        let first = Seam { only: Some(0), ..seam };
         prop_assert!(merge(&seam, [], []).is_err());
-        prop_assert!(merge(&Seam { only: Some(0), ..seam }, [], []).is_ok());
+        prop_assert!(merge(&first, [], []).is_ok());
     }
 }

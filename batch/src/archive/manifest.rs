@@ -61,8 +61,7 @@ fn folder(source: Source) -> String {
 
 /// Writes a manifest; answers whether it is this one that counts.
 pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifest) -> Result<bool> {
-    let bytes =
-        serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
+    let bytes = serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
     let path = Manifest::path(source, manifest.seq);
     Ok(archive.create(&path, Bytes::from(bytes)).await? == Created::New)
 }

@@ -122,7 +122,8 @@ fn keep_first(
     seen: &mut HashSet<u128>,
     totals: &Mutex<DayTotals>,
 ) -> Result<RecordBatch, DataFusionError> {
-    let wrong = || DataFusionError::Execution("an archive file has not the columns of plays".into());
+    let wrong =
+        || DataFusionError::Execution("an archive file has not the columns of plays".into());
     if batch.schema_ref().fields() != plays::schema().fields() {
         return Err(wrong());
     }

@@ -17,8 +17,8 @@ use stores::archive::Archive;
 use stores::log::{FetchLimit, LogRead, Records};
 use uuid::Uuid;
 
-use super::manifest::{DayRows, Manifest, create, read_all};
 use super::ArchiveReport;
+use super::manifest::{DayRows, Manifest, create, read_all};
 use crate::{Error, Progress, Result};
 
 /// Rows of one row group, at most.
@@ -64,7 +64,11 @@ impl Archiver<'_> {
             let stretch = self.read(from, targets).await?;
             let rows: usize = stretch.events.iter().map(RecordBatch::num_rows).sum();
             let rejected = stretch.rejected;
-            let name = format!("archive/{}/data/{seq:010}-{}.parquet", self.source, Uuid::new_v4());
+            let name = format!(
+                "archive/{}/data/{seq:010}-{}.parquet",
+                self.source,
+                Uuid::new_v4()
+            );
             let (manifest, file) = write_file(seq, name, stretch).await?;
             if let (Some(path), Some(bytes)) = (&manifest.file, file) {
                 self.archive.put(path, bytes).await?;
@@ -169,7 +173,8 @@ async fn decode(partition: u32, records: Records) -> Result<plays::Decoded> {
 /// The Parquet file of a stretch, sorted by day and then as in the log, and its manifest.
 async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifest, Option<Bytes>)> {
     let work = move || {
-        let (bytes, days) = encode(&stretch.events).map_err(|e| Error::fault("writing Parquet", e))?;
+        let (bytes, days) =
+            encode(&stretch.events).map_err(|e| Error::fault("writing Parquet", e))?;
         let manifest = Manifest {
             seq,
             from: stretch.from,

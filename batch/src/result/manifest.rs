@@ -72,7 +72,10 @@ impl Results<'_> {
     }
 
     fn manifest_path(&self, view: &str, epoch: Epoch, attempt: u32) -> String {
-        format!("{}/{epoch:010}-{attempt:06}.json", self.manifests_folder(view))
+        format!(
+            "{}/{epoch:010}-{attempt:06}.json",
+            self.manifests_folder(view)
+        )
     }
 
     /// Writes a manifest, with the first number of a try that is free.
@@ -137,7 +140,10 @@ impl Results<'_> {
         let prefix = format!("results/{}/views", self.source);
         let mut pointers = BTreeMap::new();
         let paths = self.archive.list(&prefix).await?;
-        for path in paths.iter().filter(|path| path.ends_with("/published.json")) {
+        for path in paths
+            .iter()
+            .filter(|path| path.ends_with("/published.json"))
+        {
             if let Some(bytes) = self.archive.get(path).await? {
                 let folder = path.trim_end_matches("published.json").to_owned();
                 pointers.insert(folder, from_json::<Pointer>(path, &bytes)?);
@@ -156,7 +162,10 @@ impl Results<'_> {
                 self.archive.delete(path).await?;
                 continue;
             }
-            let files = manifest.pieces.into_values().flat_map(|piece| piece.segments);
+            let files = manifest
+                .pieces
+                .into_values()
+                .flat_map(|piece| piece.segments);
             named.extend(files.map(|segment| segment.file));
         }
         for path in self.archive.list(&self.data_folder()).await? {

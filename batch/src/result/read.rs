@@ -87,7 +87,10 @@ impl PartitionStream for RowStream {
             })
             .try_flatten()
             .map_err(external);
-        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
+        Box::pin(RecordBatchStreamAdapter::new(
+            Arc::clone(&self.schema),
+            rows,
+        ))
     }
 }
 
@@ -105,7 +108,9 @@ fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, &BinaryArray, &Int64Arr
     let wrong = || Error::Fault("a result has not the columns of a result".to_owned());
     let binary = |name: &str| {
         let column = batch.column_by_name(name);
-        column.and_then(|c| c.as_binary_opt::<i32>()).ok_or_else(wrong)
+        column
+            .and_then(|c| c.as_binary_opt::<i32>())
+            .ok_or_else(wrong)
     };
     let counts = batch
         .column_by_name("count")
@@ -139,7 +144,9 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// A cursor that stands at the first row.
     pub(crate) async fn open(archive: &Archive, piece: Option<&Piece>) -> Result<Self> {
-        let segments = piece.map(|piece| piece.segments.clone()).unwrap_or_default();
+        let segments = piece
+            .map(|piece| piece.segments.clone())
+            .unwrap_or_default();
         let mut cursor = Self {
             archive: archive.clone(),
             segments: segments.into_iter(),

@@ -70,7 +70,11 @@ impl<'a> PieceWriter<'a> {
         let starts = piece_starts(self.job, rows)?;
         let mut from = 0;
         while let Some(start) = starts.get(from).copied() {
-            let same = starts.iter().skip(from).take_while(|s| **s == start).count();
+            let same = starts
+                .iter()
+                .skip(from)
+                .take_while(|s| **s == start)
+                .count();
             self.open(start).await?;
             let (groups, keys, counts) = &keyed;
             let part = (
@@ -80,7 +84,10 @@ impl<'a> PieceWriter<'a> {
             );
             self.append(start, &part)?;
             for column in &self.job.row().0 {
-                if let Some(array) = rows.column_by_name(&column.name).filter(|_| column.nullable) {
+                if let Some(array) = rows
+                    .column_by_name(&column.name)
+                    .filter(|_| column.nullable)
+                {
                     let nulls = array.slice(from, same).null_count() as u64;
                     let piece = self.written.pieces.entry(start).or_default();
                     *piece.nulls.entry(column.name.clone()).or_default() += nulls;
@@ -145,23 +152,35 @@ impl<'a> PieceWriter<'a> {
             return Err(Error::Fault("pieces of a result out of order".to_owned()));
         }
         self.end_piece()?;
-        let full = |(_, writer): &(String, ArrowWriter<Vec<u8>>)| writer.bytes_written() > FILE_BYTES;
+        let full =
+            |(_, writer): &(String, ArrowWriter<Vec<u8>>)| writer.bytes_written() > FILE_BYTES;
         if self.file.as_ref().is_some_and(full) {
             self.end_file().await?;
         }
         if self.file.is_none() {
-            let path = format!("{}/{}-{}.parquet", self.folder, self.job.name(), Uuid::new_v4());
+            let path = format!(
+                "{}/{}-{}.parquet",
+                self.folder,
+                self.job.name(),
+                Uuid::new_v4()
+            );
             self.file = Some((path, new_file()?));
         }
-        let first = self.file.as_ref().map_or(0, |(_, w)| w.flushed_row_groups().len());
+        let first = self
+            .file
+            .as_ref()
+            .map_or(0, |(_, w)| w.flushed_row_groups().len());
         self.current = Some((start, first));
         self.last = Default::default();
         Ok(())
     }
 
     fn end_piece(&mut self) -> Result<()> {
-        if let (Some((start, first)), Some((path, writer))) = (self.current.take(), &mut self.file) {
-            writer.flush().map_err(|e| Error::fault("writing a result", e))?;
+        if let (Some((start, first)), Some((path, writer))) = (self.current.take(), &mut self.file)
+        {
+            writer
+                .flush()
+                .map_err(|e| Error::fault("writing a result", e))?;
             let piece = self.written.pieces.entry(start).or_default();
             piece.segments.push(Segment {
                 file: path.clone(),
@@ -216,5 +235,7 @@ fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Vec<Seconds>> {
         .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
         .ok_or_else(|| Error::Fault("a result without buckets".to_owned()))?;
     let millis = buckets.values().iter();
-    Ok(millis.map(|ms| job.piece().floor(ms.div_euclid(1000))).collect())
+    Ok(millis
+        .map(|ms| job.piece().floor(ms.div_euclid(1000)))
+        .collect())
 }

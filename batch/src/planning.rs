@@ -1,0 +1,131 @@
+//! What a run computes: which views, from which results, over which days.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jobs::Job;
+use schemas::seam::{Cut, Run};
+use schemas::source::Source;
+use schemas::time::{Seconds, Width};
+use stores::archive::Archive;
+use stores::views::RunsSeen;
+
+use crate::archive::Manifest;
+use crate::compute::{Plan, View};
+use crate::result::Results;
+use crate::{Error, Result, RunRequest};
+
+const DAY_SECONDS: Seconds = 86_400;
+
+/// Plans a run.
+pub(crate) async fn plan(
+    archive: &Archive,
+    source: Source,
+    request: &RunRequest,
+    run: &Run,
+    jobs: Vec<Arc<Job>>,
+    manifests: Vec<Manifest>,
+    seen: &RunsSeen,
+) -> Result<Plan> {
+    let results = Results { archive, source };
+    let mut views = Vec::new();
+    for job in jobs {
+        let newest = seen.newest.get(job.view()).copied().unwrap_or(0);
+        let (published, dirty) = results.of_view(job.view(), newest).await?;
+        let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
+        views.push(View {
+            job,
+            published,
+            dirty,
+            wanted,
+        });
+    }
+    for view in views.iter().filter(|view| view.wanted) {
+        let below = view
+            .job
+            .over()
+            .and_then(|name| views.iter().find(|v| v.job.name() == name));
+        if let Some(below) = below
+            && !below.wanted
+            && below
+                .published
+                .as_ref()
+                .is_none_or(|under| under.epoch != run.epoch)
+        {
+            return Err(Error::Request(format!(
+                "job {} reads from {}, which has no result of run {}: name that one too with --job",
+                view.job.name(),
+                below.job.name(),
+                run.epoch
+            )));
+        }
+    }
+    let wanted = || views.iter().filter(|view| view.wanted);
+    let full =
+        request.full || !request.jobs.is_empty() || wanted().any(|view| view.published.is_none());
+    let since = common_start(
+        wanted()
+            .filter_map(|view| view.published.as_ref())
+            .map(|old| old.cuts.as_slice()),
+    );
+    let days = touched_days(&manifests, wanted(), &run.cuts, (!full).then_some(&since));
+    Ok(Plan {
+        source,
+        epoch: run.epoch,
+        cuts: run.cuts.clone(),
+        views,
+        manifests,
+        full,
+        days,
+    })
+}
+
+/// By partition, the least of the cuts.
+fn common_start<'a>(cuts: impl Iterator<Item = &'a [Cut]>) -> Vec<Cut> {
+    cuts.fold(None, |least: Option<Vec<Cut>>, cuts| {
+        let Some(least) = least else {
+            return Some(cuts.to_vec());
+        };
+        let both = least.into_iter().zip(cuts);
+        Some(
+            both.map(|(a, b)| {
+                if a.next_offset <= b.next_offset {
+                    a
+                } else {
+                    *b
+                }
+            })
+            .collect(),
+        )
+    })
+    .unwrap_or_default()
+}
+
+/// The days to compute, with the records that the archive has of them: all, or those with a record
+/// between `since` and the cuts, and those of which something may have been published.
+fn touched_days<'a>(
+    manifests: &[Manifest],
+    views: impl Iterator<Item = &'a View>,
+    cuts: &[Cut],
+    since: Option<&Vec<Cut>>,
+) -> BTreeMap<i64, u64> {
+    let mut days = BTreeMap::new();
+    for manifest in manifests {
+        let start: &[Cut] = since.map_or(&[], Vec::as_slice);
+        if manifest.overlaps(start, cuts) {
+            days.extend(manifest.days.keys().map(|day| (*day, 0)));
+        }
+    }
+    for view in views.filter(|view| view.job.piece() == Width::Day) {
+        let dirty = view.dirty.iter().flat_map(|other| &other.touched);
+        days.extend(dirty.map(|start| (start.div_euclid(DAY_SECONDS), 0)));
+    }
+    for manifest in manifests {
+        for (day, held) in &manifest.days {
+            if let Some(rows) = days.get_mut(day) {
+                *rows += held.rows;
+            }
+        }
+    }
+    days
+}

@@ -1,0 +1,96 @@
+//! What a run did, and how long its stages took.
+
+use std::time::Instant;
+
+use schemas::seam::{Epoch, Offset};
+use schemas::source::Source;
+use serde::Serialize;
+
+use crate::Progress;
+use crate::drift::Drift;
+
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunReport {
+    /// The run's number, which is the epoch that it covers up to.
+    pub epoch: Epoch,
+    /// By partition: the run covers everything below this offset.
+    pub cuts: Vec<Offset>,
+    /// The jobs that were computed.
+    pub jobs: Vec<String>,
+    /// Whether everything was recomputed, not only what was touched.
+    pub full: bool,
+    /// Records that were read from the archive.
+    pub rows_read: u64,
+    /// Of these, records of an event that had been read before.
+    pub duplicates: u64,
+    /// Rows of views that were written.
+    pub rows_written: u64,
+    /// Rows of views that stayed as they were.
+    pub rows_skipped: u64,
+    /// Seconds, by stage in the order of the stages.
+    pub seconds: Vec<(&'static str, f64)>,
+    /// How far live state had drifted since the run before.
+    pub drift: Drift,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// Times the stages of a run, and tells them.
+pub(crate) struct Stages<'a> {
+    progress: &'a dyn Progress,
+    current: Option<(&'static str, Instant)>,
+    pub(crate) seconds: Vec<(&'static str, f64)>,
+}
+
+impl<'a> Stages<'a> {
+    pub(crate) const fn new(progress: &'a dyn Progress) -> Self {
+        Self {
+            progress,
+            current: None,
+            seconds: Vec::new(),
+        }
+    }
+
+    pub(crate) fn begin(&mut self, name: &'static str, total: u64) {
+        self.end();
+        self.progress.stage(name, total);
+        self.current = Some((name, Instant::now()));
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some((name, since)) = self.current.take() {
+            self.seconds.push((name, since.elapsed().as_secs_f64()));
+        }
+    }
+}
+
+impl RunReport {
+    /// Tells metrics and the log.
+    pub(crate) fn tell(&self, source: Source) {
+        let report = self;
+        let labels = || [("source", source.name())];
+        let total: f64 = report.seconds.iter().map(|(_, seconds)| seconds).sum();
+        metrics::counter!("backstitch_batch_runs_total", &labels()).increment(1);
+        metrics::gauge!("backstitch_batch_seconds", &labels()).set(total);
+        metrics::counter!("backstitch_batch_rows_written_total", &labels())
+            .increment(report.rows_written);
+        if let Some(drift) = report.drift.total {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+            metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift as f64);
+        }
+        for (stage, seconds) in &report.seconds {
+            let labels = [("source", source.name()), ("stage", *stage)];
+            metrics::gauge!("backstitch_batch_stage_seconds", &labels).set(*seconds);
+        }
+        tracing::info!(
+            epoch = report.epoch,
+            rows_read = report.rows_read,
+            rows_written = report.rows_written,
+            rows_skipped = report.rows_skipped,
+            drift = report.drift.total,
+            seconds = total,
+            "batch run complete"
+        );
+    }
+}
