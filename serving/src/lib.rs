@@ -16,6 +16,10 @@ mod read;
 mod server;
 mod service;
 mod tally;
+#[cfg(test)]
+mod world;
+#[cfg(test)]
+mod laws;
 
 pub use error::{Error, ErrorKind, Result};
 pub use options::{MetricsText, ServingOptions, ServingPorts};

@@ -230,8 +230,8 @@ fn an_open_series_is_probed_and_then_closed() {
     let segments = open.close(Some(day)).unwrap();
     assert_eq!(plan.close(&mut layout, &segments), Ok(true));
     let spans: Vec<usize> = layout.lanes.iter().map(|lane| lane.spans.len()).collect();
-    // Days begin at half past: a half hour, hours, a half hour.
-    assert_eq!(spans, [4, 2, 0, 0]);
+    // Days begin at half past: half an hour, hours, half an hour, and the next day's half beside it.
+    assert_eq!(spans, [3, 2, 0, 0]);
 
     let track = question(&[TRACK], None, Time::Open(open));
     let mut plan = Plan::of(&plays(), &track, &BTreeSet::new()).unwrap();

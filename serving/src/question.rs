@@ -125,11 +125,11 @@ mod tests {
         let open = Open {
             zone: Zone::parse("Europe/Berlin").unwrap(),
             interval: Interval::Day,
-            range: Range { from: None, to: Some(200_000) },
+            range: Range { from: None, to: Some(200_700) },
         };
         let segments = open.close(Some((90_000, 500_000))).unwrap();
         assert_eq!(segments.ranges()[0], Range::new(82_800, 169_200));
-        assert_eq!(segments.ranges()[1], Range::new(169_200, 200_000));
+        assert_eq!(segments.ranges()[1], Range::new(169_200, 200_700));
         assert_eq!(segments.len(), 2);
         assert_eq!(open.close(None).unwrap().len(), 0);
     }

@@ -82,30 +82,46 @@ pub(crate) async fn read(
 ) -> Result<Reading, ReadError> {
     let mut excluded = BTreeSet::new();
     let mut plan = Plan::of(metric, question, &excluded)?;
+    // The plan with all views, and why one of them had to be left out.
+    let mut whole_plan: Option<(Plan, NotWhole)> = None;
     let mut groups = BTreeSet::new();
     let deadline = Instant::now() + patience;
     let mut wait = FIRST_WAIT;
     loop {
-        let mut reader = Reader {
+        let reader = Reader {
             ports,
             question,
             source: metric.source,
         };
-        let not_whole = match reader.attempt(&mut plan, &mut groups).await? {
-            Attempt::Done(reading) => return Ok(*reading),
-            Attempt::Widened => continue,
-            Attempt::NotWhole(not_whole) => not_whole,
+        let not_whole = match (reader.attempt(&mut plan, &mut groups).await, whole_plan.take()) {
+            (Ok(Attempt::Done(reading)), _) => return Ok(*reading),
+            (Ok(Attempt::Widened), kept) => {
+                whole_plan = kept;
+                continue;
+            }
+            // A view that is counted live only since a later offset stays so until a batch run; a
+            // finer one may hold the same counts.
+            (Ok(Attempt::NotWhole(not_whole)), kept) if not_whole.gap == Gap::Uncounted => {
+                let is_new = excluded.insert(not_whole.view.clone());
+                match Plan::of(metric, question, &excluded) {
+                    Ok(without) if is_new => {
+                        let before = std::mem::replace(&mut plan, without);
+                        whole_plan = kept.or(Some((before, not_whole)));
+                        continue;
+                    }
+                    _ => not_whole,
+                }
+            }
+            (Ok(Attempt::NotWhole(not_whole)), _) => not_whole,
+            // Without that view there is no way.
+            (Err(ReadError::Plan(_)), Some((before, not_whole))) => {
+                plan = before;
+                not_whole
+            }
+            (Err(error), _) => return Err(error),
         };
         metrics::counter!("backstitch_serving_not_whole_total").increment(1);
         tracing::debug!(%not_whole, "reading again");
-        // A view that is counted live only since a later offset stays so until a batch run; a finer
-        // one may hold the same counts.
-        if not_whole.gap == Gap::Uncounted && excluded.insert(not_whole.view.clone()) {
-            if let Ok(without) = Plan::of(metric, question, &excluded) {
-                plan = without;
-                continue;
-            }
-        }
         if Instant::now() + wait > deadline {
             return Err(not_whole.into());
         }
@@ -146,7 +162,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     async fn attempt(
-        &mut self,
+        &self,
         plan: &mut Plan,
         groups: &mut BTreeSet<Vec<KeyValue>>,
     ) -> Result<Attempt, ReadError> {

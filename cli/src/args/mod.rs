@@ -14,7 +14,7 @@ pub(crate) use generate::{Format, GenerateArgs};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
 #[derive(Debug, Parser)]
-#[command(name = "backstitch", version, about, max_term_width = 100)]
+#[command(name = "backstitch", version, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) globals: Globals,

@@ -1,7 +1,6 @@
 //! `batch run`, `batch list`, `batch show`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use batch::{RunReport, RunRequest};
 use jiff::Timestamp;
@@ -115,11 +114,10 @@ fn text_of(ran: &Ran) -> String {
         .iter()
         .map(|(stage, seconds)| format!("{stage} {seconds:.2} s"))
         .collect();
-    // Writing to a string does not fail.
-    drop(writeln!(text, "  {}", stages.join(", ")));
-    drop(writeln!(text, "  drift: {}", facts(&report.drift)));
+    text.push_str(&format!("  {}\n", stages.join(", ")));
+    text.push_str(&format!("  drift: {}\n", facts(&report.drift)));
     for warning in &report.warnings {
-        drop(writeln!(text, "  warning: {warning}"));
+        text.push_str(&format!("  warning: {warning}\n"));
     }
     text
 }

@@ -1,7 +1,6 @@
 //! `speed` and `archive`: what follows the log.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -92,15 +91,12 @@ pub(super) fn facts(report: &(impl Serialize + ?Sized)) -> String {
     let Ok(Value::Object(fields)) = serde_json::to_value(report) else {
         return String::new();
     };
-    let mut line = String::new();
-    for (name, value) in fields {
-        let separator = if line.is_empty() { "" } else { ", " };
-        let name = name.replace('_', " ");
-        // Writing to a string does not fail.
-        drop(match value {
-            Value::String(text) => write!(line, "{separator}{name} {text}"),
-            other => write!(line, "{separator}{name} {other}"),
-        });
-    }
-    line
+    let fields: Vec<String> = fields
+        .into_iter()
+        .map(|(name, value)| match value {
+            Value::String(text) => format!("{} {text}", name.replace('_', " ")),
+            other => format!("{} {other}", name.replace('_', " ")),
+        })
+        .collect();
+    fields.join(", ")
 }

@@ -35,6 +35,8 @@ use verify::{Findings, Verifier};
 const EVENTS_MAX: u64 = 3_000_000;
 /// Batch runs that the comparison must have met.
 const RUNS_MIN: u64 = 2;
+/// Of a difference that is printed as text: so many characters.
+const TOLD_CHARS_MAX: usize = 1_000;
 /// How long to wait for them beyond the time that was asked for.
 const RUNS_WAIT: Duration = Duration::from_secs(120);
 
@@ -66,7 +68,8 @@ impl Summary {
             self.differences,
         );
         for difference in &self.first_differences {
-            text.push_str(&format!("  {difference}\n"));
+            let told: String = difference.chars().take(TOLD_CHARS_MAX).collect();
+            text.push_str(&format!("  {told}\n"));
         }
         text
     }
@@ -253,6 +256,7 @@ fn announce(
     let every = schedule.every.as_secs_f64();
     let ends = match args.seconds {
         Some(seconds) => format!("It compares what it serves with a recount and ends in about {seconds} seconds."),
+        None if context.loaded().is_set("data_dir") => "Ctrl-C ends it.".to_owned(),
         None => "Ctrl-C ends it and takes its data away.".to_owned(),
     };
     output::raw(

@@ -51,12 +51,13 @@ impl Input {
             });
         }
         let shown = path.display();
-        let named = || format!("{shown}; name files that can be read");
-        let mut file = File::open(path).with_context(named)?;
-        let meta = file.metadata().with_context(named)?;
+        let named =
+            |error: std::io::Error| anyhow::anyhow!("{shown}: {error}; name files that can be read");
+        let mut file = File::open(path).map_err(named)?;
+        let meta = file.metadata().map_err(named)?;
         anyhow::ensure!(!meta.is_dir(), "{shown}: is a folder; name the files in it");
         let mut head = [0; 2];
-        if meta.is_file() && file.read(&mut head).with_context(named)? == 2 && head == [0x1f, 0x8b] {
+        if meta.is_file() && file.read(&mut head).map_err(named)? == 2 && head == [0x1f, 0x8b] {
             return Err(usage(format!(
                 "{shown}: is compressed with gzip; unpack it first, as in: zcat {shown} | backstitch ingest plays -"
             )));

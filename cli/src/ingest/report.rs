@@ -1,6 +1,5 @@
 //! What became of the input.
 
-use std::fmt::Write;
 use std::time::Instant;
 
 use schemas::source::Source;
@@ -82,17 +81,13 @@ impl Report {
             self.accepted, self.rejected, self.seconds, self.lines_per_second
         );
         if self.rejected > 0 {
-            let mut say = |line: String| {
-                // Writing to a string does not fail.
-                drop(writeln!(text, "{line}"));
-            };
-            say(format!(
-                "the rejected ones are kept in {}; `backstitch dead-letters list` shows them",
+            text.push_str(&format!(
+                "the rejected ones are kept in {}; `backstitch dead-letters list` shows them\n",
                 self.dead_letters
             ));
             for reason in &self.reasons {
-                say(format!(
-                    "  {} × {}; first: {}",
+                text.push_str(&format!(
+                    "  {} × {}; first: {}\n",
                     reason.count, reason.reason, reason.first
                 ));
             }

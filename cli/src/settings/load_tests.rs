@@ -20,8 +20,12 @@ fn refusal(text: Option<&str>, pairs: &[(&str, &str)], flags: &Flags) -> String 
     let file = text.map(file);
     let error = load(file.as_ref().map(|f| f.path()), vars(pairs), flags).unwrap_err();
     assert!(error.is::<crate::failure::Usage>());
-    let name = file.map(|f| f.path().display().to_string());
-    error.to_string().replace(&name.unwrap_or_default(), "FILE")
+    match file {
+        Some(file) => error
+            .to_string()
+            .replace(&file.path().display().to_string(), "FILE"),
+        None => error.to_string(),
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The effective settings as people and programs read them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -58,8 +57,7 @@ impl Shown {
             };
             if table != section {
                 section = table;
-                // Writing to a string does not fail.
-                drop(writeln!(text, "\n[{table}]"));
+                text.push_str(&format!("\n[{table}]\n"));
             }
             text.push_str(&line(name, key, value));
         }

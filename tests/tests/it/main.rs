@@ -3,6 +3,7 @@
 mod cases;
 mod conformance;
 mod drift;
+mod faults;
 mod law;
 mod processes;
 mod retail;

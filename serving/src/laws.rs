@@ -1,0 +1,259 @@
+//! The law of reading: whatever is asked, however far the batch has come, the answer is what a
+//! plain recount of all events gives.
+
+use std::collections::BTreeMap;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use jiff::Timestamp;
+use jobs::Catalog;
+use proptest::prelude::*;
+use schemas::key::{KeyColumn, KeyKind, KeyValue};
+use schemas::time::series::close;
+use schemas::time::{Interval, PeriodQuery, Range, points, resolve};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::world::{NOW_MS, Play, Progress, World};
+use crate::{Serving, ServingOptions};
+
+pub(crate) async fn get(serving: &Serving, uri: &str) -> (StatusCode, Value) {
+    let request = Request::get(uri).body(Body::empty()).unwrap();
+    let response = serving.router().oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+fn play() -> impl Strategy<Value = Play> {
+    let now = NOW_MS / 1000;
+    let at = prop_oneof![
+        now - 200_000..now + 100_000,
+        now - 40_000_000..now,
+        Just(now - 900_000_000),
+    ];
+    let text = |choices: &'static [&'static str]| {
+        proptest::option::of(proptest::sample::select(choices))
+    };
+    (
+        at,
+        (0_i64..3, 0_i64..4, proptest::option::of(0_i64..2), proptest::option::of(0_i64..3)),
+        (text(&["DE", "US"]), text(&["", "a", "b"]), any::<bool>()),
+        prop_oneof![Just(1_i64), -2_i64..5],
+    )
+        .prop_map(|(at, (owner, track, listener, app), (country, referrer, play), amount)| {
+            let mut ints = BTreeMap::from([("owner_id", owner), ("track_id", track)]);
+            ints.extend(listener.map(|listener| ("listener_id", listener)));
+            ints.extend(app.map(|app| ("app_id", app)));
+            let kind = if play { "play" } else { "download" };
+            let mut texts = BTreeMap::from([("kind", kind.to_owned())]);
+            texts.extend(country.map(|country| ("country", country.to_owned())));
+            texts.extend(referrer.map(|referrer| ("referrer", referrer.to_owned())));
+            Play { at, ints, texts, amount }
+        })
+}
+
+fn progress(events: usize) -> impl Strategy<Value = Progress> {
+    (
+        proptest::collection::vec(0..=events, 0..4),
+        any::<bool>(),
+        any::<prop::sample::Index>(),
+        0_u8..3,
+    )
+        .prop_map(|(mut cuts, loading, dropped, loaded)| {
+            cuts.sort_unstable();
+            let newest = cuts.len() - usize::from(loading && !cuts.is_empty());
+            Progress {
+                cuts,
+                newest: newest as u64,
+                dropped: dropped.index(newest + 1) as u64,
+                loaded,
+            }
+        })
+}
+
+/// A question: the filters and the other parameters.
+#[derive(Debug, Clone)]
+struct Asked {
+    filters: Vec<(&'static str, &'static str)>,
+    time: &'static str,
+    tz: &'static str,
+    interval: &'static str,
+    by: &'static str,
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let select = |choices: &'static [&'static str]| proptest::sample::select(choices);
+    let filter = proptest::sample::select(vec![
+        ("country", "DE"),
+        ("referrer", ""),
+        ("app_id", "1"),
+        ("listener_id", "0"),
+        ("kind", "play"),
+    ]);
+    (
+        prop_oneof![
+            Just(vec![("owner_id", "1")]),
+            Just(vec![("track_id", "2")]),
+            Just(vec![("owner_id", "0"), ("track_id", "2")]),
+        ],
+        proptest::collection::btree_map(Just(()), filter, 0..=1),
+        select(&[
+            "period=today",
+            "period=7d",
+            "period=30d",
+            "period=month",
+            "period=year",
+            "period=all",
+            "from=2026-07-01T03:45:00Z&to=2026-07-16T22:15:00Z",
+            "from=2026-05-01",
+            "to=2026-07-13T09:30:00Z",
+            "from=2025-09-10&to=2026-07-20",
+        ]),
+        select(&["UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"]),
+        select(&["hour", "day", "week", "month"]),
+        select(&["track", "listener", "country", "referrer", "app", "owner", "kind"]),
+    )
+        .prop_map(|(mut filters, more, time, tz, interval, by)| {
+            filters.extend(more.into_values());
+            Asked { filters, time, tz, interval, by }
+        })
+}
+
+impl Asked {
+    fn query(&self) -> String {
+        let filters = self.filters.iter().map(|(name, value)| format!("{name}={value}"));
+        let all = filters.chain([self.time.to_owned(), format!("tz={}", self.tz)]);
+        all.collect::<Vec<_>>().join("&")
+    }
+
+    fn ranges(&self) -> (Range, Option<Range>, schemas::time::Zone) {
+        let value = |name: &str| {
+            self.time.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name)).map(|(_, v)| v)
+        };
+        let query = PeriodQuery {
+            period: value("period"),
+            from: value("from"),
+            to: value("to"),
+            date: None,
+            tz: Some(self.tz),
+            compare: Some("previous"),
+        };
+        let resolved = resolve(&query, Timestamp::from_millisecond(NOW_MS).unwrap()).unwrap();
+        (resolved.range, resolved.previous, resolved.zone)
+    }
+
+    fn passing<'a>(&'a self, plays: &'a [Play]) -> impl Iterator<Item = &'a Play> {
+        plays.iter().filter(|play| {
+            self.filters.iter().all(|(name, value)| match play.value(&column(name)) {
+                KeyValue::Int(n) => n.to_string() == *value,
+                KeyValue::Text(text) => text == *value,
+                _ => false,
+            })
+        })
+    }
+
+    fn sum(&self, plays: &[Play], range: Range) -> i64 {
+        self.passing(plays).filter(|play| range.contains(play.at)).map(|play| play.amount).sum()
+    }
+}
+
+fn column(name: &str) -> KeyColumn {
+    let kind = if name.ends_with("_id") { KeyKind::Int } else { KeyKind::Text };
+    KeyColumn { name: name.to_owned(), kind, nullable: true }
+}
+
+fn expected_points(asked: &Asked, plays: &[Play]) -> Vec<(String, i64)> {
+    let (range, _, zone) = asked.ranges();
+    let interval: Interval = asked.interval.parse().unwrap();
+    let seen: Vec<i64> =
+        asked.passing(plays).map(|play| play.at).filter(|at| range.contains(*at)).collect();
+    let (Some(first), Some(last)) = (seen.iter().min(), seen.iter().max()) else {
+        return match (range.from, range.to) {
+            (Some(from), Some(to)) => {
+                let points = points(&zone, interval, from, to).unwrap();
+                points.starts().iter().map(|at| (crate::answer::shown(*at), 0)).collect()
+            }
+            _ => Vec::new(),
+        };
+    };
+    let (from, to) = close(&zone, interval, range, (*first, *last)).unwrap();
+    points(&zone, interval, from, to)
+        .unwrap()
+        .spans()
+        .map(|(from, to)| (crate::answer::shown(from), asked.sum(plays, Range::new(from, to))))
+        .collect()
+}
+
+fn expected_rows(asked: &Asked, plays: &[Play]) -> Vec<(Value, i64)> {
+    let (range, _, _) = asked.ranges();
+    let by = match asked.by {
+        by @ ("country" | "referrer" | "kind") => by.to_owned(),
+        by => format!("{by}_id"),
+    };
+    let mut counts: BTreeMap<(bool, KeyValue), i64> = BTreeMap::new();
+    for play in asked.passing(plays).filter(|play| range.contains(play.at)) {
+        let key = play.value(&column(&by));
+        *counts.entry((key == KeyValue::Null, key)).or_default() += play.amount;
+    }
+    let mut rows: Vec<_> = counts.into_iter().collect();
+    rows.sort_by_key(|(_, count)| -count);
+    rows.into_iter()
+        .map(|((_, key), count)| match key {
+            KeyValue::Int(n) => (json!(n), count),
+            KeyValue::Text(text) => (json!(text), count),
+            _ => (Value::Null, count),
+        })
+        .collect()
+}
+
+async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), TestCaseError> {
+    let query = asked.query();
+    let (range, previous, _) = asked.ranges();
+    let (status, total) = get(serving, &format!("/api/v1/stats/plays/total?{query}&compare=previous")).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", total);
+    prop_assert_eq!(&total["count"], &json!(asked.sum(plays, range)), "{}", &query);
+    let before = previous.map(|previous| asked.sum(plays, previous));
+    prop_assert_eq!(&total["previous"], &json!(before), "{}", &query);
+
+    let uri = format!("/api/v1/stats/plays/series?{query}&interval={}", asked.interval);
+    let (status, series) = get(serving, &uri).await;
+    if status == StatusCode::BAD_REQUEST {
+        prop_assert!(series["detail"].as_str().unwrap().contains("at most 10000"), "{}", series);
+    } else {
+        prop_assert_eq!(status, StatusCode::OK, "{}", series);
+        let points = series["points"].as_array().unwrap().iter();
+        let got: Vec<(String, i64)> = points
+            .map(|point| (point["at"].as_str().unwrap().to_owned(), point["count"].as_i64().unwrap()))
+            .collect();
+        prop_assert_eq!(got, expected_points(asked, plays), "{}", uri);
+    }
+
+    let uri = format!("/api/v1/stats/plays/breakdown?{query}&by={}", asked.by);
+    let (status, breakdown) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", breakdown);
+    let rows = breakdown["rows"].as_array().unwrap().iter();
+    let got: Vec<(Value, i64)> =
+        rows.map(|row| (row["key"].clone(), row["count"].as_i64().unwrap())).collect();
+    prop_assert_eq!(got, expected_rows(asked, plays), "{}", uri);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn every_answer_is_a_plain_recount(
+        (plays, progress) in proptest::collection::vec(play(), 0..60)
+            .prop_flat_map(|plays| { let n = plays.len(); (Just(plays), progress(n)) }),
+        asked in asked(),
+        partitions in 1_u32..4,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let catalog = Catalog::built_in().unwrap();
+        let world = World::of(&catalog, &plays, partitions, &progress);
+        let options = ServingOptions { whole_wait_ms: 0, ..ServingOptions::default() };
+        let (serving, _) = world.serving(&catalog, options);
+        runtime.block_on(check(&serving, &asked, &plays))?;
+    }
+}

@@ -1,0 +1,320 @@
+//! Ports over plain collections, for tests of what serving makes of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
+use async_trait::async_trait;
+use jobs::{Catalog, Job};
+use schemas::clock::FixedClock;
+use schemas::key::{KeyColumn, KeyKind, KeyValue};
+use schemas::partition::partition_of;
+use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
+use schemas::source::Source;
+use schemas::time::Width;
+use stores::live::{Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, SlotId};
+use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
+use stores::views::{FoundRows, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead};
+use stores::{Error, Result};
+
+use crate::{Serving, ServingOptions, ServingPorts};
+
+/// An event, by the columns that views count by.
+#[derive(Debug, Clone)]
+pub(crate) struct Play {
+    pub(crate) at: i64,
+    pub(crate) ints: BTreeMap<&'static str, i64>,
+    pub(crate) texts: BTreeMap<&'static str, String>,
+    pub(crate) amount: i64,
+}
+
+impl Play {
+    pub(crate) fn value(&self, column: &KeyColumn) -> KeyValue {
+        let name = column.name.as_str();
+        match column.kind {
+            KeyKind::Int => self.ints.get(name).map_or(KeyValue::Null, |n| KeyValue::Int(*n)),
+            _ => self.texts.get(name).map_or(KeyValue::Null, |t| KeyValue::Text(t.clone())),
+        }
+    }
+
+    fn partition(&self, partitions: u32) -> usize {
+        partition_of(self.ints["owner_id"].to_string().as_bytes(), partitions) as usize
+    }
+}
+
+/// How far the layers have come.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress {
+    /// By run, from 1 on: how many of the events it covers.
+    pub(crate) cuts: Vec<usize>,
+    /// The newest complete run.
+    pub(crate) newest: Epoch,
+    /// Epochs up to this one are no longer live.
+    pub(crate) dropped: Epoch,
+    /// Of the run after the newest, rows whose key has this remainder by 3 are written already.
+    pub(crate) loaded: u8,
+}
+
+type RowKey = (Vec<u8>, Vec<u8>);
+
+/// Batch rows by view, and live parts by view.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    partitions: u32,
+    rows: BTreeMap<String, BTreeMap<RowKey, (i64, Epoch)>>,
+    /// By view, group, row, partition and epoch.
+    parts: BTreeMap<String, BTreeMap<(RowKey, u32, Epoch), i64>>,
+    pub(crate) slots: Mutex<Vec<Option<Slot>>>,
+    runs: Vec<Run>,
+    newest: Epoch,
+    appended: Mutex<Vec<(String, Vec<u8>)>>,
+    /// How many reads of slots see none.
+    pub(crate) blind: Mutex<usize>,
+}
+
+pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
+
+impl World {
+    pub(crate) fn of(catalog: &Catalog, plays: &[Play], partitions: u32, at: &Progress) -> Self {
+        let mut world = Self {
+            partitions,
+            newest: at.newest,
+            ..Self::default()
+        };
+        let offsets = |through: usize| {
+            let mut offsets = vec![0_i64; partitions as usize];
+            for play in &plays[..through] {
+                offsets[play.partition(partitions)] += 1;
+            }
+            offsets
+        };
+        let cut = |next_offset: Offset, at: usize| Cut {
+            next_offset,
+            last: (next_offset > 0).then_some(LastRecord {
+                offset: next_offset - 1,
+                checksum: 0,
+                logged_at_ms: at as i64,
+            }),
+        };
+        let cuts_of = |through: usize| -> Vec<Cut> {
+            offsets(through).into_iter().map(|offset| cut(offset, through)).collect()
+        };
+        for (index, through) in at.cuts.iter().enumerate() {
+            let epoch = index as Epoch + 1;
+            let state = if epoch <= at.newest { RunState::Complete } else { RunState::Sealed };
+            world.runs.push(Run {
+                epoch,
+                state,
+                cuts: cuts_of(*through),
+                stamp_us: 1,
+                token: String::new(),
+            });
+        }
+        let slots = (0..partitions as usize).map(|p| {
+            let bounds = (at.dropped..=at.cuts.len() as Epoch).map(|epoch| {
+                let through = match epoch {
+                    0 => 0,
+                    e => at.cuts[e as usize - 1],
+                };
+                (epoch, cuts_of(through)[p])
+            });
+            Some(Slot {
+                generation: 1,
+                position: cuts_of(plays.len())[p],
+                epoch: at.cuts.len() as Epoch + 1,
+                oldest: at.dropped + 1,
+                bounds: bounds.collect(),
+                since: catalog.jobs().iter().map(|j| (j.view().to_owned(), 0)).collect(),
+            })
+        });
+        world.slots = Mutex::new(slots.collect());
+        for job in catalog.jobs() {
+            world.fill(job, plays, at);
+        }
+        world
+    }
+
+    fn fill(&mut self, job: &Job, plays: &[Play], at: &Progress) {
+        let rows = self.rows.entry(job.view().to_owned()).or_default();
+        let parts = self.parts.entry(job.view().to_owned()).or_default();
+        for (index, play) in plays.iter().enumerate() {
+            let (group, part, row) = keys(job, play);
+            let epoch = at.cuts.partition_point(|cut| *cut <= index) as Epoch + 1;
+            let loaded = row.last().is_some_and(|byte| byte % 3 == at.loaded);
+            let through = at.newest + Epoch::from(loaded && at.newest < at.cuts.len() as Epoch);
+            if epoch <= through {
+                let stored = rows.entry((part, row.clone())).or_default();
+                *stored = (stored.0 + play.amount, through);
+            }
+            if epoch > at.dropped {
+                let partition = play.partition(self.partitions) as u32;
+                *parts.entry(((group, row), partition, epoch)).or_default() += play.amount;
+            }
+        }
+    }
+
+    /// A service over it.
+    pub(crate) fn serving(self, catalog: &Catalog, options: ServingOptions) -> (Serving, Arc<Self>) {
+        let world = Arc::new(self);
+        let ports = ServingPorts {
+            log: Arc::clone(&world) as _,
+            ingest: Arc::clone(&world) as _,
+            live: Arc::clone(&world) as _,
+            views: Arc::clone(&world) as _,
+            clock: Arc::new(FixedClock::at_ms(NOW_MS)),
+        };
+        (Serving::build(ports, catalog.clone(), options, None).unwrap(), world)
+    }
+
+    /// What was appended: topic and value.
+    pub(crate) fn appended(&self) -> Vec<(String, Vec<u8>)> {
+        self.appended.lock().unwrap().clone()
+    }
+}
+
+/// Group key, table partition and row key of an event in a view.
+fn keys(job: &Job, play: &Play) -> RowKeys {
+    let group: Vec<KeyValue> = job.group().0.iter().map(|column| play.value(column)).collect();
+    let group = job.group().encode_values(&group).unwrap();
+    let row: Vec<KeyValue> = job
+        .row()
+        .0
+        .iter()
+        .map(|column| match column.kind {
+            KeyKind::Time => KeyValue::Time(job.bucket().floor(play.at)),
+            _ => play.value(column),
+        })
+        .collect();
+    let start = match job.partition() {
+        Width::All => 0,
+        width => width.floor(play.at),
+    };
+    let part = TallyShape::part(start, &group);
+    (group, part, job.row().encode_values(&row).unwrap())
+}
+
+type RowKeys = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+fn within(key: &[u8], (from, to): &(Vec<u8>, Option<Vec<u8>>)) -> bool {
+    key >= &from[..] && to.as_ref().is_none_or(|to| key < &to[..])
+}
+
+#[async_trait]
+impl LogRead for World {
+    async fn spans(&self, _: &str) -> Result<Vec<Span>> {
+        let slots = self.slots.lock().unwrap();
+        let end = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.position.next_offset);
+        Ok(slots.iter().map(|slot| Span { start: 0, end: end(slot) }).collect())
+    }
+
+    async fn fetch(&self, _: &str, _: u32, _: Offset, _: FetchLimit) -> Result<Fetched> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn offset_at(&self, _: &str, _: u32, _: i64) -> Result<Offset> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+}
+
+#[async_trait]
+impl LogWrite for World {
+    async fn ensure_topic(&self, _: &str, partitions: u32) -> Result<u32> {
+        Ok(partitions)
+    }
+
+    async fn append(&self, topic: &str, groups: &[NewRecords], _: i64) -> Result<Vec<Offset>> {
+        let mut appended = self.appended.lock().unwrap();
+        for value in groups.iter().flat_map(|group| group.values.iter().flatten()) {
+            appended.push((topic.to_owned(), value.to_vec()));
+        }
+        Ok(vec![0; groups.len()])
+    }
+}
+
+#[async_trait]
+impl LiveRead for World {
+    async fn read(&self, _: Source, partitions: u32, queries: &[LiveQuery]) -> Result<LiveAnswer> {
+        let mut slots = self.slots.lock().unwrap().clone();
+        slots.resize(partitions as usize, None);
+        let mut blind = self.blind.lock().unwrap();
+        if *blind > 0 {
+            *blind -= 1;
+            slots.fill(None);
+        }
+        let parts = queries.iter().map(|query| {
+            let mut found: Vec<(u32, Epoch, Vec<u8>, i64)> = Vec::new();
+            for (((group, row), partition, epoch), count) in &self.parts[&query.view] {
+                let asked = query.partition.is_none_or(|only| only == *partition);
+                let in_range = query.ranges.iter().any(|range| within(row, range));
+                if *group == query.group && asked && in_range {
+                    found.push((*partition, *epoch, row.clone(), *count));
+                }
+            }
+            LiveParts {
+                partitions: found.iter().map(|part| part.0).collect::<UInt32Array>(),
+                epochs: found.iter().map(|part| part.1).collect::<UInt64Array>(),
+                rows: found.iter().map(|part| Some(&part.2[..])).collect::<BinaryArray>(),
+                counts: found.iter().map(|part| part.3).collect::<Int64Array>(),
+            }
+        });
+        Ok(LiveAnswer {
+            slots,
+            parts: parts.collect(),
+        })
+    }
+
+    async fn scan(
+        &self,
+        _: SlotId,
+        _: &str,
+        _: (Epoch, Epoch),
+        _: Option<(Vec<u8>, Vec<u8>)>,
+        _: usize,
+    ) -> Result<Deltas> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+}
+
+#[async_trait]
+impl ViewsRead for World {
+    async fn runs(&self, _: Source) -> Result<RunsSeen> {
+        Ok(RunsSeen {
+            runs: Runs::from_iter(self.runs.clone()),
+            newest: self.rows.keys().map(|view| (view.clone(), self.newest)).collect(),
+        })
+    }
+
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<FoundRows> {
+        let mut found: Vec<(u32, Vec<u8>, i64, Epoch)> = Vec::new();
+        for (index, query) in queries.iter().enumerate() {
+            for ((part, row), (count, epoch)) in &self.rows[view] {
+                if *part == query.part && within(row, &query.range) {
+                    found.push((index as u32, row.clone(), *count, *epoch));
+                }
+            }
+        }
+        Ok(FoundRows {
+            queries: found.iter().map(|row| row.0).collect::<UInt32Array>(),
+            rows: found.iter().map(|row| Some(&row.1[..])).collect::<BinaryArray>(),
+            counts: found.iter().map(|row| row.2).collect::<Int64Array>(),
+            epochs: found.iter().map(|row| row.3).collect::<UInt64Array>(),
+        })
+    }
+
+    async fn stories(&self, _: Source, limit: usize) -> Result<Vec<RunStory>> {
+        Ok(self.runs.iter().rev().take(limit).map(story).collect())
+    }
+
+    async fn story(&self, _: Source, epoch: Epoch) -> Result<Option<RunStory>> {
+        Ok(self.runs.iter().find(|run| run.epoch == epoch).map(story))
+    }
+}
+
+fn story(run: &Run) -> RunStory {
+    RunStory {
+        run: run.clone(),
+        started_at_ms: NOW_MS,
+        ended_at_ms: None,
+        report: serde_json::json!({"rows_read": 7, "seconds": [["roll", 0.5], ["plan", 1.0]]}),
+    }
+}

@@ -1,0 +1,284 @@
+//! The laws of the log port.
+
+use schemas::seam::Offset;
+use stores::log::{FetchLimit, LogRead, NewRecords, Records, Span};
+use stores::{Error, ErrorKind, Result};
+
+use super::{Ports, binary, bytes};
+
+const TOPIC: &str = "backstitch.laws.v1";
+const EVERYTHING: FetchLimit = FetchLimit {
+    records: usize::MAX,
+    bytes: usize::MAX,
+};
+
+/// Records with the values `prefix 0`, `prefix 1`, …, each with its number as the key.
+fn numbered(partition: u32, prefix: &str, count: usize) -> NewRecords {
+    NewRecords {
+        partition,
+        keys: binary((0..count).map(|number| number.to_string())),
+        values: binary((0..count).map(|number| format!("{prefix} {number}"))),
+    }
+}
+
+/// Everything that a partition holds, fetched in pieces.
+async fn read_all(log: &dyn LogRead, partition: u32, limit: FetchLimit) -> Result<Vec<Records>> {
+    let mut all = Vec::new();
+    let mut from = log.spans(TOPIC).await?[partition as usize].start;
+    loop {
+        let fetched = log.fetch(TOPIC, partition, from, limit).await?;
+        if fetched.records.is_empty() {
+            assert_eq!(fetched.next_offset, from, "nothing was brought, so nothing was passed");
+            assert_eq!(fetched.end, from, "nothing is brought only at the end");
+            return Ok(all);
+        }
+        assert!(fetched.next_offset > from, "a fetch moves on");
+        assert!(fetched.end >= fetched.next_offset, "the end is not behind");
+        from = fetched.next_offset;
+        all.push(fetched.records);
+    }
+}
+
+fn values(pieces: &[Records]) -> Vec<Vec<u8>> {
+    pieces.iter().flat_map(|piece| bytes(&piece.values)).collect()
+}
+
+/// What was appended comes back: keys and values in their order, offsets that rise and begin where
+/// the append said, each partition for itself.
+pub async fn records_come_back(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 3).await?;
+    let groups = [numbered(2, "a", 100), numbered(0, "b", 1)];
+    let first = ports.ingest.append(TOPIC, &groups, 1000).await?;
+    let groups_again = [numbered(2, "c", 50)];
+    let second = ports.ingest.append(TOPIC, &groups_again, 2000).await?;
+
+    let pieces = read_all(&*ports.log, 2, EVERYTHING).await?;
+    let expected: Vec<Vec<u8>> = [&groups[0].values, &groups_again[0].values]
+        .into_iter()
+        .flat_map(bytes)
+        .collect();
+    assert_eq!(values(&pieces), expected, "values come back in their order");
+    let keys: Vec<Vec<u8>> = pieces.iter().flat_map(|piece| bytes(&piece.keys)).collect();
+    let expected: Vec<Vec<u8>> = (0..100)
+        .chain(0..50)
+        .map(|number: i32| number.to_string().into_bytes())
+        .collect();
+    assert_eq!(keys, expected, "keys come back in their order");
+    let offsets: Vec<Offset> = pieces.iter().flat_map(|p| p.offsets.values().to_vec()).collect();
+    assert!(offsets.is_sorted_by(|a, b| a < b), "offsets rise");
+    assert_eq!(offsets[0], first[0], "the first append begins where it said");
+    assert_eq!(offsets[100], second[0], "the second append begins where it said");
+    let times: Vec<i64> = pieces.iter().flat_map(|p| p.logged_at_ms.values().to_vec()).collect();
+    assert_eq!(times[99..=100], [1000, 2000], "each record has the time of its append");
+
+    assert_eq!(values(&read_all(&*ports.log, 0, EVERYTHING).await?), [b"b 0".to_vec()]);
+    assert!(read_all(&*ports.log, 1, EVERYTHING).await?.is_empty());
+    Ok(())
+}
+
+/// Several groups for one partition follow each other; a group without records gets the place where
+/// its first would be; no groups are no append.
+pub async fn groups_follow_each_other(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 1).await?;
+    let groups = [numbered(0, "a", 2), numbered(0, "none", 0), numbered(0, "b", 2)];
+    let firsts = ports.ingest.append(TOPIC, &groups, 1).await?;
+    assert!(firsts[0] < firsts[1], "{firsts:?}");
+    assert_eq!(firsts[1], firsts[2]);
+    assert!(ports.ingest.append(TOPIC, &[], 1).await?.is_empty());
+    let found = values(&read_all(&*ports.log, 0, EVERYTHING).await?);
+    assert_eq!(found, [b"a 0", b"a 1", b"b 0", b"b 1"]);
+    Ok(())
+}
+
+/// Times in a partition never fall, also where the writer's clock goes back.
+pub async fn times_never_fall(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 2).await?;
+    for (now_ms, partition) in [(5000, 0), (3000, 0), (3000, 1), (6000, 0)] {
+        let group = numbered(partition, "at", 2);
+        ports.ingest.append(TOPIC, &[group], now_ms).await?;
+    }
+    let times = |pieces: Vec<Records>| -> Vec<i64> {
+        pieces.iter().flat_map(|p| p.logged_at_ms.values().to_vec()).collect()
+    };
+    let first = times(read_all(&*ports.log, 0, EVERYTHING).await?);
+    assert_eq!(first, [5000, 5000, 5000, 5000, 6000, 6000]);
+    let second = times(read_all(&*ports.log, 1, EVERYTHING).await?);
+    assert_eq!(second, [3000, 3000], "partitions do not bind each other");
+    Ok(())
+}
+
+/// A fetch brings at most what was asked for and at least one record, from anywhere, and fetches
+/// one after the other bring everything once.
+pub async fn fetch_keeps_its_limits(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 1).await?;
+    for (prefix, count) in [("a", 7), ("bb", 1), ("ccc", 30), ("d", 2)] {
+        ports.ingest.append(TOPIC, &[numbered(0, prefix, count)], 1).await?;
+    }
+    let expected = values(&read_all(&*ports.log, 0, EVERYTHING).await?);
+    assert_eq!(expected.len(), 40);
+    for (records, bytes_max) in [(1, 1000), (0, 0), (3, 1000), (8, 40), (100, 1), (100, 11), (40, 9999)] {
+        let limit = FetchLimit { records, bytes: bytes_max };
+        let pieces = read_all(&*ports.log, 0, limit).await?;
+        assert_eq!(values(&pieces), expected, "every record once, with {limit:?}");
+        for piece in &pieces {
+            let size: usize = bytes(&piece.values).iter().map(Vec::len).sum();
+            assert!(piece.len() == 1 || piece.len() <= records, "{limit:?}: {}", piece.len());
+            assert!(piece.len() == 1 || size <= bytes_max, "{limit:?}: {size}");
+        }
+    }
+    let offsets = read_all(&*ports.log, 0, EVERYTHING).await?[0].offsets.clone();
+    for (index, from) in offsets.values().iter().enumerate() {
+        let fetched = ports.log.fetch(TOPIC, 0, *from, EVERYTHING).await?;
+        assert_eq!(values(&[fetched.records]), expected[index..], "from {from}");
+    }
+    Ok(())
+}
+
+/// An offset that the log does not hold is an error and never a jump; the end is no error.
+pub async fn out_of_range_is_told(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 2).await?;
+    ports.ingest.append(TOPIC, &[numbered(0, "a", 5)], 1).await?;
+    let spans = ports.log.spans(TOPIC).await?;
+    let Span { start, end } = spans[0];
+    for asked in [start - 1, end + 1, Offset::MAX, Offset::MIN] {
+        let error = ports.log.fetch(TOPIC, 0, asked, EVERYTHING).await;
+        let error = error.expect_err("there is no such offset");
+        assert_eq!(error.kind(), ErrorKind::Reject);
+        assert!(
+            matches!(error, Error::OffsetOutOfRange { asked: told, .. } if told == asked),
+            "{error}"
+        );
+    }
+    let fetched = ports.log.fetch(TOPIC, 0, end, EVERYTHING).await?;
+    assert_eq!((fetched.records.len(), fetched.next_offset, fetched.end), (0, end, end));
+    let empty = spans[1];
+    assert_eq!(empty.start, empty.end, "an empty partition begins where it ends");
+    let fetched = ports.log.fetch(TOPIC, 1, empty.end, EVERYTHING).await?;
+    assert!(fetched.records.is_empty());
+    Ok(())
+}
+
+/// A moment leads to the first record that was appended then or later.
+pub async fn moments_lead_to_offsets(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 2).await?;
+    let mut firsts = Vec::new();
+    for now_ms in [1000, 2000, 2000, 4000] {
+        let group = numbered(0, "at", 3);
+        firsts.extend(ports.ingest.append(TOPIC, &[group], now_ms).await?);
+    }
+    let end = ports.log.spans(TOPIC).await?[0].end;
+    let moments = [
+        (i64::MIN, firsts[0]),
+        (1000, firsts[0]),
+        (1001, firsts[1]),
+        (2000, firsts[1]),
+        (2001, firsts[3]),
+        (4000, firsts[3]),
+        (4001, end),
+        (i64::MAX, end),
+    ];
+    for (moment, expected) in moments {
+        let found = ports.log.offset_at(TOPIC, 0, moment).await?;
+        assert_eq!(found, expected, "at {moment}");
+    }
+    let empty = ports.log.spans(TOPIC).await?[1];
+    assert_eq!(ports.log.offset_at(TOPIC, 1, 0).await?, empty.end);
+    Ok(())
+}
+
+/// A topic may get more partitions and never loses any; topics do not mix.
+pub async fn topics_only_grow(ports: &Ports) -> Result<()> {
+    assert!(ports.log.spans(TOPIC).await?.is_empty(), "there is no such topic yet");
+    assert_eq!(ports.ingest.ensure_topic(TOPIC, 2).await?, 2);
+    ports.ingest.append(TOPIC, &[numbered(1, "kept", 1)], 1).await?;
+    assert_eq!(ports.ingest.ensure_topic(TOPIC, 1).await?, 2);
+    assert_eq!(ports.ingest.ensure_topic(TOPIC, 5).await?, 5);
+    assert_eq!(ports.log.spans(TOPIC).await?.len(), 5);
+    assert_eq!(values(&read_all(&*ports.log, 1, EVERYTHING).await?), [b"kept 0"]);
+    let other = format!("{TOPIC}.dlq");
+    ports.ingest.ensure_topic(&other, 1).await?;
+    ports.ingest.append(&other, &[numbered(0, "other", 1)], 1).await?;
+    assert!(read_all(&*ports.log, 0, EVERYTHING).await?.is_empty());
+    Ok(())
+}
+
+/// What has no place is refused, and then nothing of the same append is written.
+pub async fn a_refused_append_writes_nothing(ports: &Ports) -> Result<()> {
+    let missing = ports.ingest.append(TOPIC, &[numbered(0, "a", 1)], 1).await;
+    assert!(missing.is_err(), "there is no such topic");
+    ports.ingest.ensure_topic(TOPIC, 2).await?;
+    let groups = [numbered(0, "a", 1), numbered(2, "b", 1)];
+    let refused = ports.ingest.append(TOPIC, &groups, 1).await;
+    let error = refused.expect_err("there is no such partition");
+    assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
+    let mut uneven = numbered(0, "c", 2);
+    uneven.keys = binary(["only one"]);
+    let refused = ports.ingest.append(TOPIC, &[numbered(1, "d", 1), uneven], 1).await;
+    let error = refused.expect_err("a key is missing");
+    assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
+    for span in ports.log.spans(TOPIC).await? {
+        assert_eq!(span.start, span.end);
+    }
+    assert!(ports.log.fetch(TOPIC, 2, 0, EVERYTHING).await.is_err());
+    assert!(ports.log.offset_at(TOPIC, 2, 0).await.is_err());
+    Ok(())
+}
+
+/// Many records, large ones, empty ones and bytes of every kind come back as they were.
+pub async fn sizes_do_not_matter(ports: &Ports) -> Result<()> {
+    ports.ingest.ensure_topic(TOPIC, 1).await?;
+    let large = vec![7; 5 << 20];
+    let odd: Vec<Vec<u8>> = vec![Vec::new(), large, (0..=255).collect(), Vec::new(), vec![0]];
+    let group = NewRecords {
+        partition: 0,
+        keys: binary(odd.iter().map(|value| &value[..value.len().min(3)])),
+        values: binary(&odd),
+    };
+    let many = numbered(0, "many", 25_000);
+    // A slice of larger arrays is a group like any other.
+    let slice = NewRecords {
+        partition: 0,
+        keys: many.keys.slice(10, 20),
+        values: many.values.slice(10, 20),
+    };
+    ports.ingest.append(TOPIC, &[group, many.clone(), slice.clone()], 1).await?;
+    let mut expected = odd;
+    expected.extend(bytes(&many.values));
+    expected.extend(bytes(&slice.values));
+    let limit = FetchLimit { records: 9_999, bytes: 3 << 20 };
+    assert!(values(&read_all(&*ports.log, 0, limit).await?) == expected);
+    Ok(())
+}
+
+/// Appends of two processes at once are all there: each whole, in its order, where it said.
+pub async fn appends_do_not_mix(one: &Ports, other: &Ports) -> Result<()> {
+    const ROUNDS: usize = 20;
+    one.ingest.ensure_topic(TOPIC, 2).await?;
+    let append = async |ports: &Ports, name: &str| -> Result<Vec<(Offset, String)>> {
+        let mut firsts = Vec::new();
+        for round in 0..ROUNDS {
+            let prefix = format!("{name}{round}");
+            let groups = [numbered(0, &prefix, 3), numbered(1, &prefix, 1)];
+            let offsets = ports.ingest.append(TOPIC, &groups, 1).await?;
+            firsts.push((offsets[0], prefix));
+        }
+        Ok(firsts)
+    };
+    let (first, second, third) = tokio::join!(
+        append(one, "one"),
+        append(other, "other"),
+        append(other, "third")
+    );
+    let firsts = [first?, second?, third?].concat();
+    let pieces = read_all(&*one.log, 0, EVERYTHING).await?;
+    let found = values(&pieces);
+    let offsets: Vec<Offset> = pieces.iter().flat_map(|p| p.offsets.values().to_vec()).collect();
+    assert_eq!(found.len(), 3 * 3 * ROUNDS);
+    for (first, prefix) in firsts {
+        let index = offsets.binary_search(&first).expect("the offset is there");
+        let expected: Vec<Vec<u8>> = (0..3).map(|n| format!("{prefix} {n}").into_bytes()).collect();
+        assert_eq!(found[index..index + 3], expected);
+    }
+    assert_eq!(values(&read_all(&*other.log, 1, EVERYTHING).await?).len(), 3 * ROUNDS);
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! What every adapter of a port must do, whatever stands behind it.
+//!
+//! A law is a function on freshly made stores in which nothing is yet; some take a second set of
+//! ports to the same stores, as another process has. They assert, so a broken law is a panic that
+//! names it; an error of a store is an error of the law. Whoever brings an adapter makes its stores
+//! and calls each law once.
+
+pub mod archive;
+pub mod lease;
+pub mod live;
+pub mod live_model;
+pub mod log;
+pub mod views;
+
+use std::sync::Arc;
+
+use arrow::array::BinaryArray;
+use schemas::source::Source;
+use stores::archive::Archive;
+use stores::lease::Leases;
+use stores::live::{LiveWrite, SlotId};
+use stores::log::{LogRead, LogWrite};
+use stores::views::ViewsWrite;
+
+/// The ports to one set of stores.
+#[derive(Debug, Clone)]
+pub struct Ports {
+    /// Reading the log.
+    pub log: Arc<dyn LogRead>,
+    /// Writing the log.
+    pub ingest: Arc<dyn LogWrite>,
+    /// Live state.
+    pub live: Arc<dyn LiveWrite>,
+    /// Batch rows and run records.
+    pub views: Arc<dyn ViewsWrite>,
+    /// The archive.
+    pub archive: Archive,
+    /// Leases.
+    pub leases: Arc<dyn Leases>,
+}
+
+/// A view that the laws keep.
+pub const VIEW: &str = "plays_owner_hour@1";
+
+/// Another one.
+pub const OTHER_VIEW: &str = "plays_track_day@2";
+
+/// The slot of a partition.
+#[must_use]
+pub const fn slot(partition: u32) -> SlotId {
+    SlotId {
+        source: Source::Plays,
+        partition,
+    }
+}
+
+/// An array of these bytes.
+pub fn binary<T: AsRef<[u8]>>(values: impl IntoIterator<Item = T>) -> BinaryArray {
+    BinaryArray::from_iter_values(values)
+}
+
+/// The bytes of an array.
+#[must_use]
+pub fn bytes(array: &BinaryArray) -> Vec<Vec<u8>> {
+    array.iter().flatten().map(<[u8]>::to_vec).collect()
+}

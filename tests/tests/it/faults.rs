@@ -1,0 +1,213 @@
+//! Bad input, wrong settings, a folder that can't be written, a full disk: a clear message, the
+//! right exit status, nothing lost, no panic.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tests::process::{Server, binary, command, done, run, run_with_input};
+use tests::questions::{BAD_LINES, Traffic};
+
+/// What a failed command said, which must be one line and no panic.
+fn complaint(output: &Output, status: i32) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn malformed_lines_become_dead_letters_and_the_rest_is_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let good = r#"{"event_id":"a","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#;
+    let strange = [
+        r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-13-01T00:00:00Z"}"#,
+        r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00"}"#,
+        r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":1772323200}"#,
+        r#"{"event_id":"b","track_id":1.5,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#,
+        r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z","amount":9223372036854775807}"#,
+        r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z","country":"Germany"}"#,
+        r#"{"event_id":"","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#,
+        "\u{feff}garbage",
+    ];
+    let mut lines = vec![good.to_owned(), String::new()];
+    lines.extend(BAD_LINES.iter().chain(&strange).map(|line| (*line).to_owned()));
+    let nested = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    lines.push(nested);
+    let bad = lines.len() - 2;
+    let output = run_with_input(data, &["ingest", "plays", "-", "--json"], lines.join("\r\n").as_bytes());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&report["accepted"], &report["rejected"]), (&json!(1), &json!(bad)), "{report}");
+    let letters: Value = serde_json::from_str(&done(data, &["dead-letters", "list", "--json"])).expect("JSON");
+    let text = letters.to_string();
+    for reason in ["amount", "country", "kind", "owner_id", "track_id", "at"] {
+        assert!(text.contains(reason), "{reason}: {text}");
+    }
+    done(data, &["dead-letters", "replay"]);
+    done(data, &["speed", "--until-caught-up"]);
+    let server = Server::start(data, &[]);
+    let answer = server.client.json("/api/v1/stats/plays/total?owner_id=1");
+    assert_eq!(answer["count"], 1);
+    let (status, body) = server.client.post("/api/v1/ingest/plays", format!("{good}\n{{\n").as_bytes());
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((status, &body["accepted"], &body["rejected"][0]["line"]), (200, &json!(1), &json!(2)));
+}
+
+#[test]
+fn empty_and_missing_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let empty = folder.path().join("empty.jsonl");
+    std::fs::write(&empty, "").expect("a file");
+    done(&data, &["ingest", "plays", &empty.to_string_lossy()]);
+    let said = complaint(&run(&data, &["ingest", "plays", "/nowhere/plays.jsonl"]), 1);
+    assert!(said.contains("/nowhere/plays.jsonl"), "{said}");
+    complaint(&run(&data, &["ingest", "songs", "-"]), 2);
+    let parquet = folder.path().join("not.parquet");
+    std::fs::write(&parquet, "PAR1 but not really").expect("a file");
+    let said = complaint(&run(&data, &["ingest", "plays", &parquet.to_string_lossy()]), 1);
+    assert!(said.contains("not.parquet"), "{said}");
+    // A run, and answers, on an empty log.
+    done(&data, &["speed", "--until-caught-up"]);
+    done(&data, &["batch", "run"]);
+    let server = Server::start(&data, &[]);
+    let answer = server.client.json("/api/v1/stats/plays/total?owner_id=1");
+    assert_eq!((&answer["count"], &answer["provenance"]["source"]), (&json!(0), &json!("batch")));
+}
+
+#[test]
+fn questions_that_can_not_be_answered_are_problems() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    done(data, &["ingest", "plays", "/dev/null", "--format", "jsonl"]);
+    done(data, &["speed", "--until-caught-up"]);
+    let server = Server::start(data, &[]);
+    for (path, status, word) in [
+        ("total", 400, "owner_id"),
+        ("total?owner_id=x", 400, "owner_id"),
+        ("total?owner_id=1&owner_id=2", 400, "owner_id"),
+        ("total?owner_id=99999999999999999999", 400, "owner_id"),
+        ("total?owner_id=1&tz=Mars/Olympus", 400, "Mars/Olympus"),
+        ("total?owner_id=1&tz=CET-1CEST", 400, "tz"),
+        ("total?owner_id=1&period=decade", 400, "decade"),
+        ("total?owner_id=1&from=2026-03-01T00:07:00Z&to=2026-03-02", 400, "quarter"),
+        ("total?owner_id=1&from=2026-02-30&to=2026-03-02", 400, "2026-02-30"),
+        ("total?owner_id=1&colour=red", 400, "colour"),
+        ("total?owner_id=1&kind=stream", 400, "kind"),
+        ("series?owner_id=1&from=1950-01-01&to=2026-01-01&interval=hour", 400, "10000"),
+        ("series?owner_id=1&period=7d&interval=fortnight", 400, "fortnight"),
+        ("breakdown?owner_id=1", 400, "by"),
+        ("breakdown?owner_id=1&by=colour", 400, "colour"),
+        ("breakdown?owner_id=1&by=track&limit=1001", 400, "1000"),
+        ("breakdown?owner_id=1&by=track&cursor=abc", 400, "cursor"),
+        ("breakdown?owner_id=1&by=track&format=xml", 400, "format"),
+    ] {
+        let (got, body) = server.client.get(&format!("/api/v1/stats/plays/{path}"));
+        assert_eq!(got, status, "{path}: {body}");
+        let problem: Value = serde_json::from_str(&body).expect("a problem document");
+        assert_eq!(problem["status"], status, "{path}: {body}");
+        let told = body.replace(',', "");
+        assert!(told.contains(word), "{path}: {body}");
+    }
+    for path in ["/api/v1/stats/likes/total?owner_id=1", "/nothing", "/api/v1/ingest/songs"] {
+        let (status, body) = server.client.get(path);
+        assert!(status == 404 || status == 405, "{path}: {status}");
+        serde_json::from_str::<Value>(&body).expect("a problem document");
+    }
+    for path in ["/livez", "/readyz", "/metrics", "/openapi.json", "/"] {
+        assert_eq!(server.client.get(path).0, 200, "{path}");
+    }
+    assert!(server.client.get("/metrics").1.contains("backstitch_"));
+}
+
+#[test]
+fn wrong_settings_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let config = folder.path().join("backstitch.toml");
+    let config_path = config.to_string_lossy().into_owned();
+    for (text, word) in [
+        ("[speed]\nrecords_maximum = 1\n", "records_maximum"),
+        ("[speed]\nrecords_max = \"many\"\n", "records_max"),
+        ("[[[", "backstitch.toml"),
+    ] {
+        std::fs::write(&config, text).expect("a file");
+        let said = complaint(&run(data, &["--config", &config_path, "config", "check"]), 2);
+        assert!(said.contains(word), "{said}");
+    }
+    let output = command(data, &["config", "check"]).env("BACKSTITCH__SPEED__RECORDS_MAX", "x").output();
+    let said = complaint(&output.expect("starting"), 2);
+    assert!(said.to_lowercase().contains("records_max"), "{said}");
+    let said = complaint(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
+    assert!(said.contains("loopback"), "{said}");
+}
+
+/// Runs a script with a folder of its own mounted at `$1`, in a mount namespace that goes with it.
+fn with_mount(folder: &Path, script: &str) -> Output {
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-ec", script, "sh"])
+        .arg(folder)
+        .arg(binary())
+        .output()
+        .expect("unshare, from util-linux");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("unshare:") && !said.contains("mount:"), "mounting is not allowed here: {said}");
+    output
+}
+
+#[test]
+fn a_full_disk_loses_nothing_that_was_accepted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lines = Traffic::new(3).lines(60_000).join("\n");
+    let input = folder.path().join("plays.jsonl");
+    std::fs::write(&input, lines).expect("a file");
+    let mount = folder.path().join("small");
+    std::fs::create_dir(&mount).expect("a folder");
+    // Full at the first try; after that there is room, and everything goes through.
+    let script = r#"
+        mount -t tmpfs -o size=1500k tmpfs "$1"
+        for command in "ingest plays $1/../plays.jsonl" "speed --until-caught-up" "batch run"; do
+            "$2" --data-dir "$1" $command >/dev/null && echo "OK $command" || echo "FAILED $? $command"
+        done
+        mount -o remount,size=200m "$1"
+        "$2" --data-dir "$1" ingest plays "$1/../plays.jsonl" >/dev/null
+        "$2" --data-dir "$1" speed --until-caught-up >/dev/null
+        "$2" --data-dir "$1" batch run --json
+        "$2" --data-dir "$1" check >/dev/null && echo CHECKED
+    "#;
+    let output = with_mount(&mount, script);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(out.contains("FAILED 1 ingest"), "{out}{said}");
+    assert!(out.contains("CHECKED"), "{out}{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    assert!(said.contains("full") || said.contains("space"), "{said}");
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mount = folder.path().join("fixed");
+    std::fs::create_dir(&mount).expect("a folder");
+    let script = r#"
+        mount -t tmpfs -o size=50m tmpfs "$1"
+        echo '{"event_id":"a","track_id":1,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}' > "$1/plays.jsonl"
+        "$2" --data-dir "$1" ingest plays "$1/plays.jsonl" >/dev/null
+        mount -o remount,ro "$1"
+        for command in "ingest plays $1/plays.jsonl" "speed --until-caught-up" "batch run" "check"; do
+            "$2" --data-dir "$1" $command >/dev/null && echo "OK $command" || echo "FAILED $? $command"
+        done
+    "#;
+    let output = with_mount(&mount, script);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    for what in ["ingest", "speed", "batch", "check"] {
+        assert!(out.contains(&format!("FAILED 1 {what}")), "{out}{said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(said.trim().lines().count(), 4, "one line each: {said}");
+    assert!(said.contains("read-only") || said.contains("readonly"), "{said}");
+}
