@@ -109,10 +109,16 @@ pub(crate) async fn read(
                         whole_plan = kept.or(Some((before, not_whole)));
                         continue;
                     }
-                    _ => not_whole,
+                    _ => {
+                        whole_plan = kept;
+                        not_whole
+                    }
                 }
             }
-            (Ok(Attempt::NotWhole(not_whole)), _) => not_whole,
+            (Ok(Attempt::NotWhole(not_whole)), kept) => {
+                whole_plan = kept;
+                not_whole
+            }
             // Without that view there is no way.
             (Err(ReadError::Plan(_)), Some((before, not_whole))) => {
                 plan = before;

@@ -1,48 +1,140 @@
 //! Reading lines in chunks. Of a line that is too long only its beginning is kept in memory.
 
-use std::io::{BufRead, BufReader, Read};
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use schemas::plays::LINE_BYTES_MAX;
 
 use super::chunk::Chunk;
 
-/// How long lines of a slow input may wait for more before they are handed on.
-const WAIT: Duration = Duration::from_millis(500);
+/// How long the lines of a slow input wait for more before they are handed on.
+const WAIT: Duration = Duration::from_millis(200);
+/// Blocks of a slow input that wait to be cut into lines, at most.
+const BLOCKS_WAITING: usize = 8;
+const BLOCK_BYTES: usize = 256 * 1024;
+
+/// An input that may let us wait.
+pub(super) trait Input: Read {
+    /// Whether there is more to read, or the end, within the time.
+    fn comes_within(&mut self, _wait: Duration) -> bool {
+        true
+    }
+}
+
+impl Input for File {}
+
+#[cfg(test)]
+impl Input for &[u8] {}
+
+/// An input that is read on a thread of its own, so that it is known when nothing comes.
+pub(super) struct Slow {
+    blocks: Receiver<std::io::Result<Vec<u8>>>,
+    block: Cursor<Vec<u8>>,
+    ended: bool,
+    failed: Option<std::io::Error>,
+}
+
+impl Slow {
+    /// Begins to read.
+    pub(super) fn new(mut input: impl Read + Send + 'static) -> Self {
+        let (read, blocks) = std::sync::mpsc::sync_channel(BLOCKS_WAITING);
+        std::thread::spawn(move || {
+            loop {
+                let mut block = vec![0; BLOCK_BYTES];
+                let found = input.read(&mut block).map(|length| {
+                    block.truncate(length);
+                    block
+                });
+                let last = found.as_ref().map_or(true, Vec::is_empty);
+                if read.send(found).is_err() || last {
+                    break;
+                }
+            }
+        });
+        Self {
+            blocks,
+            block: Cursor::default(),
+            ended: false,
+            failed: None,
+        }
+    }
+
+    fn has_block(&self) -> bool {
+        self.ended || self.failed.is_some() || self.block.position() < self.block.get_ref().len() as u64
+    }
+
+    fn take(&mut self, block: Vec<u8>) {
+        self.ended = block.is_empty();
+        self.block = Cursor::new(block);
+    }
+}
+
+impl Read for Slow {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if !self.has_block() {
+            let block = self.blocks.recv().unwrap_or_else(|_| Ok(Vec::new()))?;
+            self.take(block);
+        }
+        self.block.read(buffer)
+    }
+}
+
+impl Input for Slow {
+    fn comes_within(&mut self, wait: Duration) -> bool {
+        if self.has_block() {
+            return true;
+        }
+        match self.blocks.recv_timeout(wait) {
+            Ok(Ok(block)) => {
+                self.take(block);
+                true
+            }
+            Ok(Err(error)) => {
+                self.failed = Some(error);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.ended = true;
+                true
+            }
+        }
+    }
+}
 
 /// Reads lines.
-pub(super) struct LineReader<R: Read> {
+pub(super) struct LineReader<R: Input> {
     input: BufReader<R>,
-    slow: bool,
     line: u64,
     bytes_read: u64,
 }
 
-impl<R: Read> LineReader<R> {
-    /// A reader of `input`; a `slow` one is not waited for until a chunk is full.
-    pub(super) fn new(input: R, slow: bool) -> Self {
+impl<R: Input> LineReader<R> {
+    /// A reader of `input`.
+    pub(super) fn new(input: R) -> Self {
         Self {
             input: BufReader::with_capacity(1 << 20, input),
-            slow,
             line: 0,
             bytes_read: 0,
         }
     }
 
     /// Reads all lines and hands them on, until `hand_on` no longer takes them.
-    pub(super) fn read(
-        mut self,
-        hand_on: &mut impl FnMut(Chunk) -> bool,
-    ) -> anyhow::Result<()> {
+    pub(super) fn read(mut self, hand_on: &mut impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
         let mut chunk = Chunk::default();
-        let mut begun = Instant::now();
         while self.line_into(&mut chunk)? {
-            let waits = self.slow && self.input.buffer().is_empty() && begun.elapsed() >= WAIT;
-            if chunk.is_full() || waits {
-                if !hand_on(std::mem::take(&mut chunk).at(self.bytes_read)) {
-                    return Ok(());
-                }
-                begun = Instant::now();
+            let waits = !chunk.is_empty()
+                && self.input.buffer().is_empty()
+                && !self.input.get_mut().comes_within(WAIT);
+            if (chunk.is_full() || waits)
+                && !hand_on(std::mem::take(&mut chunk).at(self.bytes_read))
+            {
+                return Ok(());
             }
         }
         if !chunk.is_empty() {
@@ -81,7 +173,7 @@ mod tests {
 
     fn read(input: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let mut lines = Vec::new();
-        LineReader::new(input, false)
+        LineReader::new(input)
             .read(&mut |chunk| {
                 lines.extend(chunk.lines().map(|(n, bytes)| (n, bytes.to_vec())));
                 true
@@ -115,10 +207,27 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_a_slow_input_do_not_wait_for_more() {
+        let (input, mut output) = std::io::pipe().unwrap();
+        let (handed, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            LineReader::new(Slow::new(input)).read(&mut |chunk| {
+                handed.send(chunk.lines().count()).is_ok()
+            })
+        });
+        std::io::Write::write_all(&mut output, b"a\nb\n").unwrap();
+        assert_eq!(lines.recv(), Ok(2));
+        std::io::Write::write_all(&mut output, b"c").unwrap();
+        drop(output);
+        assert_eq!(lines.recv(), Ok(1));
+        assert!(lines.recv().is_err());
+    }
+
+    #[test]
     fn chunks_are_bounded() {
         let input = b"1\n".repeat(25_001);
         let mut sizes = Vec::new();
-        LineReader::new(&input[..], false)
+        LineReader::new(&input[..])
             .read(&mut |chunk| {
                 sizes.push(chunk.lines().count());
                 true

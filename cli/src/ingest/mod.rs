@@ -22,7 +22,7 @@ use crate::failure::usage;
 use crate::generate::format_of;
 use crate::progress;
 use chunk::Chunk;
-use lines::LineReader;
+use lines::{LineReader, Slow};
 pub(crate) use report::Report;
 
 /// Chunks that wait between two steps, at most.
@@ -86,10 +86,10 @@ impl Input {
     fn read(&self, mut hand_on: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
         let origin = self.origin();
         match (self.format, self.is_standard_input()) {
-            (Format::Jsonl, true) => LineReader::new(std::io::stdin(), true).read(&mut hand_on),
+            (Format::Jsonl, true) => LineReader::new(Slow::new(std::io::stdin())).read(&mut hand_on),
             (Format::Jsonl, false) => File::open(&self.path)
                 .map_err(anyhow::Error::new)
-                .and_then(|file| LineReader::new(file, false).read(&mut hand_on)),
+                .and_then(|file| LineReader::new(file).read(&mut hand_on)),
             (Format::Parquet, true) => tempfile::tempfile()
                 .and_then(|mut file| {
                     // The end of a Parquet file is read first.
