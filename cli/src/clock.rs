@@ -14,7 +14,8 @@ impl Clock for SystemClock {
         reason = "every other place is given a Clock; this is the real one"
     )]
     fn now_ms(&self) -> i64 {
-        let millis = |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        let millis =
+            |span: std::time::Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => millis(since),
             Err(before) => -millis(before.duration()),

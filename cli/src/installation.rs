@@ -135,7 +135,12 @@ impl Installation {
             clock: Arc::clone(&self.clock),
         };
         let options = self.settings.batch.clone();
-        Ok(Batch::build(ports, Self::catalog()?, engine.clone(), options)?)
+        Ok(Batch::build(
+            ports,
+            Self::catalog()?,
+            engine.clone(),
+            options,
+        )?)
     }
 
     /// The serving layer.
@@ -158,6 +163,11 @@ impl Installation {
             metrics.render()
         });
         let options = self.settings.serving.clone();
-        Ok(Serving::build(ports, Self::catalog()?, options, Some(metrics))?)
+        Ok(Serving::build(
+            ports,
+            Self::catalog()?,
+            options,
+            Some(metrics),
+        )?)
     }
 }

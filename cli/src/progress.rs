@@ -25,7 +25,11 @@ pub(crate) fn bytes(what: &str, total: Option<u64>) -> ProgressBar {
 
 /// A bar for work that is counted in `total` pieces.
 pub(crate) fn pieces(what: &str, total: u64) -> ProgressBar {
-    start(what, Some(total), "{msg} {bar:30} {human_pos}/{human_len} {per_sec} {eta}")
+    start(
+        what,
+        Some(total),
+        "{msg} {bar:30} {human_pos}/{human_len} {per_sec} {eta}",
+    )
 }
 
 fn start(what: &str, total: Option<u64>, template: &str) -> ProgressBar {

@@ -28,7 +28,11 @@ pub(crate) async fn listen(address: &str) -> anyhow::Result<(TcpListener, Socket
     let wrong = |why: String| usage(format!("--listen {address}: {why}"));
     let resolved: Vec<SocketAddr> = tokio::net::lookup_host(address)
         .await
-        .map_err(|error| wrong(format!("{error}; write an address and a port, as in 127.0.0.1:8080")))?
+        .map_err(|error| {
+            wrong(format!(
+                "{error}; write an address and a port, as in 127.0.0.1:8080"
+            ))
+        })?
         .collect();
     if let Some(other) = resolved.iter().find(|found| !found.ip().is_loopback()) {
         return Err(wrong(format!(
@@ -41,22 +45,6 @@ pub(crate) async fn listen(address: &str) -> anyhow::Result<(TcpListener, Socket
         .with_context(|| format!("--listen {address}: choose another port, or 0 for a free one"))?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
-}
-
-/// Starts collecting metrics.
-///
-/// # Errors
-/// If that was started already.
-pub(crate) fn metrics(tasks: &mut JoinSet<anyhow::Result<()>>, stop: &CancellationToken) -> anyhow::Result<PrometheusHandle> {
-    let handle = PrometheusBuilder::new().install_recorder()?;
-    let (upkeep, stop) = (handle.clone(), stop.clone());
-    tasks.spawn(async move {
-        while sleep(UPKEEP, &stop).await {
-            upkeep.run_upkeep();
-        }
-        Ok(())
-    });
-    Ok(handle)
 }
 
 /// What the batch role has done so far.
@@ -87,71 +75,108 @@ pub(crate) struct Schedule {
     pub(crate) every: Duration,
 }
 
-/// Starts every role. Each ends when `stop` is cancelled, or with what it can't get over.
-///
-/// # Errors
-/// A layer that can't be built.
-pub(crate) async fn start(
-    installation: &Installation,
-    listener: TcpListener,
-    schedule: Schedule,
-    watch: &Arc<BatchWatch>,
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
-    let engine = installation.engine()?;
-    for source in Source::ALL {
-        installation.intake(source).await?;
-    }
-    start_speed(installation, &engine, tasks, stop).await?;
-    let batch = installation.batch(&engine)?;
-    let (watch, stop_batch) = (Arc::clone(watch), stop.clone());
-    tasks.spawn(async move {
-        run_batches(&batch, schedule, &watch, &stop_batch).await;
-        Ok(())
-    });
-    let serving = installation.serving(metrics(tasks, stop)?)?;
-    let stop = stop.clone();
-    tasks.spawn(async move { serving.run(listener, stop).await.context("serving") });
-    Ok(())
+/// Roles that run side by side. Each ends when it is told to; one that fails ends all.
+#[derive(Debug)]
+pub(crate) struct Roles {
+    tasks: JoinSet<anyhow::Result<()>>,
+    stop: CancellationToken,
 }
 
-async fn start_speed(
-    installation: &Installation,
-    engine: &Engine,
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
-    for source in Source::ALL {
-        let speed = installation.speed(engine, source).await?;
-        let stop = stop.clone();
-        tasks.spawn(async move {
-            speed.run(false, stop).await.context("speed layer")?;
-            Ok(())
-        });
-    }
-    Ok(())
-}
-
-/// Waits until every role has ended. One that fails ends all.
-///
-/// # Errors
-/// Those of the first role that failed.
-pub(crate) async fn join(
-    mut tasks: JoinSet<anyhow::Result<()>>,
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
-    let mut outcome = Ok(());
-    while let Some(ended) = tasks.join_next().await {
-        let ended = ended.unwrap_or_else(|error| Err(error.into()));
-        if let Err(error) = ended {
-            stop.cancel();
-            if outcome.is_ok() {
-                outcome = Err(error);
-            }
+impl Roles {
+    /// None yet; they will end when `stop` is cancelled.
+    pub(crate) fn new(stop: CancellationToken) -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            stop,
         }
     }
-    outcome
+
+    /// Starts the speed layer of every source.
+    ///
+    /// # Errors
+    /// Views that can't be planned.
+    pub(crate) async fn speed(
+        &mut self,
+        installation: &Installation,
+        engine: &Engine,
+    ) -> anyhow::Result<()> {
+        for source in Source::ALL {
+            installation.intake(source).await?;
+            let speed = installation.speed(engine, source).await?;
+            let stop = self.stop.clone();
+            self.tasks.spawn(async move {
+                speed.run(false, stop).await.context("speed layer")?;
+                Ok(())
+            });
+        }
+        Ok(())
+    }
+
+    /// Starts batch runs.
+    ///
+    /// # Errors
+    /// Views that can't be planned.
+    pub(crate) fn batch(
+        &mut self,
+        installation: &Installation,
+        engine: &Engine,
+        schedule: Schedule,
+        watch: &Arc<BatchWatch>,
+    ) -> anyhow::Result<()> {
+        let batch = installation.batch(engine)?;
+        let (watch, stop) = (Arc::clone(watch), self.stop.clone());
+        self.tasks.spawn(async move {
+            run_batches(&batch, schedule, &watch, &stop).await;
+            Ok(())
+        });
+        Ok(())
+    }
+
+    /// Starts serving.
+    ///
+    /// # Errors
+    /// Options that can't be used.
+    pub(crate) fn serving(
+        &mut self,
+        installation: &Installation,
+        listener: TcpListener,
+    ) -> anyhow::Result<()> {
+        let serving = installation.serving(self.metrics()?)?;
+        let stop = self.stop.clone();
+        self.tasks
+            .spawn(async move { serving.run(listener, stop).await.context("serving") });
+        Ok(())
+    }
+
+    /// Waits until every role has ended.
+    ///
+    /// # Errors
+    /// Those of the first role that failed.
+    pub(crate) async fn join(mut self) -> anyhow::Result<()> {
+        let mut outcome = Ok(());
+        while let Some(ended) = self.tasks.join_next().await {
+            if let Err(error) = ended.unwrap_or_else(|error| Err(error.into())) {
+                self.stop.cancel();
+                if outcome.is_ok() {
+                    outcome = Err(error);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Starts collecting metrics.
+    fn metrics(&mut self) -> anyhow::Result<PrometheusHandle> {
+        let handle = PrometheusBuilder::new().install_recorder()?;
+        let (upkeep, stop) = (handle.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            while sleep(UPKEEP, &stop).await {
+                upkeep.run_upkeep();
+            }
+            Ok(())
+        });
+        Ok(handle)
+    }
 }
 
 /// Runs the batch layer again and again. A run that fails is tried again at its next time: what is

@@ -12,12 +12,10 @@ use crate::settings::LogFormat;
 ///
 /// # Errors
 /// A filter that can't be read.
-pub(crate) fn start(
-    asked: Option<&str>,
-    format: LogFormat,
-    level: &str,
-) -> anyhow::Result<()> {
-    let from_env = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+pub(crate) fn start(asked: Option<&str>, format: LogFormat, level: &str) -> anyhow::Result<()> {
+    let from_env = std::env::var("RUST_LOG")
+        .ok()
+        .filter(|text| !text.is_empty());
     let (text, place) = match (asked, &from_env) {
         (Some(asked), _) => (asked, "--log-level"),
         (None, Some(from_env)) => (from_env.as_str(), "RUST_LOG"),
@@ -28,7 +26,8 @@ pub(crate) fn start(
             "{place}: {text:?} is no log level: {error}; write error, warn, info, debug or trace"
         ))
     })?;
-    let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let color =
+        io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(StandardError)

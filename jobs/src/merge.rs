@@ -165,7 +165,7 @@ pub fn merge<'a>(
     let mut pieces: Vec<(&'a [u8], Piece)> = Vec::new();
     pieces.extend(rows.into_iter().map(Piece::of_row));
     pieces.extend(parts.into_iter().map(Piece::of_part));
-    pieces.sort_by(|(one, _), (other, _)| one.cmp(other));
+    pieces.sort_by_key(|(key, _)| *key);
 
     let mut values = Vec::new();
     for of_key in pieces.chunk_by(|(one, _), (other, _)| one == other) {

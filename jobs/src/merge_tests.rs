@@ -30,7 +30,10 @@ fn slot(position: i64, oldest: Epoch, bounds: &[(Epoch, i64)]) -> Slot {
         position: cut(position),
         epoch: bounds.last().map_or(oldest, |(epoch, _)| epoch + 1),
         oldest,
-        bounds: bounds.iter().map(|(e, offset)| (*e, cut(*offset))).collect(),
+        bounds: bounds
+            .iter()
+            .map(|(e, offset)| (*e, cut(*offset)))
+            .collect(),
         since: BTreeMap::from([(VIEW.to_owned(), 0)]),
     }
 }
@@ -65,7 +68,11 @@ fn seam<'a>(runs: &'a Runs, slots: &'a [Option<Slot>]) -> Seam<'a> {
 #[test]
 fn parts_count_only_after_the_base_of_their_own_row() {
     let (runs, slots) = in_mid_load();
-    let rows = [row(b"a", Some(4), 1), row(b"b", Some(7), 2), row(b"c", None, 2)];
+    let rows = [
+        row(b"a", Some(4), 1),
+        row(b"b", Some(7), 2),
+        row(b"c", None, 2),
+    ];
     let parts = [
         part(b"a", 2, 3),
         part(b"a", 3, 1),
@@ -144,7 +151,10 @@ fn another_partition_may_be_missing() {
     assert_eq!(of(None).check(0).unwrap_err().partition, 0);
     assert_eq!(of(Some(2)).check(0).unwrap_err().gap, Gap::Missing);
     let message = of(Some(0)).check(0).unwrap_err().to_string();
-    assert!(message.contains("partition 0") && message.contains("speed layer"), "{message}");
+    assert!(
+        message.contains("partition 0") && message.contains("speed layer"),
+        "{message}"
+    );
 }
 
 const KEYS: usize = 4;
@@ -198,6 +208,10 @@ fn history() -> impl Strategy<Value = History> {
                 kept,
             }
         })
+}
+
+fn bytes_of(key: usize) -> Vec<u8> {
+    vec![u8::try_from(key).unwrap()]
 }
 
 impl History {
@@ -259,7 +273,7 @@ impl History {
                 epoch -= 1;
             }
             let written = count.is_some() || !self.kept[key];
-            written.then(|| (vec![key as u8], count, epoch as Epoch))
+            written.then(|| (bytes_of(key), count, epoch as Epoch))
         };
         (0..KEYS).filter_map(row_of).collect()
     }
@@ -267,7 +281,7 @@ impl History {
     fn parts(&self) -> Vec<(Vec<u8>, Epoch, i64)> {
         (self.dropped + 1..=self.cuts.len() + 1)
             .flat_map(|e| (0..KEYS).map(move |key| (e, key)))
-            .filter_map(|(e, key)| Some((vec![key as u8], e as Epoch, self.fold(key, e - 1, e)?)))
+            .filter_map(|(e, key)| Some((bytes_of(key), e as Epoch, self.fold(key, e - 1, e)?)))
             .collect()
     }
 }

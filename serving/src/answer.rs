@@ -113,7 +113,7 @@ pub(crate) struct Breakdown {
     /// The sum over all rows, also those of other pages.
     pub(crate) total: i64,
     /// Where the next page begins; null on the last one.
-    pub(crate) next_cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     #[serde(flatten)]
     pub(crate) range: AnswerRange,
     #[schema(value_type = ProvenanceShape)]
@@ -123,7 +123,10 @@ pub(crate) struct Breakdown {
 /// Where an answer comes from, and how far it reaches.
 #[derive(Debug, ToSchema)]
 #[schema(as = Provenance)]
-#[expect(dead_code, reason = "only describes the schema of a type that knows no OpenAPI")]
+#[expect(
+    dead_code,
+    reason = "only describes the schema of a type that knows no OpenAPI"
+)]
 pub(crate) struct ProvenanceShape {
     /// Which layers had a part in the answer.
     source: OriginShape,
@@ -141,7 +144,10 @@ pub(crate) struct ProvenanceShape {
 /// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both.
 #[derive(Debug, ToSchema)]
 #[schema(as = Origin, rename_all = "lowercase")]
-#[expect(dead_code, reason = "only describes the schema of a type that knows no OpenAPI")]
+#[expect(
+    dead_code,
+    reason = "only describes the schema of a type that knows no OpenAPI"
+)]
 pub(crate) enum OriginShape {
     Batch,
     Realtime,
@@ -178,11 +184,7 @@ pub(crate) struct Page {
 }
 
 /// The total of the last segment; of two segments the first is the period before.
-pub(crate) fn total(
-    reading: Reading,
-    range: Range,
-    compared: bool,
-) -> Result<Total, Overflow> {
+pub(crate) fn total(reading: Reading, range: Range, compared: bool) -> Result<Total, Overflow> {
     let cells = match reading.tally {
         Tally::Segments(cells) => cells,
         Tally::Keys(_) => Vec::new(),
@@ -294,7 +296,10 @@ pub(crate) fn breakdown(
     }
     places.sort_unstable_by(|one, other| one.0.order(&other.0));
     let total = fit(sum)?;
-    let last = places.last().filter(|_| more).map(|(place, _)| place.clone());
+    let last = places
+        .last()
+        .filter(|_| more)
+        .map(|(place, _)| place.clone());
     let epoch = reading.standing.epoch;
     let rows = places
         .into_iter()

@@ -64,7 +64,10 @@ fn a_compared_total_has_its_change() {
     let alone = Tally::Segments(vec![cell(5, true, false)]);
     let total = total(reading(alone, vec![Range::ALL]), Range::ALL, true).unwrap();
     let json = to_value(total).unwrap();
-    assert_eq!((&json["previous"], &json["change"]), (&json!(null), &json!(null)));
+    assert_eq!(
+        (&json["previous"], &json["change"]),
+        (&json!(null), &json!(null))
+    );
     assert!(json.as_object().unwrap().contains_key("previous"));
 }
 
@@ -72,8 +75,14 @@ fn a_compared_total_has_its_change() {
 fn a_count_that_does_not_fit_is_an_error() {
     let count = i128::from(i64::MAX) + 1;
     let cells = || Tally::Segments(vec![cell(count, true, false)]);
-    assert_eq!(total(reading(cells(), vec![HOUR]), HOUR, false), Err(Overflow(count)));
-    assert_eq!(series(reading(cells(), vec![HOUR]), HOUR, None), Err(Overflow(count)));
+    assert_eq!(
+        total(reading(cells(), vec![HOUR]), HOUR, false),
+        Err(Overflow(count))
+    );
+    assert_eq!(
+        series(reading(cells(), vec![HOUR]), HOUR, None),
+        Err(Overflow(count))
+    );
 }
 
 #[test]
@@ -96,24 +105,53 @@ fn points_are_trimmed_on_open_sides_only() {
     let ranges: Vec<Range> = (0..5).map(|n| Range::new(n * 10, n * 10 + 10)).collect();
     let starts = |range| {
         let series = series(reading(cells(), ranges.clone()), range, None).unwrap();
-        series.points.into_iter().map(|point| (point.at[17..19].to_owned(), point.count)).collect::<Vec<_>>()
+        series
+            .points
+            .into_iter()
+            .map(|point| (point.at[17..19].to_owned(), point.count))
+            .collect::<Vec<_>>()
     };
     let point = |at: &str, count| (at.to_owned(), count);
-    let all = [point("00", 0), point("10", 0), point("20", 0), point("30", 2), point("40", 0)];
+    let all = [
+        point("00", 0),
+        point("10", 0),
+        point("20", 0),
+        point("30", 2),
+        point("40", 0),
+    ];
     assert_eq!(starts(Range::new(0, 50)), all);
     assert_eq!(starts(Range::ALL), all[1..4]);
-    assert_eq!(starts(Range { from: Some(0), to: None }), all[..4]);
-    assert_eq!(starts(Range { from: None, to: Some(50) }), all[1..]);
+    assert_eq!(
+        starts(Range {
+            from: Some(0),
+            to: None
+        }),
+        all[..4]
+    );
+    assert_eq!(
+        starts(Range {
+            from: None,
+            to: Some(50)
+        }),
+        all[1..]
+    );
 }
 
 #[test]
 fn points_have_their_own_source() {
-    let cells = Tally::Segments(vec![cell(1, true, false), cell(1, false, true), cell(0, false, false)]);
+    let cells = Tally::Segments(vec![
+        cell(1, true, false),
+        cell(1, false, true),
+        cell(0, false, false),
+    ]);
     let ranges = vec![Range::new(0, 1), Range::new(1, 2), Range::new(2, 3)];
     let series = series(reading(cells, ranges), Range::new(1, 3), Some(1)).unwrap();
     let sources = |points: &[Point]| points.iter().map(|point| point.source).collect::<Vec<_>>();
     assert_eq!(sources(&series.points), [Origin::Realtime, Origin::Batch]);
-    assert_eq!(sources(series.previous.as_deref().unwrap()), [Origin::Batch]);
+    assert_eq!(
+        sources(series.previous.as_deref().unwrap()),
+        [Origin::Batch]
+    );
     assert_eq!(series.provenance.source, Origin::Merged);
 }
 
@@ -161,7 +199,10 @@ fn pages_join() {
     assert_eq!((whole.rows.len(), whole.total, whole.last), (24, 35, None));
     let first = &whole.rows[0];
     assert_eq!((first.key.clone(), first.count), (Some(RowKey::Int(3)), 3));
-    assert_eq!((first.previous, first.change), (Some(Some(3)), Some(Some(0.0))));
+    assert_eq!(
+        (first.previous, first.change),
+        (Some(Some(3)), Some(Some(0.0)))
+    );
     for limit in 1..25 {
         let mut rows = Vec::new();
         let mut after = None;
@@ -184,14 +225,21 @@ fn shares_of_nothing_are_null() {
     let page = breakdown(reading(Tally::Keys(keys), vec![HOUR]), false, None, 10).unwrap();
     assert_eq!(page.total, 0);
     assert_eq!(page.rows.len(), 2);
-    assert!(page.rows.iter().all(|row| row.share.is_none() && row.previous.is_none()));
+    assert!(
+        page.rows
+            .iter()
+            .all(|row| row.share.is_none() && row.previous.is_none())
+    );
 }
 
 #[test]
 fn keys_of_the_period_before_alone_are_left_out() {
     let mut keys = Keys::default();
     keys.put(&KeyValue::Int(1), [cell(4, true, false), Cell::default()]);
-    keys.put(&KeyValue::Int(2), [cell(4, true, false), cell(0, false, true)]);
+    keys.put(
+        &KeyValue::Int(2),
+        [cell(4, true, false), cell(0, false, true)],
+    );
     let page = breakdown(reading(Tally::Keys(keys), vec![HOUR, NEXT]), true, None, 10).unwrap();
     assert_eq!(page.rows.len(), 1);
     assert_eq!(page.rows[0].key, Some(RowKey::Int(2)));

@@ -32,25 +32,36 @@ fn play() -> impl Strategy<Value = Play> {
         now - 40_000_000..now,
         Just(now - 900_000_000),
     ];
-    let text = |choices: &'static [&'static str]| {
-        proptest::option::of(proptest::sample::select(choices))
-    };
+    let text =
+        |choices: &'static [&'static str]| proptest::option::of(proptest::sample::select(choices));
     (
         at,
-        (0_i64..3, 0_i64..4, proptest::option::of(0_i64..2), proptest::option::of(0_i64..3)),
+        (
+            0_i64..3,
+            0_i64..4,
+            proptest::option::of(0_i64..2),
+            proptest::option::of(0_i64..3),
+        ),
         (text(&["DE", "US"]), text(&["", "a", "b"]), any::<bool>()),
         prop_oneof![Just(1_i64), -2_i64..5],
     )
-        .prop_map(|(at, (owner, track, listener, app), (country, referrer, play), amount)| {
-            let mut ints = BTreeMap::from([("owner_id", owner), ("track_id", track)]);
-            ints.extend(listener.map(|listener| ("listener_id", listener)));
-            ints.extend(app.map(|app| ("app_id", app)));
-            let kind = if play { "play" } else { "download" };
-            let mut texts = BTreeMap::from([("kind", kind.to_owned())]);
-            texts.extend(country.map(|country| ("country", country.to_owned())));
-            texts.extend(referrer.map(|referrer| ("referrer", referrer.to_owned())));
-            Play { at, ints, texts, amount }
-        })
+        .prop_map(
+            |(at, (owner, track, listener, app), (country, referrer, play), amount)| {
+                let mut ints = BTreeMap::from([("owner_id", owner), ("track_id", track)]);
+                ints.extend(listener.map(|listener| ("listener_id", listener)));
+                ints.extend(app.map(|app| ("app_id", app)));
+                let kind = if play { "play" } else { "download" };
+                let mut texts = BTreeMap::from([("kind", kind.to_owned())]);
+                texts.extend(country.map(|country| ("country", country.to_owned())));
+                texts.extend(referrer.map(|referrer| ("referrer", referrer.to_owned())));
+                Play {
+                    at,
+                    ints,
+                    texts,
+                    amount,
+                }
+            },
+        )
 }
 
 fn progress(events: usize) -> impl Strategy<Value = Progress> {
@@ -112,24 +123,38 @@ fn asked() -> impl Strategy<Value = Asked> {
         ]),
         select(&["UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"]),
         select(&["hour", "day", "week", "month"]),
-        select(&["track", "listener", "country", "referrer", "app", "owner", "kind"]),
+        select(&[
+            "track", "listener", "country", "referrer", "app", "owner", "kind",
+        ]),
     )
         .prop_map(|(mut filters, more, time, tz, interval, by)| {
             filters.extend(more.into_values());
-            Asked { filters, time, tz, interval, by }
+            Asked {
+                filters,
+                time,
+                tz,
+                interval,
+                by,
+            }
         })
 }
 
 impl Asked {
     fn query(&self) -> String {
-        let filters = self.filters.iter().map(|(name, value)| format!("{name}={value}"));
+        let filters = self
+            .filters
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
         let all = filters.chain([self.time.to_owned(), format!("tz={}", self.tz)]);
         all.collect::<Vec<_>>().join("&")
     }
 
     fn ranges(&self) -> (Range, Option<Range>, schemas::time::Zone) {
         let value = |name: &str| {
-            self.time.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name)).map(|(_, v)| v)
+            self.time
+                .split('&')
+                .find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name))
+                .map(|(_, v)| v)
         };
         let query = PeriodQuery {
             period: value("period"),
@@ -145,34 +170,54 @@ impl Asked {
 
     fn passing<'a>(&'a self, plays: &'a [Play]) -> impl Iterator<Item = &'a Play> {
         plays.iter().filter(|play| {
-            self.filters.iter().all(|(name, value)| match play.value(&column(name)) {
-                KeyValue::Int(n) => n.to_string() == *value,
-                KeyValue::Text(text) => text == *value,
-                _ => false,
-            })
+            self.filters
+                .iter()
+                .all(|(name, value)| match play.value(&column(name)) {
+                    KeyValue::Int(n) => n.to_string() == *value,
+                    KeyValue::Text(text) => text == *value,
+                    _ => false,
+                })
         })
     }
 
     fn sum(&self, plays: &[Play], range: Range) -> i64 {
-        self.passing(plays).filter(|play| range.contains(play.at)).map(|play| play.amount).sum()
+        self.passing(plays)
+            .filter(|play| range.contains(play.at))
+            .map(|play| play.amount)
+            .sum()
     }
 }
 
 fn column(name: &str) -> KeyColumn {
-    let kind = if name.ends_with("_id") { KeyKind::Int } else { KeyKind::Text };
-    KeyColumn { name: name.to_owned(), kind, nullable: true }
+    let kind = if name.ends_with("_id") {
+        KeyKind::Int
+    } else {
+        KeyKind::Text
+    };
+    KeyColumn {
+        name: name.to_owned(),
+        kind,
+        nullable: true,
+    }
 }
 
 fn expected_points(asked: &Asked, plays: &[Play]) -> Vec<(String, i64)> {
     let (range, _, zone) = asked.ranges();
     let interval: Interval = asked.interval.parse().unwrap();
-    let seen: Vec<i64> =
-        asked.passing(plays).map(|play| play.at).filter(|at| range.contains(*at)).collect();
+    let seen: Vec<i64> = asked
+        .passing(plays)
+        .map(|play| play.at)
+        .filter(|at| range.contains(*at))
+        .collect();
     let (Some(first), Some(last)) = (seen.iter().min(), seen.iter().max()) else {
         return match (range.from, range.to) {
             (Some(from), Some(to)) => {
                 let points = points(&zone, interval, from, to).unwrap();
-                points.starts().iter().map(|at| (crate::answer::shown(*at), 0)).collect()
+                points
+                    .starts()
+                    .iter()
+                    .map(|at| (crate::answer::shown(*at), 0))
+                    .collect()
             }
             _ => Vec::new(),
         };
@@ -181,7 +226,12 @@ fn expected_points(asked: &Asked, plays: &[Play]) -> Vec<(String, i64)> {
     points(&zone, interval, from, to)
         .unwrap()
         .spans()
-        .map(|(from, to)| (crate::answer::shown(from), asked.sum(plays, Range::new(from, to))))
+        .map(|(from, to)| {
+            (
+                crate::answer::shown(from),
+                asked.sum(plays, Range::new(from, to)),
+            )
+        })
         .collect()
 }
 
@@ -210,21 +260,42 @@ fn expected_rows(asked: &Asked, plays: &[Play]) -> Vec<(Value, i64)> {
 async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), TestCaseError> {
     let query = asked.query();
     let (range, previous, _) = asked.ranges();
-    let (status, total) = get(serving, &format!("/api/v1/stats/plays/total?{query}&compare=previous")).await;
+    let (status, total) = get(
+        serving,
+        &format!("/api/v1/stats/plays/total?{query}&compare=previous"),
+    )
+    .await;
     prop_assert_eq!(status, StatusCode::OK, "{}", total);
-    prop_assert_eq!(&total["count"], &json!(asked.sum(plays, range)), "{}", &query);
+    prop_assert_eq!(
+        &total["count"],
+        &json!(asked.sum(plays, range)),
+        "{}",
+        &query
+    );
     let before = previous.map(|previous| asked.sum(plays, previous));
     prop_assert_eq!(&total["previous"], &json!(before), "{}", &query);
 
-    let uri = format!("/api/v1/stats/plays/series?{query}&interval={}", asked.interval);
+    let uri = format!(
+        "/api/v1/stats/plays/series?{query}&interval={}",
+        asked.interval
+    );
     let (status, series) = get(serving, &uri).await;
     if status == StatusCode::BAD_REQUEST {
-        prop_assert!(series["detail"].as_str().unwrap().contains("at most 10000"), "{}", series);
+        prop_assert!(
+            series["detail"].as_str().unwrap().contains("at most 10000"),
+            "{}",
+            series
+        );
     } else {
         prop_assert_eq!(status, StatusCode::OK, "{}", series);
         let points = series["points"].as_array().unwrap().iter();
         let got: Vec<(String, i64)> = points
-            .map(|point| (point["at"].as_str().unwrap().to_owned(), point["count"].as_i64().unwrap()))
+            .map(|point| {
+                (
+                    point["at"].as_str().unwrap().to_owned(),
+                    point["count"].as_i64().unwrap(),
+                )
+            })
             .collect();
         prop_assert_eq!(got, expected_points(asked, plays), "{}", uri);
     }
@@ -233,8 +304,9 @@ async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), T
     let (status, breakdown) = get(serving, &uri).await;
     prop_assert_eq!(status, StatusCode::OK, "{}", breakdown);
     let rows = breakdown["rows"].as_array().unwrap().iter();
-    let got: Vec<(Value, i64)> =
-        rows.map(|row| (row["key"].clone(), row["count"].as_i64().unwrap())).collect();
+    let got: Vec<(Value, i64)> = rows
+        .map(|row| (row["key"].clone(), row["count"].as_i64().unwrap()))
+        .collect();
     prop_assert_eq!(got, expected_rows(asked, plays), "{}", uri);
     Ok(())
 }

@@ -8,6 +8,8 @@
 mod answer;
 mod error;
 mod http;
+#[cfg(test)]
+mod laws;
 mod metric;
 mod options;
 mod plan;
@@ -18,8 +20,6 @@ mod service;
 mod tally;
 #[cfg(test)]
 mod world;
-#[cfg(test)]
-mod laws;
 
 pub use error::{Error, ErrorKind, Result};
 pub use options::{MetricsText, ServingOptions, ServingPorts};

@@ -107,7 +107,9 @@ mod tests {
         assert_eq!(plays.group_columns(), "owner_id or track_id");
         assert_eq!(
             plays.by_names(),
-            ["app", "country", "kind", "listener", "owner", "referrer", "track"]
+            [
+                "app", "country", "kind", "listener", "owner", "referrer", "track"
+            ]
         );
         assert_eq!(plays.by_column("track"), Some("track_id"));
         assert_eq!(plays.by_column("track_id"), None);

@@ -32,9 +32,7 @@ pub(crate) enum PlanError {
     NoView(String),
     #[error("this question needs a beginning and an end: give from and to, or another period")]
     Unbounded,
-    #[error(
-        "this question is about more than {GROUPS_MAX} groups of events: add a filter on {0}"
-    )]
+    #[error("this question is about more than {GROUPS_MAX} groups of events: add a filter on {0}")]
     TooManyGroups(String),
     #[error(transparent)]
     Cover(#[from] CoverError),
@@ -177,7 +175,8 @@ impl Plan {
         let mut layout = Layout::default();
         if let (true, Some(fan)) = (self.fanned, &self.fan) {
             let whole = span_of(&fan.index, Range::ALL);
-            layout.index = Some(layout.help(&fan.index, given_group(&fan.index, question), whole)?);
+            layout.index =
+                Some(layout.help(&fan.index, given_group(&fan.index, question), whole)?);
         }
         for (job, group) in self.targets(question, groups) {
             let spans = match (&question.time, &spans) {
@@ -234,7 +233,13 @@ impl Plan {
     ) -> Option<Vec<KeyValue>> {
         let fan = self.fan.as_ref()?;
         group_names(&fan.job)
-            .map(|name| question.filters.get(name).or_else(|| found.get(name)).cloned())
+            .map(|name| {
+                question
+                    .filters
+                    .get(name)
+                    .or_else(|| found.get(name))
+                    .cloned()
+            })
             .collect()
     }
 
@@ -309,7 +314,11 @@ impl Plan {
             layout.probes = vec![layout.help(job, group, span_of(job, range))?];
             return Ok(());
         }
-        let mut probes: Vec<usize> = layout.lanes.iter().filter_map(|lane| lane.calendar).collect();
+        let mut probes: Vec<usize> = layout
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.calendar)
+            .collect();
         probes.dedup();
         if probes.is_empty() && !layout.lanes.is_empty() {
             return Err(PlanError::Unbounded);

@@ -10,7 +10,9 @@ use super::*;
 use crate::question::Open;
 
 fn plays() -> Metric {
-    Metric::all(&Catalog::built_in().unwrap()).remove("plays").unwrap()
+    Metric::all(&Catalog::built_in().unwrap())
+        .remove("plays")
+        .unwrap()
 }
 
 fn at(text: &str) -> Seconds {
@@ -42,7 +44,10 @@ fn over(range: Range) -> Time {
 
 fn edge(at: Option<Seconds>) -> String {
     at.map_or("..".to_owned(), |at| {
-        Timestamp::from_second(at).unwrap().strftime("%m-%dT%H:%M").to_string()
+        Timestamp::from_second(at)
+            .unwrap()
+            .strftime("%m-%dT%H:%M")
+            .to_string()
     })
 }
 
@@ -117,7 +122,11 @@ fn a_range_of_an_owner_takes_the_coarsest_buckets() {
 #[test]
 fn a_filter_that_only_the_detail_has_is_answered_from_it() {
     check(
-        &question(&[OWNER, country()], None, over(range("2026-01-30T00:00:00Z", "2026-02-02T00:00:00Z"))),
+        &question(
+            &[OWNER, country()],
+            None,
+            over(range("2026-01-30T00:00:00Z", "2026-02-02T00:00:00Z")),
+        ),
         &[],
         &["read plays_detail [Int(7)] [01-30T00:00 02-02T00:00]"],
     );
@@ -147,13 +156,21 @@ fn long_ranges_of_the_detail_look_into_the_calendar() {
 #[test]
 fn a_track_is_answered_by_its_own_views_where_they_are_fine_enough() {
     check(
-        &question(&[TRACK], Some("owner_id"), over(range("2026-01-31T23:00:00Z", "2026-02-01T01:00:00Z"))),
+        &question(
+            &[TRACK],
+            Some("owner_id"),
+            over(range("2026-01-31T23:00:00Z", "2026-02-01T01:00:00Z")),
+        ),
         &[3],
         &["read plays_track_hour [Int(5)] [01-31T23:00 02-01T01:00]"],
     );
     // Quarters are in the detail only, by owner.
     check(
-        &question(&[TRACK], None, over(range("2026-01-31T22:45:00Z", "2026-02-01T01:00:00Z"))),
+        &question(
+            &[TRACK],
+            None,
+            over(range("2026-01-31T22:45:00Z", "2026-02-01T01:00:00Z")),
+        ),
         &[3, 4],
         &[
             "index plays_track_all [Int(5)] [.. ..]",
@@ -182,7 +199,11 @@ fn a_track_with_a_filter_of_the_detail_is_fanned_out_over_its_owners() {
 #[test]
 fn owner_and_track_together_use_the_views_of_the_track() {
     check(
-        &question(&[OWNER, TRACK], None, over(range("2026-01-31T22:45:00Z", "2026-02-02T00:00:00Z"))),
+        &question(
+            &[OWNER, TRACK],
+            None,
+            over(range("2026-01-31T22:45:00Z", "2026-02-02T00:00:00Z")),
+        ),
         &[],
         &[
             "read plays_detail [Int(7)] [01-31T22:45 01-31T23:00]",
@@ -238,13 +259,24 @@ fn an_open_series_is_probed_and_then_closed() {
     let mut layout = plan.layout(&track, &BTreeSet::new()).unwrap();
     assert_eq!(layout.index, None);
     assert_eq!(plan.close(&mut layout, &segments), Ok(false));
-    assert!(plan.layout(&track, &BTreeSet::new()).unwrap().index.is_some());
+    assert!(
+        plan.layout(&track, &BTreeSet::new())
+            .unwrap()
+            .index
+            .is_some()
+    );
 }
 
 #[test]
 fn a_view_can_be_left_out() {
     let question = question(&[OWNER], None, over(Range::ALL));
-    let all = plays().views.iter().find(|job| job.name() == "plays_owner_all").unwrap().view().to_owned();
+    let all = plays()
+        .views
+        .iter()
+        .find(|job| job.name() == "plays_owner_all")
+        .unwrap()
+        .view()
+        .to_owned();
     let mut plan = Plan::of(&plays(), &question, &BTreeSet::from([all])).unwrap();
     let layout = plan.layout(&question, &BTreeSet::new()).unwrap();
     assert_eq!(layout.lanes.len(), 1);
@@ -254,12 +286,22 @@ fn a_view_can_be_left_out() {
 #[test]
 fn a_question_without_owner_and_track_has_no_plan() {
     let error = |filters: &[(&str, KeyValue)]| {
-        Plan::of(&plays(), &question(filters, None, over(Range::ALL)), &BTreeSet::new())
-            .unwrap_err()
-            .to_string()
+        Plan::of(
+            &plays(),
+            &question(filters, None, over(Range::ALL)),
+            &BTreeSet::new(),
+        )
+        .unwrap_err()
+        .to_string()
     };
-    assert_eq!(error(&[]), "at least owner_id or track_id is needed: add it");
-    assert_eq!(error(&[country()]), "at least owner_id or track_id is needed: add it");
+    assert_eq!(
+        error(&[]),
+        "at least owner_id or track_id is needed: add it"
+    );
+    assert_eq!(
+        error(&[country()]),
+        "at least owner_id or track_id is needed: add it"
+    );
 }
 
 #[test]
@@ -270,8 +312,12 @@ fn table_partitions_come_from_span_or_calendar() {
         to,
     };
     let day = 86_400;
-    let starts = |span: &Span, known: Option<&BTreeSet<Seconds>>| part_starts(Width::Day, span, known);
-    assert_eq!(starts(&span(Some(-900), Some(day + 900)), None), [-day, 0, day]);
+    let starts =
+        |span: &Span, known: Option<&BTreeSet<Seconds>>| part_starts(Width::Day, span, known);
+    assert_eq!(
+        starts(&span(Some(-900), Some(day + 900)), None),
+        [-day, 0, day]
+    );
     assert_eq!(starts(&span(Some(0), Some(day)), None), [0]);
     let known = BTreeSet::from([-day, 0, 5 * day]);
     assert_eq!(starts(&span(Some(900), Some(5 * day)), Some(&known)), [0]);

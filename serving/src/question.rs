@@ -113,7 +113,10 @@ mod tests {
         assert_eq!(Segments::new(vec![Range::ALL]).index_of(None), Some(0));
         assert_eq!(Segments::new(vec![Range::ALL]).index_of(Some(-9)), Some(0));
         assert_eq!(Segments::default().index_of(None), None);
-        let open = Segments::new(vec![Range { from: Some(7), to: None }]);
+        let open = Segments::new(vec![Range {
+            from: Some(7),
+            to: None,
+        }]);
         assert_eq!(open.index_of(Some(7)), Some(0));
         assert_eq!(open.index_of(Some(6)), None);
         let empty = Segments::new(vec![Range::new(0, 0), Range::new(0, 9)]);
@@ -125,7 +128,10 @@ mod tests {
         let open = Open {
             zone: Zone::parse("Europe/Berlin").unwrap(),
             interval: Interval::Day,
-            range: Range { from: None, to: Some(200_700) },
+            range: Range {
+                from: None,
+                to: Some(200_700),
+            },
         };
         let segments = open.close(Some((90_000, 500_000))).unwrap();
         assert_eq!(segments.ranges()[0], Range::new(82_800, 169_200));

@@ -11,7 +11,7 @@ use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
-use schemas::time::{SeriesError, Seconds, Span, Width};
+use schemas::time::{Seconds, SeriesError, Span, Width};
 use stores::live::{LiveAnswer, LiveParts, LiveQuery};
 use stores::views::{PartQuery, RunsSeen, TallyShape};
 use tokio::time::{Duration, Instant, sleep};
@@ -22,8 +22,9 @@ use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, part_starts};
 use crate::question::{Question, Segments, Time};
 use crate::tally::{Columns, Tally};
 
-/// Table partitions of one call: bounds what is in memory at once.
-const PARTS_MAX: usize = 128;
+/// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
+/// calls are joined.
+const PARTS_MAX: usize = if cfg!(test) { 2 } else { 128 };
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
@@ -93,7 +94,10 @@ pub(crate) async fn read(
             question,
             source: metric.source,
         };
-        let not_whole = match (reader.attempt(&mut plan, &mut groups).await, whole_plan.take()) {
+        let not_whole = match (
+            reader.attempt(&mut plan, &mut groups).await,
+            whole_plan.take(),
+        ) {
             (Ok(Attempt::Done(reading)), _) => return Ok(*reading),
             (Ok(Attempt::Widened), kept) => {
                 whole_plan = kept;
@@ -160,6 +164,14 @@ fn newest_of(runs: &RunsSeen, view: &str) -> Epoch {
     runs.newest.get(view).copied().unwrap_or(0)
 }
 
+/// A lane with what is known of it before its rows are read.
+struct Walk<'a> {
+    lane: &'a Lane,
+    parts: Option<&'a LiveParts>,
+    /// When there is anything, where that was looked up.
+    calendar: Option<&'a BTreeSet<Seconds>>,
+}
+
 struct Reader<'a> {
     ports: &'a ServingPorts,
     question: &'a Question,
@@ -224,7 +236,12 @@ impl Reader<'_> {
             let parts = seen.live.parts.get(index);
             let mut found = BTreeSet::new();
             let mut named = BTreeSet::new();
-            self.walk(lane, parts, seen, None, |values| {
+            let walk = Walk {
+                lane,
+                parts,
+                calendar: None,
+            };
+            self.walk(&walk, seen, |values| {
                 let columns = Columns::of(lane, self.question, values)?;
                 for row in 0..values.len() {
                     found.extend(columns.bucket(row));
@@ -266,8 +283,12 @@ impl Reader<'_> {
                 continue;
             }
             let parts = seen.live.parts.get(layout.helpers.len() + index);
-            let known = lane.calendar.and_then(|calendar| starts.get(calendar));
-            self.walk(lane, parts, seen, known, |values| {
+            let walk = Walk {
+                lane,
+                parts,
+                calendar: lane.calendar.and_then(|calendar| starts.get(calendar)),
+            };
+            self.walk(&walk, seen, |values| {
                 tally.add(lane, self.question, &segments, values)
             })
             .await?;
@@ -278,16 +299,14 @@ impl Reader<'_> {
     /// Reads a lane's rows, some table partitions at a time, and hands them on merged.
     async fn walk(
         &self,
-        lane: &Lane,
-        parts: Option<&LiveParts>,
+        walk: &Walk<'_>,
         seen: &Seen,
-        calendar: Option<&BTreeSet<Seconds>>,
         mut take: impl FnMut(&[Merged<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
-        let view = lane.job.view();
+        let view = walk.lane.job.view();
         let seam = seen.seam(view);
-        let queries = part_queries(lane, calendar)?;
-        let live = sorted(parts);
+        let queries = part_queries(walk.lane, walk.calendar)?;
+        let live = sorted(walk.parts);
         let mut rest = &live[..];
         let mut chunks = queries.chunks(PARTS_MAX).peekable();
         if chunks.peek().is_none() {
@@ -460,7 +479,9 @@ fn extent(layout: &Layout, starts: &[BTreeSet<Seconds>]) -> Option<(Seconds, Sec
             .iter()
             .filter_map(|probe| Some((layout.helpers.get(*probe)?, starts.get(*probe)?)))
     };
-    let first = probes().filter_map(|(_, starts)| starts.first().copied()).min()?;
+    let first = probes()
+        .filter_map(|(_, starts)| starts.first().copied())
+        .min()?;
     let last = probes()
         .filter_map(|(lane, starts)| lane.job.bucket().next(*starts.last()?))
         .max()?;

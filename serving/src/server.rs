@@ -67,7 +67,10 @@ pub(crate) async fn run(
     }
     drop(listener);
     tracing::info!(connections = connections.len(), "draining");
-    if timeout(options.drain_timeout(), graceful.shutdown()).await.is_err() {
+    if timeout(options.drain_timeout(), graceful.shutdown())
+        .await
+        .is_err()
+    {
         tracing::warn!(
             connections = connections.len(),
             "the drain timeout is over: connections are closed"

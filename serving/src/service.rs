@@ -44,7 +44,6 @@ impl Serving {
     }
 
     /// All routes, for use without a socket.
-    #[must_use]
     pub fn router(&self) -> axum::Router {
         router(&self.api)
     }

@@ -80,7 +80,10 @@ impl Keys {
 
     /// The keys with their sums, in no order.
     pub(crate) fn into_rows(self) -> impl Iterator<Item = (KeyValue, Pair)> {
-        let ints = self.ints.into_iter().map(|(n, pair)| (KeyValue::Int(n), pair));
+        let ints = self
+            .ints
+            .into_iter()
+            .map(|(n, pair)| (KeyValue::Int(n), pair));
         let texts = self
             .texts
             .into_iter()
@@ -180,7 +183,10 @@ impl<'a> Columns<'a> {
             Some(name) => {
                 let groups = lane.job.group().0.iter().zip(&lane.group);
                 let mut of_group = groups.filter(|(column, _)| column.name == *name);
-                match (of_group.next(), place(name).and_then(|at| Some((at, row.get(at)?)))) {
+                match (
+                    of_group.next(),
+                    place(name).and_then(|at| Some((at, row.get(at)?))),
+                ) {
                     (Some((_, value)), _) => By::Group(value),
                     (None, Some((at, column))) => By::Column(at, column.kind),
                     (None, None) => By::Nothing,
@@ -188,7 +194,10 @@ impl<'a> Columns<'a> {
             }
         };
         Ok(Self {
-            columns: lane.job.row().decode(values.iter().map(|value| value.key))?,
+            columns: lane
+                .job
+                .row()
+                .decode(values.iter().map(|value| value.key))?,
             has_bucket: lane.job.bucket() != Width::All,
             filters,
             by,
@@ -211,7 +220,12 @@ impl<'a> Columns<'a> {
 
     /// A value of a row by the name of its column.
     pub(crate) fn value(&self, lane: &Lane, name: &str, row: usize) -> Option<KeyValue> {
-        let at = lane.job.row().0.iter().position(|column| column.name == name)?;
+        let at = lane
+            .job
+            .row()
+            .0
+            .iter()
+            .position(|column| column.name == name)?;
         let column = self.columns.get(at)?;
         if column.is_null(row) {
             return Some(KeyValue::Null);

@@ -12,7 +12,7 @@ fn lane() -> Lane {
     let group = vec![KeyValue::Int(7)];
     Lane {
         key: job.group().encode_values(&group).unwrap(),
-        job: job.clone(),
+        job: std::sync::Arc::clone(job),
         group,
         spans: vec![Span {
             width: Width::Quarter,
@@ -56,12 +56,37 @@ fn question(by: Option<&str>, filters: &[(&str, KeyValue)]) -> (Question, Segmen
 fn counted(by: Option<&str>, filters: &[(&str, KeyValue)]) -> Tally {
     let lane = lane();
     let keys = [
-        (key(&lane, 0, 1, text("a"), KeyValue::Int(4)), 1, true, false),
-        (key(&lane, 900, 1, text("a"), KeyValue::Null), 10, false, true),
-        (key(&lane, 1_800, 2, text(""), KeyValue::Null), 100, true, false),
-        (key(&lane, 1_800, 2, KeyValue::Null, KeyValue::Null), 1_000, false, true),
+        (
+            key(&lane, 0, 1, text("a"), KeyValue::Int(4)),
+            1,
+            true,
+            false,
+        ),
+        (
+            key(&lane, 900, 1, text("a"), KeyValue::Null),
+            10,
+            false,
+            true,
+        ),
+        (
+            key(&lane, 1_800, 2, text(""), KeyValue::Null),
+            100,
+            true,
+            false,
+        ),
+        (
+            key(&lane, 1_800, 2, KeyValue::Null, KeyValue::Null),
+            1_000,
+            false,
+            true,
+        ),
         // After the last span.
-        (key(&lane, 9_000, 2, KeyValue::Null, KeyValue::Null), 10_000, true, true),
+        (
+            key(&lane, 9_000, 2, KeyValue::Null, KeyValue::Null),
+            10_000,
+            true,
+            true,
+        ),
     ];
     let values: Vec<Merged<'_>> = keys
         .iter()
@@ -104,7 +129,10 @@ fn filters_let_through_what_is_equal() {
     };
     assert_eq!(total(&[("owner_id", KeyValue::Int(7))]), 1_111);
     assert_eq!(total(&[("referrer", text(""))]), 100);
-    assert_eq!(total(&[("referrer", text("a")), ("track_id", KeyValue::Int(1))]), 11);
+    assert_eq!(
+        total(&[("referrer", text("a")), ("track_id", KeyValue::Int(1))]),
+        11
+    );
     assert_eq!(total(&[("app_id", KeyValue::Int(4))]), 1);
     assert_eq!(total(&[("country", text("DE"))]), 0);
 }

@@ -32,8 +32,14 @@ impl Play {
     pub(crate) fn value(&self, column: &KeyColumn) -> KeyValue {
         let name = column.name.as_str();
         match column.kind {
-            KeyKind::Int => self.ints.get(name).map_or(KeyValue::Null, |n| KeyValue::Int(*n)),
-            _ => self.texts.get(name).map_or(KeyValue::Null, |t| KeyValue::Text(t.clone())),
+            KeyKind::Int => self
+                .ints
+                .get(name)
+                .map_or(KeyValue::Null, |n| KeyValue::Int(*n)),
+            _ => self
+                .texts
+                .get(name)
+                .map_or(KeyValue::Null, |t| KeyValue::Text(t.clone())),
         }
     }
 
@@ -97,11 +103,18 @@ impl World {
             }),
         };
         let cuts_of = |through: usize| -> Vec<Cut> {
-            offsets(through).into_iter().map(|offset| cut(offset, through)).collect()
+            offsets(through)
+                .into_iter()
+                .map(|offset| cut(offset, through))
+                .collect()
         };
         for (index, through) in at.cuts.iter().enumerate() {
             let epoch = index as Epoch + 1;
-            let state = if epoch <= at.newest { RunState::Complete } else { RunState::Sealed };
+            let state = if epoch <= at.newest {
+                RunState::Complete
+            } else {
+                RunState::Sealed
+            };
             world.runs.push(Run {
                 epoch,
                 state,
@@ -114,7 +127,7 @@ impl World {
             let bounds = (at.dropped..=at.cuts.len() as Epoch).map(|epoch| {
                 let through = match epoch {
                     0 => 0,
-                    e => at.cuts[e as usize - 1],
+                    e => at.cuts[usize::try_from(e).unwrap() - 1],
                 };
                 (epoch, cuts_of(through)[p])
             });
@@ -124,7 +137,11 @@ impl World {
                 epoch: at.cuts.len() as Epoch + 1,
                 oldest: at.dropped + 1,
                 bounds: bounds.collect(),
-                since: catalog.jobs().iter().map(|j| (j.view().to_owned(), 0)).collect(),
+                since: catalog
+                    .jobs()
+                    .iter()
+                    .map(|j| (j.view().to_owned(), 0))
+                    .collect(),
             })
         });
         world.slots = Mutex::new(slots.collect());
@@ -147,14 +164,18 @@ impl World {
                 *stored = (stored.0 + play.amount, through);
             }
             if epoch > at.dropped {
-                let partition = play.partition(self.partitions) as u32;
+                let partition = u32::try_from(play.partition(self.partitions)).unwrap();
                 *parts.entry(((group, row), partition, epoch)).or_default() += play.amount;
             }
         }
     }
 
     /// A service over it.
-    pub(crate) fn serving(self, catalog: &Catalog, options: ServingOptions) -> (Serving, Arc<Self>) {
+    pub(crate) fn serving(
+        self,
+        catalog: &Catalog,
+        options: ServingOptions,
+    ) -> (Serving, Arc<Self>) {
         let world = Arc::new(self);
         let ports = ServingPorts {
             log: Arc::clone(&world) as _,
@@ -163,7 +184,10 @@ impl World {
             views: Arc::clone(&world) as _,
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };
-        (Serving::build(ports, catalog.clone(), options, None).unwrap(), world)
+        (
+            Serving::build(ports, catalog.clone(), options, None).unwrap(),
+            world,
+        )
     }
 
     /// What was appended: topic and value.
@@ -174,7 +198,12 @@ impl World {
 
 /// Group key, table partition and row key of an event in a view.
 fn keys(job: &Job, play: &Play) -> RowKeys {
-    let group: Vec<KeyValue> = job.group().0.iter().map(|column| play.value(column)).collect();
+    let group: Vec<KeyValue> = job
+        .group()
+        .0
+        .iter()
+        .map(|column| play.value(column))
+        .collect();
     let group = job.group().encode_values(&group).unwrap();
     let row: Vec<KeyValue> = job
         .row()
@@ -204,7 +233,13 @@ impl LogRead for World {
     async fn spans(&self, _: &str) -> Result<Vec<Span>> {
         let slots = self.slots.lock().unwrap();
         let end = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.position.next_offset);
-        Ok(slots.iter().map(|slot| Span { start: 0, end: end(slot) }).collect())
+        Ok(slots
+            .iter()
+            .map(|slot| Span {
+                start: 0,
+                end: end(slot),
+            })
+            .collect())
     }
 
     async fn fetch(&self, _: &str, _: u32, _: Offset, _: FetchLimit) -> Result<Fetched> {
@@ -224,7 +259,10 @@ impl LogWrite for World {
 
     async fn append(&self, topic: &str, groups: &[NewRecords], _: i64) -> Result<Vec<Offset>> {
         let mut appended = self.appended.lock().unwrap();
-        for value in groups.iter().flat_map(|group| group.values.iter().flatten()) {
+        for value in groups
+            .iter()
+            .flat_map(|group| group.values.iter().flatten())
+        {
             appended.push((topic.to_owned(), value.to_vec()));
         }
         Ok(vec![0; groups.len()])
@@ -253,7 +291,10 @@ impl LiveRead for World {
             LiveParts {
                 partitions: found.iter().map(|part| part.0).collect::<UInt32Array>(),
                 epochs: found.iter().map(|part| part.1).collect::<UInt64Array>(),
-                rows: found.iter().map(|part| Some(&part.2[..])).collect::<BinaryArray>(),
+                rows: found
+                    .iter()
+                    .map(|part| Some(&part.2[..]))
+                    .collect::<BinaryArray>(),
                 counts: found.iter().map(|part| part.3).collect::<Int64Array>(),
             }
         });
@@ -280,7 +321,11 @@ impl ViewsRead for World {
     async fn runs(&self, _: Source) -> Result<RunsSeen> {
         Ok(RunsSeen {
             runs: Runs::from_iter(self.runs.clone()),
-            newest: self.rows.keys().map(|view| (view.clone(), self.newest)).collect(),
+            newest: self
+                .rows
+                .keys()
+                .map(|view| (view.clone(), self.newest))
+                .collect(),
         })
     }
 
@@ -289,13 +334,16 @@ impl ViewsRead for World {
         for (index, query) in queries.iter().enumerate() {
             for ((part, row), (count, epoch)) in &self.rows[view] {
                 if *part == query.part && within(row, &query.range) {
-                    found.push((index as u32, row.clone(), *count, *epoch));
+                    found.push((u32::try_from(index).unwrap(), row.clone(), *count, *epoch));
                 }
             }
         }
         Ok(FoundRows {
             queries: found.iter().map(|row| row.0).collect::<UInt32Array>(),
-            rows: found.iter().map(|row| Some(&row.1[..])).collect::<BinaryArray>(),
+            rows: found
+                .iter()
+                .map(|row| Some(&row.1[..]))
+                .collect::<BinaryArray>(),
             counts: found.iter().map(|row| row.2).collect::<Int64Array>(),
             epochs: found.iter().map(|row| row.3).collect::<UInt64Array>(),
         })

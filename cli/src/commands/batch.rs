@@ -195,9 +195,9 @@ async fn show(context: &Context, run: u64, source: Source) -> anyhow::Result<()>
         anyhow::bail!("there is no run {run} of {source}; `backstitch batch list` shows the runs");
     };
     let shown = Listed::of(source, story);
-    context
-        .output()
-        .result(&shown, |shown| serde_json::to_string_pretty(shown).unwrap_or_default())
+    context.output().result(&shown, |shown| {
+        serde_json::to_string_pretty(shown).unwrap_or_default()
+    })
 }
 
 fn instant(ms: i64) -> Option<String> {

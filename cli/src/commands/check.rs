@@ -112,7 +112,11 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
             folder.display()
         )
     })?;
-    anyhow::ensure!(read == b"probe", "{} does not keep what is written", folder.display());
+    anyhow::ensure!(
+        read == b"probe",
+        "{} does not keep what is written",
+        folder.display()
+    );
     for entry in std::fs::read_dir(folder)?.flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|extension| extension == "db") {
@@ -120,7 +124,10 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
                 .append(true)
                 .open(&path)
                 .map_err(|error| {
-                    anyhow::anyhow!("{} can't be written: {error}; mend its permissions", path.display())
+                    anyhow::anyhow!(
+                        "{} can't be written: {error}; mend its permissions",
+                        path.display()
+                    )
                 })?;
         }
     }
@@ -144,7 +151,10 @@ async fn log(installation: &Installation, topic: &str) -> anyhow::Result<String>
     let spans = log.spans(topic).await?;
     let mut records = 0;
     for (partition, Span { start, end }) in (0..).zip(spans.iter().copied()) {
-        anyhow::ensure!(start <= end, "partition {partition} begins at {start} and ends at {end}");
+        anyhow::ensure!(
+            start <= end,
+            "partition {partition} begins at {start} and ends at {end}"
+        );
         records += end - start;
         let step = ((end - start) / PROBES).max(1);
         let mut next = start;

@@ -183,28 +183,7 @@ async fn replay(context: &Context, source: Option<Source>) -> anyhow::Result<()>
     let installation = Installation::open_existing(context.settings()).await?;
     let mut replayed = Replayed::default();
     for source in asked(source) {
-        let intake = installation.intake(source).await?;
-        let mut letters = Letters::of(&*installation.stores().log, source).await?;
-        loop {
-            let more = letters.more().await?;
-            if more.is_empty() {
-                break;
-            }
-            let mut good = Vec::new();
-            for letter in more {
-                match check_line(&letter.raw) {
-                    Ok(_) => good.push(letter),
-                    Err(reason) => {
-                        replayed.still_bad += 1;
-                        replayed
-                            .first
-                            .get_or_insert(format!("{}: {reason}", letter.origin));
-                    }
-                }
-            }
-            let lines = (1..).zip(good.iter().map(|letter| letter.raw.as_slice()));
-            replayed.accepted += intake.take("replay", lines).await?.accepted;
-        }
+        replay_source(&installation, source, &mut replayed).await?;
     }
     context.output().result(&replayed, |replayed| {
         let mut text = format!(
@@ -219,4 +198,86 @@ async fn replay(context: &Context, source: Option<Source>) -> anyhow::Result<()>
         }
         text
     })
+}
+
+/// Takes the letters that are good now. What is still bad is only counted: it is kept already.
+async fn replay_source(
+    installation: &Installation,
+    source: Source,
+    replayed: &mut Replayed,
+) -> anyhow::Result<()> {
+    let intake = installation.intake(source).await?;
+    let mut letters = Letters::of(&*installation.stores().log, source).await?;
+    loop {
+        let more = letters.more().await?;
+        if more.is_empty() {
+            return Ok(());
+        }
+        let mut good = Vec::new();
+        for letter in more {
+            match check_line(&letter.raw) {
+                Ok(_) => good.push(letter),
+                Err(reason) => {
+                    replayed.still_bad += 1;
+                    replayed
+                        .first
+                        .get_or_insert(format!("{}: {reason}", letter.origin));
+                }
+            }
+        }
+        let lines = (1..).zip(good.iter().map(|letter| letter.raw.as_slice()));
+        replayed.accepted += intake.take("replay", lines).await?.accepted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stores::intake::append_dead_letters;
+
+    use super::*;
+    use crate::settings::Settings;
+
+    const GOOD: &[u8] =
+        br#"{"event_id":"a","track_id":1,"owner_id":2,"kind":"play","at":"2026-01-01T00:00:00Z"}"#;
+
+    fn letter(origin: &str, raw: &[u8]) -> DeadLetter {
+        DeadLetter {
+            source: "plays".to_owned(),
+            reason: "was bad".to_owned(),
+            origin: origin.to_owned(),
+            at_ms: 1,
+            raw: raw.to_vec(),
+        }
+    }
+
+    #[tokio::test]
+    async fn letters_come_once_and_what_is_good_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            data_dir: folder.path().to_path_buf(),
+            ..Settings::default()
+        };
+        let installation = Installation::open(&settings).await.unwrap();
+        let log = &installation.stores().log;
+        installation.intake(Source::Plays).await.unwrap();
+        let letters = [
+            letter("f:1", GOOD),
+            letter("f:2", b"bad"),
+            letter("f:2", b"bad"),
+            letter("f:2", b"another file's second line"),
+        ];
+        append_dead_letters(&**log, Source::Plays, &letters, 1)
+            .await
+            .unwrap();
+        let mut replayed = Replayed::default();
+        replay_source(&installation, Source::Plays, &mut replayed)
+            .await
+            .unwrap();
+        assert_eq!((replayed.accepted, replayed.still_bad), (1, 2));
+        assert!(replayed.first.unwrap().starts_with("f:2: not JSON"));
+        let spans = log.spans(Source::Plays.topic()).await.unwrap();
+        assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
+        let spans = log.spans(Source::Plays.dead_letter_topic()).await.unwrap();
+        assert_eq!(spans[0].end, 4, "nothing was added");
+    }
 }

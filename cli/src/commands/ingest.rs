@@ -18,7 +18,9 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let dashes = args.files.iter().filter(|file| *file == Path::new("-"));
     if dashes.count() > 1 {
-        return Err(usage("- stands twice among the files; standard input can be read once"));
+        return Err(usage(
+            "- stands twice among the files; standard input can be read once",
+        ));
     }
     let inputs = args
         .files

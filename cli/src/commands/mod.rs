@@ -37,8 +37,9 @@ impl Context {
         if let Some(folder) = &globals.data_dir {
             flags.insert("data_dir", Value::from(folder.to_string_lossy()));
         }
-        let variables = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
         let loaded = settings::load(globals.config.as_deref(), variables, &flags)?;
         let telemetry = &loaded.settings.telemetry;
         let asked = globals.log_level.as_deref().or(match globals.verbose {

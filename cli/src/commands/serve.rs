@@ -4,15 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use serde::Serialize;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{ServeArgs, UpArgs};
 use crate::installation::Installation;
-use crate::roles::{self, BatchWatch, Schedule};
+use crate::roles::{self, BatchWatch, Roles, Schedule};
 
 /// Where the API is.
 #[derive(Debug, Serialize)]
@@ -28,12 +26,10 @@ pub(super) async fn serve(
 ) -> anyhow::Result<()> {
     let (listener, address) = roles::listen(&args.listen).await?;
     let installation = Installation::open(context.settings()).await?;
-    let mut tasks = JoinSet::new();
-    let serving = installation.serving(roles::metrics(&mut tasks, &stop)?)?;
-    let end = stop.clone();
-    tasks.spawn(async move { serving.run(listener, end).await.context("serving") });
+    let mut roles = Roles::new(stop);
+    roles.serving(&installation, listener)?;
     announce(context, address)?;
-    roles::join(tasks, &stop).await
+    roles.join().await
 }
 
 /// Runs every role until it is told to end.
@@ -45,12 +41,22 @@ pub(super) async fn up(
     let (listener, address) = roles::listen(&args.listen).await?;
     let installation = Installation::open(context.settings()).await?;
     let every = Duration::from_secs(args.batch_interval);
-    let schedule = Schedule { first: every, every };
-    let mut tasks = JoinSet::new();
-    let watch = Arc::new(BatchWatch::default());
-    roles::start(&installation, listener, schedule, &watch, &mut tasks, &stop).await?;
+    let schedule = Schedule {
+        first: every,
+        every,
+    };
+    let engine = installation.engine()?;
+    let mut roles = Roles::new(stop);
+    roles.speed(&installation, &engine).await?;
+    roles.batch(
+        &installation,
+        &engine,
+        schedule,
+        &Arc::new(BatchWatch::default()),
+    )?;
+    roles.serving(&installation, listener)?;
     announce(context, address)?;
-    roles::join(tasks, &stop).await
+    roles.join().await
 }
 
 fn announce(context: &Context, address: SocketAddr) -> anyhow::Result<()> {

@@ -178,7 +178,9 @@ mod tests {
             Some(closed("2026-01-31T23:00:00Z", "2026-02-28T23:00:00Z"))
         );
         assert_eq!(
-            Period::Dates(date(2026, 11, 3), date(2026, 11, 5)).before(&berlin).unwrap(),
+            Period::Dates(date(2026, 11, 3), date(2026, 11, 5))
+                .before(&berlin)
+                .unwrap(),
             Some(closed("2026-10-31T23:00:00Z", "2026-11-02T23:00:00Z"))
         );
     }
@@ -190,11 +192,23 @@ mod tests {
             interval.points(&zone, at(from), at(to)).unwrap()
         };
         assert_eq!(
-            points(Interval::Hour, "2026-11-21T10:00:00Z", "2026-11-21T11:30:00Z"),
-            [at("2026-11-21T10:00:00Z"), at("2026-11-21T10:15:00Z"), at("2026-11-21T11:15:00Z")]
+            points(
+                Interval::Hour,
+                "2026-11-21T10:00:00Z",
+                "2026-11-21T11:30:00Z"
+            ),
+            [
+                at("2026-11-21T10:00:00Z"),
+                at("2026-11-21T10:15:00Z"),
+                at("2026-11-21T11:15:00Z")
+            ]
         );
         assert_eq!(
-            points(Interval::Week, "2026-11-21T00:00:00Z", "2026-11-24T00:00:00Z"),
+            points(
+                Interval::Week,
+                "2026-11-21T00:00:00Z",
+                "2026-11-24T00:00:00Z"
+            ),
             [at("2026-11-21T00:00:00Z"), at("2026-11-22T18:15:00Z")]
         );
     }

@@ -137,13 +137,18 @@ impl Ledger {
         let mut faults = self.strange.clone();
         let missing = self.pending.len();
         if missing > 0 {
-            faults.push(format!("{missing} lines were given to the log and are not in it"));
+            faults.push(format!(
+                "{missing} lines were given to the log and are not in it"
+            ));
         }
         faults
     }
 
     fn note(&mut self, index: usize, offset: i64, line: &[u8]) -> anyhow::Result<()> {
-        let ours = self.parts.get(index).is_some_and(|part| offset >= part.ours_from);
+        let ours = self
+            .parts
+            .get(index)
+            .is_some_and(|part| offset >= part.ours_from);
         if ours && !self.pending.read_back(line) {
             self.strange.push(format!(
                 "partition {index}, offset {offset}: nobody gave this line: {}",
@@ -160,7 +165,11 @@ impl Ledger {
             .parse()?;
         let owner = int("owner_id").context("a line without owner")?;
         let id = event.get("event_id").and_then(Value::as_str);
-        let identity = (owner, id.unwrap_or_default().to_owned(), at.as_microsecond());
+        let identity = (
+            owner,
+            id.unwrap_or_default().to_owned(),
+            at.as_microsecond(),
+        );
         if !self.seen.insert(identity) {
             return Ok(());
         }

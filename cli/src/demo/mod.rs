@@ -19,7 +19,6 @@ use anyhow::Context as _;
 use serde::Serialize;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::DemoArgs;
@@ -27,7 +26,7 @@ use crate::commands::Context;
 use crate::failure::usage;
 use crate::installation::Installation;
 use crate::output;
-use crate::roles::{self, BatchWatch, Schedule};
+use crate::roles::{self, BatchWatch, Roles, Schedule};
 use producer::{Pending, Producer};
 use verify::{Findings, Verifier};
 
@@ -55,6 +54,22 @@ struct Summary {
 }
 
 impl Summary {
+    /// Whether everything that was served was right, and enough of it was compared.
+    fn verdict(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.differences == 0,
+            "{} served values differ from the recount; this is a fault of Backstitch, please report it",
+            self.differences
+        );
+        anyhow::ensure!(
+            self.batch_runs >= RUNS_MIN && self.answers > 0,
+            "only {} batch runs were published and {} answers compared, which shows little; try more --seconds",
+            self.batch_runs,
+            self.answers
+        );
+        Ok(())
+    }
+
     fn text(&self) -> String {
         let mut text = format!(
             "{} events ({} of them duplicates, {} lines rejected), {} batch runs\n\
@@ -106,7 +121,14 @@ pub(crate) async fn run(
         Some(folder)
     };
     let installation = Installation::open(&settings).await?;
-    let outcome = Box::pin(show(args, context, &installation, (listener, address), &stop)).await;
+    let outcome = Box::pin(show(
+        args,
+        context,
+        &installation,
+        (listener, address),
+        &stop,
+    ))
+    .await;
     drop(installation);
     outcome.and(folder.map_or(Ok(()), remove))
 }
@@ -145,9 +167,11 @@ async fn show(
     };
     let mut producer = Producer::new(installation, args.rate, args.seed, pending).await?;
     producer.history(u64::from(args.history)).await?;
-    let mut tasks = JoinSet::new();
-    let schedule = schedule(args);
-    roles::start(installation, listener, schedule, &watch, &mut tasks, &end).await?;
+    let (schedule, engine) = (schedule(args), installation.engine()?);
+    let mut roles = Roles::new(end.clone());
+    roles.speed(installation, &engine).await?;
+    roles.batch(installation, &engine, schedule, &watch)?;
+    roles.serving(installation, listener)?;
     announce(args, context, address, schedule)?;
 
     let stop_traffic = end.child_token();
@@ -172,14 +196,16 @@ async fn show(
         end.cancel();
         findings
     };
-    let (served, counts, findings) = tokio::join!(roles::join(tasks, &end), traffic, driver);
+    let (served, counts, findings) = tokio::join!(roles.join(), traffic, driver);
     served?;
     let (counts, findings) = (counts?, findings?);
     if args.seconds.is_none() {
         return Ok(());
     }
-    anyhow::ensure!(!stop.is_cancelled(), "interrupted before everything was compared");
-    let differences = findings.differences + counts.misjudged;
+    anyhow::ensure!(
+        !stop.is_cancelled(),
+        "interrupted before everything was compared"
+    );
     let summary = Summary {
         listening: format!("http://{address}"),
         events: counts.events,
@@ -188,20 +214,11 @@ async fn show(
         batch_runs: watch.runs(),
         answers: findings.answers,
         answers_during_a_run: findings.during_a_run,
-        differences,
+        differences: findings.differences + counts.misjudged,
         first_differences: findings.first,
     };
     context.output().result(&summary, Summary::text)?;
-    anyhow::ensure!(
-        differences == 0,
-        "{differences} served values differ from the recount; this is a fault of Backstitch, please report it"
-    );
-    anyhow::ensure!(
-        watch.runs() >= RUNS_MIN,
-        "only {} batch runs were published, so little was compared; try more --seconds",
-        watch.runs()
-    );
-    Ok(())
+    summary.verdict()
 }
 
 /// Compares until the time is over and enough batch runs were met, then once more when everything
@@ -255,7 +272,9 @@ fn announce(
     let rate = args.rate;
     let every = schedule.every.as_secs_f64();
     let ends = match args.seconds {
-        Some(seconds) => format!("It compares what it serves with a recount and ends in about {seconds} seconds."),
+        Some(seconds) => format!(
+            "It compares what it serves with a recount and ends in about {seconds} seconds."
+        ),
         None if context.loaded().is_set("data_dir") => "Ctrl-C ends it.".to_owned(),
         None => "Ctrl-C ends it and takes its data away.".to_owned(),
     };

@@ -117,7 +117,10 @@ impl Question {
             ("listener_id", filter.listener),
             ("app_id", filter.app),
         ];
-        all.extend(ids.into_iter().filter_map(|(name, id)| Some((name, id?.to_string()))));
+        all.extend(
+            ids.into_iter()
+                .filter_map(|(name, id)| Some((name, id?.to_string()))),
+        );
         let texts = [
             ("country", &filter.country),
             ("referrer", &filter.referrer),
@@ -148,9 +151,8 @@ impl Question {
     }
 
     fn period_parameters(&self) -> Vec<(&'static str, String)> {
-        let named = |name: &str, date: Date| {
-            vec![("period", name.to_owned()), ("date", date.to_string())]
-        };
+        let named =
+            |name: &str, date: Date| vec![("period", name.to_owned()), ("date", date.to_string())];
         let instant = |at: i64| Timestamp::from_second(at).unwrap_or_default().to_string();
         match self.period {
             Period::All => vec![("period", "all".to_owned())],
@@ -189,12 +191,7 @@ fn filter(event: &Event, rng: &mut StdRng) -> Filter {
     }
 }
 
-fn period_around(
-    at: i64,
-    now: i64,
-    zone: &TimeZone,
-    rng: &mut StdRng,
-) -> anyhow::Result<Period> {
+fn period_around(at: i64, now: i64, zone: &TimeZone, rng: &mut StdRng) -> anyhow::Result<Period> {
     // Half of the questions are about today: there the layers meet.
     let about = if rng.random() { at } else { now };
     let date = Timestamp::from_second(about)?.to_zoned(zone.clone()).date();
@@ -220,12 +217,7 @@ fn period_around(
     })
 }
 
-fn form(
-    period: Period,
-    zone: &TimeZone,
-    now: i64,
-    rng: &mut StdRng,
-) -> anyhow::Result<Form> {
+fn form(period: Period, zone: &TimeZone, now: i64, rng: &mut StdRng) -> anyhow::Result<Form> {
     let range = period.range(zone)?;
     let (closed, days) = match (range.from, range.to) {
         (Some(from), Some(to)) => (true, (to - from) / 86_400),

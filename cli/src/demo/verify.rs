@@ -175,13 +175,15 @@ impl Verifier {
         let said = format!("{} {:?}", question.path(), question.parameters());
         let position = position_of(&body);
         let Some(position) = position.filter(|_| status == 200) else {
-            self.findings.differs(format!("{said}: status {status}: {body}"));
+            self.findings
+                .differs(format!("{said}: status {status}: {body}"));
             return Ok(Vec::new());
         };
         self.ledger.read_to(&position).await?;
         let expected = answer(question, self.ledger.below(&position))?;
         if let Err(difference) = compare(question, &expected, &body) {
-            self.findings.differs(format!("{said} at {position:?}: {difference}"));
+            self.findings
+                .differs(format!("{said} at {position:?}: {difference}"));
         }
         self.findings.answers += 1;
         self.findings.during_a_run += u64::from(before || watch.is_under_way());
@@ -195,10 +197,16 @@ impl Verifier {
         let get = move || -> anyhow::Result<(u16, Value)> {
             let request = parameters
                 .iter()
-                .fold(client.get(&url), |request, (name, value)| request.query(name, value));
+                .fold(client.get(&url), |request, (name, value)| {
+                    request.query(name, value)
+                });
             let mut response = request.call()?;
             let status = response.status().as_u16();
-            let body = response.body_mut().with_config().limit(64 * 1024 * 1024).read_json();
+            let body = response
+                .body_mut()
+                .with_config()
+                .limit(64 * 1024 * 1024)
+                .read_json();
             Ok((status, body?))
         };
         tokio::task::spawn_blocking(get)
@@ -217,7 +225,8 @@ fn position_of(body: &Value) -> Option<Vec<i64>> {
 
 /// Compares an answer with what it should be.
 fn compare(question: &Question, expected: &Answer, body: &Value) -> Result<(), String> {
-    let found = read(question, body).ok_or_else(|| format!("the answer has another shape: {body}"))?;
+    let found =
+        read(question, body).ok_or_else(|| format!("the answer has another shape: {body}"))?;
     if found != *expected {
         return Err(format!("served {found:?}, recounted {expected:?}"));
     }
@@ -296,5 +305,39 @@ fn as_f64(n: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     {
         n as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::demo::question::By;
+
+    #[test]
+    fn a_wrong_answer_is_told() {
+        let mut question = Question::all_time(Some(1), None);
+        let total = Answer::Total(3, None);
+        assert!(compare(&question, &total, &json!({"count": 3})).is_ok());
+        for wrong in [json!({"count": 4}), json!({"count": "3"}), json!({})] {
+            assert!(compare(&question, &total, &wrong).is_err(), "{wrong}");
+        }
+        question.form = Form::Total { compared: true };
+        let total = Answer::Total(3, Some(2));
+        let served = |change: f64| json!({"count": 3, "previous": 2, "change": change});
+        assert!(compare(&question, &total, &served(0.5)).is_ok());
+        assert!(compare(&question, &total, &served(0.6)).is_err());
+        question.form = Form::Breakdown(By::App);
+        let rows = Answer::Breakdown(vec![(Key::Int(7), 3), (Key::Missing, 1)], 4);
+        let served = |key: Value, share: f64| {
+            json!({"rows": [
+                {"key": key, "count": 3, "share": share},
+                {"key": null, "count": 1, "share": 0.25},
+            ]})
+        };
+        assert!(compare(&question, &rows, &served(json!(7), 0.75)).is_ok());
+        assert!(compare(&question, &rows, &served(json!("7"), 0.75)).is_err());
+        assert!(compare(&question, &rows, &served(json!(7), 0.7)).is_err());
     }
 }

@@ -96,7 +96,13 @@ pub(crate) fn generate(
     if args.output == Path::new("-") {
         // Not the locked handle: it could not go to the Parquet writer.
         let out = std::io::stdout();
-        let written = write(&mut source, format, BufWriter::with_capacity(1 << 20, out), bar, stop);
+        let written = write(
+            &mut source,
+            format,
+            BufWriter::with_capacity(1 << 20, out),
+            bar,
+            stop,
+        );
         return match written {
             Err(error) => match error.downcast::<std::io::Error>() {
                 Ok(error) => closed(Err(error)).map(|()| source.written),
@@ -108,8 +114,14 @@ pub(crate) fn generate(
     let shown = args.output.display();
     let file = File::create(&args.output)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}; name a file that can be written"))?;
-    write(&mut source, format, BufWriter::with_capacity(1 << 20, file), bar, stop)
-        .map_err(|error| error.context(format!("writing {shown}")))?;
+    write(
+        &mut source,
+        format,
+        BufWriter::with_capacity(1 << 20, file),
+        bar,
+        stop,
+    )
+    .map_err(|error| error.context(format!("writing {shown}")))?;
     Ok(source.written)
 }
 

@@ -44,14 +44,20 @@ impl Rhythm {
 
     /// When event `index` of `count` happens. Later events never happen earlier.
     pub(crate) fn at(&self, index: u64, count: u64) -> i64 {
-        #[expect(clippy::cast_precision_loss, reason = "a place in time need not be exact")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a place in time need not be exact"
+        )]
         let part = index as f64 / count.max(1) as f64;
         let target = part * self.weight;
         let piece = self.pieces.partition_point(|(_, before)| *before <= target);
         let Some((begin, before)) = self.pieces.get(piece.saturating_sub(1)) else {
             return self.from_ms;
         };
-        #[expect(clippy::cast_possible_truncation, reason = "a float is cut to the range")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a float is cut to the range"
+        )]
         let into = ((target - before) / busy(*begin)) as i64;
         (begin + into).clamp(self.from_ms, self.until_ms - 1)
     }
@@ -70,7 +76,10 @@ fn busy(at_ms: i64) -> f64 {
 }
 
 fn as_f64(n: i64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds of some years are exact")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "milliseconds of some years are exact"
+    )]
     {
         n as f64
     }

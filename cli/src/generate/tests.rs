@@ -38,7 +38,9 @@ fn ordinary_rows_are_taken_and_all_different() {
         check_line(line.trim_ascii()).unwrap();
         let event: Value = serde_json::from_slice(line).unwrap();
         assert!(ids.insert(event["event_id"].as_str().unwrap().to_owned()));
-        *tracks.entry(event["track_id"].as_i64().unwrap()).or_default() += 1;
+        *tracks
+            .entry(event["track_id"].as_i64().unwrap())
+            .or_default() += 1;
         let at = event["at"].as_str().unwrap()[..13].to_owned();
         assert!(at >= last, "in order of time");
         last = at;
@@ -74,7 +76,12 @@ fn the_fractions_are_kept() {
 
 #[test]
 fn a_rhythm_stays_within_its_time() {
-    for (from, until) in [(0, SPAN_MS), (-5, 3), (1_234_567, 1_234_568), (0, SPAN_MS * 2_000)] {
+    for (from, until) in [
+        (0, SPAN_MS),
+        (-5, 3),
+        (1_234_567, 1_234_568),
+        (0, SPAN_MS * 2_000),
+    ] {
         let rhythm = Rhythm::new(from, until);
         let mut last = from;
         for index in 0..1_000 {

@@ -2,7 +2,6 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rand_distr::{Distribution, Zipf};
 
 /// Earlier events that may come again.
 const REMEMBERED: usize = 4_096;
@@ -10,18 +9,53 @@ const HOUR_MS: i64 = 3_600_000;
 
 /// Countries and how many of a thousand plays come from them; the rest come from nowhere.
 const COUNTRIES: [(&str, u32); 32] = [
-    ("US", 210), ("GB", 95), ("DE", 90), ("BR", 70), ("FR", 60), ("IN", 55), ("CA", 40), ("MX", 38),
-    ("NL", 32), ("AU", 30), ("ES", 28), ("IT", 27), ("PL", 22), ("SE", 18), ("JP", 17), ("ID", 16),
-    ("TR", 15), ("AR", 13), ("PT", 11), ("BE", 10), ("CH", 10), ("AT", 9), ("IE", 8), ("ZA", 8),
-    ("NP", 6), ("NZ", 6), ("NO", 6), ("DK", 5), ("FI", 5), ("CL", 4), ("CO", 4), ("EG", 3),
+    ("US", 210),
+    ("GB", 95),
+    ("DE", 90),
+    ("BR", 70),
+    ("FR", 60),
+    ("IN", 55),
+    ("CA", 40),
+    ("MX", 38),
+    ("NL", 32),
+    ("AU", 30),
+    ("ES", 28),
+    ("IT", 27),
+    ("PL", 22),
+    ("SE", 18),
+    ("JP", 17),
+    ("ID", 16),
+    ("TR", 15),
+    ("AR", 13),
+    ("PT", 11),
+    ("BE", 10),
+    ("CH", 10),
+    ("AT", 9),
+    ("IE", 8),
+    ("ZA", 8),
+    ("NP", 6),
+    ("NZ", 6),
+    ("NO", 6),
+    ("DK", 5),
+    ("FI", 5),
+    ("CL", 4),
+    ("CO", 4),
+    ("EG", 3),
 ];
 /// Referrers and how many of a thousand plays come through them; the rest come directly.
 const REFERRERS: [(&str, u32); 12] = [
-    ("https://www.google.com/", 140), ("https://www.reddit.com/r/listentothis/", 80),
-    ("https://t.co/", 75), ("https://www.youtube.com/", 70), ("https://www.facebook.com/", 65),
-    ("https://news.ycombinator.com/", 40), ("https://duckduckgo.com/", 35),
-    ("https://music.example/charts?week=now&genre=electronic", 30), ("android-app://com.example.radio", 25),
-    ("https://blog.example/\"best of\"", 15), ("https://пример.example/музыка", 10), ("", 5),
+    ("https://www.google.com/", 140),
+    ("https://www.reddit.com/r/listentothis/", 80),
+    ("https://t.co/", 75),
+    ("https://www.youtube.com/", 70),
+    ("https://www.facebook.com/", 65),
+    ("https://news.ycombinator.com/", 40),
+    ("https://duckduckgo.com/", 35),
+    ("https://music.example/charts?week=now&genre=electronic", 30),
+    ("android-app://com.example.radio", 25),
+    ("https://blog.example/\"best of\"", 15),
+    ("https://пример.example/музыка", 10),
+    ("", 5),
 ];
 /// Of a thousand plays: those that come from a page of their own on some blog.
 const BLOGS: u32 = 60;
@@ -152,9 +186,9 @@ pub(crate) struct Traffic {
     series: u32,
     shape: Shape,
     mix: Mix,
-    tracks: Zipf<f64>,
-    listeners: Zipf<f64>,
-    apps: Zipf<f64>,
+    tracks: Skewed,
+    listeners: Skewed,
+    apps: Skewed,
     countries: Vec<Option<&'static str>>,
     referrers: Vec<Option<Referrer>>,
     recent: Vec<Play>,
@@ -169,6 +203,7 @@ impl Traffic {
     /// # Errors
     /// A shape that holds nobody.
     pub(crate) fn new(seed: u64, shape: Shape, mix: Mix) -> anyhow::Result<Self> {
+        anyhow::ensure!(shape.owners > 0, "there are no owners");
         let referrers: Vec<(Referrer, u32)> = REFERRERS
             .into_iter()
             .map(|(text, weight)| (Referrer::Usual(text), weight))
@@ -180,9 +215,9 @@ impl Traffic {
             rng,
             shape,
             mix,
-            tracks: Zipf::new(as_f64(shape.tracks), 1.05)?,
-            listeners: Zipf::new(as_f64(shape.listeners), 0.7)?,
-            apps: Zipf::new(40.0, 1.2)?,
+            tracks: Skewed::new(shape.tracks, -20),
+            listeners: Skewed::new(shape.listeners, 4),
+            apps: Skewed::new(40, -5),
             countries: urn(&COUNTRIES),
             referrers: urn(&referrers),
             recent: Vec::new(),
@@ -245,11 +280,11 @@ impl Traffic {
 
     fn play(&mut self, at_ms: i64) -> Play {
         let rng = &mut self.rng;
-        let track = as_id(self.tracks.sample(rng));
+        let track = self.tracks.draw(rng);
         let listener = rng.random::<f64>() < 0.88;
-        let listener_id = listener.then(|| as_id(self.listeners.sample(rng)));
+        let listener_id = listener.then(|| self.listeners.draw(rng));
         let app = rng.random::<f64>() < 0.8;
-        let app_id = app.then(|| as_id(self.apps.sample(rng)));
+        let app_id = app.then(|| self.apps.draw(rng));
         let country = drawn(&self.countries, rng);
         let referrer = match drawn(&self.referrers, rng) {
             Some(Referrer::Blog(_)) => Some(Referrer::Blog(rng.random_range(1..500))),
@@ -273,6 +308,33 @@ impl Traffic {
             at_ms: at_ms + rng.random_range(0..1_000),
             amount,
         }
+    }
+}
+
+/// Ranks from 1 on, as Zipf's law has them: rank r is drawn about as often as r to the power of
+/// -(1 - 1/root). Drawn by inversion, with multiplications alone, so that every machine draws the
+/// same.
+#[derive(Debug, Clone, Copy)]
+struct Skewed {
+    root: i32,
+    /// The root of the largest value, less one.
+    reach: f64,
+    last: i64,
+}
+
+impl Skewed {
+    /// Ranks 1 to `count`. A negative `root` is a skew beyond that of 1/r.
+    fn new(count: u64, root: i32) -> Self {
+        Self {
+            root,
+            reach: as_f64(count + 1).powf(1.0 / f64::from(root)) - 1.0,
+            last: count.cast_signed(),
+        }
+    }
+
+    fn draw(self, rng: &mut StdRng) -> i64 {
+        let drawn = (1.0 + rng.random::<f64>() * self.reach).powi(self.root);
+        as_id(drawn).clamp(1, self.last)
     }
 }
 
@@ -301,7 +363,10 @@ fn drawn<T: Copy>(lots: &[Option<T>], rng: &mut StdRng) -> Option<T> {
 }
 
 fn as_f64(n: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "what is drawn need not be exact")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "what is drawn need not be exact"
+    )]
     {
         n as f64
     }

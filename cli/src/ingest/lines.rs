@@ -62,7 +62,9 @@ impl Slow {
     }
 
     fn has_block(&self) -> bool {
-        self.ended || self.failed.is_some() || self.block.position() < self.block.get_ref().len() as u64
+        self.ended
+            || self.failed.is_some()
+            || self.block.position() < self.block.get_ref().len() as u64
     }
 
     fn take(&mut self, block: Vec<u8>) {
@@ -211,9 +213,8 @@ mod tests {
         let (input, mut output) = std::io::pipe().unwrap();
         let (handed, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            LineReader::new(Slow::new(input)).read(&mut |chunk| {
-                handed.send(chunk.lines().count()).is_ok()
-            })
+            LineReader::new(Slow::new(input))
+                .read(&mut |chunk| handed.send(chunk.lines().count()).is_ok())
         });
         std::io::Write::write_all(&mut output, b"a\nb\n").unwrap();
         assert_eq!(lines.recv(), Ok(2));

@@ -51,8 +51,9 @@ impl Input {
             });
         }
         let shown = path.display();
-        let named =
-            |error: std::io::Error| anyhow::anyhow!("{shown}: {error}; name files that can be read");
+        let named = |error: std::io::Error| {
+            anyhow::anyhow!("{shown}: {error}; name files that can be read")
+        };
         let mut file = File::open(path).map_err(named)?;
         let meta = file.metadata().map_err(named)?;
         anyhow::ensure!(!meta.is_dir(), "{shown}: is a folder; name the files in it");
@@ -86,7 +87,9 @@ impl Input {
     fn read(&self, mut hand_on: impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
         let origin = self.origin();
         match (self.format, self.is_standard_input()) {
-            (Format::Jsonl, true) => LineReader::new(Slow::new(std::io::stdin())).read(&mut hand_on),
+            (Format::Jsonl, true) => {
+                LineReader::new(Slow::new(std::io::stdin())).read(&mut hand_on)
+            }
             (Format::Jsonl, false) => File::open(&self.path)
                 .map_err(anyhow::Error::new)
                 .and_then(|file| LineReader::new(file).read(&mut hand_on)),

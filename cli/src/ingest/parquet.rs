@@ -60,7 +60,9 @@ pub(super) fn read(file: File, hand_on: &mut impl FnMut(Chunk) -> bool) -> anyho
                 // Writing into memory does not fail.
                 drop(serde_json::to_writer(bytes, &object(&columns, index)));
             });
-            if chunk.is_full() && !hand_on(std::mem::take(&mut chunk).at(place(size, row, rows_all))) {
+            if chunk.is_full()
+                && !hand_on(std::mem::take(&mut chunk).at(place(size, row, rows_all)))
+            {
                 return Ok(());
             }
         }

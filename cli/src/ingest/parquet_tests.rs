@@ -24,8 +24,17 @@ fn plays() -> Vec<(&'static str, ArrayRef)> {
         ("event_id", text(["a", "b"])),
         ("track_id", Arc::new(Int32Array::from(vec![1, 2]))),
         ("owner_id", Arc::new(UInt64Array::from(vec![7, u64::MAX]))),
-        ("country", Arc::new(StringArray::from(vec![Some("DE"), None]))),
-        ("at", Arc::new(TimestampMillisecondArray::from(vec![1_500, i64::MAX / 2_000]))),
+        (
+            "country",
+            Arc::new(StringArray::from(vec![Some("DE"), None])),
+        ),
+        (
+            "at",
+            Arc::new(TimestampMillisecondArray::from(vec![
+                1_500,
+                i64::MAX / 2_000,
+            ])),
+        ),
         ("other", Arc::new(Float64Array::from(vec![1.0, 2.0]))),
     ]
 }
@@ -33,7 +42,11 @@ fn plays() -> Vec<(&'static str, ArrayRef)> {
 fn lines(file: File) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     read(file, &mut |chunk| {
-        lines.extend(chunk.lines().map(|(_, bytes)| String::from_utf8(bytes.to_vec()).unwrap()));
+        lines.extend(
+            chunk
+                .lines()
+                .map(|(_, bytes)| String::from_utf8(bytes.to_vec()).unwrap()),
+        );
         true
     })?;
     Ok(lines)
@@ -53,14 +66,25 @@ fn rows_become_lines() {
 
 #[test]
 fn wrong_files_are_refused_as_a_whole() {
-    let without = plays().into_iter().filter(|(name, _)| *name != "at").collect();
+    let without = plays()
+        .into_iter()
+        .filter(|(name, _)| *name != "at")
+        .collect();
     let error = lines(file(without)).unwrap_err().to_string();
     assert!(error.starts_with("there is no column at"), "{error}");
     let mut wrong = plays();
     wrong[2].1 = Arc::new(Float64Array::from(vec![1.0, 2.0]));
     let error = lines(file(wrong)).unwrap_err().to_string();
-    assert!(error.starts_with("column track_id is Float64, not an integer"), "{error}");
+    assert!(
+        error.starts_with("column track_id is Float64, not an integer"),
+        "{error}"
+    );
     let mut broken = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut broken, b"{\"event_id\":1}\n").unwrap();
-    assert!(lines(broken).unwrap_err().to_string().contains("no Parquet file"));
+    assert!(
+        lines(broken)
+            .unwrap_err()
+            .to_string()
+            .contains("no Parquet file")
+    );
 }

@@ -102,7 +102,11 @@ fn fault_of(reason: &str) -> &str {
     match head.split_once(|c: char| c.is_ascii_digit() || c == '`' || c == '"') {
         Some((before, _)) if !before.trim().is_empty() => {
             // `missing field `owner_id` at …` differs by field.
-            reason.split(" at line ").next().filter(|whole| head.starts_with("missing") && whole.len() < 80).unwrap_or(before.trim())
+            reason
+                .split(" at line ")
+                .next()
+                .filter(|whole| head.starts_with("missing") && whole.len() < 80)
+                .unwrap_or(before.trim())
         }
         _ => head,
     }
@@ -131,7 +135,13 @@ mod tests {
                 line,
                 reason: reason.to_owned(),
             }];
-            report.add("f", &Taken { accepted: 1, rejected });
+            report.add(
+                "f",
+                &Taken {
+                    accepted: 1,
+                    rejected,
+                },
+            );
         }
         let found: Vec<(u64, &str)> = report
             .reasons

@@ -75,10 +75,11 @@ pub(crate) fn load(
             places.insert(key, place);
         }
     }
-    let mut settings: Settings = serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
-        let key = error.path().to_string();
-        wrong(&key, &one_line(&error.inner().to_string()), &places)
-    })?;
+    let mut settings: Settings =
+        serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
+            let key = error.path().to_string();
+            wrong(&key, &one_line(&error.inner().to_string()), &places)
+        })?;
     if let Some((key, why)) = settings.flaw() {
         return Err(wrong(key, &why, &places));
     }
@@ -121,7 +122,9 @@ fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::E
 fn file_layer(path: &Path) -> anyhow::Result<Layer> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        usage(format!("--config {shown}: {error}; name a TOML file that can be read"))
+        usage(format!(
+            "--config {shown}: {error}; name a TOML file that can be read"
+        ))
     })?;
     let values = Config::builder()
         .add_source(File::from_str(&text, FileFormat::Toml))

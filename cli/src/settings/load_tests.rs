@@ -70,12 +70,30 @@ fn unknown_keys_are_refused_with_their_place() {
 fn wrong_values_are_named_with_their_place() {
     let none = Flags::new();
     for (text, place) in [
-        ("[log]\npartitions = \"many\"", "FILE:2: log.partitions: invalid type"),
-        ("[log]\npartitions = -1", "FILE:2: log.partitions: invalid value"),
-        ("[log]\npartitions = 1.5", "FILE:2: log.partitions: invalid type"),
-        ("[log]\npartitions = 0", "FILE:2: log.partitions: 0 is not within"),
-        ("[query]\nmemory_bytes = 5", "FILE:2: query.memory_bytes: 5 bytes"),
-        ("[telemetry]\nlog_format = \"xml\"", "FILE:2: telemetry.log_format: unknown variant"),
+        (
+            "[log]\npartitions = \"many\"",
+            "FILE:2: log.partitions: invalid type",
+        ),
+        (
+            "[log]\npartitions = -1",
+            "FILE:2: log.partitions: invalid value",
+        ),
+        (
+            "[log]\npartitions = 1.5",
+            "FILE:2: log.partitions: invalid type",
+        ),
+        (
+            "[log]\npartitions = 0",
+            "FILE:2: log.partitions: 0 is not within",
+        ),
+        (
+            "[query]\nmemory_bytes = 5",
+            "FILE:2: query.memory_bytes: 5 bytes",
+        ),
+        (
+            "[telemetry]\nlog_format = \"xml\"",
+            "FILE:2: telemetry.log_format: unknown variant",
+        ),
         ("log = 3", "FILE:1: there is no setting \"log\""),
         ("x = [", "FILE: "),
     ] {

@@ -128,7 +128,10 @@ impl Settings {
             return Some(("data_dir", "is empty; name a folder".to_owned()));
         }
         if !(1..=PARTITIONS_MAX).contains(&self.log.partitions) {
-            let why = format!("{} is not within 1 to {PARTITIONS_MAX}", self.log.partitions);
+            let why = format!(
+                "{} is not within 1 to {PARTITIONS_MAX}",
+                self.log.partitions
+            );
             return Some(("log.partitions", why));
         }
         if !(1..=1024).contains(&self.query.threads) {
@@ -143,7 +146,10 @@ impl Settings {
             return Some(("query.memory_bytes", why));
         }
         if self.speed.records_max == 0 {
-            return Some(("speed.records_max", "0 records make no micro-batch".to_owned()));
+            return Some((
+                "speed.records_max",
+                "0 records make no micro-batch".to_owned(),
+            ));
         }
         if self.speed.bytes_max == 0 {
             return Some(("speed.bytes_max", "0 bytes hold no micro-batch".to_owned()));

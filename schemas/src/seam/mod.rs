@@ -12,11 +12,13 @@
 
 mod read;
 mod run;
+mod seal;
 mod slot;
 mod worker;
 
 pub use read::{base, whole};
 pub use run::{Run, RunState, Runs};
+pub use seal::sealable;
 pub use slot::{Cut, Fence, LastRecord, Moved, RollRefused, Slot};
 pub use worker::{Step, broken, next_step};
 

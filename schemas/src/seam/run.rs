@@ -80,6 +80,22 @@ impl Runs {
         Some(run.cuts.get(partition).copied().unwrap_or_else(Cut::start))
     }
 
+    /// Where `epoch` ends in a partition, if that can't change any more. Only such cuts have rows.
+    #[must_use]
+    pub fn sealed_cut(&self, epoch: Epoch, partition: usize) -> Option<Cut> {
+        let proposed = |run: &Run| run.state == RunState::Proposed;
+        if self.0.get(&epoch).is_some_and(proposed) {
+            return None;
+        }
+        self.cut(epoch, partition)
+    }
+
+    /// How many partitions the log had at least, by the cuts that are recorded.
+    #[must_use]
+    pub fn partitions(&self) -> usize {
+        self.0.values().map(|run| run.cuts.len()).max().unwrap_or(0)
+    }
+
     /// The run that is under way, or died.
     #[must_use]
     pub fn open(&self) -> Option<&Run> {

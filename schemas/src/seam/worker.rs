@@ -1,6 +1,6 @@
 //! What a worker does next, from the slot and then the run records that it has read.
 
-use super::{Offset, RunState, Runs, Slot};
+use super::{Cut, Offset, RunState, Runs, Slot};
 
 /// What a worker does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,11 @@ pub fn broken(slot: &Slot, partition: usize, runs: &Runs) -> bool {
     let newest = runs.newest();
     // An epoch is let go only once its run is complete, so here the run records were lost.
     if slot.oldest > newest + 1 {
+        return true;
+    }
+    // The epoch that is being filled ended behind the slot, and that can't be put back.
+    let passed = |cut: Cut| cut.next_offset < slot.position.next_offset;
+    if runs.sealed_cut(slot.epoch, partition).is_some_and(passed) {
         return true;
     }
     let complete_zero = (newest == 0).then_some(0);

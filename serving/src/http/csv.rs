@@ -23,7 +23,9 @@ pub(crate) fn points(points: &[Point], previous: Option<&[Point]>) -> Result<Str
         let row = |point: &Point| (point.at.clone(), point.count, point.source.name(), period);
         points.iter().map(row).collect::<Vec<_>>()
     };
-    let rows = of(points, "current").into_iter().chain(of(previous, "previous"));
+    let rows = of(points, "current")
+        .into_iter()
+        .chain(of(previous, "previous"));
     write(&["at", "count", "source", "period"], rows)
 }
 
@@ -42,7 +44,14 @@ pub(crate) fn rows(rows: &[Row], compared: bool) -> Result<String, Problem> {
             &names,
             rows.iter().map(|row| {
                 let (previous, change) = (row.previous.flatten(), row.change.flatten());
-                (key(row), row.count, row.share, previous, change, source(row))
+                (
+                    key(row),
+                    row.count,
+                    row.share,
+                    previous,
+                    change,
+                    source(row),
+                )
             }),
         );
     }

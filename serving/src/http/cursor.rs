@@ -66,9 +66,7 @@ fn read<T: serde::de::DeserializeOwned>(cursor: &str) -> Result<T, Problem> {
         .decode(cursor)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .ok_or_else(|| {
-            Problem::parameter("cursor is not one that this service gave: leave it out")
-        })
+        .ok_or_else(|| Problem::parameter("cursor is not one that this service gave: leave it out"))
 }
 
 #[cfg(test)]
@@ -92,7 +90,9 @@ mod tests {
             };
             let cursor = of_place(question, &there);
             assert!(
-                cursor.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
+                cursor
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
                 "{cursor}"
             );
             assert_eq!(place(question, &cursor).unwrap(), there);

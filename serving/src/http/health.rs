@@ -133,8 +133,14 @@ fn check<E: std::fmt::Display>(name: &str, of: &str, found: Result<(), E>) -> Ch
 )]
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Problem> {
     let text = api.metrics_text.as_ref().ok_or_else(|| {
-        Problem::new(Kind::NotCollected, "this process was started without metrics")
+        Problem::new(
+            Kind::NotCollected,
+            "this process was started without metrics",
+        )
     })?;
-    let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    let kind = (
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    );
     Ok(([kind], text.render()).into_response())
 }

@@ -72,7 +72,10 @@ pub(crate) async fn ingest(
         .map_err(|error| error.to_string())
         .and_then(|source| {
             let cell = api.intakes.get(&source);
-            Ok((source, cell.ok_or_else(|| format!("source {source} takes no events"))?))
+            Ok((
+                source,
+                cell.ok_or_else(|| format!("source {source} takes no events"))?,
+            ))
         })
         .map_err(|detail| Problem::new(Kind::UnknownSource, detail))?;
     let limit = api.options.body_bytes_max;

@@ -15,7 +15,11 @@ use super::Api;
 use super::problem::{Kind, Problem};
 
 /// Gives up on an answer that takes too long.
-pub(crate) async fn time_out(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+pub(crate) async fn time_out(
+    State(api): State<Arc<Api>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let limit = api.options.request_timeout();
     match timeout(limit, next.run(request)).await {
         Ok(response) => response,

@@ -58,7 +58,10 @@ impl Api {
             options,
             metrics,
             metrics_text,
-            intakes: Source::ALL.into_iter().map(|s| (s, OnceCell::new())).collect(),
+            intakes: Source::ALL
+                .into_iter()
+                .map(|s| (s, OnceCell::new()))
+                .collect(),
             openapi: OnceLock::new(),
         }
     }

@@ -80,7 +80,11 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
     let spans = api.ports.log.spans(source.topic()).await?;
     let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
     let live = api.ports.live.read(source, count, &[]).await?;
-    let slots = live.slots.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+    let slots = live
+        .slots
+        .iter()
+        .map(Option::as_ref)
+        .chain(std::iter::repeat(None));
     let partitions = spans
         .iter()
         .zip(slots)
@@ -111,6 +115,9 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         source: source.name(),
         partitions: partitions.collect(),
         views: views.collect(),
-        runs: stories.iter().map(|story| RunShown::of(source, story)).collect(),
+        runs: stories
+            .iter()
+            .map(|story| RunShown::of(source, story))
+            .collect(),
     })
 }

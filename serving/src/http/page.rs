@@ -25,7 +25,10 @@ pub(crate) async fn page() -> Response {
     if let Ok(policy) = HeaderValue::try_from(policy) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("no-referrer"),
+    );
     headers.insert(
         HeaderName::from_static("cross-origin-opener-policy"),
         HeaderValue::from_static("same-origin"),
@@ -39,11 +42,20 @@ mod tests {
 
     #[tokio::test]
     async fn the_page_loads_nothing_from_elsewhere() {
-        assert!(!PAGE.contains("http://") && !PAGE.contains("https://") && !PAGE.contains("style="));
+        assert!(
+            !PAGE.contains("http://") && !PAGE.contains("https://") && !PAGE.contains("style=")
+        );
         let response = page().await;
-        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
-        assert!(policy.starts_with("default-src 'none'; script-src 'nonce-"), "{policy}");
-        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY]
+            .to_str()
+            .unwrap();
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'nonce-"),
+            "{policy}"
+        );
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
         assert!(!String::from_utf8_lossy(&body).contains(NONCE));
     }
 }

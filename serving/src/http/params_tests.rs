@@ -19,7 +19,11 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Problem>, words: &[&str]) {
 
 #[test]
 fn parameters_are_decoded() {
-    let params = read("a=x%20y+z&b=%C3%BC&c=&d=%EF%BF%BD", &["a", "b", "c", "d", "e"]).unwrap();
+    let params = read(
+        "a=x%20y+z&b=%C3%BC&c=&d=%EF%BF%BD",
+        &["a", "b", "c", "d", "e"],
+    )
+    .unwrap();
     assert_eq!(params.get("a"), Some("x y z"));
     assert_eq!(params.get("b"), Some("ü"));
     assert_eq!(params.get("c"), Some(""));
@@ -58,7 +62,9 @@ fn integers_are_digits() {
 
 #[test]
 fn filters_take_what_their_columns_hold() {
-    let metric = Metric::all(&Catalog::built_in().unwrap()).remove("plays").unwrap();
+    let metric = Metric::all(&Catalog::built_in().unwrap())
+        .remove("plays")
+        .unwrap();
     let known: Vec<&str> = metric.columns().keys().map(String::as_str).collect();
     let filters = |query: &str| read(query, &known)?.filters(&metric);
     let found = filters("owner_id=-3&country=DE&referrer=&kind=download").unwrap();
@@ -72,11 +78,17 @@ fn filters_take_what_their_columns_hold() {
             ("referrer".to_owned(), text("")),
         ]
     );
-    refused(filters("owner_id=abc"), &["owner_id=\"abc\"", "64-bit integer"]);
+    refused(
+        filters("owner_id=abc"),
+        &["owner_id=\"abc\"", "64-bit integer"],
+    );
     refused(filters("listener_id="), &["listener_id"]);
     refused(filters("country=de"), &["country=\"de\"", "ISO 3166"]);
     refused(filters("country="), &["country"]);
-    refused(filters("kind=stream"), &["kind=\"stream\"", "play or download"]);
+    refused(
+        filters("kind=stream"),
+        &["kind=\"stream\"", "play or download"],
+    );
 }
 
 #[test]

@@ -42,7 +42,10 @@ pub(crate) enum Kind {
 /// The document, for the API's description.
 #[derive(Debug, ToSchema)]
 #[schema(as = Problem)]
-#[expect(dead_code, reason = "only describes the schema of a type of another crate")]
+#[expect(
+    dead_code,
+    reason = "only describes the schema of a type of another crate"
+)]
 pub(crate) struct ProblemShape {
     /// What kind of problem it is, as a path: it stays the same from version to version.
     r#type: String,
@@ -57,98 +60,68 @@ pub(crate) struct ProblemShape {
 }
 
 impl Kind {
-    const fn parts(self) -> (&'static str, &'static str, StatusCode) {
+    /// The `type` of the document.
+    const fn path(self) -> &'static str {
         match self {
-            Self::BadParameter => (
-                "/problems/bad-parameter",
-                "A parameter can't be used",
-                StatusCode::BAD_REQUEST,
-            ),
-            Self::BadBody => (
-                "/problems/bad-body",
-                "The body can't be read",
-                StatusCode::BAD_REQUEST,
-            ),
-            Self::UnknownPath => (
-                "/problems/unknown-path",
-                "There is nothing here",
-                StatusCode::NOT_FOUND,
-            ),
-            Self::UnknownMetric => (
-                "/problems/unknown-metric",
-                "There is no such metric",
-                StatusCode::NOT_FOUND,
-            ),
-            Self::UnknownSource => (
-                "/problems/unknown-source",
-                "There is no such source",
-                StatusCode::NOT_FOUND,
-            ),
-            Self::UnknownRun => (
-                "/problems/unknown-run",
-                "There is no such run",
-                StatusCode::NOT_FOUND,
-            ),
-            Self::NotCollected => (
-                "/problems/not-collected",
-                "Metrics are not collected here",
-                StatusCode::NOT_FOUND,
-            ),
-            Self::MethodNotAllowed => (
-                "/problems/method-not-allowed",
-                "The method is not allowed here",
-                StatusCode::METHOD_NOT_ALLOWED,
-            ),
-            Self::SlowBody => (
-                "/problems/slow-body",
-                "The body came too slowly",
-                StatusCode::REQUEST_TIMEOUT,
-            ),
-            Self::BodyTooLarge => (
-                "/problems/body-too-large",
-                "The body is too large",
-                StatusCode::PAYLOAD_TOO_LARGE,
-            ),
-            Self::EncodedBody => (
-                "/problems/encoded-body",
-                "The body is encoded",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            ),
-            Self::CountOverflow => (
-                "/problems/count-overflow",
-                "The count is too large",
-                StatusCode::INTERNAL_SERVER_ERROR,
-            ),
-            Self::Internal => (
-                "/problems/internal",
-                "The service failed",
-                StatusCode::INTERNAL_SERVER_ERROR,
-            ),
-            Self::NotWhole => (
-                "/problems/not-whole",
-                "Live state and batch rows do not join yet",
-                StatusCode::SERVICE_UNAVAILABLE,
-            ),
-            Self::NotReady => (
-                "/problems/not-ready",
-                "The service is not ready",
-                StatusCode::SERVICE_UNAVAILABLE,
-            ),
-            Self::StoreUnavailable => (
-                "/problems/store-unavailable",
-                "A store could not be used",
-                StatusCode::SERVICE_UNAVAILABLE,
-            ),
-            Self::TimedOut => (
-                "/problems/timed-out",
-                "The answer took too long",
-                StatusCode::SERVICE_UNAVAILABLE,
-            ),
+            Self::BadParameter => "/problems/bad-parameter",
+            Self::BadBody => "/problems/bad-body",
+            Self::UnknownPath => "/problems/unknown-path",
+            Self::UnknownMetric => "/problems/unknown-metric",
+            Self::UnknownSource => "/problems/unknown-source",
+            Self::UnknownRun => "/problems/unknown-run",
+            Self::NotCollected => "/problems/not-collected",
+            Self::MethodNotAllowed => "/problems/method-not-allowed",
+            Self::SlowBody => "/problems/slow-body",
+            Self::BodyTooLarge => "/problems/body-too-large",
+            Self::EncodedBody => "/problems/encoded-body",
+            Self::CountOverflow => "/problems/count-overflow",
+            Self::Internal => "/problems/internal",
+            Self::NotWhole => "/problems/not-whole",
+            Self::NotReady => "/problems/not-ready",
+            Self::StoreUnavailable => "/problems/store-unavailable",
+            Self::TimedOut => "/problems/timed-out",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::BadParameter => "A parameter can't be used",
+            Self::BadBody => "The body can't be read",
+            Self::UnknownPath => "There is nothing here",
+            Self::UnknownMetric => "There is no such metric",
+            Self::UnknownSource => "There is no such source",
+            Self::UnknownRun => "There is no such run",
+            Self::NotCollected => "Metrics are not collected here",
+            Self::MethodNotAllowed => "The method is not allowed here",
+            Self::SlowBody => "The body came too slowly",
+            Self::BodyTooLarge => "The body is too large",
+            Self::EncodedBody => "The body is encoded",
+            Self::CountOverflow => "The count is too large",
+            Self::Internal => "The service failed",
+            Self::NotWhole => "Live state and batch rows do not join yet",
+            Self::NotReady => "The service is not ready",
+            Self::StoreUnavailable => "A store could not be used",
+            Self::TimedOut => "The answer took too long",
         }
     }
 
     pub(crate) const fn status(self) -> StatusCode {
-        self.parts().2
+        match self {
+            Self::BadParameter | Self::BadBody => StatusCode::BAD_REQUEST,
+            Self::UnknownPath
+            | Self::UnknownMetric
+            | Self::UnknownSource
+            | Self::UnknownRun
+            | Self::NotCollected => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::EncodedBody => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::CountOverflow | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NotWhole | Self::NotReady | Self::StoreUnavailable | Self::TimedOut => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        }
     }
 }
 
@@ -183,14 +156,16 @@ impl Problem {
 
     /// The document as a response, with the id of the request.
     pub(crate) fn render(&self, request_id: Option<&str>) -> Response {
-        let (kind, title, status) = self.kind.parts();
+        let status = self.kind.status();
         let mut extensions = self.extensions.clone();
         if let Some(id) = request_id {
             extensions.insert("request_id".to_owned(), id.into());
         }
         let document = ProblemDetails::from_status_code(status)
-            .with_type(ProblemType::from(axum::http::Uri::from_static(kind)))
-            .with_title(title)
+            .with_type(ProblemType::from(axum::http::Uri::from_static(
+                self.kind.path(),
+            )))
+            .with_title(self.kind.title())
             .with_detail(&self.detail)
             .with_extensions(extensions);
         let mut response = document.into_response();

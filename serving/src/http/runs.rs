@@ -58,7 +58,7 @@ pub(crate) struct Runs {
     /// Newest first.
     runs: Vec<RunShown>,
     /// Where the next page begins; null on the last one.
-    next_cursor: Option<String>,
+    cursor: Option<String>,
 }
 
 impl RunShown {
@@ -95,7 +95,7 @@ fn seconds(told: &Value) -> Option<f64> {
     params(
         ("source" = Option<String>, Query, description = "plays, also if left out"),
         ("limit" = Option<usize>, Query, description = "Runs of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "next_cursor of the page before"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
@@ -137,7 +137,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         Format::Csv => csv::response(as_csv(&runs)?, None),
         Format::Json => Json(Runs {
             runs,
-            next_cursor: next,
+            cursor: next,
         })
         .into_response(),
     };
@@ -167,7 +167,8 @@ pub(crate) async fn show(
     let params = Params::read(&uri, &["source"])?;
     let source = source_of(&params)?;
     let unknown = || {
-        let detail = format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
+        let detail =
+            format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
         Problem::new(Kind::UnknownRun, detail)
     };
     let number = epoch.parse().map_err(|_| unknown())?;
@@ -210,7 +211,11 @@ fn as_csv(runs: &[RunShown]) -> Result<String, Problem> {
         (
             (run.source, run.epoch, run.state),
             (&run.started_at, &run.ended_at),
-            (text(&run.rows_read), text(&run.rows_written), text(&run.rows_skipped)),
+            (
+                text(&run.rows_read),
+                text(&run.rows_written),
+                text(&run.rows_skipped),
+            ),
             (run.seconds, text(&run.drift), cuts.join(" ")),
         )
     });

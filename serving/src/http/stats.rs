@@ -133,7 +133,7 @@ pub(crate) async fn series(
         ("date" = Option<String>, Query, description = "The day that the period is about; today if left out"),
         ("compare" = Option<String>, Query, description = "previous: also the counts of the period before"),
         ("limit" = Option<usize>, Query, description = "Rows of a page, at most 1,000; 50 if left out"),
-        ("cursor" = Option<String>, Query, description = "next_cursor of the page before"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
@@ -178,7 +178,7 @@ pub(crate) async fn breakdown(
         Format::Json => Json(Breakdown {
             rows: page.rows,
             total: page.total,
-            next_cursor: next,
+            cursor: next,
             range: answer::shown_range(asked.resolved.range),
             provenance: page.provenance,
         })
@@ -215,7 +215,10 @@ impl<'a> Asked<'a> {
             let known: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
             Problem::new(
                 Kind::UnknownMetric,
-                format!("there is no metric {name:?}; there is: {}", known.join(", ")),
+                format!(
+                    "there is no metric {name:?}; there is: {}",
+                    known.join(", ")
+                ),
             )
         })?;
         let columns = metric.columns().keys().map(String::as_str);
@@ -229,8 +232,8 @@ impl<'a> Asked<'a> {
             tz: params.get("tz"),
             compare: params.get("compare"),
         };
-        let resolved = resolve(&query, api.now())
-            .map_err(|error| Problem::parameter(error.to_string()))?;
+        let resolved =
+            resolve(&query, api.now()).map_err(|error| Problem::parameter(error.to_string()))?;
         Ok(Self {
             metric,
             params,
@@ -244,7 +247,10 @@ impl<'a> Asked<'a> {
 
     /// The period before, if it was asked for, and the period.
     fn ranges(&self) -> impl Iterator<Item = Range> {
-        self.resolved.previous.into_iter().chain([self.resolved.range])
+        self.resolved
+            .previous
+            .into_iter()
+            .chain([self.resolved.range])
     }
 
     /// The points of a series, and how many of them are of the period before.

@@ -53,7 +53,11 @@ async fn send(serving: &Serving, request: Request<Body>) -> (Response<()>, Strin
 }
 
 fn request(method: Method, uri: &str, body: impl Into<Body>) -> Request<Body> {
-    Request::builder().method(method).uri(uri).body(body.into()).unwrap()
+    Request::builder()
+        .method(method)
+        .uri(uri)
+        .body(body.into())
+        .unwrap()
 }
 
 async fn problem(serving: &Serving, method: Method, uri: &str) -> (StatusCode, Value) {
@@ -62,7 +66,10 @@ async fn problem(serving: &Serving, method: Method, uri: &str) -> (StatusCode, V
     assert_eq!(kind, "application/problem+json", "{uri}: {text}");
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["status"], response.status().as_u16());
-    assert_eq!(document["request_id"], response.headers()["x-request-id"].to_str().unwrap());
+    assert_eq!(
+        document["request_id"],
+        response.headers()["x-request-id"].to_str().unwrap()
+    );
     (response.status(), document)
 }
 
@@ -76,20 +83,56 @@ async fn every_error_is_a_problem_document() {
         ("/api/v1/stats/%FF/total", 400, ""),
         (&format!("{total}"), 400, "owner_id or track_id"),
         (&format!("{total}?country=DE"), 400, "owner_id or track_id"),
-        (&format!("{total}?owner_id=1&owner_id=1"), 400, "owner_id is given twice"),
+        (
+            &format!("{total}?owner_id=1&owner_id=1"),
+            400,
+            "owner_id is given twice",
+        ),
         (&format!("{total}?owner_id=1&limit=1"), 400, "\"limit\""),
         (&format!("{total}?owner_id=x"), 400, "owner_id=\"x\""),
-        (&format!("{total}?owner_id=1&tz=Mars/Olympus"), 400, "Mars/Olympus"),
+        (
+            &format!("{total}?owner_id=1&tz=Mars/Olympus"),
+            400,
+            "Mars/Olympus",
+        ),
         (&format!("{total}?owner_id=1&tz=%2B02:00"), 400, "IANA"),
         (&format!("{total}?owner_id=1&period=decade"), 400, "decade"),
         (&format!("{total}?owner_id=1&from=2026-02-30"), 400, "from"),
-        (&format!("{total}?owner_id=1&from=2026-01-01T00:01:00Z"), 400, "quarter"),
-        ("/api/v1/stats/plays/series?owner_id=1&interval=minute", 400, "minute"),
-        ("/api/v1/stats/plays/series?owner_id=1&from=1900-01-01&to=2026-01-01&interval=hour", 400, "10000"),
-        ("/api/v1/stats/plays/breakdown?owner_id=1", 400, "by is needed"),
-        ("/api/v1/stats/plays/breakdown?owner_id=1&by=colour", 400, "colour"),
-        ("/api/v1/stats/plays/breakdown?owner_id=1&by=track&limit=1001", 400, "limit"),
-        ("/api/v1/stats/plays/breakdown?owner_id=1&by=track&cursor=x", 400, "cursor"),
+        (
+            &format!("{total}?owner_id=1&from=2026-01-01T00:01:00Z"),
+            400,
+            "quarter",
+        ),
+        (
+            "/api/v1/stats/plays/series?owner_id=1&interval=minute",
+            400,
+            "minute",
+        ),
+        (
+            "/api/v1/stats/plays/series?owner_id=1&from=1900-01-01&to=2026-01-01&interval=hour",
+            400,
+            "10000",
+        ),
+        (
+            "/api/v1/stats/plays/breakdown?owner_id=1",
+            400,
+            "by is needed",
+        ),
+        (
+            "/api/v1/stats/plays/breakdown?owner_id=1&by=colour",
+            400,
+            "colour",
+        ),
+        (
+            "/api/v1/stats/plays/breakdown?owner_id=1&by=track&limit=1001",
+            400,
+            "limit",
+        ),
+        (
+            "/api/v1/stats/plays/breakdown?owner_id=1&by=track&cursor=x",
+            400,
+            "cursor",
+        ),
         ("/api/v1/batch/runs?source=likes", 400, "likes"),
         ("/api/v1/batch/runs/99", 404, "99"),
         ("/api/v1/batch/runs/x", 404, "x"),
@@ -97,10 +140,16 @@ async fn every_error_is_a_problem_document() {
     ] {
         let (got, document) = problem(&serving, Method::GET, uri).await;
         assert_eq!(got.as_u16(), status, "{uri}: {document}");
-        assert!(document["detail"].as_str().unwrap().contains(words), "{uri}: {document}");
+        assert!(
+            document["detail"].as_str().unwrap().contains(words),
+            "{uri}: {document}"
+        );
     }
     let (status, document) = problem(&serving, Method::DELETE, total).await;
-    assert_eq!((status.as_u16(), &document["type"]), (405, &json!("/problems/method-not-allowed")));
+    assert_eq!(
+        (status.as_u16(), &document["type"]),
+        (405, &json!("/problems/method-not-allowed"))
+    );
     let (response, _) = send(&serving, request(Method::DELETE, total, Body::empty())).await;
     assert_eq!(response.headers()["allow"], "GET,HEAD");
     let (status, _) = problem(&serving, Method::GET, "/api/v1/ingest/plays").await;
@@ -124,13 +173,22 @@ async fn what_is_not_whole_is_waited_for_and_then_refused() {
     *world.blind.lock().unwrap() = usize::MAX;
     let (status, document) = problem(&serving, Method::GET, uri).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(document["detail"].as_str().unwrap().contains("speed layer"), "{document}");
+    assert!(
+        document["detail"].as_str().unwrap().contains("speed layer"),
+        "{document}"
+    );
     assert_eq!(document["type"], "/problems/not-whole");
     let (response, _) = send(&serving, request(Method::GET, uri, Body::empty())).await;
     assert_eq!(response.headers()["retry-after"], "1");
     let (status, document) = problem(&serving, Method::GET, "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(document["detail"].as_str().unwrap().contains("seam of plays"), "{document}");
+    assert!(
+        document["detail"]
+            .as_str()
+            .unwrap()
+            .contains("seam of plays"),
+        "{document}"
+    );
 
     *world.blind.lock().unwrap() = 0;
     assert_eq!(get(&serving, "/readyz").await.0, StatusCode::OK);
@@ -141,7 +199,11 @@ async fn what_is_not_whole_is_waited_for_and_then_refused() {
 async fn a_missing_slot_of_another_partition_does_not_matter_to_an_owner() {
     let (serving, world) = world(impatient());
     let mine = schemas::partition::partition_of(b"1", 2) as usize;
-    let offset = world.slots.lock().unwrap()[mine].as_ref().unwrap().position.next_offset;
+    let offset = world.slots.lock().unwrap()[mine]
+        .as_ref()
+        .unwrap()
+        .position
+        .next_offset;
     world.slots.lock().unwrap()[1 - mine] = None;
     let (status, total) = get(&serving, "/api/v1/stats/plays/total?owner_id=1").await;
     assert_eq!(status, StatusCode::OK, "{total}");
@@ -156,10 +218,15 @@ async fn a_missing_slot_of_another_partition_does_not_matter_to_an_owner() {
 async fn a_view_that_is_new_is_gone_around_where_finer_ones_hold_the_same() {
     let (serving, world) = world(impatient());
     for slot in world.slots.lock().unwrap().iter_mut().flatten() {
-        slot.since.retain(|view, _| !view.starts_with("plays_owner_all"));
+        slot.since
+            .retain(|view, _| !view.starts_with("plays_owner_all"));
     }
     let (status, total) = get(&serving, "/api/v1/stats/plays/total?owner_id=1").await;
-    assert_eq!((status, &total["count"]), (StatusCode::OK, &json!(6)), "{total}");
+    assert_eq!(
+        (status, &total["count"]),
+        (StatusCode::OK, &json!(6)),
+        "{total}"
+    );
     for slot in world.slots.lock().unwrap().iter_mut().flatten() {
         slot.since.clear();
     }
@@ -177,7 +244,11 @@ async fn without_a_log_there_is_nothing_and_that_is_known() {
     assert_eq!(total["count"], 0);
     assert_eq!(total["provenance"]["position"], json!({"plays": []}));
     assert_eq!(total["provenance"]["as_of"], Value::Null);
-    let (_, series) = get(&serving, "/api/v1/stats/plays/series?owner_id=1&period=today&interval=hour").await;
+    let (_, series) = get(
+        &serving,
+        "/api/v1/stats/plays/series?owner_id=1&period=today&interval=hour",
+    )
+    .await;
     assert_eq!(series["points"].as_array().unwrap().len(), 24);
     assert_eq!(get(&serving, "/readyz").await.0, StatusCode::OK);
     let (_, overview) = get(&serving, "/api/v1/overview").await;
@@ -193,21 +264,41 @@ async fn pages_of_a_breakdown_are_linked() {
     assert_eq!(page["rows"].as_array().unwrap().len(), 2);
     assert_eq!(page["rows"][0]["share"], json!(2.0 / 6.0));
     let link = response.headers()["link"].to_str().unwrap();
-    let next = link.strip_prefix('<').unwrap().strip_suffix(">; rel=\"next\"").unwrap();
+    let next = link
+        .strip_prefix('<')
+        .unwrap()
+        .strip_suffix(">; rel=\"next\"")
+        .unwrap();
     let (_, last) = get(&serving, next).await;
     assert_eq!(last["rows"].as_array().unwrap().len(), 1);
-    assert_eq!((&last["next_cursor"], &last["total"]), (&Value::Null, &json!(6)));
-    let cursor = page["next_cursor"].as_str().unwrap();
+    assert_eq!(
+        (&last["cursor"], &last["total"]),
+        (&Value::Null, &json!(6))
+    );
+    let cursor = page["cursor"].as_str().unwrap();
     let other = format!("/api/v1/stats/plays/breakdown?owner_id=2&by=track&cursor={cursor}");
     let (status, document) = problem(&serving, Method::GET, &other).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert!(document["detail"].as_str().unwrap().contains("another question"));
+    assert!(
+        document["detail"]
+            .as_str()
+            .unwrap()
+            .contains("another question")
+    );
     let csv = format!("{next}&format=csv");
     let (response, text) = send(&serving, request(Method::GET, &csv, Body::empty())).await;
-    assert_eq!(response.headers()["content-type"], "text/csv; charset=utf-8");
+    assert_eq!(
+        response.headers()["content-type"],
+        "text/csv; charset=utf-8"
+    );
     assert!(text.starts_with("key,count,share,source\r\n"), "{text}");
-    let provenance = response.headers()["backstitch-provenance"].to_str().unwrap();
-    assert_eq!(serde_json::from_str::<Value>(provenance).unwrap()["epoch"], 2);
+    let provenance = response.headers()["backstitch-provenance"]
+        .to_str()
+        .unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(provenance).unwrap()["epoch"],
+        2
+    );
 }
 
 #[tokio::test]
@@ -216,16 +307,29 @@ async fn runs_are_listed_newest_first() {
     let (_, page) = get(&serving, "/api/v1/batch/runs?limit=1").await;
     assert_eq!(page["runs"][0]["epoch"], 2);
     assert_eq!(page["runs"][0]["seconds"], 1.5);
-    let next = page["next_cursor"].as_str().unwrap();
-    let (_, last) = get(&serving, &format!("/api/v1/batch/runs?limit=1&cursor={next}")).await;
-    assert_eq!((&last["runs"][0]["epoch"], &last["next_cursor"]), (&json!(1), &Value::Null));
+    let next = page["cursor"].as_str().unwrap();
+    let (_, last) = get(
+        &serving,
+        &format!("/api/v1/batch/runs?limit=1&cursor={next}"),
+    )
+    .await;
+    assert_eq!(
+        (&last["runs"][0]["epoch"], &last["cursor"]),
+        (&json!(1), &Value::Null)
+    );
     let (_, one) = get(&serving, "/api/v1/batch/runs/1").await;
-    assert_eq!((&one["state"], &one["report"]["rows_read"]), (&json!("complete"), &json!(7)));
+    assert_eq!(
+        (&one["state"], &one["report"]["rows_read"]),
+        (&json!("complete"), &json!(7))
+    );
     let uri = "/api/v1/batch/runs?format=csv";
     let (_, text) = send(&serving, request(Method::GET, uri, Body::empty())).await;
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("source,epoch,state,"), "{text}");
-    assert!(lines[1].starts_with("plays,2,complete,2026-07-14T"), "{text}");
+    assert!(
+        lines[1].starts_with("plays,2,complete,2026-07-14T"),
+        "{text}"
+    );
 }
 
 fn line(n: usize) -> String {
@@ -238,12 +342,23 @@ fn line(n: usize) -> String {
 async fn lines_are_taken_and_bad_ones_named() {
     let (serving, world) = world(impatient());
     let body = format!("{}\n{{\"a\":1}}\r\n{}nonsense", line(1), line(2));
-    let (response, text) =
-        send(&serving, request(Method::POST, "/api/v1/ingest/plays", body)).await;
+    let (response, text) = send(
+        &serving,
+        request(Method::POST, "/api/v1/ingest/plays", body),
+    )
+    .await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");
     let taken: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&taken["accepted"], &taken["rejected_count"]), (&json!(2), &json!(2)));
-    let lines: Vec<&Value> = taken["rejected"].as_array().unwrap().iter().map(|r| &r["line"]).collect();
+    assert_eq!(
+        (&taken["accepted"], &taken["rejected_count"]),
+        (&json!(2), &json!(2))
+    );
+    let lines: Vec<&Value> = taken["rejected"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| &r["line"])
+        .collect();
     assert_eq!(lines, [&json!(3), &json!(5)]);
     assert_eq!(world.appended().len(), 4);
     let (status, _) = problem(&serving, Method::POST, "/api/v1/ingest/likes").await;
@@ -258,10 +373,19 @@ async fn long_bodies_are_taken_in_pieces_with_the_right_numbers() {
         body.push_str(if n % 10_000 == 9_999 { "bad\n" } else { "" });
         body.push_str(&line(n));
     }
-    let (_, text) = send(&serving, request(Method::POST, "/api/v1/ingest/plays", body)).await;
+    let (_, text) = send(
+        &serving,
+        request(Method::POST, "/api/v1/ingest/plays", body),
+    )
+    .await;
     let taken: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(taken["accepted"], 40_000);
-    let lines: Vec<i64> = taken["rejected"].as_array().unwrap().iter().map(|r| r["line"].as_i64().unwrap()).collect();
+    let lines: Vec<i64> = taken["rejected"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["line"].as_i64().unwrap())
+        .collect();
     assert_eq!(lines, [10_000, 20_001, 30_002, 40_003]);
     assert_eq!(world.appended().len(), 40_004);
 }
@@ -273,7 +397,10 @@ async fn bodies_that_are_too_large_or_encoded_are_refused() {
         ..impatient()
     });
     let uri = "/api/v1/ingest/plays";
-    let sized = Request::post(uri).header("content-length", 101).body(Body::empty()).unwrap();
+    let sized = Request::post(uri)
+        .header("content-length", 101)
+        .body(Body::empty())
+        .unwrap();
     let (response, text) = send(&serving, sized).await;
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE, "{text}");
     let unsized_body = Body::from_stream(futures::stream::iter(
@@ -282,7 +409,10 @@ async fn bodies_that_are_too_large_or_encoded_are_refused() {
     let (response, text) = send(&serving, request(Method::POST, uri, unsized_body)).await;
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE, "{text}");
     assert!(text.contains("\"accepted\":0"), "{text}");
-    let encoded = Request::post(uri).header("content-encoding", "gzip").body(Body::empty()).unwrap();
+    let encoded = Request::post(uri)
+        .header("content-encoding", "gzip")
+        .body(Body::empty())
+        .unwrap();
     let (response, _) = send(&serving, encoded).await;
     assert_eq!(response.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
     let broken = Body::from_stream(futures::stream::iter([Err::<String, _>(
@@ -298,7 +428,12 @@ async fn the_description_has_every_path() {
     let (serving, _) = world(impatient());
     let (status, document) = get(&serving, "/openapi.json").await;
     assert_eq!(status, StatusCode::OK);
-    let paths: Vec<&str> = document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+    let paths: Vec<&str> = document["paths"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     assert_eq!(
         paths,
         [
@@ -317,7 +452,15 @@ async fn the_description_has_every_path() {
         ]
     );
     let schemas = document["components"]["schemas"].as_object().unwrap();
-    for name in ["Total", "Series", "Breakdown", "Provenance", "Problem", "Ingested", "Runs"] {
+    for name in [
+        "Total",
+        "Series",
+        "Breakdown",
+        "Provenance",
+        "Problem",
+        "Ingested",
+        "Runs",
+    ] {
         assert!(schemas.contains_key(name), "{name}");
     }
 }
@@ -332,17 +475,29 @@ async fn a_panic_is_a_problem() {
     }
     let router: Router = Router::new()
         .route("/", get(handler))
-        .layer(tower_http::catch_panic::CatchPanicLayer::custom(super::layers::on_panic))
+        .layer(tower_http::catch_panic::CatchPanicLayer::custom(
+            super::layers::on_panic,
+        ))
         .layer(from_fn(super::layers::finish));
-    let response = router.oneshot(request(Method::GET, "/", Body::empty())).await.unwrap();
+    let response = router
+        .oneshot(request(Method::GET, "/", Body::empty()))
+        .await
+        .unwrap();
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/problem+json"
+    );
 }
 
 /// A served socket: its address, how to stop it, and the task.
 async fn served(
     options: ServingOptions,
-) -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinSet<crate::Result<()>>) {
+) -> (
+    std::net::SocketAddr,
+    CancellationToken,
+    tokio::task::JoinSet<crate::Result<()>>,
+) {
     let (serving, _) = world(options);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

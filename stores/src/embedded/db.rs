@@ -35,6 +35,9 @@ pub(super) const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
 /// How long to wait for another process or another task.
 const WAIT: Duration = Duration::from_secs(30);
 
+/// How often a file that vanishes is opened before that is an error.
+const OPEN_TRIES: u32 = 5;
+
 /// How often to try a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
@@ -94,7 +97,10 @@ impl Db {
         }
         let mut slot = self.opened.write().await;
         if !slot.stands() {
-            tracing::warn!(file = self.kind.name, "the file was removed; it is made anew");
+            tracing::warn!(
+                file = self.kind.name,
+                "the file was removed; it is made anew"
+            );
             *slot = Arc::new(Opened::open(&self.folder, self.kind).await?);
         }
         Ok(Arc::clone(&slot))
@@ -137,11 +143,28 @@ impl Opened {
     async fn open(folder: &Path, kind: &'static Kind) -> Result<Self> {
         let _lock = lock(folder, kind).await?;
         let named = folder.join(kind.name);
-        let (path, link) = if kind.replaceable {
-            (target(folder, kind)?, Some(named))
-        } else {
-            (named, None)
-        };
+        if !kind.replaceable {
+            return Self::open_file(folder, named, None, kind).await;
+        }
+        let mut tries_left = OPEN_TRIES;
+        loop {
+            let path = target(folder, kind)?;
+            let link = Some(named.clone());
+            let opened = Self::open_file(folder, path.clone(), link, kind).await;
+            tries_left -= 1;
+            // Whoever deletes the file may do so while it is opened.
+            if opened.is_ok() || path.is_file() || tries_left == 0 {
+                return opened;
+            }
+        }
+    }
+
+    async fn open_file(
+        folder: &Path,
+        path: PathBuf,
+        link: Option<PathBuf>,
+        kind: &'static Kind,
+    ) -> Result<Self> {
         let fault = |error| fault("opening", &path, kind.remedy, error);
         let broken = |error| Error::broken(format!("opening {}", path.display()), error);
 
@@ -153,10 +176,7 @@ impl Opened {
         ensure_tables(&mut writer, &path, kind).await?;
         let mut readers = Vec::with_capacity(kind.readers);
         for _ in 0..kind.readers {
-            let mut reader = options(&path, kind, false)
-                .connect()
-                .await
-                .map_err(fault)?;
+            let mut reader = options(&path, kind, false).connect().await.map_err(fault)?;
             // Opens the files beside this one too, while they are certainly its own.
             sqlx::query("SELECT count(*) FROM sqlite_schema")
                 .execute(&mut reader)
@@ -220,7 +240,15 @@ impl Opened {
 
     /// What turns an error of a statement into one of the ports.
     pub(super) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
-        move |error| fault(doing, &self.path, self.kind.remedy, error)
+        move |error| {
+            if self.kind.replaceable && !self.stands() {
+                return Error::Unavailable {
+                    what: format!("{doing} ({})", self.path.display()),
+                    why: format!("the file was removed while it was in use ({error})"),
+                };
+            }
+            fault(doing, &self.path, self.kind.remedy, error)
+        }
     }
 
     /// The error for content that is not what it should be.

@@ -29,13 +29,19 @@ pub(super) fn fault(doing: &str, path: &Path, remedy: &str, error: sqlx::Error) 
             let why = "another process kept it locked for too long".to_owned();
             return Error::Unavailable { what, why };
         }
-        Some(FULL) => "the disk is full; free some space, then try again",
-        Some(READONLY) => "the file can't be written; give this user the right to write it and \
-                           its folder",
-        Some(CANT_OPEN) => "the file can't be opened; check that its folder is there, can be \
-                            written by this user, and that the disk is not full",
-        Some(IO) => "the disk could not be read or written; check that it is not full and not \
-                     failing",
+        Some(FULL) => "free some space, then try again",
+        Some(READONLY) => {
+            "the file can't be written; give this user the right to write it and \
+                           its folder"
+        }
+        Some(CANT_OPEN) => {
+            "the file can't be opened; check that its folder is there, can be \
+                            written by this user, and that the disk is not full"
+        }
+        Some(IO) => {
+            "the disk could not be read or written; check that it is not full and not \
+                     failing"
+        }
         Some(CORRUPT | NOT_A_DATABASE) => remedy,
         _ => match error {
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => remedy,

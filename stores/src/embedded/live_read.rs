@@ -34,7 +34,9 @@ pub(super) async fn read(
                 Some(partition) => partition..partitions.min(partition.saturating_add(1)),
                 None => 0..partitions,
             };
-            found.read(&mut tx, db, (source, asked), query, range).await?;
+            found
+                .read(&mut tx, db, (source, asked), query, range)
+                .await?;
         }
         parts.push(found.finish());
     }
@@ -121,7 +123,8 @@ impl Found {
 
     fn add(&mut self, part: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
         self.partitions.append_value(part.try_get(0)?);
-        self.epochs.append_value(part.try_get::<i64, _>(1)?.cast_unsigned());
+        self.epochs
+            .append_value(part.try_get::<i64, _>(1)?.cast_unsigned());
         self.rows.append_value(part.try_get::<&[u8], _>(2)?);
         self.counts.append_value(part.try_get(3)?);
         Ok(())

@@ -101,22 +101,29 @@ pub(super) async fn add(
     rows: BoundRows,
 ) -> Result<()> {
     let doing = "adding deltas";
-    UPSERT.run(connection, rows, &[place]).await.map_err(|error| {
-        if is_constraint(&error) {
-            db.broken(
+    UPSERT
+        .run(connection, rows, &[place])
+        .await
+        .map_err(|error| {
+            if is_constraint(&error) {
+                db.broken(
                 doing,
                 "a count would be larger than 64 bits can hold, so nothing was changed; look for \
                  wrong amounts among the events",
             )
-        } else {
-            db.fault(doing)(error)
-        }
-    })
+            } else {
+                db.fault(doing)(error)
+            }
+        })
 }
 
 /// Deletes up to `limit` parts of one place that can no longer be read, and the place with its last
 /// parts; answers how many parts, or nothing if there is no such place.
-pub(super) async fn delete_garbage(db: &Opened, slot: SlotId, limit: usize) -> Result<Option<usize>> {
+pub(super) async fn delete_garbage(
+    db: &Opened,
+    slot: SlotId,
+    limit: usize,
+) -> Result<Option<usize>> {
     let fault = db.fault("deleting dropped live parts");
     let mut connection = db.writer().await?;
     let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;

@@ -119,7 +119,11 @@ fn stored(size: usize) -> i64 {
 }
 
 /// The records from `from` on within the limit, or what is wrong with the batches.
-pub(super) fn unpack(batches: &[Stored], from: Offset, limit: FetchLimit) -> Result<Records, String> {
+pub(super) fn unpack(
+    batches: &[Stored],
+    from: Offset,
+    limit: FetchLimit,
+) -> Result<Records, String> {
     let (mut keys, mut values) = (Vec::<ArrayRef>::new(), Vec::<ArrayRef>::new());
     let (mut offsets, mut times) = (Vec::new(), Vec::new());
     let mut bytes_left = limit.bytes;
@@ -135,8 +139,7 @@ pub(super) fn unpack(batches: &[Stored], from: Offset, limit: FetchLimit) -> Res
         if i64::from(crc32fast::hash(&batch.payload)) != batch.crc {
             return Err(wrong(&"its checksum is wrong"));
         }
-        let (batch_keys, batch_values) =
-            decode(&batch.payload).map_err(|error| wrong(&error))?;
+        let (batch_keys, batch_values) = decode(&batch.payload).map_err(|error| wrong(&error))?;
         if batch_keys.len() != records || batch_values.len() != records {
             return Err(wrong(&"it holds another number of records"));
         }
@@ -144,7 +147,11 @@ pub(super) fn unpack(batches: &[Stored], from: Offset, limit: FetchLimit) -> Res
         let ends = batch_values.value_offsets();
         let begin = ends.get(skip).copied().unwrap_or_default();
         let fits = |end: &i32| size(i64::from(end - begin)) <= bytes_left;
-        let within = ends.iter().skip(skip + 1).take_while(|end| fits(end)).count();
+        let within = ends
+            .iter()
+            .skip(skip + 1)
+            .take_while(|end| fits(end))
+            .count();
         let take = within.max(usize::from(offsets.is_empty())).min(room);
         let end = ends.get(skip + take).copied().unwrap_or(begin);
         bytes_left = bytes_left.saturating_sub(size(i64::from(end - begin)));

@@ -94,20 +94,21 @@ pub(super) async fn recent(
 ) -> Result<Runs> {
     let doing = "reading run records";
     let fault = db.fault(doing);
-    let newest: Option<i64> = sqlx::query_scalar(
-        "SELECT max(epoch) FROM runs WHERE source = ? AND state = 'complete'",
-    )
-    .bind(source.name())
-    .fetch_one(&mut *connection)
-    .await
-    .map_err(fault)?;
+    let newest: Option<i64> =
+        sqlx::query_scalar("SELECT max(epoch) FROM runs WHERE source = ? AND state = 'complete'")
+            .bind(source.name())
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(fault)?;
     let newest = newest.map_or(0, i64::cast_unsigned);
-    let floor = newest_of_views.fold(newest, Epoch::min).saturating_sub(OLD_RUNS);
+    let floor = newest_of_views
+        .fold(newest, Epoch::min)
+        .saturating_sub(OLD_RUNS);
     let rows = sqlx::query(
         "SELECT epoch, state, cuts, stamp_us, token FROM runs WHERE source = ?1 AND epoch >= ?2
          UNION ALL
          SELECT epoch, state, cuts, stamp_us, token FROM runs
-         WHERE source = ?1 AND epoch < ?2 AND state <> 'complete'",
+         WHERE source = ?1 AND epoch < ?2 AND state IN ('proposed', 'sealed', 'abandoned')",
     )
     .bind(source.name())
     .bind(stored(floor)?)

@@ -68,7 +68,10 @@ pub(super) async fn bind_rows(
     let rows = rows.clone();
     heavy(length, move || {
         bind(from..from + length, length, |arguments, index| {
-            let count = rows.counts.is_valid(index).then(|| rows.counts.value(index));
+            let count = rows
+                .counts
+                .is_valid(index)
+                .then(|| rows.counts.value(index));
             arguments.add(rows.parts.value(index))?;
             arguments.add(rows.rows.value(index))?;
             arguments.add(count)

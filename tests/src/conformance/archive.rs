@@ -18,7 +18,10 @@ pub async fn objects_come_back(ports: &Ports) -> Result<()> {
     assert_eq!(archive.get("day=1/a").await?, None);
     archive.put("day=1/a", "first".into()).await?;
     archive.put("day=1/a", "second".into()).await?;
-    assert_eq!(archive.get("day=1/a").await?.as_deref(), Some(&b"second"[..]));
+    assert_eq!(
+        archive.get("day=1/a").await?.as_deref(),
+        Some(&b"second"[..])
+    );
     archive.delete("day=1/a").await?;
     archive.delete("day=1/a").await?;
     assert_eq!(archive.get("day=1/a").await?, None);
@@ -62,7 +65,9 @@ pub async fn folders_are_listed(ports: &Ports) -> Result<()> {
 pub async fn row_groups_come_back(ports: &Ports) -> Result<()> {
     use futures::TryStreamExt;
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
-    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(10)).build();
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(10))
+        .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&schema), Some(properties))
         .expect("the schema can be written");
     let numbers = Int64Array::from_iter_values(0..35);
@@ -70,14 +75,30 @@ pub async fn row_groups_come_back(ports: &Ports) -> Result<()> {
     writer.write(&batch).expect("rows can be written");
     let file = writer.into_inner().expect("the file can be ended");
     ports.archive.put("numbers.parquet", file.into()).await?;
-    let batches: Vec<RecordBatch> =
-        ports.archive.rows("numbers.parquet", vec![2, 0], 4).await?.try_collect().await?;
+    let batches: Vec<RecordBatch> = ports
+        .archive
+        .rows("numbers.parquet", vec![2, 0], 4)
+        .await?
+        .try_collect()
+        .await?;
     let found: Vec<i64> = batches
         .iter()
-        .flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec())
+        .flat_map(|batch| {
+            batch
+                .column(0)
+                .as_primitive::<Int64Type>()
+                .values()
+                .to_vec()
+        })
         .collect();
     assert_eq!(found, (20..30).chain(0..10).collect::<Vec<i64>>());
     assert!(batches.iter().all(|batch| batch.num_rows() <= 4));
-    assert!(ports.archive.rows("missing.parquet", vec![0], 4).await.is_err());
+    assert!(
+        ports
+            .archive
+            .rows("missing.parquet", vec![0], 4)
+            .await
+            .is_err()
+    );
     Ok(())
 }

@@ -12,7 +12,10 @@ pub async fn one_holder_at_a_time(one: &Ports, other: &Ports) -> Result<()> {
     let told = other.leases.acquire("batch-plays", "batch 18").await?;
     assert_eq!(told.expect_err("it is held"), "batch 17");
     let told = one.leases.acquire("batch-plays", "batch 19").await?;
-    assert_eq!(told.expect_err("it is held, also for its own process"), "batch 17");
+    assert_eq!(
+        told.expect_err("it is held, also for its own process"),
+        "batch 17"
+    );
     let another = other.leases.acquire("archive-plays", "archive 3").await?;
     assert!(another.is_ok(), "another name is another lease");
     drop(held);
@@ -27,7 +30,10 @@ pub async fn one_holder_at_a_time(one: &Ports, other: &Ports) -> Result<()> {
 /// What can't be a name is refused.
 pub async fn odd_names_are_refused(ports: &Ports) -> Result<()> {
     for name in ["", "../escape", "a/b", ".", "a b"] {
-        assert!(ports.leases.acquire(name, "somebody").await.is_err(), "{name:?}");
+        assert!(
+            ports.leases.acquire(name, "somebody").await.is_err(),
+            "{name:?}"
+        );
     }
     Ok(())
 }

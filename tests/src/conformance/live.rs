@@ -11,14 +11,21 @@ use super::{OTHER_VIEW, Ports, VIEW, binary, bytes, slot};
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 
 fn cut(next_offset: i64) -> Cut {
-    Cut { next_offset, last: None }
+    Cut {
+        next_offset,
+        last: None,
+    }
 }
 
 /// Makes a slot that begins at offset 0 in epoch 1, and answers its fence.
 async fn healed(live: &dyn LiveWrite, partition: u32) -> Result<Fence> {
     let done = live.heal(slot(partition), None, 0, cut(0), 1).await?;
     assert_eq!(done, Ok(()), "there was no slot");
-    Ok(Fence { generation: 1, next_offset: 0, epoch: 1 })
+    Ok(Fence {
+        generation: 1,
+        next_offset: 0,
+        epoch: 1,
+    })
 }
 
 fn deltas(view: &str, rows: &[(&str, &str, i64)]) -> Deltas {
@@ -43,10 +50,19 @@ fn query(group: &str, ranges: &[(&str, Option<&str>)], partition: Option<u32>) -
 }
 
 fn found(parts: &LiveParts) -> Vec<(u32, u64, String, i64)> {
-    let rows = bytes(&parts.rows).into_iter().map(|row| String::from_utf8_lossy(&row).into_owned());
+    let rows = bytes(&parts.rows)
+        .into_iter()
+        .map(|row| String::from_utf8_lossy(&row).into_owned());
     let mut found: Vec<_> = rows
         .enumerate()
-        .map(|(n, row)| (parts.partitions.value(n), parts.epochs.value(n), row, parts.counts.value(n)))
+        .map(|(n, row)| {
+            (
+                parts.partitions.value(n),
+                parts.epochs.value(n),
+                row,
+                parts.counts.value(n),
+            )
+        })
         .collect();
     found.sort();
     found
@@ -55,15 +71,24 @@ fn found(parts: &LiveParts) -> Vec<(u32, u64, String, i64)> {
 /// Where there is no slot nothing can be done but to make one, and nothing is found.
 pub async fn a_missing_slot_takes_nothing(ports: &Ports) -> Result<()> {
     let live = &*ports.live;
-    let fence = Fence { generation: 1, next_offset: 0, epoch: 1 };
+    let fence = Fence {
+        generation: 1,
+        next_offset: 0,
+        epoch: 1,
+    };
     let some = deltas(VIEW, &[("g", "r", 1)]);
     let missing = Moved { at: None };
-    assert_eq!(live.apply(slot(0), fence, cut(9), &VIEWS, &[some]).await?, Err(missing));
+    assert_eq!(
+        live.apply(slot(0), fence, cut(9), &VIEWS, &[some]).await?,
+        Err(missing)
+    );
     assert_eq!(live.impose(slot(0), fence).await?, Err(missing));
     assert_eq!(live.roll(slot(0), 1).await?, Err(RollRefused::Missing));
     assert!(!live.drop_through(slot(0), 1, cut(0)).await?);
     assert_eq!(live.collect_garbage(slot(0), 10).await?, 0);
-    let answer = live.read(Source::Plays, 2, &[query("g", &[("", None)], None)]).await?;
+    let answer = live
+        .read(Source::Plays, 2, &[query("g", &[("", None)], None)])
+        .await?;
     assert_eq!(answer.slots, [None, None]);
     assert!(found(&answer.parts[0]).is_empty());
     let page = live.scan(slot(0), VIEW, (0, 9), None, 10).await?;
@@ -76,11 +101,21 @@ pub async fn a_missing_slot_takes_nothing(ports: &Ports) -> Result<()> {
 pub async fn ranges_are_half_open(ports: &Ports) -> Result<()> {
     let live = &*ports.live;
     let fence = healed(live, 0).await?;
-    let rows = [("g", "a", 1), ("g", "b", 2), ("g", "b0", 3), ("g", "c", 4), ("g", "d", 5)];
+    let rows = [
+        ("g", "a", 1),
+        ("g", "b", 2),
+        ("g", "b0", 3),
+        ("g", "c", 4),
+        ("g", "d", 5),
+    ];
     let around = [("f", "b", 6), ("g0", "b", 7), ("", "b", 8)];
     let mine = deltas(VIEW, &[&rows[..], &around[..]].concat());
     let others = deltas(OTHER_VIEW, &[("g", "b", 9)]);
-    assert_eq!(live.apply(slot(0), fence, cut(9), &VIEWS, &[mine, others]).await?, Ok(()));
+    assert_eq!(
+        live.apply(slot(0), fence, cut(9), &VIEWS, &[mine, others])
+            .await?,
+        Ok(())
+    );
     let cases: [(&[(&str, Option<&str>)], &[i64]); 6] = [
         (&[("", None)], &[1, 2, 3, 4, 5]),
         (&[("b", Some("c"))], &[2, 3]),
@@ -89,8 +124,10 @@ pub async fn ranges_are_half_open(ports: &Ports) -> Result<()> {
         (&[("e", None)], &[]),
         (&[], &[]),
     ];
-    let queries: Vec<LiveQuery> =
-        cases.iter().map(|(ranges, _)| query("g", ranges, None)).collect();
+    let queries: Vec<LiveQuery> = cases
+        .iter()
+        .map(|(ranges, _)| query("g", ranges, None))
+        .collect();
     let answer = live.read(Source::Plays, 1, &queries).await?;
     for ((ranges, expected), parts) in cases.iter().zip(&answer.parts) {
         let counts: Vec<i64> = found(parts).into_iter().map(|part| part.3).collect();
@@ -105,7 +142,11 @@ pub async fn partitions_are_asked(ports: &Ports) -> Result<()> {
     for partition in 0..3 {
         let fence = healed(live, partition).await?;
         let one = deltas(VIEW, &[("g", "r", 10 + i64::from(partition))]);
-        assert_eq!(live.apply(slot(partition), fence, cut(1), &VIEWS, &[one]).await?, Ok(()));
+        assert_eq!(
+            live.apply(slot(partition), fence, cut(1), &VIEWS, &[one])
+                .await?,
+            Ok(())
+        );
     }
     let queries = [None, Some(1), Some(2)].map(|partition| query("g", &[("", None)], partition));
     let answer = live.read(Source::Plays, 2, &queries).await?;
@@ -113,7 +154,11 @@ pub async fn partitions_are_asked(ports: &Ports) -> Result<()> {
     let row = |partition: u32| (partition, 1, "r".to_owned(), 10 + i64::from(partition));
     assert_eq!(found(&answer.parts[0]), [row(0), row(1)]);
     assert_eq!(found(&answer.parts[1]), [row(1)]);
-    assert_eq!(found(&answer.parts[2]), [], "a slot that is not asked for has no parts");
+    assert_eq!(
+        found(&answer.parts[2]),
+        [],
+        "a slot that is not asked for has no parts"
+    );
     Ok(())
 }
 
@@ -123,24 +168,47 @@ pub async fn overflow_changes_nothing(ports: &Ports) -> Result<()> {
     let live = &*ports.live;
     let fence = healed(live, 0).await?;
     let extremes = deltas(VIEW, &[("g", "down", i64::MIN), ("g", "up", i64::MAX)]);
-    assert_eq!(live.apply(slot(0), fence, cut(5), &VIEWS, &[extremes]).await?, Ok(()));
-    let before = live.read(Source::Plays, 1, &[query("g", &[("", None)], None)]).await?;
-    let fence = Fence { next_offset: 5, ..fence };
-    for (row, delta) in [("up", 1), ("down", -1), ("up", i64::MAX), ("down", i64::MIN)] {
+    assert_eq!(
+        live.apply(slot(0), fence, cut(5), &VIEWS, &[extremes])
+            .await?,
+        Ok(())
+    );
+    let before = live
+        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .await?;
+    let fence = Fence {
+        next_offset: 5,
+        ..fence
+    };
+    for (row, delta) in [
+        ("up", 1),
+        ("down", -1),
+        ("up", i64::MAX),
+        ("down", i64::MIN),
+    ] {
         let mut rows = vec![("a", "fine", 1), ("g", row, delta), ("z", "fine", 1)];
         rows.extend([("g", "fine", 7)]);
-        let refused = live.apply(slot(0), fence, cut(6), &VIEWS, &[deltas(VIEW, &rows)]).await;
+        let refused = live
+            .apply(slot(0), fence, cut(6), &VIEWS, &[deltas(VIEW, &rows)])
+            .await;
         assert!(refused.is_err(), "{row} {delta}");
     }
     for group in ["a", "z"] {
-        let answer = live.read(Source::Plays, 1, &[query(group, &[("", None)], None)]).await?;
+        let answer = live
+            .read(Source::Plays, 1, &[query(group, &[("", None)], None)])
+            .await?;
         assert_eq!(found(&answer.parts[0]), []);
     }
-    let after = live.read(Source::Plays, 1, &[query("g", &[("", None)], None)]).await?;
+    let after = live
+        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .await?;
     assert_eq!(after.slots, before.slots);
     assert_eq!(found(&after.parts[0]), found(&before.parts[0]));
     let back = deltas(VIEW, &[("g", "up", -1), ("g", "down", 1)]);
-    assert_eq!(live.apply(slot(0), fence, cut(6), &VIEWS, &[back]).await?, Ok(()));
+    assert_eq!(
+        live.apply(slot(0), fence, cut(6), &VIEWS, &[back]).await?,
+        Ok(())
+    );
     Ok(())
 }
 
@@ -159,10 +227,16 @@ pub async fn large_batches_add_up(ports: &Ports) -> Result<()> {
             counts: numbers().collect(),
         };
         let next = cut(fence.next_offset + ROWS);
-        assert_eq!(live.apply(slot(0), fence, next, &VIEWS, &[batch]).await?, Ok(()));
+        assert_eq!(
+            live.apply(slot(0), fence, next, &VIEWS, &[batch]).await?,
+            Ok(())
+        );
         fence.next_offset += ROWS;
     }
-    let all = LiveQuery { group: 3_i64.to_be_bytes().to_vec(), ..query("", &[("", None)], None) };
+    let all = LiveQuery {
+        group: 3_i64.to_be_bytes().to_vec(),
+        ..query("", &[("", None)], None)
+    };
     let answer = live.read(Source::Plays, 1, &[all]).await?;
     let mut found: Vec<(Vec<u8>, i64)> = bytes(&answer.parts[0].rows)
         .into_iter()
@@ -173,7 +247,12 @@ pub async fn large_batches_add_up(ports: &Ports) -> Result<()> {
         .filter(|n| n % 7 == 3)
         .map(|n| (n.to_be_bytes().to_vec(), 2 * n))
         .collect();
-    assert!(found == expected, "{} of {} rows", found.len(), expected.len());
+    assert!(
+        found == expected,
+        "{} of {} rows",
+        found.len(),
+        expected.len()
+    );
     Ok(())
 }
 
@@ -184,7 +263,11 @@ pub async fn one_worker_wins(one: &Ports, other: &Ports) -> Result<()> {
     healed(&*one.live, 0).await?;
     let work = async |live: &dyn LiveWrite| -> Result<i64> {
         let mut wins = 0;
-        let mut fence = Fence { generation: 1, next_offset: 0, epoch: 1 };
+        let mut fence = Fence {
+            generation: 1,
+            next_offset: 0,
+            epoch: 1,
+        };
         while fence.next_offset < STEPS {
             let one = deltas(VIEW, &[("g", "r", 1)]);
             let next = cut(fence.next_offset + 1);
@@ -198,13 +281,13 @@ pub async fn one_worker_wins(one: &Ports, other: &Ports) -> Result<()> {
         }
         Ok(wins)
     };
-    let (first, second, third) = tokio::join!(
-        work(&*one.live),
-        work(&*other.live),
-        work(&*other.live)
-    );
+    let (first, second, third) =
+        tokio::join!(work(&*one.live), work(&*other.live), work(&*other.live));
     assert_eq!(first? + second? + third?, STEPS);
-    let answer = one.live.read(Source::Plays, 1, &[query("g", &[("", None)], None)]).await?;
+    let answer = one
+        .live
+        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .await?;
     assert_eq!(found(&answer.parts[0]), [(0, 1, "r".to_owned(), STEPS)]);
     Ok(())
 }
@@ -218,7 +301,10 @@ pub async fn reads_see_one_moment(one: &Ports, other: &Ports) -> Result<()> {
         while fence.next_offset < STEPS {
             let rows = [("g", "a", 1), ("g", "b", 1)];
             let next = cut(fence.next_offset + 1);
-            let done = one.live.apply(slot(0), fence, next, &VIEWS, &[deltas(VIEW, &rows)]).await?;
+            let done = one
+                .live
+                .apply(slot(0), fence, next, &VIEWS, &[deltas(VIEW, &rows)])
+                .await?;
             assert_eq!(done, Ok(()));
             fence.next_offset += 1;
             if fence.next_offset % 10 == 0 {
@@ -232,7 +318,10 @@ pub async fn reads_see_one_moment(one: &Ports, other: &Ports) -> Result<()> {
         loop {
             let all = query("g", &[("", None)], None);
             let answer = other.live.read(Source::Plays, 1, &[all]).await?;
-            let position = answer.slots[0].as_ref().expect("the slot is there").position;
+            let position = answer.slots[0]
+                .as_ref()
+                .expect("the slot is there")
+                .position;
             let sum: i64 = answer.parts[0].counts.values().iter().sum();
             assert_eq!(sum, 2 * position.next_offset);
             if position.next_offset == STEPS {
@@ -252,11 +341,22 @@ pub async fn garbage_goes(ports: &Ports) -> Result<()> {
         let rows = [("g", "a", epoch), ("g", "b", epoch), ("h", "a", epoch)];
         let next = cut(epoch);
         let one = deltas(VIEW, &rows);
-        assert_eq!(live.apply(slot(0), fence, next, &VIEWS, &[one]).await?, Ok(()));
+        assert_eq!(
+            live.apply(slot(0), fence, next, &VIEWS, &[one]).await?,
+            Ok(())
+        );
         assert_eq!(live.roll(slot(0), fence.epoch).await?, Ok(next));
-        fence = Fence { next_offset: epoch, epoch: fence.epoch + 1, ..fence };
+        fence = Fence {
+            next_offset: epoch,
+            epoch: fence.epoch + 1,
+            ..fence
+        };
     }
-    assert_eq!(live.collect_garbage(slot(0), 100).await?, 0, "everything is still kept");
+    assert_eq!(
+        live.collect_garbage(slot(0), 100).await?,
+        0,
+        "everything is still kept"
+    );
     assert!(live.drop_through(slot(0), 2, cut(2)).await?);
     let all = query("g", &[("", None)], None);
     let answer = live.read(Source::Plays, 1, &[all]).await?;
@@ -265,9 +365,15 @@ pub async fn garbage_goes(ports: &Ports) -> Result<()> {
     assert_eq!(live.collect_garbage(slot(0), 4).await?, 4);
     assert_eq!(live.collect_garbage(slot(0), 100).await?, 2);
     assert_eq!(live.collect_garbage(slot(0), 100).await?, 0);
-    let answer = live.read(Source::Plays, 1, &[query("g", &[("", None)], None)]).await?;
+    let answer = live
+        .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
+        .await?;
     assert_eq!(found(&answer.parts[0]), kept);
     assert_eq!(live.heal(slot(0), Some(fence), 3, cut(3), 0).await?, Ok(()));
-    assert_eq!(live.collect_garbage(slot(0), 100).await?, 3, "an old life is garbage");
+    assert_eq!(
+        live.collect_garbage(slot(0), 100).await?,
+        3,
+        "an old life is garbage"
+    );
     Ok(())
 }

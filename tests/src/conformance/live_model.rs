@@ -60,7 +60,12 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
         ]
     };
     let delta = (any::<bool>(), 0..3_u8, 0..6_u8, -3..9_i64);
-    let apply = (belief(), 0..20_i64, proptest::collection::vec(delta, 0..12), any::<bool>())
+    let apply = (
+        belief(),
+        0..20_i64,
+        proptest::collection::vec(delta, 0..12),
+        any::<bool>(),
+    )
         .prop_map(|(belief, records, deltas, both_views)| Call::Apply {
             belief,
             records,
@@ -120,7 +125,13 @@ impl Model {
 
     fn add(&mut self, fence: Fence, deltas: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) {
         for ((view, group, row), delta) in deltas {
-            let key = (fence.generation, fence.epoch, *view, group.clone(), row.clone());
+            let key = (
+                fence.generation,
+                fence.epoch,
+                *view,
+                group.clone(),
+                row.clone(),
+            );
             *self.parts.entry(key).or_default() += delta;
         }
     }
@@ -160,7 +171,12 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
     let id = slot(partition);
     let present = model.slot.as_ref().map_or(1, |slot| slot.epoch);
     match call {
-        Call::Apply { belief, records, deltas, both_views } => {
+        Call::Apply {
+            belief,
+            records,
+            deltas,
+            both_views,
+        } => {
             let believed = model.fence(*belief);
             let next = Cut {
                 next_offset: believed.next_offset + records,
@@ -170,10 +186,18 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
                     logged_at_ms: 1000 + records,
                 }),
             };
-            let views: &[&str] = if *both_views { &[VIEW, OTHER_VIEW] } else { &[VIEW] };
+            let views: &[&str] = if *both_views {
+                &[VIEW, OTHER_VIEW]
+            } else {
+                &[VIEW]
+            };
             let mut sums = BTreeMap::new();
             for (second, group, row, delta) in deltas {
-                let view = if *second && *both_views { OTHER_VIEW } else { VIEW };
+                let view = if *second && *both_views {
+                    OTHER_VIEW
+                } else {
+                    VIEW
+                };
                 *sums.entry((view, vec![*group], vec![0, *row])).or_default() += delta;
             }
             let expected = match &mut model.slot {
@@ -183,7 +207,9 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
             if expected.is_ok() {
                 model.add(believed, &sums);
             }
-            let told = live.apply(id, believed, next, views, &columns(&sums)).await?;
+            let told = live
+                .apply(id, believed, next, views, &columns(&sums))
+                .await?;
             assert_eq!(told, expected, "{call:?}");
         }
         Call::Impose(belief) => {
@@ -208,22 +234,36 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
                 (Belief::Wrong(0), Some(_)) => None,
                 (belief, _) => Some(model.fence(*belief)),
             };
-            let cut = Cut { next_offset: 3 * i64::try_from(*hint).unwrap_or(0), last: None };
+            let cut = Cut {
+                next_offset: 3 * i64::try_from(*hint).unwrap_or(0),
+                last: None,
+            };
             let newest = present / 2;
             let healed = Slot::heal(model.slot.as_ref(), seen, newest, cut, *hint);
             let expected = healed.map(|healed| model.slot = Some(healed));
-            assert_eq!(live.heal(id, seen, newest, cut, *hint).await?, expected, "{call:?}");
+            assert_eq!(
+                live.heal(id, seen, newest, cut, *hint).await?,
+                expected,
+                "{call:?}"
+            );
         }
         Call::Drop(back, right) => {
             let epoch = present.saturating_sub(*back);
-            let bound = model.slot.as_ref().and_then(|slot| slot.bounds.get(&epoch).copied());
+            let bound = model
+                .slot
+                .as_ref()
+                .and_then(|slot| slot.bounds.get(&epoch).copied());
             let mut cut = bound.unwrap_or_else(Cut::start);
             cut.next_offset += i64::from(!*right);
             let expected = model
                 .slot
                 .as_mut()
                 .is_some_and(|slot| slot.drop_through(epoch, cut, KEEP_BOUNDS));
-            assert_eq!(live.drop_through(id, epoch, cut).await?, expected, "{call:?}");
+            assert_eq!(
+                live.drop_through(id, epoch, cut).await?,
+                expected,
+                "{call:?}"
+            );
         }
         Call::Collect(limit) => {
             let deleted = live.collect_garbage(id, *limit).await?;
@@ -251,8 +291,10 @@ fn columns(sums: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) -> Vec<Deltas
 
 async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<()> {
     let id = slot(partition);
-    let keys: Vec<(&str, Vec<u8>)> =
-        [VIEW, OTHER_VIEW].into_iter().flat_map(|v| (0..3).map(move |g| (v, vec![g]))).collect();
+    let keys: Vec<(&str, Vec<u8>)> = [VIEW, OTHER_VIEW]
+        .into_iter()
+        .flat_map(|v| (0..3).map(move |g| (v, vec![g])))
+        .collect();
     let queries: Vec<LiveQuery> = keys
         .iter()
         .map(|(view, group)| LiveQuery {
@@ -269,13 +311,25 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
     for ((view, group), parts) in keys.iter().zip(&answer.parts) {
         let rows = bytes(&parts.rows);
         let mut found: Vec<(Epoch, Vec<u8>, i64)> = (0..parts.counts.len())
-            .map(|n| (parts.epochs.value(n), rows[n].clone(), parts.counts.value(n)))
+            .map(|n| {
+                (
+                    parts.epochs.value(n),
+                    rows[n].clone(),
+                    parts.counts.value(n),
+                )
+            })
             .collect();
         found.sort();
         let mut expected = model.visible(view, group);
         expected.retain(|(_, row, _)| row[..] != [0, 2]);
         assert_eq!(found, expected, "{view} {group:?}");
-        assert!(parts.partitions.values().iter().all(|found| *found == partition));
+        assert!(
+            parts
+                .partitions
+                .values()
+                .iter()
+                .all(|found| *found == partition)
+        );
     }
     for epochs in [(0, Epoch::MAX), (1, 2), (2, 2)] {
         let mut expected: BTreeMap<(Vec<u8>, Vec<u8>), i64> = BTreeMap::new();
@@ -288,7 +342,9 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
         }
         let mut found = Vec::new();
         loop {
-            let after = found.last().map(|(key, _): &((Vec<u8>, Vec<u8>), i64)| key.clone());
+            let after = found
+                .last()
+                .map(|(key, _): &((Vec<u8>, Vec<u8>), i64)| key.clone());
             let page = live.scan(id, VIEW, epochs, after, 4).await?;
             assert!(page.counts.len() <= 4);
             if page.counts.is_empty() {
@@ -297,7 +353,11 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
             let keys = bytes(&page.groups).into_iter().zip(bytes(&page.rows));
             found.extend(keys.zip(page.counts.values().iter().copied()));
         }
-        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "epochs {epochs:?}");
+        assert_eq!(
+            found,
+            expected.into_iter().collect::<Vec<_>>(),
+            "epochs {epochs:?}"
+        );
     }
     Ok(())
 }

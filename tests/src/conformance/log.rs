@@ -28,7 +28,10 @@ async fn read_all(log: &dyn LogRead, partition: u32, limit: FetchLimit) -> Resul
     loop {
         let fetched = log.fetch(TOPIC, partition, from, limit).await?;
         if fetched.records.is_empty() {
-            assert_eq!(fetched.next_offset, from, "nothing was brought, so nothing was passed");
+            assert_eq!(
+                fetched.next_offset, from,
+                "nothing was brought, so nothing was passed"
+            );
             assert_eq!(fetched.end, from, "nothing is brought only at the end");
             return Ok(all);
         }
@@ -40,7 +43,10 @@ async fn read_all(log: &dyn LogRead, partition: u32, limit: FetchLimit) -> Resul
 }
 
 fn values(pieces: &[Records]) -> Vec<Vec<u8>> {
-    pieces.iter().flat_map(|piece| bytes(&piece.values)).collect()
+    pieces
+        .iter()
+        .flat_map(|piece| bytes(&piece.values))
+        .collect()
 }
 
 /// What was appended comes back: keys and values in their order, offsets that rise and begin where
@@ -64,14 +70,33 @@ pub async fn records_come_back(ports: &Ports) -> Result<()> {
         .map(|number: i32| number.to_string().into_bytes())
         .collect();
     assert_eq!(keys, expected, "keys come back in their order");
-    let offsets: Vec<Offset> = pieces.iter().flat_map(|p| p.offsets.values().to_vec()).collect();
+    let offsets: Vec<Offset> = pieces
+        .iter()
+        .flat_map(|p| p.offsets.values().to_vec())
+        .collect();
     assert!(offsets.is_sorted_by(|a, b| a < b), "offsets rise");
-    assert_eq!(offsets[0], first[0], "the first append begins where it said");
-    assert_eq!(offsets[100], second[0], "the second append begins where it said");
-    let times: Vec<i64> = pieces.iter().flat_map(|p| p.logged_at_ms.values().to_vec()).collect();
-    assert_eq!(times[99..=100], [1000, 2000], "each record has the time of its append");
+    assert_eq!(
+        offsets[0], first[0],
+        "the first append begins where it said"
+    );
+    assert_eq!(
+        offsets[100], second[0],
+        "the second append begins where it said"
+    );
+    let times: Vec<i64> = pieces
+        .iter()
+        .flat_map(|p| p.logged_at_ms.values().to_vec())
+        .collect();
+    assert_eq!(
+        times[99..=100],
+        [1000, 2000],
+        "each record has the time of its append"
+    );
 
-    assert_eq!(values(&read_all(&*ports.log, 0, EVERYTHING).await?), [b"b 0".to_vec()]);
+    assert_eq!(
+        values(&read_all(&*ports.log, 0, EVERYTHING).await?),
+        [b"b 0".to_vec()]
+    );
     assert!(read_all(&*ports.log, 1, EVERYTHING).await?.is_empty());
     Ok(())
 }
@@ -80,7 +105,11 @@ pub async fn records_come_back(ports: &Ports) -> Result<()> {
 /// its first would be; no groups are no append.
 pub async fn groups_follow_each_other(ports: &Ports) -> Result<()> {
     ports.ingest.ensure_topic(TOPIC, 1).await?;
-    let groups = [numbered(0, "a", 2), numbered(0, "none", 0), numbered(0, "b", 2)];
+    let groups = [
+        numbered(0, "a", 2),
+        numbered(0, "none", 0),
+        numbered(0, "b", 2),
+    ];
     let firsts = ports.ingest.append(TOPIC, &groups, 1).await?;
     assert!(firsts[0] < firsts[1], "{firsts:?}");
     assert_eq!(firsts[1], firsts[2]);
@@ -98,7 +127,10 @@ pub async fn times_never_fall(ports: &Ports) -> Result<()> {
         ports.ingest.append(TOPIC, &[group], now_ms).await?;
     }
     let times = |pieces: Vec<Records>| -> Vec<i64> {
-        pieces.iter().flat_map(|p| p.logged_at_ms.values().to_vec()).collect()
+        pieces
+            .iter()
+            .flat_map(|p| p.logged_at_ms.values().to_vec())
+            .collect()
     };
     let first = times(read_all(&*ports.log, 0, EVERYTHING).await?);
     assert_eq!(first, [5000, 5000, 5000, 5000, 6000, 6000]);
@@ -112,21 +144,45 @@ pub async fn times_never_fall(ports: &Ports) -> Result<()> {
 pub async fn fetch_keeps_its_limits(ports: &Ports) -> Result<()> {
     ports.ingest.ensure_topic(TOPIC, 1).await?;
     for (prefix, count) in [("a", 7), ("bb", 1), ("ccc", 30), ("d", 2)] {
-        ports.ingest.append(TOPIC, &[numbered(0, prefix, count)], 1).await?;
+        ports
+            .ingest
+            .append(TOPIC, &[numbered(0, prefix, count)], 1)
+            .await?;
     }
     let expected = values(&read_all(&*ports.log, 0, EVERYTHING).await?);
     assert_eq!(expected.len(), 40);
-    for (records, bytes_max) in [(1, 1000), (0, 0), (3, 1000), (8, 40), (100, 1), (100, 11), (40, 9999)] {
-        let limit = FetchLimit { records, bytes: bytes_max };
+    for (records, bytes_max) in [
+        (1, 1000),
+        (0, 0),
+        (3, 1000),
+        (8, 40),
+        (100, 1),
+        (100, 11),
+        (40, 9999),
+    ] {
+        let limit = FetchLimit {
+            records,
+            bytes: bytes_max,
+        };
         let pieces = read_all(&*ports.log, 0, limit).await?;
-        assert_eq!(values(&pieces), expected, "every record once, with {limit:?}");
+        assert_eq!(
+            values(&pieces),
+            expected,
+            "every record once, with {limit:?}"
+        );
         for piece in &pieces {
             let size: usize = bytes(&piece.values).iter().map(Vec::len).sum();
-            assert!(piece.len() == 1 || piece.len() <= records, "{limit:?}: {}", piece.len());
+            assert!(
+                piece.len() == 1 || piece.len() <= records,
+                "{limit:?}: {}",
+                piece.len()
+            );
             assert!(piece.len() == 1 || size <= bytes_max, "{limit:?}: {size}");
         }
     }
-    let offsets = read_all(&*ports.log, 0, EVERYTHING).await?[0].offsets.clone();
+    let offsets = read_all(&*ports.log, 0, EVERYTHING).await?[0]
+        .offsets
+        .clone();
     for (index, from) in offsets.values().iter().enumerate() {
         let fetched = ports.log.fetch(TOPIC, 0, *from, EVERYTHING).await?;
         assert_eq!(values(&[fetched.records]), expected[index..], "from {from}");
@@ -137,7 +193,10 @@ pub async fn fetch_keeps_its_limits(ports: &Ports) -> Result<()> {
 /// An offset that the log does not hold is an error and never a jump; the end is no error.
 pub async fn out_of_range_is_told(ports: &Ports) -> Result<()> {
     ports.ingest.ensure_topic(TOPIC, 2).await?;
-    ports.ingest.append(TOPIC, &[numbered(0, "a", 5)], 1).await?;
+    ports
+        .ingest
+        .append(TOPIC, &[numbered(0, "a", 5)], 1)
+        .await?;
     let spans = ports.log.spans(TOPIC).await?;
     let Span { start, end } = spans[0];
     for asked in [start - 1, end + 1, Offset::MAX, Offset::MIN] {
@@ -150,9 +209,15 @@ pub async fn out_of_range_is_told(ports: &Ports) -> Result<()> {
         );
     }
     let fetched = ports.log.fetch(TOPIC, 0, end, EVERYTHING).await?;
-    assert_eq!((fetched.records.len(), fetched.next_offset, fetched.end), (0, end, end));
+    assert_eq!(
+        (fetched.records.len(), fetched.next_offset, fetched.end),
+        (0, end, end)
+    );
     let empty = spans[1];
-    assert_eq!(empty.start, empty.end, "an empty partition begins where it ends");
+    assert_eq!(
+        empty.start, empty.end,
+        "an empty partition begins where it ends"
+    );
     let fetched = ports.log.fetch(TOPIC, 1, empty.end, EVERYTHING).await?;
     assert!(fetched.records.is_empty());
     Ok(())
@@ -188,16 +253,28 @@ pub async fn moments_lead_to_offsets(ports: &Ports) -> Result<()> {
 
 /// A topic may get more partitions and never loses any; topics do not mix.
 pub async fn topics_only_grow(ports: &Ports) -> Result<()> {
-    assert!(ports.log.spans(TOPIC).await?.is_empty(), "there is no such topic yet");
+    assert!(
+        ports.log.spans(TOPIC).await?.is_empty(),
+        "there is no such topic yet"
+    );
     assert_eq!(ports.ingest.ensure_topic(TOPIC, 2).await?, 2);
-    ports.ingest.append(TOPIC, &[numbered(1, "kept", 1)], 1).await?;
+    ports
+        .ingest
+        .append(TOPIC, &[numbered(1, "kept", 1)], 1)
+        .await?;
     assert_eq!(ports.ingest.ensure_topic(TOPIC, 1).await?, 2);
     assert_eq!(ports.ingest.ensure_topic(TOPIC, 5).await?, 5);
     assert_eq!(ports.log.spans(TOPIC).await?.len(), 5);
-    assert_eq!(values(&read_all(&*ports.log, 1, EVERYTHING).await?), [b"kept 0"]);
+    assert_eq!(
+        values(&read_all(&*ports.log, 1, EVERYTHING).await?),
+        [b"kept 0"]
+    );
     let other = format!("{TOPIC}.dlq");
     ports.ingest.ensure_topic(&other, 1).await?;
-    ports.ingest.append(&other, &[numbered(0, "other", 1)], 1).await?;
+    ports
+        .ingest
+        .append(&other, &[numbered(0, "other", 1)], 1)
+        .await?;
     assert!(read_all(&*ports.log, 0, EVERYTHING).await?.is_empty());
     Ok(())
 }
@@ -213,7 +290,10 @@ pub async fn a_refused_append_writes_nothing(ports: &Ports) -> Result<()> {
     assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
     let mut uneven = numbered(0, "c", 2);
     uneven.keys = binary(["only one"]);
-    let refused = ports.ingest.append(TOPIC, &[numbered(1, "d", 1), uneven], 1).await;
+    let refused = ports
+        .ingest
+        .append(TOPIC, &[numbered(1, "d", 1), uneven], 1)
+        .await;
     let error = refused.expect_err("a key is missing");
     assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
     for span in ports.log.spans(TOPIC).await? {
@@ -241,11 +321,17 @@ pub async fn sizes_do_not_matter(ports: &Ports) -> Result<()> {
         keys: many.keys.slice(10, 20),
         values: many.values.slice(10, 20),
     };
-    ports.ingest.append(TOPIC, &[group, many.clone(), slice.clone()], 1).await?;
+    ports
+        .ingest
+        .append(TOPIC, &[group, many.clone(), slice.clone()], 1)
+        .await?;
     let mut expected = odd;
     expected.extend(bytes(&many.values));
     expected.extend(bytes(&slice.values));
-    let limit = FetchLimit { records: 9_999, bytes: 3 << 20 };
+    let limit = FetchLimit {
+        records: 9_999,
+        bytes: 3 << 20,
+    };
     assert!(values(&read_all(&*ports.log, 0, limit).await?) == expected);
     Ok(())
 }
@@ -272,13 +358,21 @@ pub async fn appends_do_not_mix(one: &Ports, other: &Ports) -> Result<()> {
     let firsts = [first?, second?, third?].concat();
     let pieces = read_all(&*one.log, 0, EVERYTHING).await?;
     let found = values(&pieces);
-    let offsets: Vec<Offset> = pieces.iter().flat_map(|p| p.offsets.values().to_vec()).collect();
+    let offsets: Vec<Offset> = pieces
+        .iter()
+        .flat_map(|p| p.offsets.values().to_vec())
+        .collect();
     assert_eq!(found.len(), 3 * 3 * ROUNDS);
     for (first, prefix) in firsts {
         let index = offsets.binary_search(&first).expect("the offset is there");
-        let expected: Vec<Vec<u8>> = (0..3).map(|n| format!("{prefix} {n}").into_bytes()).collect();
+        let expected: Vec<Vec<u8>> = (0..3)
+            .map(|n| format!("{prefix} {n}").into_bytes())
+            .collect();
         assert_eq!(found[index..index + 3], expected);
     }
-    assert_eq!(values(&read_all(&*other.log, 1, EVERYTHING).await?).len(), 3 * ROUNDS);
+    assert_eq!(
+        values(&read_all(&*other.log, 1, EVERYTHING).await?).len(),
+        3 * ROUNDS
+    );
     Ok(())
 }

@@ -10,6 +10,7 @@ pub mod lease;
 pub mod live;
 pub mod live_model;
 pub mod log;
+pub mod runs;
 pub mod views;
 
 use std::sync::Arc;

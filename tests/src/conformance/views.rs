@@ -1,19 +1,16 @@
-//! The laws of the views port.
-
-use std::collections::BTreeMap;
+//! The laws of the views port for batch rows.
 
 use arrow::array::{Array, Int64Array};
 use schemas::key::KeyShape;
-use schemas::seam::{Cut, Epoch, Run, RunState};
+use schemas::seam::{Cut, Epoch, Run};
 use schemas::source::Source;
 use schemas::time::Width;
-use serde_json::json;
 use stores::views::{FoundRows, NewRows, PartQuery, TallyShape, ViewsWrite};
 use stores::{ErrorKind, Result};
 
 use super::{OTHER_VIEW, Ports, VIEW, binary, bytes};
 
-const PLAYS: Source = Source::Plays;
+pub(super) const PLAYS: Source = Source::Plays;
 
 /// The shape of a view; the store does not look into the keys.
 #[must_use]
@@ -26,29 +23,40 @@ pub fn shape(view: &str) -> TallyShape {
     }
 }
 
-fn cuts(next_offset: i64) -> Vec<Cut> {
-    vec![Cut { next_offset, last: None }, Cut::start()]
+pub(super) fn cuts(next_offset: i64) -> Vec<Cut> {
+    vec![
+        Cut {
+            next_offset,
+            last: None,
+        },
+        Cut::start(),
+    ]
 }
 
 fn rows(rows: &[(&str, &str, Option<i64>)]) -> NewRows {
     NewRows {
         parts: binary(rows.iter().map(|(part, _, _)| part)),
         rows: binary(rows.iter().map(|(_, row, _)| row)),
-        counts: rows.iter().map(|(_, _, count)| *count).collect::<Int64Array>(),
+        counts: rows
+            .iter()
+            .map(|(_, _, count)| *count)
+            .collect::<Int64Array>(),
     }
 }
 
-fn query(part: &str, begin: &str, end: Option<&str>) -> PartQuery {
+pub(super) fn query(part: &str, begin: &str, end: Option<&str>) -> PartQuery {
     PartQuery {
         part: part.into(),
         range: (begin.into(), end.map(Into::into)),
     }
 }
 
-type Row = (u32, String, Option<i64>, Epoch);
+pub(super) type Row = (u32, String, Option<i64>, Epoch);
 
-fn found(found: &FoundRows) -> Vec<Row> {
-    let rows = bytes(&found.rows).into_iter().map(|row| String::from_utf8_lossy(&row).into_owned());
+pub(super) fn found(found: &FoundRows) -> Vec<Row> {
+    let rows = bytes(&found.rows)
+        .into_iter()
+        .map(|row| String::from_utf8_lossy(&row).into_owned());
     rows.enumerate()
         .map(|(n, row)| {
             let count = found.counts.is_valid(n).then(|| found.counts.value(n));
@@ -62,130 +70,29 @@ fn row(query: u32, row: &str, count: impl Into<Option<i64>>, epoch: Epoch) -> Ro
 }
 
 /// A run that is sealed.
-async fn sealed(views: &dyn ViewsWrite, epoch: Epoch) -> Result<Run> {
+pub(super) async fn sealed(views: &dyn ViewsWrite, epoch: Epoch) -> Result<Run> {
     let offset = 10 * i64::try_from(epoch).unwrap_or(0);
-    views.propose(PLAYS, epoch, &cuts(offset), "token", 1000).await?;
+    views
+        .propose(PLAYS, epoch, &cuts(offset), "token", 1000)
+        .await?;
     views.seal(PLAYS, epoch, "token").await
 }
 
 #[track_caller]
-fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
+pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
     let error = result.expect_err(why);
     assert_eq!(error.kind(), ErrorKind::Reject, "{why}: {error}");
-}
-
-/// A run is proposed, sealed and completed, and each step can be seen; the next one follows.
-pub async fn runs_go_their_way(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    assert_eq!(views.runs(PLAYS).await?.runs.iter().count(), 0);
-    let proposed = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
-    assert_eq!(proposed.state, RunState::Proposed);
-    assert_eq!(proposed.cuts, cuts(10));
-    assert_eq!(views.runs(PLAYS).await?.runs.get(1), Some(&proposed));
-    let sealed_run = views.seal(PLAYS, 1, "a").await?;
-    assert_eq!(sealed_run, Run { state: RunState::Sealed, ..proposed.clone() });
-    assert_eq!(views.seal(PLAYS, 1, "a").await?, sealed_run, "sealing again is the same");
-    views.complete(PLAYS, 1, &[VIEW.to_owned()], true, 2000).await?;
-    views.complete(PLAYS, 1, &[VIEW.to_owned()], true, 3000).await?;
-    let seen = views.runs(PLAYS).await?;
-    let complete = Run { state: RunState::Complete, ..proposed };
-    assert_eq!(seen.runs.get(1), Some(&complete));
-    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (1, 2));
-    assert_eq!(seen.newest, BTreeMap::from([(VIEW.to_owned(), 1)]));
-    let next = sealed(views, 2).await?;
-    assert!(next.stamp_us > complete.stamp_us);
-    Ok(())
-}
-
-/// Only the next run can be proposed, and only while none is sealed and open; only a proposal that
-/// stands can be sealed.
-pub async fn only_the_next_run(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    let propose = async |epoch| views.propose(PLAYS, epoch, &cuts(10), "x", 1000).await;
-    assert_refused(propose(0).await, "run 0 is before everything");
-    assert_refused(propose(2).await, "run 1 comes first");
-    assert_refused(views.seal(PLAYS, 1, "x").await, "nothing was proposed");
-    propose(1).await?;
-    assert_refused(propose(2).await, "run 1 is open");
-    views.seal(PLAYS, 1, "x").await?;
-    assert_refused(propose(1).await, "run 1 is sealed");
-    assert_refused(propose(2).await, "run 1 is not complete");
-    views.complete(PLAYS, 1, &[], true, 1).await?;
-    assert_refused(propose(1).await, "run 1 is complete");
-    assert_refused(propose(3).await, "run 2 comes first");
-    assert_refused(views.seal(PLAYS, 1, "x").await, "run 1 is complete");
-    assert_refused(views.complete(PLAYS, 2, &[], true, 1).await, "there is no run 2");
-    propose(2).await?;
-    assert_refused(views.complete(PLAYS, 2, &[], true, 1).await, "run 2 is not sealed");
-    Ok(())
-}
-
-/// A newer proposal of the same run takes the place of the older one, whose author can't seal it.
-pub async fn the_last_proposal_stands(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    let first = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
-    let second = views.propose(PLAYS, 1, &cuts(20), "b", 900).await?;
-    assert!(second.stamp_us > first.stamp_us, "also where the clock went back");
-    assert_refused(views.seal(PLAYS, 1, "a").await, "b stands");
-    let sealed = views.seal(PLAYS, 1, "b").await?;
-    assert_eq!(sealed.cuts, cuts(20));
-    assert_refused(views.seal(PLAYS, 1, "a").await, "b is sealed");
-    Ok(())
-}
-
-/// Of two that propose at once one can seal, and what is sealed is its proposal.
-pub async fn one_proposal_is_sealed(one: &Ports, other: &Ports) -> Result<()> {
-    for epoch in 1..6 {
-        let offset = 100 * i64::try_from(epoch).unwrap_or(0);
-        let attempt = async |ports: &Ports, token: &'static str, at| -> Option<&'static str> {
-            let views = &*ports.views;
-            views.propose(PLAYS, epoch, &cuts(offset + at), token, 1000).await.ok()?;
-            tokio::task::yield_now().await;
-            let sealed = views.seal(PLAYS, epoch, token).await.ok()?;
-            assert_eq!(sealed.cuts, cuts(offset + at));
-            Some(token)
-        };
-        let (first, second) = tokio::join!(attempt(one, "one", 1), attempt(other, "other", 2));
-        let winners: Vec<&str> = first.into_iter().chain(second).collect();
-        assert_eq!(winners.len(), 1, "epoch {epoch}: {winners:?}");
-        let seen = one.views.runs(PLAYS).await?;
-        let run = seen.runs.get(epoch).expect("the run is there");
-        assert_eq!((run.state, &*run.token), (RunState::Sealed, winners[0]));
-        one.views.complete(PLAYS, epoch, &[], true, 1).await?;
-    }
-    Ok(())
-}
-
-/// Stamps rise always: over runs, proposals and tries, and where the clock stands or goes back.
-pub async fn stamps_rise(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    let mut stamps = Vec::new();
-    for (epoch, now_ms) in [(1, 5000), (2, 5000), (3, 4000), (4, 7000)] {
-        stamps.push(views.propose(PLAYS, epoch, &cuts(9), "a", now_ms).await?.stamp_us);
-        stamps.push(views.propose(PLAYS, epoch, &cuts(9), "b", now_ms).await?.stamp_us);
-        views.seal(PLAYS, epoch, "b").await?;
-        stamps.push(views.restamp(PLAYS, epoch, now_ms).await?);
-        let run = views.runs(PLAYS).await?.runs.get(epoch).cloned();
-        assert_eq!(run.map(|run| run.stamp_us), stamps.last().copied());
-        if epoch == 2 {
-            views.abandon(PLAYS, epoch, now_ms).await?;
-        } else {
-            views.complete(PLAYS, epoch, &[], true, now_ms).await?;
-        }
-    }
-    assert!(stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
-    assert_eq!(stamps[0], 5_000_000, "a stamp is the time where it can be");
-    assert!(stamps[9] >= 7_000_000);
-    assert_refused(views.restamp(PLAYS, 3, 1).await, "run 4 was recorded since");
-    assert_refused(views.restamp(PLAYS, 9, 1).await, "there is no such run");
-    Ok(())
 }
 
 /// Rows come back by partition and range, with the epoch of their run; a null count is a row.
 pub async fn rows_come_back(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
-    assert_eq!(found(&nothing), [], "a view that was never made has no rows");
+    assert_eq!(
+        found(&nothing),
+        [],
+        "a view that was never made has no rows"
+    );
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
@@ -229,7 +136,11 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
-    let first = rows(&[("p", "a", Some(1)), ("p", "b", Some(1)), ("p", "c", Some(1))]);
+    let first = rows(&[
+        ("p", "a", Some(1)),
+        ("p", "b", Some(1)),
+        ("p", "c", Some(1)),
+    ]);
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &first).await?;
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &first).await?;
     let stamp_us = views.restamp(PLAYS, 1, 1000).await?;
@@ -241,7 +152,9 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
     let expected = [row(0, "a", 1, 1), row(0, "b", 2, 1), row(0, "c", 1, 1)];
     assert_eq!(found(&views.rows(VIEW, &all).await?), expected);
 
-    views.complete(PLAYS, 1, &[VIEW.to_owned()], true, 1).await?;
+    views
+        .complete(PLAYS, 1, &[VIEW.to_owned()], true, 1)
+        .await?;
     let stamp_us = views.restamp(PLAYS, 1, 1000).await?;
     let recomputed = rows(&[("p", "a", Some(5))]);
     views.publish(PLAYS, VIEW, 1, stamp_us, &recomputed).await?;
@@ -250,7 +163,12 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
     views.publish(PLAYS, VIEW, 2, run.stamp_us, &next).await?;
     let zombie = views.publish(PLAYS, VIEW, 1, stamp_us, &first).await;
     assert_refused(zombie, "run 2 was recorded since");
-    let expected = [row(0, "a", 5, 1), row(0, "b", 2, 1), row(0, "c", None, 2), row(0, "d", 7, 2)];
+    let expected = [
+        row(0, "a", 5, 1),
+        row(0, "b", 2, 1),
+        row(0, "c", None, 2),
+        row(0, "d", 7, 2),
+    ];
     assert_eq!(found(&views.rows(VIEW, &all).await?), expected);
     Ok(())
 }
@@ -262,14 +180,19 @@ pub async fn publishing_needs_a_run(ports: &Ports) -> Result<()> {
     let some = rows(&[("p", "a", Some(1))]);
     let none = rows(&[]);
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    assert_refused(views.publish(PLAYS, VIEW, 1, 1, &some).await, "there is no run");
+    assert_refused(
+        views.publish(PLAYS, VIEW, 1, 1, &some).await,
+        "there is no run",
+    );
     let run = views.propose(PLAYS, 1, &cuts(1), "t", 1000).await?;
     let early = views.publish(PLAYS, VIEW, 1, run.stamp_us, &some).await;
     assert_refused(early, "its cuts may still change");
     views.seal(PLAYS, 1, "t").await?;
     let wrong = views.publish(PLAYS, VIEW, 1, run.stamp_us + 1, &none).await;
     assert_refused(wrong, "it has another stamp");
-    let unmade = views.publish(PLAYS, OTHER_VIEW, 1, run.stamp_us, &some).await;
+    let unmade = views
+        .publish(PLAYS, OTHER_VIEW, 1, run.stamp_us, &some)
+        .await;
     assert_refused(unmade, "the view was not made");
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &none).await?;
     views.abandon(PLAYS, 1, 1).await?;
@@ -292,11 +215,18 @@ pub async fn large_loads_are_whole(ports: &Ports) -> Result<()> {
             rows: binary(numbers().map(i64::to_be_bytes)),
             counts: numbers().map(|n| Some(n * step)).collect(),
         };
-        views.publish(PLAYS, VIEW, epoch, run.stamp_us, &load).await?;
-        views.complete(PLAYS, epoch, &[VIEW.to_owned()], true, 1).await?;
+        views
+            .publish(PLAYS, VIEW, epoch, run.stamp_us, &load)
+            .await?;
+        views
+            .complete(PLAYS, epoch, &[VIEW.to_owned()], true, 1)
+            .await?;
     }
     let queries: Vec<PartQuery> = (0..ROWS / 1000)
-        .map(|n| PartQuery { part: n.to_be_bytes().to_vec(), range: (Vec::new(), None) })
+        .map(|n| PartQuery {
+            part: n.to_be_bytes().to_vec(),
+            range: (Vec::new(), None),
+        })
         .collect();
     let found = views.rows(VIEW, &queries).await?;
     assert_eq!(found.counts.len(), usize::try_from(ROWS).unwrap_or(0));
@@ -304,106 +234,10 @@ pub async fn large_loads_are_whole(ports: &Ports) -> Result<()> {
         let index = usize::try_from(n).unwrap_or(0);
         let (count, epoch) = if n % 3 == 0 { (3 * n, 2) } else { (n, 1) };
         assert_eq!(key, n.to_be_bytes());
-        assert_eq!((found.counts.value(index), found.epochs.value(index)), (count, epoch));
+        assert_eq!(
+            (found.counts.value(index), found.epochs.value(index)),
+            (count, epoch)
+        );
     }
-    Ok(())
-}
-
-/// The newest epoch of a view never goes back, is its own, and is forgotten with the view, whose
-/// rows then count for nothing.
-pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
-    let names = [VIEW.to_owned(), OTHER_VIEW.to_owned()];
-    sealed(views, 1).await?;
-    views.complete(PLAYS, 1, &names[..1], false, 1).await?;
-    let seen = views.runs(PLAYS).await?;
-    assert_eq!(seen.newest, BTreeMap::from([(VIEW.to_owned(), 1)]));
-    assert_eq!(seen.runs.newest(), 0, "the run goes on");
-    views.complete(PLAYS, 1, &[], true, 1).await?;
-    sealed(views, 2).await?;
-    views.complete(PLAYS, 2, &names[..1], true, 1).await?;
-    views.complete(PLAYS, 1, &names, true, 1).await?;
-    let expected = BTreeMap::from([(VIEW.to_owned(), 2), (OTHER_VIEW.to_owned(), 1)]);
-    assert_eq!(views.runs(PLAYS).await?.newest, expected);
-    views.forget_views(PLAYS, &names[..1]).await?;
-    views.forget_views(PLAYS, &names[..1]).await?;
-    let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
-    assert_eq!(views.runs(PLAYS).await?.newest, expected);
-    views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
-    assert_eq!(found(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?), []);
-    Ok(())
-}
-
-/// An abandoned run is over, the next one follows it, and a complete one can't be abandoned.
-pub async fn an_abandoned_run_is_over(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    assert_refused(views.abandon(PLAYS, 1, 1).await, "there is no such run");
-    sealed(views, 1).await?;
-    views.abandon(PLAYS, 1, 2000).await?;
-    views.abandon(PLAYS, 1, 3000).await?;
-    let seen = views.runs(PLAYS).await?;
-    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (0, 2));
-    let names = [VIEW.to_owned()];
-    assert_refused(views.complete(PLAYS, 1, &names, true, 1).await, "it was abandoned");
-    assert!(views.runs(PLAYS).await?.newest.is_empty());
-    sealed(views, 2).await?;
-    views.complete(PLAYS, 2, &names, true, 1).await?;
-    assert_refused(views.abandon(PLAYS, 2, 1).await, "it is complete");
-    Ok(())
-}
-
-/// The stories of runs are told newest first, with their times and the last report.
-pub async fn stories_are_told(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    assert!(views.story(PLAYS, 1).await?.is_none());
-    assert_refused(views.report(PLAYS, 1, &json!({})).await, "there is no such run");
-    views.propose(PLAYS, 1, &cuts(1), "a", 1000).await?;
-    views.propose(PLAYS, 1, &cuts(1), "b", 2000).await?;
-    views.report(PLAYS, 1, &json!({"rows": 1})).await?;
-    views.seal(PLAYS, 1, "b").await?;
-    views.report(PLAYS, 1, &json!({"rows": 2, "why": "\"quoted\" — ü"})).await?;
-    let story = views.story(PLAYS, 1).await?.expect("the run is there");
-    assert_eq!((story.started_at_ms, story.ended_at_ms), (1000, None));
-    views.complete(PLAYS, 1, &[], true, 5000).await?;
-    views.complete(PLAYS, 1, &[], true, 6000).await?;
-    sealed(views, 2).await?;
-    views.abandon(PLAYS, 2, 7000).await?;
-    sealed(views, 3).await?;
-    let stories = views.stories(PLAYS, 10).await?;
-    let told: Vec<_> = stories
-        .iter()
-        .map(|story| (story.run.epoch, story.run.state, story.ended_at_ms))
-        .collect();
-    let expected = [
-        (3, RunState::Sealed, None),
-        (2, RunState::Abandoned, Some(7000)),
-        (1, RunState::Complete, Some(5000)),
-    ];
-    assert_eq!(told, expected);
-    assert_eq!(stories[2].report, json!({"rows": 2, "why": "\"quoted\" — ü"}));
-    assert_eq!(stories[0].report, json!(null));
-    assert_eq!(views.stories(PLAYS, 2).await?.len(), 2);
-    Ok(())
-}
-
-/// Old complete runs may be left out, but none that the newest of a view can refer to.
-pub async fn old_runs_may_be_left_out(ports: &Ports) -> Result<()> {
-    let views = &*ports.views;
-    for epoch in 1..=80 {
-        sealed(views, epoch).await?;
-        let view = if epoch <= 5 { OTHER_VIEW } else { VIEW };
-        views.complete(PLAYS, epoch, &[view.to_owned()], true, 1).await?;
-    }
-    let seen = views.runs(PLAYS).await?;
-    assert_eq!(seen.runs.newest(), 80);
-    assert_eq!(seen.runs.cut(5, 0).map(|cut| cut.next_offset), Some(50));
-    views.forget_views(PLAYS, &[VIEW.to_owned()]).await?;
-    let seen = views.runs(PLAYS).await?;
-    for epoch in 70..=80 {
-        assert!(seen.runs.get(epoch).is_some(), "{epoch}");
-    }
-    assert_eq!(seen.runs.next_epoch(), 81);
     Ok(())
 }

@@ -37,8 +37,8 @@ fn cases() -> Vec<Case> {
                 let text = std::fs::read_to_string(place.join(file)).expect("a case's file");
                 text.lines().map(str::to_owned).collect()
             };
-            let expected = lines("expected.jsonl").iter().map(|line| {
-                let mut row: Map<String, Value> = serde_json::from_str(line).expect("a row");
+            let expected = lines("expected.jsonl").into_iter().map(|line| {
+                let mut row: Map<String, Value> = serde_json::from_str(&line).expect("a row");
                 let count = row.remove("count").and_then(|n| n.as_i64()).expect("a count");
                 (Value::Object(row).to_string(), count)
             });

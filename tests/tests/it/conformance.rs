@@ -1,30 +1,17 @@
-//! The embedded stores obey the laws of the ports, and hold out what happens to files.
+//! The embedded stores obey the laws of the ports.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod files;
+
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use arrow::array::Int64Array;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use schemas::seam::{Cut, Fence};
-use schemas::source::Source;
+use stores::Result;
 use stores::embedded::Embedded;
-use stores::lease::Leases;
-use stores::live::{Deltas, LiveQuery, LiveRead, LiveWrite};
-use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
-use stores::views::ViewsRead;
-use stores::{ErrorKind, Result};
+use stores::log::LogRead;
 use tempfile::TempDir;
-use tests::conformance::{self, Ports, VIEW, binary, bytes, slot};
-
-const TOPIC: &str = "backstitch.laws.v1";
-const EVERYTHING: FetchLimit = FetchLimit {
-    records: usize::MAX,
-    bytes: usize::MAX,
-};
+use tests::conformance::{self, Ports};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
@@ -91,15 +78,11 @@ laws! {
         one_worker_wins
         reads_see_one_moment
     }
-    views {
+    runs {
         runs_go_their_way
         only_the_next_run
         the_last_proposal_stands
         stamps_rise
-        rows_come_back
-        the_larger_stamp_stays
-        publishing_needs_a_run
-        large_loads_are_whole
         newest_never_goes_back
         an_abandoned_run_is_over
         stories_are_told
@@ -107,6 +90,12 @@ laws! {
     } and with two {
         one_proposal_is_sealed
     }
+    views {
+        rows_come_back
+        the_larger_stamp_stays
+        publishing_needs_a_run
+        large_loads_are_whole
+    } and with two {}
     lease {
         odd_names_are_refused
     } and with two {
@@ -126,7 +115,9 @@ laws! {
 fn live_state_follows_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let folder = folder();
-    let embedded = runtime.block_on(Embedded::open(folder.path())).expect("the stores");
+    let embedded = runtime
+        .block_on(Embedded::open(folder.path()))
+        .expect("the stores");
     let partition = std::cell::Cell::new(0);
     let config = ProptestConfig {
         cases: 40,
@@ -137,9 +128,8 @@ fn live_state_follows_the_model() {
     let outcome = TestRunner::new(config).run(&conformance::live_model::histories(), |calls| {
         let mine = partition.replace(partition.get() + 1);
         let history = conformance::live_model::follows_the_model(&*embedded.live, mine, &calls);
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            runtime.block_on(history)
-        }));
+        let done =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(history)));
         match done {
             Ok(done) => Ok(done.expect("the store answers")),
             Err(panic) => {
@@ -149,389 +139,4 @@ fn live_state_follows_the_model() {
         }
     });
     outcome.expect("every history follows the model");
-}
-
-fn cut(next_offset: i64) -> Cut {
-    Cut {
-        next_offset,
-        last: None,
-    }
-}
-
-fn one_row(count: i64) -> Deltas {
-    Deltas {
-        view: VIEW.to_owned(),
-        groups: binary(["g"]),
-        rows: binary(["r"]),
-        counts: Int64Array::from(vec![count]),
-    }
-}
-
-fn whole_group() -> LiveQuery {
-    LiveQuery {
-        view: VIEW.to_owned(),
-        group: b"g".to_vec(),
-        ranges: vec![(Vec::new(), None)],
-        partition: None,
-    }
-}
-
-/// Where a slot stands and what its parts add up to.
-async fn standing(live: &dyn LiveRead) -> Result<Option<(Fence, i64)>> {
-    let answer = live.read(Source::Plays, 1, &[whole_group()]).await?;
-    let sum = answer.parts[0].counts.values().iter().sum();
-    Ok(answer.slots[0].as_ref().map(|slot| (slot.fence(), sum)))
-}
-
-async fn apply_one(live: &dyn LiveWrite, fence: Fence) -> Result<Fence> {
-    let next = cut(fence.next_offset + 1);
-    let done = live.apply(slot(0), fence, next, &[VIEW], &[one_row(1)]).await?;
-    assert_eq!(done, Ok(()));
-    Ok(Fence {
-        next_offset: next.next_offset,
-        ..fence
-    })
-}
-
-/// A new life of the slot at the offset and epoch, in which so many single records are counted.
-async fn live_again(live: &dyn LiveWrite, generation: u64, records: i64) -> Result<Fence> {
-    let healed = live.heal(slot(0), None, 0, cut(0), generation).await?;
-    assert_eq!(healed, Ok(()));
-    let mut fence = Fence {
-        generation,
-        next_offset: 0,
-        epoch: 1,
-    };
-    for _ in 0..records {
-        fence = apply_one(live, fence).await?;
-    }
-    Ok(fence)
-}
-
-fn remove_live_files(folder: &Path, which: impl Fn(&str) -> bool) {
-    for entry in std::fs::read_dir(folder).expect("the folder can be read") {
-        let entry = entry.expect("an entry");
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("live.db") && which(&name) {
-            std::fs::remove_file(entry.path()).expect("the file can be removed");
-        }
-    }
-}
-
-/// However the live file is removed while two processes have it open, both find an empty one at
-/// once, share it, and nothing of the old one comes back; also not for a third.
-#[tokio::test]
-async fn a_deleted_live_file_is_made_anew() -> Result<()> {
-    let all = |_: &str| true;
-    let link_alone = |name: &str| name == "live.db";
-    let all_but_the_log_beside_it = |name: &str| !name.ends_with("-wal");
-    let target_alone = |name: &str| name.starts_with("live.db.") && !name.contains('-');
-    let folder = folder();
-    let one = Embedded::open(folder.path()).await?;
-    let other = Embedded::open(folder.path()).await?;
-    let removals: [&dyn Fn(&str) -> bool; 4] =
-        [&all, &link_alone, &all_but_the_log_beside_it, &target_alone];
-    for (generation, which) in (1..).zip(removals) {
-        let fence = live_again(&*one.live, generation, 5).await?;
-        assert_eq!(standing(&*other.live).await?, Some((fence, 5)));
-        remove_live_files(folder.path(), which);
-        assert_eq!(standing(&*other.live).await?, None);
-        let moved = one.live.impose(slot(0), fence).await?.expect_err("it is gone");
-        assert_eq!(moved.at, None);
-        let fence = live_again(&*other.live, generation + 10, 2).await?;
-        assert_eq!(standing(&*one.live).await?, Some((fence, 2)));
-        let third = Embedded::open(folder.path()).await?;
-        assert_eq!(standing(&*third.live).await?, Some((fence, 2)));
-        let fence = apply_one(&*one.live, fence).await?;
-        assert_eq!(standing(&*third.live).await?, Some((fence, 3)));
-        remove_live_files(folder.path(), all);
-    }
-    let left = std::fs::read_dir(folder.path()).expect("the folder can be read").count();
-    assert!(left < 20, "what was left behind is cleared away: {left} files");
-    Ok(())
-}
-
-/// The live file vanishes again and again while two workers and a reader are at it: nobody gets an
-/// error, and what a reader sees is always right for its slot.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
-    let folder = folder();
-    let over = std::sync::atomic::AtomicBool::new(false);
-    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
-    let work = async |generations: u64| -> Result<()> {
-        let stores = Embedded::open(folder.path()).await?;
-        let mut generation = generations;
-        while !is_over() {
-            let Some((fence, _)) = standing(&*stores.live).await? else {
-                generation += 2;
-                // Whether this one or another heals is the same.
-                let _done = stores.live.heal(slot(0), None, 0, cut(0), generation).await?;
-                continue;
-            };
-            let next = cut(fence.next_offset + 1);
-            let _done = stores.live.apply(slot(0), fence, next, &[VIEW], &[one_row(1)]).await?;
-        }
-        Ok(())
-    };
-    let read = async {
-        let stores = Embedded::open(folder.path()).await?;
-        let mut seen = 0;
-        while !is_over() {
-            if let Some((fence, sum)) = standing(&*stores.live).await? {
-                assert_eq!(sum, fence.next_offset);
-                seen += 1;
-            }
-        }
-        assert!(seen > 0, "there was something to be seen");
-        Ok(())
-    };
-    let remove = async {
-        for round in 0..25 {
-            tokio::time::sleep(Duration::from_millis(30)).await;
-            let _gone = std::fs::remove_file(folder.path().join("live.db"));
-            if round % 2 == 0 {
-                for entry in std::fs::read_dir(folder.path()).expect("the folder can be read") {
-                    let entry = entry.expect("an entry");
-                    if entry.file_name().to_string_lossy().starts_with("live.db") {
-                        let _gone = std::fs::remove_file(entry.path());
-                    }
-                }
-            }
-        }
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
-        Ok(())
-    };
-    tokio::try_join!(work(1), work(2), read, remove)?;
-    Ok(())
-}
-
-/// Many processes may open a new folder at the same moment, and find one set of stores.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn opening_at_once_is_safe() -> Result<()> {
-    let folder = folder();
-    let path: PathBuf = folder.path().join("deeper/data");
-    let open = || {
-        let path = path.clone();
-        async move {
-            let stores = Embedded::open(&path).await?;
-            let partitions = stores.log.ensure_topic(TOPIC, 2).await?;
-            stores.log.append(TOPIC, &[group("a", 1)], 1).await?;
-            Ok(partitions)
-        }
-    };
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..8 {
-        tasks.spawn(open());
-    }
-    let opened: Vec<Result<u32>> = tasks.join_all().await;
-    for partitions in opened {
-        assert_eq!(partitions?, 2);
-    }
-    let stores = Embedded::open(&path).await?;
-    assert_eq!(stores.log.spans(TOPIC).await?[0].end, 8);
-    Ok(())
-}
-
-fn group(prefix: &str, count: usize) -> NewRecords {
-    NewRecords {
-        partition: 0,
-        keys: binary((0..count).map(|number| number.to_string())),
-        values: binary((0..count).map(|number| format!("{prefix} {number}"))),
-    }
-}
-
-/// Names the folder to the process that is to be killed.
-const VICTIM_FOLDER: &str = "BACKSTITCH_TEST_VICTIM_FOLDER";
-
-/// Appends and applies until it is killed, and says what was answered.
-#[tokio::test]
-#[ignore = "the other process of writers_may_be_killed"]
-async fn victim() -> Result<()> {
-    let Some(folder) = std::env::var_os(VICTIM_FOLDER) else {
-        return Ok(());
-    };
-    let stores = Embedded::open(Path::new(&folder)).await?;
-    let held = stores.leases.acquire("work", "victim").await?;
-    let _held = held.expect("the one before was killed");
-    stores.log.ensure_topic(TOPIC, 1).await?;
-    let (mut fence, _) = match standing(&*stores.live).await? {
-        Some(found) => found,
-        None => (live_again(&*stores.live, 1, 0).await?, 0),
-    };
-    loop {
-        let first = stores.log.append(TOPIC, &[group("record", 30)], 1).await?;
-        fence = apply_one(&*stores.live, fence).await?;
-        println!("\nanswered {} {}", first[0] + 30, fence.next_offset);
-        std::io::stdout().flush().expect("the output is read");
-    }
-}
-
-fn start_victim(folder: &Path) -> Child {
-    let program = std::env::current_exe().expect("this program's name");
-    let module = module_path!().split_once("::").map_or("", |(_, module)| module);
-    Command::new(program)
-        .args(["--exact", &format!("{module}::victim"), "--ignored", "--nocapture"])
-        .env(VICTIM_FOLDER, folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the other process starts")
-}
-
-/// A process that writes may be killed at any moment: what was answered is there, the log has no
-/// torn batch, slots and parts agree, and its lease is free.
-#[tokio::test]
-async fn writers_may_be_killed() -> Result<()> {
-    let folder = folder();
-    let watching = Embedded::open(folder.path()).await?;
-    for round in 0..4 {
-        let mut victim = start_victim(folder.path());
-        let output = victim.stdout.take().expect("its output is a pipe");
-        let mut answered = BufReader::new(output).lines().map_while(|line| line.ok());
-        let enough = 3 + 5 * round;
-        let seen = answered.by_ref().filter(|line| line.starts_with("answered")).nth(enough);
-        assert!(seen.is_some(), "the other process works");
-        let told = watching.leases.acquire("work", "somebody").await?;
-        assert_eq!(told.expect_err("it is held"), "victim");
-        victim.kill().expect("it can be killed");
-        victim.wait().expect("it is gone");
-        let rest = answered.filter(|line| line.starts_with("answered"));
-        let last = rest.last().or(seen).expect("at least what was seen");
-        let numbers: Vec<i64> =
-            last.split(' ').skip(1).map(|number| number.parse().expect("a number")).collect();
-        for stores in [&watching, &Embedded::open(folder.path()).await?] {
-            let end = stores.log.spans(TOPIC).await?[0].end;
-            assert!(end >= numbers[0] && end % 30 == 0, "{end}: {last}");
-            let fetched = stores.log.fetch(TOPIC, 0, 0, EVERYTHING).await?;
-            assert_eq!(fetched.next_offset, end);
-            let (fence, sum) = standing(&*stores.live).await?.expect("the slot is there");
-            assert!(fence.next_offset >= numbers[1] && sum == fence.next_offset, "{last}");
-        }
-    }
-    Ok(())
-}
-
-/// Waits until the last connection has put everything into the file itself.
-async fn closed(folder: &Path, stores: Embedded) {
-    drop(stores);
-    for _ in 0..500 {
-        let mut names = std::fs::read_dir(folder).expect("the folder can be read");
-        if !names.any(|name| name.is_ok_and(|n| n.file_name().to_string_lossy().ends_with("-wal"))) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the files are still open");
-}
-
-/// A payload that was changed on the disk is found, with the place, and nothing of it is brought.
-#[tokio::test]
-async fn a_corrupted_payload_is_found() -> Result<()> {
-    let folder = folder();
-    let stores = Embedded::open(folder.path()).await?;
-    stores.log.ensure_topic(TOPIC, 1).await?;
-    stores.log.append(TOPIC, &[group("fine", 3)], 1).await?;
-    // What can't be compressed is in the file as it is.
-    let noise: Vec<u8> = (0..400_u64)
-        .map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40).to_le_bytes()[0])
-        .collect();
-    let noisy = NewRecords {
-        partition: 0,
-        keys: binary(["k"]),
-        values: binary([&noise]),
-    };
-    stores.log.append(TOPIC, &[noisy], 2).await?;
-    closed(folder.path(), stores).await;
-
-    let path = folder.path().join("log.db");
-    let mut file = std::fs::read(&path).expect("the file can be read");
-    let at = file.windows(100).position(|window| window == &noise[100..200]);
-    file[at.expect("the noise is in the file") + 50] ^= 1;
-    std::fs::write(&path, file).expect("the file can be written");
-
-    let stores = Embedded::open(folder.path()).await?;
-    let error = stores.log.fetch(TOPIC, 0, 0, EVERYTHING).await.expect_err("it is damaged");
-    assert_eq!(error.kind(), ErrorKind::Fatal);
-    let text = error.to_string();
-    assert!(text.contains("log.db") && text.contains("checksum"), "{text}");
-    let limit = FetchLimit { records: 3, ..EVERYTHING };
-    let fine = stores.log.fetch(TOPIC, 0, 0, limit).await?;
-    assert_eq!(bytes(&fine.records.values)[2], b"fine 2");
-    Ok(())
-}
-
-/// Files that are not what they should be are refused with a message that names them.
-#[tokio::test]
-async fn odd_files_are_refused() -> Result<()> {
-    for (name, version, says) in [("log.db", 99_u32, "newer version"), ("views.db", 2, "newer")] {
-        let folder = folder();
-        let stores = Embedded::open(folder.path()).await?;
-        closed(folder.path(), stores).await;
-        let path = folder.path().join(name);
-        let mut file = std::fs::read(&path).expect("the file can be read");
-        // Where SQLite keeps `user_version`.
-        file[60..64].copy_from_slice(&version.to_be_bytes());
-        std::fs::write(&path, file).expect("the file can be written");
-        let error = Embedded::open(folder.path()).await.expect_err("it is newer").to_string();
-        assert!(error.contains(name) && error.contains(says), "{error}");
-    }
-    for name in ["log.db", "views.db"] {
-        let folder = folder();
-        let text = "this is not a database, and longer than a header of one ".repeat(99);
-        std::fs::write(folder.path().join(name), text).expect("the file can be written");
-        let error = Embedded::open(folder.path()).await.expect_err("it is no database");
-        assert_eq!(error.kind(), ErrorKind::Fatal);
-        assert!(error.to_string().contains(name), "{error}");
-    }
-    Ok(())
-}
-
-/// A file that can't be made again may not vanish while it is used: what is written then would be
-/// lost.
-#[tokio::test]
-async fn a_removed_log_is_noticed() -> Result<()> {
-    let folder = folder();
-    let stores = Embedded::open(folder.path()).await?;
-    stores.log.ensure_topic(TOPIC, 1).await?;
-    std::fs::remove_file(folder.path().join("log.db")).expect("the file can be removed");
-    let error = stores.log.append(TOPIC, &[group("lost", 1)], 1).await.expect_err("it is gone");
-    assert_eq!(error.kind(), ErrorKind::Fatal);
-    assert!(error.to_string().contains("log.db"), "{error}");
-    std::fs::remove_file(folder.path().join("views.db")).expect("the file can be removed");
-    assert!(stores.views.runs(Source::Plays).await.is_err());
-    Ok(())
-}
-
-/// A data folder that can't be written, or is none, is a clear error.
-#[tokio::test]
-async fn odd_folders_are_refused() -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = folder();
-    let file = folder.path().join("file");
-    std::fs::write(&file, "text").expect("the file can be written");
-    for path in [file.clone(), file.join("below")] {
-        let error = Embedded::open(&path).await.expect_err("it is a file");
-        assert_eq!(error.kind(), ErrorKind::Fatal);
-        assert!(error.to_string().contains("file"), "{error}");
-    }
-    let data = folder.path().join("data");
-    let stores = Embedded::open(&data).await?;
-    closed(&data, stores).await;
-    let forbid = |forbidden: bool| {
-        let mode = if forbidden { 0o555 } else { 0o755 };
-        for path in [&data, &data.join("locks"), &data.join("archive")] {
-            let permissions = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(path, permissions).expect("the rights can be set");
-        }
-    };
-    forbid(true);
-    // An administrator may write anywhere, so there is nothing to be seen.
-    if std::fs::write(data.join("probe"), "").is_err() {
-        let error = Embedded::open(&data).await.expect_err("it can't be written");
-        assert_eq!(error.kind(), ErrorKind::Fatal);
-        assert!(error.to_string().contains("data"), "{error}");
-    }
-    forbid(false);
-    Embedded::open(&data).await?;
-    Ok(())
 }

@@ -142,7 +142,7 @@ fn wrong_settings_are_named() {
     let said = complaint(&output.expect("starting"), 2);
     assert!(said.to_lowercase().contains("records_max"), "{said}");
     let said = complaint(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
-    assert!(said.contains("loopback"), "{said}");
+    assert!(said.contains("127.0.0.1"), "{said}");
 }
 
 /// Runs a script with a folder of its own mounted at `$1`, in a mount namespace that goes with it.
@@ -172,7 +172,7 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
         for command in "ingest plays $1/../plays.jsonl" "speed --until-caught-up" "batch run"; do
             "$2" --data-dir "$1" $command >/dev/null && echo "OK $command" || echo "FAILED $? $command"
         done
-        mount -o remount,size=200m "$1"
+        mount -o remount,size=4g "$1"
         "$2" --data-dir "$1" ingest plays "$1/../plays.jsonl" >/dev/null
         "$2" --data-dir "$1" speed --until-caught-up >/dev/null
         "$2" --data-dir "$1" batch run --json
@@ -209,5 +209,5 @@ fn a_folder_that_can_not_be_written_is_named() {
     }
     assert!(!said.contains("panicked"), "{said}");
     assert_eq!(said.trim().lines().count(), 4, "one line each: {said}");
-    assert!(said.contains("read-only") || said.contains("readonly"), "{said}");
+    assert!(said.to_lowercase().contains("read-only"), "{said}");
 }

@@ -119,7 +119,7 @@ fn one(
         let got: Vec<Value> = points.map(|p| json!([p["at"], p["count"]])).collect();
         let series = truth.series(&bounded, interval, zone).into_iter();
         let want: Vec<Value> = series.map(|(at, n)| json!([at.to_string(), n])).collect();
-        assert_eq!(got, want, "{custom} {interval}");
+        same(&got, &want, &format!("{custom} {interval}"));
     }
     for (by, field) in [("track", "track_id"), ("listener", "listener_id"), ("country", "country")] {
         let mut rows = Vec::new();
@@ -135,6 +135,15 @@ fn one(
         }
         let sums = truth.breakdown(&bounded, field).into_iter();
         let want: Vec<Value> = sums.map(|(key, n)| json!([key, n])).collect();
-        assert_eq!(rows, want, "{custom} {by}");
+        same(&rows, &want, &format!("{custom} {by}"));
     }
+}
+
+/// The same rows; says only the first that differs.
+fn same(got: &[Value], want: &[Value], what: &str) {
+    let differs = got.iter().zip(want).position(|(got, want)| got != want);
+    if let Some(at) = differs {
+        panic!("{what}: row {at} is {}, expected {}", got[at], want[at]);
+    }
+    assert_eq!(got.len(), want.len(), "{what}");
 }

@@ -1,0 +1,660 @@
+//! What the actors of a history share: the log, live state, run records and rows.
+//!
+//! Every method is one operation on a store, and atomic; between two of them anything may happen.
+
+use std::rc::Rc;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::rules::Rules;
+use crate::seam::{
+    Cut, Epoch, Fence, Generation, LastRecord, Offset, Run, RunState, Runs, Slot,
+};
+
+pub(super) const KEYS: usize = 2;
+/// The first is always there; the third takes the place of the second.
+pub(super) const VIEWS: [&str; 3] = ["plain@1", "scaled@1", "scaled@2"];
+/// What an event adds to each view, so that none can be taken for another.
+const WEIGHTS: [i64; VIEWS.len()] = [1, 1000, 1_000_000];
+/// Deployments, one after the other: which views they have.
+pub(super) const CATALOGS: [&[usize]; 3] = [&[0, 1], &[0, 1, 2], &[0, 2]];
+
+const PAST_MAX: usize = 12;
+const KEEP_BOUNDS: u64 = 1;
+
+/// A row that a run gives a key; nothing where no event gives one.
+pub(super) type Counts = [Option<i64>; KEYS];
+
+/// A record of the log: what it adds to a key, or nothing if it was a dead letter.
+pub(super) type Record = Option<(usize, i64)>;
+
+/// A partition of the log, with the sums below every offset.
+#[derive(Default)]
+struct Partition {
+    records: Vec<Record>,
+    sums: Vec<Counts>,
+}
+
+/// The live state of a partition: the slot and its parts, which change together.
+#[derive(Clone, Default)]
+struct Live {
+    slot: Option<Rc<Slot>>,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    generation: Generation,
+    epoch: Epoch,
+    key: usize,
+    view: usize,
+    count: i64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    pub(super) count: Option<i64>,
+    pub(super) epoch: Epoch,
+    stamp: i64,
+}
+
+/// The rows that a try of a run gives a view, written down before any of them is published.
+#[derive(Clone, Copy)]
+pub(super) struct Outcome {
+    pub(super) epoch: Epoch,
+    pub(super) attempt: u64,
+    pub(super) rows: Counts,
+}
+
+/// A view's rows and results.
+#[derive(Default)]
+struct View {
+    newest: Option<Epoch>,
+    table: Option<[Option<Row>; KEYS]>,
+    outcomes: Vec<Outcome>,
+    published: Option<(Epoch, u64)>,
+    forgotten: bool,
+}
+
+/// The run records and the newest complete epochs, read in one step.
+#[derive(Clone)]
+pub(super) struct RunsSeen {
+    pub(super) runs: Rc<Runs>,
+    pub(super) newest: [Option<Epoch>; VIEWS.len()],
+}
+
+/// What may happen in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A read was answered.
+    Answered,
+    /// A read was refused.
+    Refused,
+    /// An answer held a row of a run that was not complete.
+    HalfLoaded,
+    /// A slot began anew.
+    Healed,
+    /// A slot vanished.
+    Lost,
+    /// A slot fell back to an earlier state.
+    FailedOver,
+    /// A micro-batch was refused.
+    Fenced,
+    /// A recorded cut was put back.
+    Imposed,
+    /// A run was sealed.
+    Sealed,
+    /// A proposal was overtaken.
+    Overtaken,
+    /// A run was given up.
+    Abandoned,
+    /// A single job was completed.
+    Job,
+    /// Live epochs were dropped.
+    Dropped,
+    /// A partition was added.
+    Added,
+    /// The views changed.
+    Deployed,
+    /// A slot began to count a view.
+    Joined,
+    /// A process died.
+    Crashed,
+}
+
+impl Event {
+    pub(super) const ALL: [Self; 17] = [
+        Self::Answered,
+        Self::Refused,
+        Self::HalfLoaded,
+        Self::Healed,
+        Self::Lost,
+        Self::FailedOver,
+        Self::Fenced,
+        Self::Imposed,
+        Self::Sealed,
+        Self::Overtaken,
+        Self::Abandoned,
+        Self::Job,
+        Self::Dropped,
+        Self::Added,
+        Self::Deployed,
+        Self::Joined,
+        Self::Crashed,
+    ];
+}
+
+/// How often each thing happened.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Tally([u64; Event::ALL.len()]);
+
+impl Tally {
+    pub(super) fn of(&self, event: Event) -> u64 {
+        self.0[event as usize]
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count += more;
+        }
+    }
+}
+
+pub(super) struct World {
+    pub(super) rules: Rules,
+    pub(super) rng: SmallRng,
+    pub(super) tally: Tally,
+    /// What contradicts the protocol, if anything did.
+    pub(super) wrong: Option<String>,
+    /// The deployment that actors start with now.
+    pub(super) catalog: usize,
+    /// Rows are refused once a newer run is recorded; else only their stamps decide.
+    strict: bool,
+    now: u64,
+    /// How often live state was changed by an actor.
+    pub(super) changes: u64,
+    log: Vec<Partition>,
+    live: Vec<Live>,
+    past: Vec<Vec<Live>>,
+    runs: Rc<Runs>,
+    stamp: i64,
+    attempts: u64,
+    views: [View; VIEWS.len()],
+}
+
+impl World {
+    pub(super) fn new(rules: Rules, mut rng: SmallRng, partitions: usize) -> Self {
+        let strict = rng.random();
+        let mut world = Self {
+            rules,
+            rng,
+            tally: Tally::default(),
+            wrong: None,
+            catalog: 0,
+            strict,
+            now: 1,
+            changes: 0,
+            log: Vec::new(),
+            live: Vec::new(),
+            past: Vec::new(),
+            runs: Rc::new(Runs::default()),
+            stamp: 0,
+            attempts: 0,
+            views: Default::default(),
+        };
+        for _ in 0..partitions {
+            world.add_partition();
+        }
+        world
+    }
+
+    pub(super) fn add_partition(&mut self) {
+        let mut partition = Partition::default();
+        partition.sums.push([None; KEYS]);
+        self.log.push(partition);
+        self.live.push(Live::default());
+        self.past.push(vec![Live::default()]);
+    }
+
+    /// Where everything stands.
+    pub(super) fn describe(&self) -> String {
+        let slots: Vec<_> = self.live.iter().map(|live| &live.slot).collect();
+        let runs: Vec<_> = self.runs.iter().collect();
+        let newest = self.views.each_ref().map(|view| view.newest);
+        format!("slots {slots:?}, runs {runs:?}, newest {newest:?}")
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.now += 1;
+    }
+
+    pub(super) fn note(&mut self, event: Event) {
+        self.tally.0[event as usize] += 1;
+    }
+
+    pub(super) fn fail(&mut self, why: String) {
+        self.wrong.get_or_insert(why);
+    }
+
+    // The log.
+
+    pub(super) fn partitions(&self) -> usize {
+        self.log.len()
+    }
+
+    pub(super) fn end(&self, partition: usize) -> Offset {
+        offset(self.log[partition].records.len())
+    }
+
+    pub(super) fn append(&mut self, partition: usize, record: Record) {
+        let log = &mut self.log[partition];
+        let mut sums = log.sums[log.records.len()];
+        if let Some((key, count)) = record {
+            sums[key] = Some(sums[key].unwrap_or(0) + count);
+        }
+        log.records.push(record);
+        log.sums.push(sums);
+    }
+
+    /// The position at an offset, with the record before it.
+    pub(super) fn cut_at(&self, next_offset: Offset) -> Cut {
+        let last = (next_offset > 0).then(|| LastRecord {
+            offset: next_offset - 1,
+            checksum: 7,
+            logged_at_ms: next_offset,
+        });
+        Cut { next_offset, last }
+    }
+
+    /// What the records below the offsets give a key of a view.
+    pub(super) fn fold(&self, view: usize, key: usize, offsets: &[Offset]) -> Option<i64> {
+        let sums = self.log.iter().zip(offsets).filter_map(|(log, at)| log.sums[index(*at)][key]);
+        sums.reduce(|a, b| a + b).map(|sum| sum * WEIGHTS[view])
+    }
+
+    // Live state.
+
+    pub(super) fn slot(&self, partition: usize) -> Option<Rc<Slot>> {
+        self.live[partition].slot.clone()
+    }
+
+    /// A slot and by epoch the parts of a key, of the slot's generation and the epochs it keeps.
+    pub(super) fn read(&self, partition: usize, view: usize, key: usize) -> SlotRead {
+        let live = &self.live[partition];
+        let slot = live.slot.clone()?;
+        let kept = |part: &&Part| {
+            part.generation == slot.generation
+                && part.epoch >= slot.oldest
+                && (part.view, part.key) == (view, key)
+        };
+        let parts = live.parts.iter().filter(kept).map(|part| (part.epoch, part.count)).collect();
+        Some((slot, parts))
+    }
+
+    pub(super) fn apply(
+        &mut self,
+        partition: usize,
+        believed: Fence,
+        from: Offset,
+        next: Offset,
+        views: &[usize],
+    ) -> bool {
+        let names: Vec<&str> = views.iter().map(|view| VIEWS[*view]).collect();
+        let next = self.cut_at(next);
+        let live = &mut self.live[partition];
+        let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
+            return false;
+        };
+        let known = slot.since.len();
+        if (self.rules.apply)(slot, &believed, next, &names).is_err() {
+            self.note(Event::Fenced);
+            return false;
+        }
+        let joined = known > 0 && slot.since.len() > known;
+        let records = &self.log[partition].records[index(from)..index(next.next_offset)];
+        for (key, count) in records.iter().flatten() {
+            for view in views {
+                let count = count * WEIGHTS[*view];
+                add(&mut live.parts, believed, *view, *key, count);
+            }
+        }
+        if joined {
+            self.note(Event::Joined);
+        }
+        self.remember(partition);
+        true
+    }
+
+    pub(super) fn impose(&mut self, partition: usize, believed: Fence) -> bool {
+        let slot = self.live[partition].slot.as_mut().map(Rc::make_mut);
+        let imposed = slot.is_some_and(|slot| slot.impose(&believed).is_ok());
+        if imposed {
+            self.note(Event::Imposed);
+            self.remember(partition);
+        }
+        imposed
+    }
+
+    pub(super) fn roll(&mut self, partition: usize, epoch: Epoch) -> Option<Cut> {
+        let slot = Rc::make_mut(self.live[partition].slot.as_mut()?);
+        let filling = slot.epoch;
+        let cut = slot.roll(epoch).ok()?;
+        if slot.epoch != filling {
+            self.remember(partition);
+        }
+        Some(cut)
+    }
+
+    /// Starts a new life at the newest complete run of `runs`.
+    pub(super) fn heal(&mut self, partition: usize, seen: Option<Fence>, runs: &Runs) {
+        let newest = runs.newest();
+        let cut = runs.cut(newest, partition).unwrap_or_else(Cut::start);
+        let live = &mut self.live[partition];
+        let healed = (self.rules.heal)(live.slot.as_deref(), seen, newest, cut, self.now);
+        if let Ok(slot) = healed {
+            live.slot = Some(Rc::new(slot));
+            self.note(Event::Healed);
+            self.remember(partition);
+        }
+    }
+
+    pub(super) fn drop_through(&mut self, partition: usize, epoch: Epoch, cut: Cut) {
+        let live = &mut self.live[partition];
+        let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
+            return;
+        };
+        if slot.drop_through(epoch, cut, KEEP_BOUNDS) {
+            let (generation, oldest) = (slot.generation, slot.oldest);
+            if self.rng.random() {
+                live.parts.retain(|part| part.generation == generation && part.epoch >= oldest);
+            }
+            self.note(Event::Dropped);
+            self.remember(partition);
+        }
+    }
+
+    fn remember(&mut self, partition: usize) {
+        self.changes += 1;
+        if self.rng.random_ratio(1, 2) {
+            let past = &mut self.past[partition];
+            if past.len() >= PAST_MAX {
+                past.remove(0);
+            }
+            past.push(self.live[partition].clone());
+        }
+    }
+
+    /// A replica that had not seen the last writes takes over.
+    pub(super) fn fail_over(&mut self, partition: usize) {
+        let past = &mut self.past[partition];
+        let live = past.swap_remove(self.rng.random_range(0..past.len()));
+        past.clear();
+        past.push(live.clone());
+        self.live[partition] = live;
+        self.note(Event::FailedOver);
+    }
+
+    /// The slot vanishes, its parts with it or not.
+    pub(super) fn lose(&mut self, partition: usize) {
+        let live = &mut self.live[partition];
+        live.slot = None;
+        if self.rng.random() {
+            live.parts.clear();
+        }
+        self.note(Event::Lost);
+    }
+
+    /// A replica takes over that had seen everything but the end of an epoch that no run has
+    /// recorded yet, or only proposed, if the slot stands like that.
+    pub(super) fn undo_roll(&mut self, partition: usize, proposed: bool) {
+        let epoch = match (self.last_run(), self.runs.open()) {
+            (_, Some(open)) if proposed && open.state == RunState::Proposed => open.epoch,
+            (Some(last), _) => last.epoch + 1,
+            (None, _) => 1,
+        };
+        let Some(slot) = &mut self.live[partition].slot else {
+            return;
+        };
+        if slot.epoch == epoch + 1 && slot.bounds.get(&epoch) == Some(&slot.position) {
+            let slot = Rc::make_mut(slot);
+            slot.bounds.remove(&epoch);
+            slot.epoch = epoch;
+            self.note(Event::FailedOver);
+        }
+    }
+
+    // Run records.
+
+    pub(super) fn runs(&self) -> RunsSeen {
+        RunsSeen {
+            runs: Rc::clone(&self.runs),
+            newest: [0, 1, 2].map(|view: usize| self.views[view].newest),
+        }
+    }
+
+    fn put(&mut self, run: Run) {
+        let runs = self.runs.iter().cloned().chain([run]);
+        self.runs = Rc::new(runs.collect());
+    }
+
+    fn last_run(&self) -> Option<&Run> {
+        self.runs.iter().next_back()
+    }
+
+    fn next_stamp(&mut self) -> i64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// Records cuts as proposed; answers the proposal's token, or nothing if it is refused.
+    pub(super) fn propose(&mut self, epoch: Epoch, cuts: &[Cut]) -> Option<String> {
+        let next = match self.last_run() {
+            None => 1,
+            Some(run) => match run.state {
+                RunState::Proposed => run.epoch,
+                RunState::Sealed => 0,
+                RunState::Complete | RunState::Abandoned => run.epoch + 1,
+            },
+        };
+        if epoch != next {
+            return None;
+        }
+        let stamp_us = self.next_stamp();
+        let token = stamp_us.to_string();
+        self.put(Run {
+            epoch,
+            state: RunState::Proposed,
+            cuts: cuts.to_vec(),
+            stamp_us,
+            token: token.clone(),
+        });
+        Some(token)
+    }
+
+    pub(super) fn seal(&mut self, epoch: Epoch, token: &str) -> bool {
+        let Some(run) = self.runs.get(epoch) else {
+            return false;
+        };
+        if run.token != token || run.state != RunState::Proposed {
+            self.note(Event::Overtaken);
+            return false;
+        }
+        let run = sealed(run.clone());
+        let back = (0..run.cuts.len()).find(|partition| {
+            let before = self.runs.cut(epoch - 1, *partition);
+            before.is_some_and(|before| before.next_offset > run.cuts[*partition].next_offset)
+        });
+        if let Some(partition) = back {
+            self.fail(format!("run {epoch} ends before the run before in partition {partition}"));
+        }
+        self.put(run);
+        self.note(Event::Sealed);
+        true
+    }
+
+    /// A new stamp for the rows of a run, or nothing if a newer one is recorded.
+    pub(super) fn restamp(&mut self, epoch: Epoch) -> Option<i64> {
+        let run = self.last_run().filter(|run| run.epoch == epoch)?.clone();
+        let stamp_us = self.next_stamp();
+        self.put(Run { stamp_us, ..run });
+        Some(stamp_us)
+    }
+
+    pub(super) fn complete(&mut self, epoch: Epoch, views: &[usize], run_ends: bool) {
+        let Some(run) = self.runs.get(epoch).cloned() else {
+            return;
+        };
+        if !matches!(run.state, RunState::Sealed | RunState::Complete) {
+            return;
+        }
+        for view in views {
+            let newest = &mut self.views[*view].newest;
+            *newest = (*newest).max(Some(epoch));
+        }
+        if run_ends && run.state == RunState::Sealed {
+            self.put(Run {
+                state: RunState::Complete,
+                ..run
+            });
+        }
+    }
+
+    pub(super) fn abandon(&mut self, epoch: Epoch) {
+        let run = self.runs.get(epoch).cloned();
+        if let Some(run) = run.filter(|run| run.state == RunState::Sealed) {
+            self.note(Event::Abandoned);
+            self.put(Run {
+                state: RunState::Abandoned,
+                ..run
+            });
+        }
+    }
+
+    // Rows and results.
+
+    pub(super) fn ensure_table(&mut self, view: usize) {
+        self.views[view].table.get_or_insert([None; KEYS]);
+    }
+
+    /// A view that is not kept any more loses its rows; its results stay.
+    pub(super) fn forget(&mut self, view: usize) {
+        let view = &mut self.views[view];
+        view.newest = None;
+        view.table = None;
+        view.forgotten = true;
+    }
+
+    pub(super) fn is_forgotten(&self, view: usize) -> bool {
+        self.views[view].forgotten
+    }
+
+    /// The published rows of a view, and those of all results that may have written some since.
+    pub(super) fn outcomes(&self, view: usize, newest: Epoch) -> (Counts, Vec<Counts>) {
+        let view = &self.views[view];
+        let pointer = view.published.filter(|(epoch, _)| *epoch <= newest);
+        let mut published = [None; KEYS];
+        let mut others = Vec::new();
+        for outcome in &view.outcomes {
+            let stands = (outcome.epoch, outcome.attempt);
+            match pointer {
+                Some(at) if stands == at => published = outcome.rows,
+                Some(at) if stands < at => {}
+                _ => others.push(outcome.rows),
+            }
+        }
+        (published, others)
+    }
+
+    /// Writes down what is about to be published.
+    pub(super) fn record(&mut self, view: usize, epoch: Epoch, rows: Counts) -> Outcome {
+        self.attempts += 1;
+        let outcome = Outcome {
+            epoch,
+            attempt: self.attempts,
+            rows,
+        };
+        self.views[view].outcomes.push(outcome);
+        outcome
+    }
+
+    /// Says that a result is the published one; older ones are then forgotten.
+    pub(super) fn point_to(&mut self, view: usize, outcome: &Outcome) {
+        let at = (outcome.epoch, outcome.attempt);
+        let view = &mut self.views[view];
+        view.published = Some(at);
+        view.outcomes.retain(|other| (other.epoch, other.attempt) >= at);
+    }
+
+    /// Writes a row, unless one with a later stamp is there; answers whether publishing may go on.
+    pub(super) fn publish(&mut self, view: usize, key: usize, row: Row) -> bool {
+        let current = self.last_run().map(|run| (run.epoch, run.stamp_us));
+        if self.strict && current != Some((row.epoch, row.stamp)) {
+            return false;
+        }
+        let Some(table) = &mut self.views[view].table else {
+            return false;
+        };
+        let stored = &mut table[key];
+        if stored.is_none_or(|stored| row.stamp > stored.stamp) {
+            *stored = Some(row);
+        }
+        true
+    }
+
+    /// The row of a key; nothing where the view has no table.
+    pub(super) fn row(&self, view: usize, key: usize) -> Option<Option<Row>> {
+        self.views[view].table.map(|table| table[key])
+    }
+}
+
+impl Row {
+    pub(super) fn new(count: Option<i64>, epoch: Epoch, stamp: i64) -> Self {
+        Self {
+            count,
+            epoch,
+            stamp,
+        }
+    }
+}
+
+/// A slot and by epoch the parts of a key.
+pub(super) type SlotRead = Option<(Rc<Slot>, Vec<(Epoch, i64)>)>;
+
+/// A run as it is once it can't be replaced any more.
+pub(super) fn sealed(run: Run) -> Run {
+    match run.state {
+        RunState::Proposed => Run {
+            state: RunState::Sealed,
+            ..run
+        },
+        _ => run,
+    }
+}
+
+fn add(parts: &mut Vec<Part>, fence: Fence, view: usize, key: usize, count: i64) {
+    let Fence {
+        generation, epoch, ..
+    } = fence;
+    let same = |part: &&mut Part| {
+        (part.generation, part.epoch, part.view, part.key) == (generation, epoch, view, key)
+    };
+    match parts.iter_mut().find(same) {
+        Some(part) => part.count += count,
+        None => parts.push(Part {
+            generation,
+            epoch,
+            key,
+            view,
+            count,
+        }),
+    }
+}
+
+fn offset(index: usize) -> Offset {
+    Offset::try_from(index).expect("a small log")
+}
+
+fn index(offset: Offset) -> usize {
+    usize::try_from(offset).expect("an offset of the log")
+}
