@@ -16,7 +16,7 @@ const NULL_RATE_CHANGE_MAX: f64 = 0.5;
 /// What does not hold; empty if all is well.
 pub(crate) fn check(plan: &Plan, computed: &Computed) -> Vec<String> {
     let mut faults = Vec::new();
-    for view in plan.views.iter().filter(|view| view.wanted) {
+    for view in plan.wanted() {
         let Some(manifest) = computed.manifests.get(view.job.name()) else {
             faults.push(format!("job {}: there is no result", view.job.name()));
             continue;

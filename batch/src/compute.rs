@@ -102,6 +102,11 @@ impl Plan {
         from_days.chain(from_dirty).chain(gone).collect()
     }
 
+    /// The views that this run computes.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &View> {
+        self.views.iter().filter(|view| view.wanted)
+    }
+
     fn view(&self, name: &str) -> Result<&View> {
         self.views
             .iter()
@@ -148,7 +153,7 @@ impl Compute {
     fn start(&self) -> Computed {
         let plan = &self.plan;
         let mut computed = Computed::default();
-        for view in plan.views.iter().filter(|view| view.wanted) {
+        for view in plan.wanted() {
             let kept = view.published.as_ref().filter(|_| !plan.full);
             let manifest = ViewManifest {
                 view: view.job.view().to_owned(),

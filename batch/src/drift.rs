@@ -12,13 +12,14 @@ use schemas::seam::{Epoch, Runs, whole};
 use schemas::source::Source;
 use serde::Serialize;
 use stores::live::{Deltas, SlotId};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::compute::View;
 use crate::publish::diff_of;
 use crate::result::ViewManifest;
 use crate::{BatchPorts, Error, Result};
 
+/// One for each value of 16 bits of the hash.
 const BUCKETS: usize = 1 << 16;
 const PAGE_ROWS: usize = 50_000;
 /// Keys that are told apart, at most.
@@ -89,12 +90,16 @@ impl Fingerprint {
 }
 
 fn place(group: &[u8], row: &[u8]) -> (usize, u64) {
-    let mut key = Vec::with_capacity(group.len() + row.len());
-    key.extend_from_slice(group);
-    key.extend_from_slice(row);
-    let hash = xxh3_128(&key);
-    let [low, high] = [hash as u64, (hash >> 64) as u64];
-    ((low % BUCKETS as u64) as usize, high)
+    let mut hasher = Xxh3::new();
+    hasher.update(group);
+    hasher.update(row);
+    let [a, b, rest @ ..] = hasher.digest128().to_le_bytes();
+    let mut weight = [0; 8];
+    weight.copy_from_slice(&rest[6..]);
+    (
+        usize::from(u16::from_le_bytes([a, b])),
+        u64::from_le_bytes(weight),
+    )
 }
 
 /// A run whose drift is asked for.

@@ -22,5 +22,5 @@ pub use archive::ArchiveReport;
 pub use drift::{Drift, DriftedKey};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, Progress, RunRequest};
-pub use report::RunReport;
+pub use report::{RunReport, Seconds};
 pub use run::Batch;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::Progress;
 use crate::drift::Drift;
@@ -29,38 +29,55 @@ pub struct RunReport {
     /// Rows of views that stayed as they were.
     pub rows_skipped: u64,
     /// Seconds, by stage in the order of the stages.
-    pub seconds: Vec<(&'static str, f64)>,
+    pub seconds: Seconds,
     /// How far live state had drifted since the run before.
     pub drift: Drift,
     /// What a person should know.
     pub warnings: Vec<String>,
 }
 
+/// Seconds by stage, in the order of the stages.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seconds(pub Vec<(&'static str, f64)>);
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().copied())
+    }
+}
+
 /// Times the stages of a run, and tells them.
 pub(crate) struct Stages<'a> {
-    progress: &'a dyn Progress,
+    pub(crate) progress: &'a dyn Progress,
     current: Option<(&'static str, Instant)>,
-    pub(crate) seconds: Vec<(&'static str, f64)>,
+    seconds: Seconds,
 }
 
 impl<'a> Stages<'a> {
-    pub(crate) const fn new(progress: &'a dyn Progress) -> Self {
+    pub(crate) fn new(progress: &'a dyn Progress) -> Self {
         Self {
             progress,
             current: None,
-            seconds: Vec::new(),
+            seconds: Seconds::default(),
         }
     }
 
+    /// A stage begins; the one before ends.
     pub(crate) fn begin(&mut self, name: &'static str, total: u64) {
-        self.end();
+        self.stop();
         self.progress.stage(name, total);
         self.current = Some((name, Instant::now()));
     }
 
-    pub(crate) fn end(&mut self) {
+    /// The last stage ends: what each one took.
+    pub(crate) fn end(mut self) -> Seconds {
+        self.stop();
+        self.seconds
+    }
+
+    fn stop(&mut self) {
         if let Some((name, since)) = self.current.take() {
-            self.seconds.push((name, since.elapsed().as_secs_f64()));
+            self.seconds.0.push((name, since.elapsed().as_secs_f64()));
         }
     }
 }
@@ -70,7 +87,7 @@ impl RunReport {
     pub(crate) fn tell(&self, source: Source) {
         let report = self;
         let labels = || [("source", source.name())];
-        let total: f64 = report.seconds.iter().map(|(_, seconds)| seconds).sum();
+        let total: f64 = report.seconds.0.iter().map(|(_, seconds)| seconds).sum();
         metrics::counter!("backstitch_batch_runs_total", &labels()).increment(1);
         metrics::gauge!("backstitch_batch_seconds", &labels()).set(total);
         metrics::counter!("backstitch_batch_rows_written_total", &labels())
@@ -79,7 +96,7 @@ impl RunReport {
             #[expect(clippy::cast_precision_loss, reason = "a gauge")]
             metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift as f64);
         }
-        for (stage, seconds) in &report.seconds {
+        for (stage, seconds) in &report.seconds.0 {
             let labels = [("source", source.name()), ("stage", *stage)];
             metrics::gauge!("backstitch_batch_stage_seconds", &labels).set(*seconds);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::{Catalog, Engine, Job, Layers};
-use schemas::seam::{Cut, Offset, Run, Runs};
+use schemas::seam::{Cut, Offset, Run};
 use schemas::source::Source;
 use stores::live::SlotId;
 use stores::views::TallyShape;
@@ -102,104 +102,107 @@ impl Batch {
             Err(who) => return Err(Error::Busy(who)),
         };
         let mut stages = Stages::new(progress);
-        stages.begin("seal", 0);
-        let jobs: Vec<Arc<Job>> = self
-            .catalog
-            .of_layer(source, Layers::Batch)
-            .map(Arc::clone)
-            .collect();
-        self.check_names(&jobs, request)?;
-        for job in &jobs {
-            self.ports.views.ensure_view(source, &shape(job)).await?;
-        }
-        let ends = self.log_ends(source).await?;
-        let run = self.the_run(source, request, ends.len(), stop).await?;
-        let mut report = RunReport {
-            epoch: run.epoch,
-            cuts: run.cuts.iter().map(|cut| cut.next_offset).collect(),
-            warnings: behind(source, &run.cuts, &ends),
-            ..RunReport::default()
-        };
-        let pending = report.cuts.iter().sum::<Offset>().unsigned_abs();
-        stages.begin("archive", pending);
-        self.archiver(source).up_to(&report.cuts, progress).await?;
-        let manifests = read_all(&self.ports.archive, source).await?;
-        let seen = self.ports.views.runs(source).await?;
-        let archive = &self.ports.archive;
-        let plan = plan(archive, source, request, &run, jobs, manifests, &seen).await?;
-        report.full = plan.full;
-        report.rows_read = plan.days.values().sum();
-        report.jobs = plan
-            .views
-            .iter()
-            .filter(|view| view.wanted)
-            .map(|view| view.job.name().to_owned())
-            .collect();
-        stages.begin("compute", report.rows_read);
+        let (plan, mut report) = self.prepare(source, request, &mut stages, stop).await?;
         let results = Results {
             archive: &self.ports.archive,
             source,
         };
+        stages.begin("compute", report.rows_read);
         let compute = Arc::new(Compute {
             engine: self.engine.clone(),
             archive: self.ports.archive.clone(),
-            folder: format!("{}/{:010}", results.data_folder(), run.epoch),
+            folder: format!("{}/{:010}", results.data_folder(), plan.epoch),
             task_rows_max: self.options.task_rows_max,
             plan,
         });
         let mut computed = compute.run(progress, stop).await?;
         record(&results, &mut computed).await?;
         report.duplicates = computed.totals.duplicates;
-        let plan = &compute.plan;
         stages.begin("check", 0);
+        let plan = &compute.plan;
         self.judge(request, plan, &computed, &mut report).await?;
-        let views: Vec<&View> = plan.views.iter().filter(|view| view.wanted).collect();
-        let pieces = computed
-            .manifests
-            .values()
-            .map(|m| m.touched.len() as u64)
-            .sum();
-        stages.begin("publish", pieces);
+        let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
+        stages.begin("publish", touched.sum());
         let prints = self
-            .publish(source, &views, &computed, &mut report, (progress, stop))
+            .publish(plan, &computed, &mut report, (progress, stop))
             .await?;
-        let names: Vec<String> = views
-            .iter()
-            .map(|view| view.job.view().to_owned())
-            .collect();
-        let run_ends = request.jobs.is_empty();
-        self.ports
-            .views
-            .complete(
-                source,
-                run.epoch,
-                &names,
-                run_ends,
-                self.ports.clock.now_ms(),
-            )
-            .await?;
+        self.complete(request, plan, &report).await?;
         for manifest in computed.manifests.values() {
             results.point_to(manifest).await?;
         }
-        stages.begin("drift", 0);
-        let seen = self.ports.views.runs(source).await?;
-        if run_ends {
-            report.drift = self
-                .drift(source, &views, &computed, prints, &seen.runs)
-                .await?;
+        let whole = request.jobs.is_empty();
+        if whole {
+            stages.begin("drift", 0);
+            report.drift = self.drift(plan, &computed, prints).await?;
+            // Should the process end within the grace, what matters is told already.
+            self.record_report(source, &report).await?;
         }
         stages.begin("drop", 0);
-        self.drop_epochs(source, plan, stop).await?;
+        self.drop_epochs(plan, stop).await?;
         results.clean().await?;
-        stages.end();
-        report.seconds = stages.seconds;
+        report.seconds = stages.end();
         report.tell(source);
-        if run_ends {
-            let value =
-                serde_json::to_value(&report).map_err(|e| Error::fault("writing a report", e))?;
-            self.ports.views.report(source, run.epoch, &value).await?;
+        if whole {
+            self.record_report(source, &report).await?;
         }
         Ok(report)
+    }
+
+    /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
+    async fn prepare(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<(Plan, RunReport)> {
+        stages.begin("seal", 0);
+        let jobs = self.catalog.of_layer(source, Layers::Batch);
+        let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
+        self.check_names(&jobs, request)?;
+        for job in &jobs {
+            self.ports.views.ensure_view(source, &shape(job)).await?;
+        }
+        let ends = self.log_ends(source).await?;
+        let run = self.the_run(source, request, ends.len(), stop).await?;
+        let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
+        stages.begin("archive", cuts.iter().sum::<Offset>().unsigned_abs());
+        self.archiver(source).up_to(&cuts, stages.progress).await?;
+        let manifests = read_all(&self.ports.archive, source).await?;
+        let seen = self.ports.views.runs(source).await?;
+        let archive = &self.ports.archive;
+        let plan = plan(archive, source, request, &run, jobs, manifests, &seen).await?;
+        let names = plan.wanted().map(|view| view.job.name().to_owned());
+        let report = RunReport {
+            epoch: run.epoch,
+            cuts,
+            jobs: names.collect(),
+            full: plan.full,
+            rows_read: plan.days.values().sum(),
+            warnings: behind(source, &run.cuts, &ends),
+            ..RunReport::default()
+        };
+        Ok((plan, report))
+    }
+
+    /// Records that the views, and with them the run, are complete.
+    async fn complete(&self, request: &RunRequest, plan: &Plan, report: &RunReport) -> Result<()> {
+        let names = plan.wanted().map(|view| view.job.view().to_owned());
+        let names: Vec<String> = names.collect();
+        let now_ms = self.ports.clock.now_ms();
+        let run_ends = request.jobs.is_empty();
+        let views = &self.ports.views;
+        views
+            .complete(plan.source, report.epoch, &names, run_ends, now_ms)
+            .await?;
+        Ok(())
+    }
+
+    async fn record_report(&self, source: Source, report: &RunReport) -> Result<()> {
+        let value =
+            serde_json::to_value(report).map_err(|e| Error::fault("writing a report", e))?;
+        let views = &self.ports.views;
+        Ok(views.report(source, report.epoch, &value).await?)
     }
 
     fn archiver(&self, source: Source) -> Archiver<'_> {
@@ -280,12 +283,7 @@ impl Batch {
         let what = faults.join("; ");
         if request.jobs.is_empty() {
             report.warnings.extend(faults);
-            let value =
-                serde_json::to_value(&*report).map_err(|e| Error::fault("writing a report", e))?;
-            self.ports
-                .views
-                .report(plan.source, plan.epoch, &value)
-                .await?;
+            self.record_report(plan.source, report).await?;
             self.ports
                 .views
                 .abandon(plan.source, plan.epoch, self.ports.clock.now_ms())
@@ -300,12 +298,12 @@ impl Batch {
     /// Publishes every view; answers the fingerprints of those that read the events.
     async fn publish(
         &self,
-        source: Source,
-        views: &[&View],
+        plan: &Plan,
         computed: &Computed,
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<BTreeMap<String, Fingerprint>> {
+        let source = plan.source;
         let now_ms = self.ports.clock.now_ms();
         let stamp_us = self
             .ports
@@ -320,7 +318,7 @@ impl Batch {
             rows_max: self.options.publish_rows.max(1),
         };
         let mut prints = BTreeMap::new();
-        for view in views {
+        for view in plan.wanted() {
             let Some(manifest) = computed.manifests.get(view.job.name()) else {
                 continue;
             };
@@ -339,17 +337,17 @@ impl Batch {
 
     async fn drift(
         &self,
-        source: Source,
-        views: &[&View],
+        plan: &Plan,
         computed: &Computed,
         mut prints: BTreeMap<String, Fingerprint>,
-        runs: &Runs,
     ) -> Result<Drift> {
+        let source = plan.source;
+        let runs = &self.ports.views.runs(source).await?.runs;
         let mut all = Drift {
             total: Some(0),
             ..Drift::default()
         };
-        for view in views {
+        for view in plan.wanted() {
             let name = view.job.name();
             let (Some(print), Some(manifest)) = (prints.remove(name), computed.manifests.get(name))
             else {
@@ -375,12 +373,8 @@ impl Batch {
     }
 
     /// After the grace lets go of the live epochs that every view's rows hold.
-    async fn drop_epochs(
-        &self,
-        source: Source,
-        plan: &Plan,
-        stop: &CancellationToken,
-    ) -> Result<()> {
+    async fn drop_epochs(&self, plan: &Plan, stop: &CancellationToken) -> Result<()> {
+        let source = plan.source;
         let keep: Vec<String> = plan
             .views
             .iter()

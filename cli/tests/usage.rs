@@ -4,13 +4,19 @@
 use std::process::{Command, Output};
 
 fn backstitch(args: &[&str]) -> Output {
-    let output = Command::new(env!("CARGO_BIN_EXE_backstitch")).args(args).output();
+    let output = Command::new(env!("CARGO_BIN_EXE_backstitch"))
+        .args(args)
+        .output();
     output.expect("starting the binary")
 }
 
 #[test]
 fn wrong_usage_is_status_2_and_one_line() {
-    for args in [&["nothing"][..], &[], &["batch", "run", "--engine", "ballista://h:1"]] {
+    for args in [
+        &["nothing"][..],
+        &[],
+        &["batch", "run", "--engine", "ballista://h:1"],
+    ] {
         let output = backstitch(args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
@@ -21,7 +27,13 @@ fn wrong_usage_is_status_2_and_one_line() {
 
 #[test]
 fn help_and_version_are_status_0() {
-    for args in [&["--help"][..], &["--version"], &["batch", "run", "--help"], &["config", "schema"], &["completions", "bash"]] {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["batch", "run", "--help"],
+        &["config", "schema"],
+        &["completions", "bash"],
+    ] {
         let output = backstitch(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert!(!output.stdout.is_empty(), "{args:?}");

@@ -148,3 +148,7 @@ fn missing(file: &str, why: &str) -> Error {
         what: why.to_owned(),
     }
 }
+
+#[cfg(test)]
+#[path = "catalog_tests.rs"]
+mod tests;

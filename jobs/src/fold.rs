@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arrow::array::AsArray;
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef};
@@ -17,7 +18,6 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, collect};
 use datafusion::prelude::SessionContext;
-use arrow::array::AsArray;
 use schemas::plays;
 
 use crate::job::Job;
@@ -62,7 +62,9 @@ pub struct Fold {
 
 impl fmt::Debug for Fold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fold").field("steps", &self.steps).finish_non_exhaustive()
+        f.debug_struct("Fold")
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,7 @@ use toml::Spanned;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Result;
-use crate::spec::File;
+use crate::spec::{File, JobSpec};
 
 /// The column of a row's bucket.
 pub const BUCKET: &str = "bucket";
@@ -123,7 +123,11 @@ impl Job {
     /// The names of the dimensions.
     pub fn dimensions(&self) -> impl Iterator<Item = &str> {
         let skip = usize::from(self.bucket != Width::All);
-        self.row.0.iter().skip(skip).map(|column| column.name.as_str())
+        self.row
+            .0
+            .iter()
+            .skip(skip)
+            .map(|column| column.name.as_str())
     }
 
     /// The columns of its rows: group, bucket, dimensions, count.
@@ -154,64 +158,27 @@ impl Job {
             .get_ref()
             .parse()
             .map_err(|error| file.error_at(&spec.source, format!("source: {error}")))?;
-        let under = match &spec.over {
-            None => None,
-            Some(field) => Some(over(field.get_ref()).ok_or_else(|| {
-                let what = format!("over: there is no job {:?} to read from", field.get_ref());
-                file.error_at(field, what)
-            })?),
-        };
-        if let (Some(under), Some(field)) = (under, &spec.over)
-            && under.source != source
-        {
-            return Err(file.error_at(field, "over: that job has another source"));
-        }
-        let layers = match spec.layers.get_ref().as_str() {
-            "both" => Layers::Both,
-            "batch" => Layers::Batch,
-            "speed" => Layers::Speed,
-            _ => {
-                let what = "layers: expected \"both\", \"batch\" or \"speed\"";
-                return Err(file.error_at(&spec.layers, what));
-            }
-        };
+        let layers = layers(file, &spec.layers)?;
         let bucket = width(file, "bucket", &spec.bucket)?;
         let partition = width(file, "partition", &spec.partition)?;
         if partition < bucket.max(Width::Day) {
             let what = "partition: must hold at least a day and at least one bucket";
             return Err(file.error_at(&spec.partition, what));
         }
-        if let (Some(under), Some(field)) = (under, &spec.over)
-            && under.bucket > bucket
-        {
-            return Err(file.error_at(field, "over: that job's buckets are coarser"));
-        }
+        let under = match &spec.over {
+            None => None,
+            Some(field) => {
+                let under = over(field.get_ref()).ok_or_else(|| {
+                    let what = format!("over: there is no job {:?} to read from", field.get_ref());
+                    file.error_at(field, what)
+                })?;
+                fits(under, source, layers, bucket)
+                    .map_err(|what| file.error_at(field, format!("over: {what}")))?;
+                Some(under)
+            }
+        };
         let input = under.map_or_else(plays::schema, |job| Arc::clone(&job.schema));
-        let mut seen = Vec::new();
-        let mut column = |field: &Spanned<String>| key_column(file, &input, field, &mut seen);
-        let group = spec
-            .group
-            .get_ref()
-            .iter()
-            .map(&mut column)
-            .collect::<Result<Vec<_>>>()?;
-        if group.is_empty() {
-            return Err(file.error_at(&spec.group, "group: at least one column is needed"));
-        }
-        let mut row = Vec::new();
-        if bucket != Width::All {
-            row.push(KeyColumn {
-                name: BUCKET.to_owned(),
-                kind: KeyKind::Time,
-                nullable: false,
-            });
-        }
-        for field in &spec.dimensions {
-            row.push(column(field)?);
-        }
-        if row.is_empty() {
-            return Err(file.error(0, "dimensions: at least one, or a bucket other than \"all\""));
-        }
+        let (group, row) = keys(file, &spec, &input, bucket)?;
         let fields: Vec<Field> = group
             .iter()
             .chain(&row)
@@ -234,6 +201,64 @@ impl Job {
             place: file.name.clone(),
         })
     }
+}
+
+fn layers(file: &File<'_>, field: &Spanned<String>) -> Result<Layers> {
+    match field.get_ref().as_str() {
+        "both" => Ok(Layers::Both),
+        "batch" => Ok(Layers::Batch),
+        "speed" => Ok(Layers::Speed),
+        _ => {
+            let what = "layers: expected \"both\", \"batch\" or \"speed\"";
+            Err(file.error_at(field, what))
+        }
+    }
+}
+
+/// Whether a job can read the rows of the job `under`; else why not.
+fn fits(under: &Job, source: Source, layers: Layers, bucket: Width) -> Result<(), &'static str> {
+    if under.source != source {
+        return Err("that job has another source");
+    }
+    if under.layers != Layers::Both && under.layers != layers {
+        return Err("that job does not run in every layer that this one runs in");
+    }
+    if under.bucket > bucket {
+        return Err("that job's buckets are coarser");
+    }
+    Ok(())
+}
+
+/// The columns of the group key and of the row key.
+fn keys(
+    file: &File<'_>,
+    spec: &JobSpec,
+    input: &Schema,
+    bucket: Width,
+) -> Result<(Vec<KeyColumn>, Vec<KeyColumn>)> {
+    let mut seen = Vec::new();
+    let mut column = |field: &Spanned<String>| key_column(file, input, field, &mut seen);
+    let group = spec.group.get_ref().iter().map(&mut column);
+    let group = group.collect::<Result<Vec<_>>>()?;
+    if group.is_empty() {
+        return Err(file.error_at(&spec.group, "group: at least one column is needed"));
+    }
+    let mut row = Vec::new();
+    if bucket != Width::All {
+        row.push(KeyColumn {
+            name: BUCKET.to_owned(),
+            kind: KeyKind::Time,
+            nullable: false,
+        });
+    }
+    for field in &spec.dimensions {
+        row.push(column(field)?);
+    }
+    if row.is_empty() {
+        let what = "dimensions: at least one, or a bucket other than \"all\"";
+        return Err(file.error(0, what));
+    }
+    Ok((group, row))
 }
 
 fn width(file: &File<'_>, name: &str, field: &Spanned<String>) -> Result<Width> {

@@ -17,5 +17,5 @@ pub use catalog::Catalog;
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use fold::{Fold, Folded};
-pub use job::{COUNT, BUCKET, Job, Layers};
+pub use job::{BUCKET, COUNT, Job, Layers};
 pub use plan::{Input, checked, query};

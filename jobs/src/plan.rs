@@ -25,10 +25,12 @@ pub type Input = Arc<dyn TableProvider>;
 /// # Errors
 /// [`Error::Query`] if the query can't be planned.
 pub async fn query(context: &SessionContext, job: &Job, input: Input) -> Result<DataFrame> {
-    plan(context, job, input).await.map_err(|source| Error::Query {
-        job: job.name().to_owned(),
-        source,
-    })
+    plan(context, job, input)
+        .await
+        .map_err(|source| Error::Query {
+            job: job.name().to_owned(),
+            source,
+        })
 }
 
 /// Rows of a job as they come out of its query, made certain to be of the job's shape.
@@ -102,4 +104,3 @@ fn line_of(message: &str) -> Option<usize> {
         .parse()
         .ok()
 }
-

@@ -68,7 +68,10 @@ mod tests {
                 raw: raw.clone(),
             };
             let json = serde_json::to_vec(&letter).unwrap();
-            assert_eq!(serde_json::from_slice::<DeadLetter>(&json).unwrap().raw, raw);
+            assert_eq!(
+                serde_json::from_slice::<DeadLetter>(&json).unwrap().raw,
+                raw
+            );
         }
     }
 }

@@ -326,9 +326,7 @@ impl Writer {
         match column.kind {
             KeyKind::Int => Self::Int(Int64Builder::new()),
             KeyKind::Text => Self::Text(StringBuilder::new(), Vec::new()),
-            KeyKind::Time => {
-                Self::Time(TimestampMillisecondBuilder::new().with_timezone("UTC"))
-            }
+            KeyKind::Time => Self::Time(TimestampMillisecondBuilder::new().with_timezone("UTC")),
         }
     }
 

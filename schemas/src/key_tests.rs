@@ -1,3 +1,5 @@
+//! Encoded keys sort as their values do, decode to them, and refuse what they can't hold.
+
 use arrow::array::{Int64Array, StringArray, TimestampMillisecondArray};
 use proptest::prelude::*;
 
@@ -94,10 +96,16 @@ fn wrong_shapes_are_named() {
     let mut wrong = columns(&rows);
     wrong.swap(0, 2);
     let message = shape().encode(&wrong).unwrap_err().to_string();
-    assert!(message.contains("id") && message.contains("Int64"), "{message}");
+    assert!(
+        message.contains("id") && message.contains("Int64"),
+        "{message}"
+    );
     assert_eq!(
         shape().encode(&wrong[..2]).unwrap_err(),
-        KeyError::Columns { expected: 4, got: 2 }
+        KeyError::Columns {
+            expected: 4,
+            got: 2
+        }
     );
     assert_eq!(
         shape().encode_values(&[KeyValue::Null]).unwrap_err(),

@@ -92,7 +92,10 @@ impl Speed {
         let mut workers: JoinSet<Result<()>> = JoinSet::new();
         let mut started = 0;
         let outcome = loop {
-            match self.start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop).await {
+            match self
+                .start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop)
+                .await
+            {
                 Ok(()) => {}
                 Err(error) if error.may_pass() && !until_caught_up => {
                     tracing::warn!(%error, "the log's partitions can't be listed; trying again");

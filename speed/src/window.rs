@@ -68,7 +68,8 @@ impl Window {
                 self.newest.remove(&old);
             }
         }
-        self.sightings.push_back((self.next, logged_at_ms, identity));
+        self.sightings
+            .push_back((self.next, logged_at_ms, identity));
         let first = self.newest.insert(identity, self.next).is_none();
         self.next += 1;
         first

@@ -100,7 +100,9 @@ impl Worker {
                     // The very first slot of a partition is no loss.
                     if seen.is_some() || newest > 0 {
                         tracing::warn!(
-                            partition, epoch = newest, offset = cut.next_offset,
+                            partition,
+                            epoch = newest,
+                            offset = cut.next_offset,
                             "live state was lost: it starts anew at the newest run and is replayed"
                         );
                     }
@@ -148,7 +150,11 @@ impl Worker {
                 "partition" => self.partition.to_string())
             .set(as_f64(fetched.end.saturating_sub(fetched.next_offset)));
             if fetched.next_offset == fence.next_offset {
-                return Ok(if until.is_none() { Ended::CaughtUp } else { Ended::Look });
+                return Ok(if until.is_none() {
+                    Ended::CaughtUp
+                } else {
+                    Ended::Look
+                });
             }
             let next = Cut {
                 next_offset: fetched.next_offset,
@@ -184,7 +190,11 @@ impl Worker {
         if let Some(cut) = until
             && fetched.next_offset > cut
         {
-            let below = fetched.records.offsets.values().partition_point(|o| *o < cut);
+            let below = fetched
+                .records
+                .offsets
+                .values()
+                .partition_point(|o| *o < cut);
             fetched.records = fetched.records.slice(0, below);
             fetched.next_offset = cut;
         }
@@ -219,14 +229,26 @@ impl Worker {
         if applied {
             let rows = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
             let counts = &self.counts;
-            self.count(&counts.events, "backstitch_speed_events_total", rows(events.num_rows()));
-            self.count(&counts.duplicates, "backstitch_speed_duplicates_total", duplicates);
+            self.count(
+                &counts.events,
+                "backstitch_speed_events_total",
+                rows(events.num_rows()),
+            );
+            self.count(
+                &counts.duplicates,
+                "backstitch_speed_duplicates_total",
+                duplicates,
+            );
             self.count(
                 &counts.dead_letters,
                 "backstitch_speed_dead_letters_total",
                 rows(decoded.rejected.len()),
             );
-            self.count(&counts.micro_batches, "backstitch_speed_micro_batches_total", 1);
+            self.count(
+                &counts.micro_batches,
+                "backstitch_speed_micro_batches_total",
+                1,
+            );
         }
         Ok(applied)
     }
@@ -258,15 +280,22 @@ impl Worker {
                 raw: records.values.value(rejected.index).to_vec(),
             })
             .collect();
-        append_dead_letters(&*self.ports.dead_letters, self.source, &letters, self.ports.clock.now_ms())
-            .await?;
+        append_dead_letters(
+            &*self.ports.dead_letters,
+            self.source,
+            &letters,
+            self.ports.clock.now_ms(),
+        )
+        .await?;
         Ok(())
     }
 
     /// The events that are the first of their identity in the window.
     fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, u64)> {
         let Some((_, window)) = &mut self.window else {
-            return Err(Error::Fault("a micro-batch without a duplicate window".to_owned()));
+            return Err(Error::Fault(
+                "a micro-batch without a duplicate window".to_owned(),
+            ));
         };
         let keep = keep_first(window, events)?;
         let duplicates = keep.len() - keep.true_count();
@@ -288,7 +317,9 @@ impl Worker {
         if let Some(last) = last {
             self.recognise(last).await?;
             let topic = self.source.topic();
-            let since_ms = last.logged_at_ms.saturating_sub(self.options.dedup_window_ms);
+            let since_ms = last
+                .logged_at_ms
+                .saturating_sub(self.options.dedup_window_ms);
             let log = &self.ports.log;
             let mut from = log.offset_at(topic, self.partition, since_ms).await?;
             while from < fence.next_offset {
@@ -312,7 +343,12 @@ impl Worker {
             bytes: usize::MAX,
         };
         let topic = self.source.topic();
-        let fetched = match self.ports.log.fetch(topic, self.partition, last.offset, one).await {
+        let fetched = match self
+            .ports
+            .log
+            .fetch(topic, self.partition, last.offset, one)
+            .await
+        {
             Ok(fetched) => fetched,
             // Old records may be gone; that the fence itself is still in the log is checked when
             // reading goes on.

@@ -92,11 +92,7 @@ impl Intake {
     /// The first half of [`Intake::take`]: checks and keys lines, and writes nothing. So that the
     /// next lines can be checked while the last ones are written.
     #[must_use]
-    pub fn check<'a>(
-        &self,
-        origin: &str,
-        lines: impl Iterator<Item = (u64, &'a [u8])>,
-    ) -> Checked {
+    pub fn check<'a>(&self, origin: &str, lines: impl Iterator<Item = (u64, &'a [u8])>) -> Checked {
         let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
         let mut letters = Vec::new();
         let mut taken = Taken::default();

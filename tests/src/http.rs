@@ -55,7 +55,11 @@ impl Client {
     #[must_use]
     pub fn get(&self, path: &str) -> (u16, String) {
         let url = format!("{}{path}", self.base);
-        let mut answer = self.agent.get(&url).call().unwrap_or_else(|e| panic!("{url}: {e}"));
+        let mut answer = self
+            .agent
+            .get(&url)
+            .call()
+            .unwrap_or_else(|e| panic!("{url}: {e}"));
         let status = answer.status().as_u16();
         (status, answer.body_mut().read_to_string().expect("a body"))
     }
@@ -67,7 +71,11 @@ impl Client {
     #[must_use]
     pub fn post(&self, path: &str, body: &[u8]) -> (u16, String) {
         let url = format!("{}{path}", self.base);
-        let mut answer = self.agent.post(&url).send(body).unwrap_or_else(|e| panic!("{url}: {e}"));
+        let mut answer = self
+            .agent
+            .post(&url)
+            .send(body)
+            .unwrap_or_else(|e| panic!("{url}: {e}"));
         let status = answer.status().as_u16();
         (status, answer.body_mut().read_to_string().expect("a body"))
     }

@@ -1,6 +1,8 @@
 //! What tests that cross crates stand on: the plain recount, a whole installation in one process,
 //! the binary as processes, and the conformance suite of the stores.
 
+#![expect(clippy::panic, reason = "what does not hold ends the test")]
+
 pub mod conformance;
 pub mod http;
 pub mod process;

@@ -13,9 +13,16 @@ use crate::http::Client;
 #[must_use]
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
-    let folder = test.parent().and_then(Path::parent).expect("the target folder");
+    let folder = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("the target folder");
     let binary = folder.join("backstitch");
-    assert!(binary.exists(), "{} is missing: run `cargo test` for the whole workspace", binary.display());
+    assert!(
+        binary.exists(),
+        "{} is missing: run `cargo test` for the whole workspace",
+        binary.display()
+    );
     binary
 }
 
@@ -34,7 +41,10 @@ pub fn command(data: &Path, args: &[&str]) -> Command {
 /// If it can't be started.
 #[must_use]
 pub fn run(data: &Path, args: &[&str]) -> Output {
-    command(data, args).stdin(Stdio::null()).output().expect("starting the binary")
+    command(data, args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("starting the binary")
 }
 
 /// Runs a command that must succeed; its standard output.
@@ -148,7 +158,9 @@ impl Server {
             assert!(read > 0, "the server ended and said: {said}");
             if let Some(at) = line.find("http://") {
                 let rest = &line[at..];
-                let end = rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len());
+                let end = rest
+                    .find(|c: char| c.is_whitespace() || c == '"')
+                    .unwrap_or(rest.len());
                 break rest[..end].trim_end_matches('/').to_owned();
             }
             said.push_str(&line);

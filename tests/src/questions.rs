@@ -9,8 +9,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::recount::{Question, Recount};
 use crate::http::Client;
+use crate::recount::{Question, Recount};
 
 /// Lines that are no plays, each in its own way.
 pub const BAD_LINES: [&str; 8] = [
@@ -91,7 +91,10 @@ impl Traffic {
         };
         maybe("country", &[json!("DE"), json!("FR"), json!("BR")]);
         maybe("listener_id", &[json!(100), json!(101), json!(-5)]);
-        maybe("referrer", &[json!("https://a.example/?q=1&r=2"), json!("é"), json!("")]);
+        maybe(
+            "referrer",
+            &[json!("https://a.example/?q=1&r=2"), json!("é"), json!("")],
+        );
         maybe("app_id", &[json!(7), json!(8)]);
         if rng.random_bool(0.1) {
             play["amount"] = json!(rng.random_range(-3..10));
@@ -113,9 +116,16 @@ struct Asked {
 
 #[derive(Debug)]
 enum Kind {
-    Total { before: Option<Question> },
-    Series { interval: &'static str, zone: TimeZone },
-    Breakdown { field: &'static str },
+    Total {
+        before: Option<Question>,
+    },
+    Series {
+        interval: &'static str,
+        zone: TimeZone,
+    },
+    Breakdown {
+        field: &'static str,
+    },
 }
 
 /// Asks one made-up question and compares the answer with a recount of everything before the
@@ -131,7 +141,12 @@ pub async fn ask_and_compare(
     let asked = make_up(rng);
     let answer = client.ask(&asked.path).await;
     let provenance = &answer["provenance"];
-    assert_eq!(provenance["complete"], json!(true), "{}: {answer}", asked.path);
+    assert_eq!(
+        provenance["complete"],
+        json!(true),
+        "{}: {answer}",
+        asked.path
+    );
     let position: Vec<i64> = serde_json::from_value(provenance["position"]["plays"].clone())
         .unwrap_or_else(|e| panic!("{}: {e} in {answer}", asked.path));
     let truth = Recount::of(&log().await, &position);
@@ -139,16 +154,25 @@ pub async fn ask_and_compare(
         Kind::Total { before } => total(&answer, &truth, &asked.question, before.as_ref()),
         Kind::Series { interval, zone } => {
             let points = answer["points"].as_array().expect("points");
-            let got = points.iter().map(|p| json!([p["at"], p["count"]])).collect();
+            let got = points
+                .iter()
+                .map(|p| json!([p["at"], p["count"]]))
+                .collect();
             let series = truth.series(&asked.question, interval, zone);
-            let want = series.iter().map(|(at, count)| json!([at.to_string(), count])).collect();
+            let want = series
+                .iter()
+                .map(|(at, count)| json!([at.to_string(), count]))
+                .collect();
             (Value::Array(got), Value::Array(want))
         }
         Kind::Breakdown { field } => {
             let rows = answer["rows"].as_array().expect("rows");
             let got = rows.iter().map(|r| json!([r["key"], r["count"]])).collect();
             let sums = truth.breakdown(&asked.question, field);
-            let want = sums.iter().map(|(key, count)| json!([key, count])).collect();
+            let want = sums
+                .iter()
+                .map(|(key, count)| json!([key, count]))
+                .collect();
             (Value::Array(got), Value::Array(want))
         }
     };
@@ -172,7 +196,10 @@ fn total(
     } else {
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let expected = (count - previous) as f64 / previous as f64;
-        assert!((change.as_f64().expect("a ratio") - expected).abs() < 1e-9, "{answer}");
+        assert!(
+            (change.as_f64().expect("a ratio") - expected).abs() < 1e-9,
+            "{answer}"
+        );
     }
     (
         json!([answer["count"], answer["previous"]]),
@@ -196,12 +223,18 @@ fn make_up(rng: &mut SmallRng) -> Asked {
     };
     maybe("kind", 0.3, &[json!("play"), json!("download")]);
     maybe("country", 0.15, &[json!("DE"), json!("US")]);
-    maybe("referrer", 0.15, &[json!("https://a.example/?q=1&r=2"), json!("é")]);
+    maybe(
+        "referrer",
+        0.15,
+        &[json!("https://a.example/?q=1&r=2"), json!("é")],
+    );
     maybe("app_id", 0.15, &[json!(7)]);
     maybe("listener_id", 0.15, &[json!(100), json!(-5)]);
     let mut query = String::new();
     for (name, value) in &filters {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
         write!(query, "&{name}={}", escaped(&text)).expect("a string");
     }
     let zone_name = *ZONES.choose(rng).expect("zones");
@@ -212,16 +245,30 @@ fn make_up(rng: &mut SmallRng) -> Asked {
     let question = Question { filters, range };
     let (what, kind, more) = match rng.random_range(0..3) {
         0 if bounded => {
-            let interval = *["hour", "day", "week", "month"].choose(rng).expect("intervals");
-            ("series", Kind::Series { interval, zone }, format!("&interval={interval}"))
+            let interval = *["hour", "day", "week", "month"]
+                .choose(rng)
+                .expect("intervals");
+            (
+                "series",
+                Kind::Series { interval, zone },
+                format!("&interval={interval}"),
+            )
         }
         1 => {
             let (by, field) = *BY.choose(rng).expect("fields");
-            ("breakdown", Kind::Breakdown { field }, format!("&by={by}&limit=1000"))
+            (
+                "breakdown",
+                Kind::Breakdown { field },
+                format!("&by={by}&limit=1000"),
+            )
         }
         _ => {
             let before = earlier(&question).filter(|_| time.contains('T'));
-            let more = if before.is_some() { "&compare=previous" } else { "" };
+            let more = if before.is_some() {
+                "&compare=previous"
+            } else {
+                ""
+            };
             ("total", Kind::Total { before }, more.to_owned())
         }
     };
@@ -251,7 +298,11 @@ fn make_up_range(rng: &mut SmallRng, zone: &TimeZone) -> (Stretch, String) {
     let day = |days: i32| {
         let first = jiff::civil::date(2026, 2, 25);
         let date = first.checked_add(days.days()).expect("in range");
-        let start = date.to_zoned(zone.clone()).expect("in range").start_of_day().expect("in range");
+        let start = date
+            .to_zoned(zone.clone())
+            .expect("in range")
+            .start_of_day()
+            .expect("in range");
         (date, start.timestamp())
     };
     match rng.random_range(0..5) {
@@ -259,16 +310,25 @@ fn make_up_range(rng: &mut SmallRng, zone: &TimeZone) -> (Stretch, String) {
         1 => {
             let (from_date, from) = day(rng.random_range(0..8));
             let (to_date, to) = day(rng.random_range(8..12));
-            ((Some(from), Some(to)), format!("period=custom&from={from_date}&to={to_date}"))
+            (
+                (Some(from), Some(to)),
+                format!("period=custom&from={from_date}&to={to_date}"),
+            )
         }
         2 => {
             let month = jiff::civil::date(2026, 2, 1);
-            let start = |date: jiff::civil::Date| date.to_zoned(zone.clone()).expect("in range").timestamp();
+            let start = |date: jiff::civil::Date| {
+                date.to_zoned(zone.clone()).expect("in range").timestamp()
+            };
             let next = month.checked_add(1.month()).expect("in range");
-            ((Some(start(month)), Some(start(next))), "period=month&date=2026-02-10".to_owned())
+            (
+                (Some(start(month)), Some(start(next))),
+                "period=month&date=2026-02-10".to_owned(),
+            )
         }
         _ => {
-            let quarter = |n: i64| Timestamp::from_second(FIRST_SECOND + n * 900).expect("in range");
+            let quarter =
+                |n: i64| Timestamp::from_second(FIRST_SECOND + n * 900).expect("in range");
             let last = SECONDS / 900;
             let from = rng.random_range(0..last);
             let to = rng.random_range(from + 1..=last);

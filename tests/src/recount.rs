@@ -25,7 +25,9 @@ impl Play {
     fn of(partition: usize, offset: i64, line: &str) -> Option<Self> {
         let fields: Value = serde_json::from_str(line).ok()?;
         let at: Timestamp = fields.get("at")?.as_str()?.parse().ok()?;
-        let micros = Timestamp::from_microsecond(at.as_nanosecond().div_euclid(1000).try_into().ok()?).ok()?;
+        let micros =
+            Timestamp::from_microsecond(at.as_nanosecond().div_euclid(1000).try_into().ok()?)
+                .ok()?;
         let good = fields.get("owner_id")?.is_i64()
             && fields.get("track_id")?.is_i64()
             && fields.get("event_id")?.is_string()
@@ -39,7 +41,10 @@ impl Play {
     }
 
     fn amount(&self) -> i64 {
-        self.fields.get("amount").and_then(Value::as_i64).unwrap_or(1)
+        self.fields
+            .get("amount")
+            .and_then(Value::as_i64)
+            .unwrap_or(1)
     }
 
     /// A field; null where it is not there.
@@ -96,7 +101,10 @@ impl Recount {
             let (from, to) = question.range;
             from.is_none_or(|from| play.at >= from)
                 && to.is_none_or(|to| play.at < to)
-                && question.filters.iter().all(|(name, value)| play.field(name) == *value)
+                && question
+                    .filters
+                    .iter()
+                    .all(|(name, value)| play.field(name) == *value)
         })
     }
 
@@ -129,7 +137,12 @@ impl Recount {
     /// # Panics
     /// If the range is open, or leaves the calendar.
     #[must_use]
-    pub fn series(&self, question: &Question, interval: &str, zone: &TimeZone) -> Vec<(Timestamp, i64)> {
+    pub fn series(
+        &self,
+        question: &Question,
+        interval: &str,
+        zone: &TimeZone,
+    ) -> Vec<(Timestamp, i64)> {
         let (from, to) = question.range;
         let (from, to) = (from.expect("a bounded range"), to.expect("a bounded range"));
         let mut starts = Vec::new();
@@ -187,7 +200,8 @@ fn next_hour(at: Timestamp, zone: &TimeZone) -> Timestamp {
         (local.date(), local.hour(), local.offset())
     };
     let before = hour_of(at);
-    let mut next = Timestamp::from_second(at.as_second().div_euclid(900) * 900 + 900).expect("in range");
+    let mut next =
+        Timestamp::from_second(at.as_second().div_euclid(900) * 900 + 900).expect("in range");
     while hour_of(next) == before {
         next += 15.minutes();
     }

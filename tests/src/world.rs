@@ -51,7 +51,11 @@ impl World {
     /// An empty installation.
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Self::on(Folder::Own(folder), Catalog::built_in().expect("the built-in views")).await
+        Self::on(
+            Folder::Own(folder),
+            Catalog::built_in().expect("the built-in views"),
+        )
+        .await
     }
 
     /// An installation on a folder that may hold one already.
@@ -123,13 +127,19 @@ impl World {
     pub async fn intake(&self) -> Intake {
         let log: Arc<dyn LogWrite> = Arc::clone(&self.stores.log) as _;
         let clock = Arc::clone(&self.clock) as _;
-        Intake::open(log, clock, Source::Plays, PARTITIONS).await.expect("an intake")
+        Intake::open(log, clock, Source::Plays, PARTITIONS)
+            .await
+            .expect("an intake")
     }
 
     /// Takes lines in.
     pub async fn ingest(&self, lines: &[String]) -> Taken {
         let numbered = (1..).zip(lines.iter().map(|line| line.as_bytes()));
-        self.intake().await.take("test", numbered).await.expect("ingesting")
+        self.intake()
+            .await
+            .take("test", numbered)
+            .await
+            .expect("ingesting")
     }
 
     /// Appends records to the log as another producer would, unchecked.
@@ -142,7 +152,11 @@ impl World {
         };
         let now_ms = schemas::clock::Clock::now_ms(&*self.clock);
         let topic = Source::Plays.topic();
-        self.stores.log.append(topic, &[records], now_ms).await.expect("appending");
+        self.stores
+            .log
+            .append(topic, &[records], now_ms)
+            .await
+            .expect("appending");
     }
 
     /// Every record of the log, by partition, from offset 0 on.
@@ -158,7 +172,12 @@ impl World {
                     records: 10_000,
                     bytes: 1 << 24,
                 };
-                let fetched = self.stores.log.fetch(topic, partition, at, limit).await.expect("fetching");
+                let fetched = self
+                    .stores
+                    .log
+                    .fetch(topic, partition, at, limit)
+                    .await
+                    .expect("fetching");
                 let values = fetched.records.values.iter().flatten();
                 lines.extend(values.map(|value| String::from_utf8_lossy(value).into_owned()));
                 at = fetched.next_offset;
@@ -186,7 +205,10 @@ impl World {
     /// Counts everything that is in the log.
     pub async fn catch_up(&self) -> SpeedReport {
         let speed = self.speed().await;
-        speed.run(true, CancellationToken::new()).await.expect("catching up")
+        speed
+            .run(true, CancellationToken::new())
+            .await
+            .expect("catching up")
     }
 
     /// A batch layer.
@@ -201,7 +223,8 @@ impl World {
             clock: Arc::clone(&self.clock) as _,
         };
         let options = self.batch_options.clone();
-        Batch::build(ports, self.catalog.clone(), self.engine.clone(), options).expect("a batch layer")
+        Batch::build(ports, self.catalog.clone(), self.engine.clone(), options)
+            .expect("a batch layer")
     }
 
     /// One batch run.
@@ -227,12 +250,19 @@ impl World {
             ..ServingOptions::default()
         };
         let serving = Serving::build(ports, self.catalog.clone(), options, None).expect("serving");
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let address = listener.local_addr().expect("an address");
         let stop = CancellationToken::new();
         let until = stop.clone();
         #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
-        let task = tokio::spawn(async move { serving.run(listener, until).await.map_err(|e| e.to_string()) });
+        let task = tokio::spawn(async move {
+            serving
+                .run(listener, until)
+                .await
+                .map_err(|e| e.to_string())
+        });
         Served {
             client: Client::new(&format!("http://{address}")),
             stop,

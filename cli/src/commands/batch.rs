@@ -99,7 +99,7 @@ fn requests(args: &BatchRunArgs) -> anyhow::Result<BTreeMap<Source, Vec<String>>
 
 fn text_of(ran: &Ran) -> String {
     let report = &ran.report;
-    let seconds: f64 = report.seconds.iter().map(|(_, seconds)| seconds).sum();
+    let seconds: f64 = report.seconds.0.iter().map(|(_, seconds)| seconds).sum();
     let mut text = format!(
         "{} run {} is published: {} records read ({} duplicates), {} rows written, {} unchanged, in {seconds:.2} s\n",
         ran.source,
@@ -111,6 +111,7 @@ fn text_of(ran: &Ran) -> String {
     );
     let stages: Vec<String> = report
         .seconds
+        .0
         .iter()
         .map(|(stage, seconds)| format!("{stage} {seconds:.2} s"))
         .collect();

@@ -2,6 +2,7 @@
 //! reason.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -13,6 +14,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{AMOUNT_MAX, EVENT_ID_BYTES_MAX, LINE_BYTES_MAX, REFERRER_BYTES_MAX, schema};
+
+/// The most characters of a reason.
+const REASON_CHARS_MAX: usize = 400;
+const NANO_DIGITS: usize = 9;
+const DAY_SECONDS: i64 = 86_400;
 
 /// A line with its place in the log; the place is zero where it has none yet.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +131,19 @@ struct Play<'a> {
 }
 
 fn check(bytes: &[u8]) -> Result<Play<'_>, String> {
+    checked(bytes).map_err(clip)
+}
+
+/// A reason may quote what it is about, but not all of it.
+fn clip(mut reason: String) -> String {
+    if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
+        reason.truncate(end);
+        reason.push('…');
+    }
+    reason
+}
+
+fn checked(bytes: &[u8]) -> Result<Play<'_>, String> {
     if bytes.len() > LINE_BYTES_MAX {
         return Err(format!(
             "the line has {} bytes; at most {LINE_BYTES_MAX} are taken",
@@ -174,23 +193,39 @@ fn check(bytes: &[u8]) -> Result<Play<'_>, String> {
     Ok(Play { raw, at_us, amount })
 }
 
-/// An RFC 3339 instant in microseconds. The parser behind it takes more forms than the standard
-/// has, so the form is checked first.
+/// An RFC 3339 instant in microseconds; finer digits are cut off. The parser behind it takes more
+/// forms than the standard has and fewer digits, so the form is checked first.
 fn instant_us(text: &str) -> Result<i64, String> {
     let bad = |why: &str| {
         format!("at: {text:?} is not an RFC 3339 instant such as \"2026-11-21T09:30:00Z\"{why}")
     };
-    if !has_instant_form(text.as_bytes()) {
+    let Some(fraction) = fraction_of_instant(text.as_bytes()) else {
         return Err(bad(""));
+    };
+    let parsed = match (
+        text.get(..fraction.start + NANO_DIGITS),
+        text.get(fraction.end..),
+    ) {
+        (Some(kept), Some(offset)) if fraction.len() > NANO_DIGITS => {
+            format!("{kept}{offset}").parse()
+        }
+        _ => text.parse(),
+    };
+    let instant: Timestamp = parsed.map_err(|error: jiff::Error| bad(&format!(": {error}")))?;
+    // Leap seconds are the last of a UTC day; such a play counts in the second before.
+    let leap = text.get(17..19) == Some("60");
+    if leap && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
+        return Err(bad(
+            ": only the last minute of a UTC day can have a second 60",
+        ));
     }
-    let instant: Timestamp = text
-        .parse()
-        .map_err(|error: jiff::Error| bad(&format!(": {error}")))?;
     i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
 }
 
-fn has_instant_form(bytes: &[u8]) -> bool {
-    let digits = |range: std::ops::Range<usize>| {
+/// Where the digits of the fraction stand, which may be none, if the text has the form of an
+/// instant.
+fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
+    let digits = |range: Range<usize>| {
         bytes
             .get(range)
             .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
@@ -208,27 +243,29 @@ fn has_instant_form(bytes: &[u8]) -> bool {
         && is(16, b":")
         && digits(17..19);
     if !date_time {
-        return false;
+        return None;
     }
-    let mut end = 19;
-    if is(end, b".") {
-        end += 1;
-        let fraction = end;
-        while bytes.get(end).is_some_and(u8::is_ascii_digit) {
-            end += 1;
+    let mut fraction = 19..19;
+    if is(19, b".") {
+        let rest = bytes.get(20..)?;
+        let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if length == 0 {
+            return None;
         }
-        if end == fraction {
-            return false;
-        }
+        fraction = 20..20 + length;
     }
-    if is(end, b"Zz") {
-        return bytes.len() == end + 1;
-    }
-    is(end, b"+-")
-        && digits(end + 1..end + 3)
-        && is(end + 3, b":")
-        && digits(end + 4..end + 6)
-        && bytes.len() == end + 6
+    let end = fraction.end;
+    let whole = if is(end, b"Zz") {
+        bytes.len() == end + 1
+    } else {
+        is(end, b"+-")
+            && digits(end + 1..end + 3)
+            && bytes.get(end + 1..end + 3) < Some(b"24")
+            && is(end + 3, b":")
+            && digits(end + 4..end + 6)
+            && bytes.len() == end + 6
+    };
+    whole.then_some(fraction)
 }
 
 fn not_an_object(bytes: &[u8]) -> String {
@@ -301,7 +338,8 @@ impl Columns {
         self.track_id.push(raw.track_id);
         self.owner_id.push(raw.owner_id);
         self.listener_id.append_option(raw.listener_id);
-        self.country.append_option(raw.country.as_ref().map(|t| &t.0));
+        self.country
+            .append_option(raw.country.as_ref().map(|t| &t.0));
         self.referrer
             .append_option(raw.referrer.as_ref().map(|t| &t.0));
         self.app_id.append_option(raw.app_id);

@@ -1,3 +1,5 @@
+//! What is taken, what is not, and that nothing is lost in between.
+
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use proptest::prelude::*;
@@ -5,7 +7,8 @@ use proptest::prelude::*;
 use super::super::identities;
 use super::*;
 
-const GOOD: &str = r#"{"event_id":"e1","track_id":1,"owner_id":2,"kind":"play","at":"2026-11-21T09:30:00Z"}"#;
+const GOOD: &str =
+    r#"{"event_id":"e1","track_id":1,"owner_id":2,"kind":"play","at":"2026-11-21T09:30:00Z"}"#;
 
 fn decode(lines: &[&[u8]]) -> Decoded {
     let lines = lines.iter().zip(10_i64..).map(|(bytes, offset)| Line {
@@ -54,7 +57,9 @@ fn every_field_arrives() {
     assert_eq!(text("country"), "DE");
     assert_eq!(text("referrer"), "");
     assert_eq!(text("kind"), "download");
-    let at = events["at"].as_primitive::<TimestampMicrosecondType>().value(0);
+    let at = events["at"]
+        .as_primitive::<TimestampMicrosecondType>()
+        .value(0);
     assert_eq!(at, -3_600_000_001);
 }
 
@@ -66,7 +71,12 @@ fn absent_and_null_options_are_null_and_amount_is_one() {
     for name in ["listener_id", "country", "referrer", "app_id"] {
         assert_eq!(decoded.events[name].null_count(), 2, "{name}");
     }
-    assert_eq!(decoded.events["amount"].as_primitive::<Int64Type>().value(1), 1);
+    assert_eq!(
+        decoded.events["amount"]
+            .as_primitive::<Int64Type>()
+            .value(1),
+        1
+    );
 }
 
 #[test]
@@ -87,7 +97,10 @@ fn reasons_name_field_and_fault() {
         (without("at"), &["missing field", "`at`"]),
         (with("track_id", "\"5\""), &["track_id", "string"]),
         (with("track_id", "1.5"), &["track_id", "floating point"]),
-        (with("owner_id", "9223372036854775808"), &["owner_id", "9223372036854775808"]),
+        (
+            with("owner_id", "9223372036854775808"),
+            &["owner_id", "9223372036854775808"],
+        ),
         (with("owner_id", "null"), &["owner_id", "null"]),
         (with("owner_id", "true"), &["owner_id", "boolean"]),
         (with("listener_id", "[]"), &["listener_id", "sequence"]),
@@ -97,30 +110,54 @@ fn reasons_name_field_and_fault() {
         (with("country", "\"\""), &["country"]),
         (with("country", "\"de\""), &["country", "de"]),
         (with("kind", "\"stream\""), &["kind", "stream", "download"]),
-        (with("amount", "1000000000001"), &["amount", "1000000000001"]),
+        (
+            with("amount", "1000000000001"),
+            &["amount", "1000000000001"],
+        ),
         (with("amount", "1e3"), &["amount", "floating point"]),
-        (with("at", "\"2026-02-30T00:00:00Z\""), &["at", "2026-02-30"]),
-        (with("at", "\"2026-13-01T00:00:00Z\""), &["at", "2026-13-01"]),
+        (
+            with("at", "\"2026-02-30T00:00:00Z\""),
+            &["at", "2026-02-30"],
+        ),
+        (
+            with("at", "\"2026-13-01T00:00:00Z\""),
+            &["at", "2026-13-01"],
+        ),
         (with("at", "\"2026-01-01T25:00:00Z\""), &["at", "T25"]),
         (with("at", "\"2026-01-01T00:00:00\""), &["at", "RFC 3339"]),
         (with("at", "\"2026-01-01\""), &["at", "RFC 3339"]),
         (with("at", "\"20260101T000000Z\""), &["at", "RFC 3339"]),
         (with("at", "\"2026-01-01T00:00:00.Z\""), &["at", "RFC 3339"]),
-        (with("at", "\"2026-01-01T00:00:00+01:00[Europe/Berlin]\""), &["at", "RFC 3339"]),
+        (
+            with("at", "\"2026-01-01T00:00:00+01:00[Europe/Berlin]\""),
+            &["at", "RFC 3339"],
+        ),
         (with("at", "1767225600"), &["at", "integer"]),
         (format!("{GOOD}{GOOD}"), &["more than one"]),
         (GOOD[..40].to_owned(), &["not JSON", "EOF"]),
-        (r#"["e1",1,2,null,"DE",null,null,"play","2026-11-21T09:30:00Z",1]"#.to_owned(), &["object"]),
+        (
+            r#"["e1",1,2,null,"DE",null,null,"play","2026-11-21T09:30:00Z",1]"#.to_owned(),
+            &["object"],
+        ),
         ("null".to_owned(), &["object"]),
         (" ".to_owned(), &["not JSON"]),
         ("\u{feff}{}".to_owned(), &["not JSON"]),
-        (GOOD.replacen('{', r#"{"event_id":"twice","#, 1), &["duplicate field", "event_id"]),
-        (with("referrer", &format!("\"{}\"", "r".repeat(20_000))), &["referrer", "20000"]),
+        (
+            GOOD.replacen('{', r#"{"event_id":"twice","#, 1),
+            &["duplicate field", "event_id"],
+        ),
+        (
+            with("referrer", &format!("\"{}\"", "r".repeat(20_000))),
+            &["referrer", "20000"],
+        ),
     ];
     for (line, words) in cases {
         let reason = reason(line);
         for word in *words {
-            assert!(reason.contains(word), "{line}\n  gives {reason:?}\n  without {word:?}");
+            assert!(
+                reason.contains(word),
+                "{line}\n  gives {reason:?}\n  without {word:?}"
+            );
         }
     }
 }
@@ -148,14 +185,244 @@ fn the_same_event_by_owner_id_and_time() {
     assert_ne!(ids[0], ids[4]);
 }
 
+/// The instant of a line in microseconds, or why it is not taken.
+fn at_of(text: &str) -> Result<i64, String> {
+    let line = with("at", &format!("{text:?}"));
+    let decoded = decode(&[line.as_bytes()]);
+    match decoded.rejected.into_iter().next() {
+        Some(rejected) => Err(rejected.reason),
+        None => Ok(decoded.events["at"]
+            .as_primitive::<TimestampMicrosecondType>()
+            .value(0)),
+    }
+}
+
+#[test]
+fn a_fraction_has_any_number_of_digits_and_counts_to_the_microsecond() {
+    let second = at_of("2026-01-01T00:00:00Z").unwrap();
+    for (fraction, micros) in [
+        (".5", 500_000),
+        (".000001", 1),
+        (".0000019", 1),
+        (".123456789", 123_456),
+        (".1234567899999999999999", 123_456),
+    ] {
+        let at = format!("2026-01-01T01:00:00{fraction}+01:00");
+        assert_eq!(at_of(&at), Ok(second + micros), "{at}");
+    }
+}
+
+#[test]
+fn a_leap_second_counts_in_the_second_before_and_ends_a_day() {
+    let last = at_of("2016-12-31T23:59:59Z").unwrap();
+    for at in [
+        "2016-12-31T23:59:60Z",
+        "2017-01-01T00:59:60+01:00",
+        "2016-12-31T15:59:60-08:00",
+    ] {
+        assert_eq!(at_of(at), Ok(last), "{at}");
+    }
+    for at in [
+        "2026-01-01T12:00:60Z",
+        "2017-01-01T00:59:60Z",
+        "2016-12-31T23:59:61Z",
+    ] {
+        assert!(at_of(at).unwrap_err().contains("second"), "{at}");
+    }
+}
+
+#[test]
+fn the_calendar_has_ends() {
+    assert_eq!(at_of("0001-01-01T00:00:00Z"), Ok(-62_135_596_800_000_000));
+    assert_eq!(at_of("9999-12-30T21:59:59Z"), Ok(253_402_207_199_000_000));
+    for at in [
+        "9999-12-31T23:59:59Z",
+        "-001-01-01T00:00:00Z",
+        "-000001-01-01T00:00:00Z",
+        "+10000-01-01T00:00:00Z",
+        "10000-01-01T00:00:00Z",
+        "0000-00-00T00:00:00Z",
+        "2023-02-29T00:00:00Z",
+        "2026-01-01T24:00:00Z",
+        "2026-01-01T23:60:00Z",
+        "2026-01-01T00:00:00+24:00",
+        "2026-01-01T00:00:00+23:60",
+        "2026-01-01T00:00:00+0100",
+        "2026-01-01T00:00:00 01:00",
+        "２０26-01-01T00:00:00Z",
+    ] {
+        assert!(at_of(at).unwrap_err().starts_with("at: "), "{at}");
+    }
+}
+
+#[test]
+fn numbers_are_whole_and_of_64_bits() {
+    for taken in ["0", "-9223372036854775808", "9223372036854775807"] {
+        let line =
+            with("owner_id", "1").replace("\"owner_id\":1", &format!("\"owner_id\":{taken}"));
+        assert_eq!(
+            check_line(line.as_bytes()),
+            Ok(taken.parse().unwrap()),
+            "{taken}"
+        );
+    }
+    for refused in [
+        "-0",
+        "-9223372036854775809",
+        "18446744073709551616",
+        "1e2",
+        "1.0",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "NaN",
+        "Infinity",
+        "-",
+        "01",
+        "+1",
+        "0x10",
+        &"9".repeat(100_000),
+    ] {
+        let line =
+            with("owner_id", "1").replace("\"owner_id\":1", &format!("\"owner_id\":{refused}"));
+        assert!(line.contains(refused));
+        let reason = reason(&line);
+        assert!(
+            reason.contains("owner_id") || reason.contains("not JSON"),
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused_or_passed_over() {
+    let nested = |depth: usize, open: &str, close: &str| {
+        [open.repeat(depth), "1".to_owned(), close.repeat(depth)].concat()
+    };
+    for depth in [10, 130, 100_000] {
+        for value in [nested(depth, "[", "]"), nested(depth, r#"{"a":"#, "}")] {
+            reason(&value);
+            reason(&value[..value.len() / 2]);
+            for field in ["event_id", "owner_id", "at", "country", "amount"] {
+                reason(&GOOD.replacen('{', &format!("{{\"{field}\":{value},"), 1));
+            }
+            let unknown = GOOD.replacen('{', &format!("{{\"unknown\":{value},"), 1);
+            let decoded = decode(&[unknown.as_bytes()]);
+            assert_eq!(decoded.events.num_rows() + decoded.rejected.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_line_has_an_end() {
+    let fill = |length: usize| {
+        let padding = " ".repeat(length - GOOD.len());
+        format!("{GOOD}{padding}")
+    };
+    assert_eq!(check_line(fill(LINE_BYTES_MAX).as_bytes()), Ok(2));
+    assert!(reason(&fill(LINE_BYTES_MAX + 1)).contains("1048577 bytes"));
+}
+
+#[test]
+fn a_reason_is_short_however_long_the_value() {
+    let long = format!("\"{}\"", "é\\n".repeat(100_000));
+    for field in ["kind", "at", "country", "event_id", "referrer", "track_id"] {
+        let reason = reason(&with(field, &long));
+        assert!(reason.starts_with(field), "{reason}");
+        assert!(reason.chars().count() <= REASON_CHARS_MAX + 1, "{reason}");
+    }
+}
+
+/// Any JSON value.
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::Value;
+    let number = prop_oneof![
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        number,
+        ".*".prop_map(Value::from),
+        "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,12})?(Z|[+-][0-9]{2}:[0-9]{2})"
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 16, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::hash_map(".{0,3}", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// Every line becomes an event, in its order, or is rejected with a reason of one line.
+fn taken_or_rejected(lines: &[Vec<u8>]) -> Result<(), TestCaseError> {
+    let decoded = decode(&lines.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let offsets = decoded.events["offset"].as_primitive::<Int64Type>();
+    let taken = offsets
+        .values()
+        .iter()
+        .map(|offset| usize::try_from(offset - 10).unwrap());
+    let rejected = decoded.rejected.iter().map(|rejected| rejected.index);
+    prop_assert!(offsets.values().is_sorted());
+    let mut all: Vec<usize> = taken.chain(rejected).collect();
+    all.sort_unstable();
+    prop_assert_eq!(all, (0..lines.len()).collect::<Vec<_>>());
+    for Rejected { index, reason } in decoded.rejected {
+        prop_assert!(!reason.is_empty() && !reason.contains('\n'), "{}", reason);
+        prop_assert_eq!(check_line(&lines[index]), Err(reason));
+    }
+    Ok(())
+}
+
 proptest! {
     /// Whatever comes is taken or refused with a reason, never a panic.
     #[test]
-    fn no_line_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..90) {
-        let cut_good = &GOOD.as_bytes()[..cut.min(GOOD.len())];
-        for line in [&bytes[..], cut_good] {
-            let decoded = decode(&[line]);
-            prop_assert_eq!(decoded.events.num_rows() + decoded.rejected.len(), 1);
-        }
+    fn bytes_are_taken_or_rejected(
+        lines in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..5),
+        cut in 0_usize..90,
+        (at, byte) in (0..GOOD.len(), any::<u8>()),
+    ) {
+        let mut damaged = GOOD.as_bytes().to_vec();
+        damaged[at] = byte;
+        let cut = GOOD.as_bytes()[..cut.min(GOOD.len())].to_vec();
+        taken_or_rejected(&[lines, vec![cut, GOOD.into(), damaged]].concat())?;
+    }
+
+    /// So is a play with anything in the place of a field.
+    #[test]
+    fn values_are_taken_or_rejected(
+        field in prop_oneof![
+            Just("event_id"), Just("track_id"), Just("owner_id"), Just("listener_id"),
+            Just("country"), Just("referrer"), Just("app_id"), Just("kind"), Just("at"),
+            Just("amount"), Just("unknown"),
+        ],
+        value in json(),
+    ) {
+        let line = with(field, &value.to_string());
+        taken_or_rejected(&[line.into_bytes(), GOOD.into(), value.to_string().into_bytes()])?;
+    }
+
+    /// An instant that is taken is the one that its digits say.
+    #[test]
+    fn instants_are_what_they_say(
+        (days, second, nanos) in (-719_162_i64..2_932_895, 0_i64..86_400, 0_i64..1_000_000_000),
+        offset_minutes in -1439_i64..1440,
+    ) {
+        let seconds = days * 86_400 + second;
+        let local = Timestamp::from_second(seconds + offset_minutes * 60)
+            .map(|local| jiff::tz::TimeZone::UTC.to_datetime(local));
+        let Ok(local) = local else { return Ok(()) };
+        prop_assume!((1..=9999).contains(&local.year()));
+        let (sign, offset) = (if offset_minutes < 0 { '-' } else { '+' }, offset_minutes.abs());
+        let text = format!(
+            "{local}.{nanos:09}{sign}{:02}:{:02}",
+            offset / 60,
+            offset % 60,
+        );
+        prop_assert_eq!(at_of(&text), Ok(seconds * 1_000_000 + nanos / 1000), "{}", text);
     }
 }

@@ -17,7 +17,8 @@ pub fn base(row_epoch: Epoch, newest: Epoch) -> Epoch {
 /// still kept, and the view has been counted since.
 #[must_use]
 pub fn whole(slot: &Slot, partition: usize, base: Epoch, runs: &Runs, view: &str) -> bool {
-    let (Some(bound), Some(cut)) = (slot.bounds.get(&base), runs.sealed_cut(base, partition)) else {
+    let (Some(bound), Some(cut)) = (slot.bounds.get(&base), runs.sealed_cut(base, partition))
+    else {
         return false;
     };
     let since = slot

@@ -15,7 +15,7 @@ mod previous;
 pub mod series;
 pub mod zone;
 
-pub use bucket::{QUARTER_SECONDS, day_of, Range, Seconds, Width};
+pub use bucket::{QUARTER_SECONDS, Range, Seconds, Width, day_of};
 pub use cover::{CoverError, Span, cover};
 pub use period::{PeriodError, PeriodName, PeriodQuery, Resolved, resolve};
 pub use series::{Interval, POINTS_MAX, Points, SeriesError, points};

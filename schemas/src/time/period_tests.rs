@@ -1,3 +1,5 @@
+#![allow(clippy::too_many_lines, reason = "tables of cases")]
+
 //! What requests mean, worked out by hand; and what no request may give.
 
 use proptest::prelude::*;

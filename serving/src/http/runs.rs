@@ -81,10 +81,10 @@ impl RunShown {
     }
 }
 
-/// The seconds of all stages together; they come as pairs of name and seconds.
+/// The seconds of all stages together; they come by the stage's name.
 fn seconds(told: &Value) -> Option<f64> {
-    let stages = told.as_array()?.iter();
-    Some(stages.filter_map(|stage| stage.get(1)?.as_f64()).sum())
+    let stages = told.as_object()?.values();
+    Some(stages.filter_map(Value::as_f64).sum())
 }
 
 /// The batch runs, newest first.
@@ -135,11 +135,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let link = next.as_deref().and_then(|next| link_to_next(&uri, next));
     let mut response = match format {
         Format::Csv => csv::response(as_csv(&runs)?, None),
-        Format::Json => Json(Runs {
-            runs,
-            cursor: next,
-        })
-        .into_response(),
+        Format::Json => Json(Runs { runs, cursor: next }).into_response(),
     };
     response.headers_mut().extend(link);
     Ok(response)
@@ -230,8 +226,8 @@ mod tests {
 
     #[test]
     fn the_seconds_of_stages_add_up() {
-        assert_eq!(seconds(&json!([["roll", 1.5], ["plan", 2]])), Some(3.5));
-        assert_eq!(seconds(&json!([])), Some(0.0));
+        assert_eq!(seconds(&json!({"roll": 1.5, "plan": 2})), Some(3.5));
+        assert_eq!(seconds(&json!({})), Some(0.0));
         assert_eq!(seconds(&Value::Null), None);
     }
 }

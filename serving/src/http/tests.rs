@@ -1,3 +1,5 @@
+#![allow(clippy::too_many_lines, reason = "tables of cases")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -81,7 +83,7 @@ async fn every_error_is_a_problem_document() {
         ("/nowhere", 404, "nothing"),
         ("/api/v1/stats/likes/total?owner_id=1", 404, "likes"),
         ("/api/v1/stats/%FF/total", 400, ""),
-        (&format!("{total}"), 400, "owner_id or track_id"),
+        (total, 400, "owner_id or track_id"),
         (&format!("{total}?country=DE"), 400, "owner_id or track_id"),
         (
             &format!("{total}?owner_id=1&owner_id=1"),
@@ -271,10 +273,7 @@ async fn pages_of_a_breakdown_are_linked() {
         .unwrap();
     let (_, last) = get(&serving, next).await;
     assert_eq!(last["rows"].as_array().unwrap().len(), 1);
-    assert_eq!(
-        (&last["cursor"], &last["total"]),
-        (&Value::Null, &json!(6))
-    );
+    assert_eq!((&last["cursor"], &last["total"]), (&Value::Null, &json!(6)));
     let cursor = page["cursor"].as_str().unwrap();
     let other = format!("/api/v1/stats/plays/breakdown?owner_id=2&by=track&cursor={cursor}");
     let (status, document) = problem(&serving, Method::GET, &other).await;

@@ -15,11 +15,20 @@ pub struct FileLeases {
     folder: PathBuf,
 }
 
-/// The open file, whose closing ends the lock.
+/// The locked file.
 #[derive(Debug)]
-struct FileHeld(#[expect(dead_code, reason = "held to be dropped")] File);
+struct FileHeld(File);
 
 impl Held for FileHeld {}
+
+impl Drop for FileHeld {
+    fn drop(&mut self) {
+        // Closing it is not enough while a process that is just being started has a copy.
+        if let Err(error) = self.0.unlock() {
+            tracing::debug!(%error, "a lease ends only when its file is closed");
+        }
+    }
+}
 
 impl FileLeases {
     /// Leases in `folder`, which must be there.

@@ -98,7 +98,7 @@ impl LiveRead for SqliteLive {
         limit: usize,
     ) -> Result<Deltas> {
         let db = self.db.current().await?;
-        live_read::scan(&db, slot, view, epochs, after, limit).await
+        live_read::scan(&db, slot, view, epochs, (after, limit)).await
     }
 }
 

@@ -30,13 +30,17 @@ pub(super) async fn read(
     for query in queries {
         let mut found = Found::default();
         for range in &query.ranges {
-            let asked = match query.partition {
+            let partitions = match query.partition {
                 Some(partition) => partition..partitions.min(partition.saturating_add(1)),
                 None => 0..partitions,
             };
-            found
-                .read(&mut tx, db, (source, asked), query, range)
-                .await?;
+            let asked = Asked {
+                source,
+                partitions,
+                query,
+                range,
+            };
+            found.read(&mut tx, db, asked).await?;
         }
         parts.push(found.finish());
     }
@@ -67,6 +71,15 @@ async fn read_slots(
     Ok(slots)
 }
 
+/// One range of a query, in the slots of some partitions.
+#[derive(Debug)]
+struct Asked<'a> {
+    source: Source,
+    partitions: Range<u32>,
+    query: &'a LiveQuery,
+    range: &'a (Vec<u8>, Option<Vec<u8>>),
+}
+
 /// The parts that answer one query, as they are found.
 #[derive(Debug, Default)]
 struct Found {
@@ -81,10 +94,9 @@ impl Found {
         &mut self,
         connection: &mut SqliteConnection,
         db: &Opened,
-        (source, partitions): (Source, Range<u32>),
-        query: &LiveQuery,
-        (begin, end): &(Vec<u8>, Option<Vec<u8>>),
+        asked: Asked<'_>,
     ) -> Result<()> {
+        let (begin, end) = asked.range;
         // The order of the joins is fixed: slots, their few places, and a range of each.
         let statement = match end {
             Some(_) => sqlx::query(
@@ -106,11 +118,11 @@ impl Found {
             ),
         };
         let mut parts = statement
-            .bind(source.name())
-            .bind(partitions.start)
-            .bind(partitions.end)
-            .bind(&query.view)
-            .bind(&query.group)
+            .bind(asked.source.name())
+            .bind(asked.partitions.start)
+            .bind(asked.partitions.end)
+            .bind(&asked.query.view)
+            .bind(&asked.query.group)
             .bind(begin)
             .bind(end)
             .fetch(connection);
@@ -145,8 +157,7 @@ pub(super) async fn scan(
     slot: SlotId,
     view: &str,
     epochs: (Epoch, Epoch),
-    after: Option<(Vec<u8>, Vec<u8>)>,
-    limit: usize,
+    (after, limit): (Option<Key>, usize),
 ) -> Result<Deltas> {
     let fault = db.fault("scanning live parts");
     let mut connection = db.reader().await?;
@@ -165,39 +176,9 @@ pub(super) async fn scan(
     .await
     .map_err(fault)?;
     // The first rows of all places together are among the first rows of each.
-    let mut sums: BTreeMap<(Vec<u8>, Vec<u8>), i64> = BTreeMap::new();
-    let (after_group, after_row) = after.unzip();
+    let mut sums = BTreeMap::new();
     for place in places {
-        let statement = match after_group {
-            Some(_) => sqlx::query(
-                "SELECT grp, row, count FROM parts
-                 WHERE place = ?1 AND (grp, row) > (?3, ?4) ORDER BY grp, row LIMIT ?2",
-            ),
-            None => sqlx::query(
-                "SELECT grp, row, count FROM parts WHERE place = ?1 ORDER BY grp, row LIMIT ?2",
-            ),
-        };
-        let mut rows = statement
-            .bind(place)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .bind(&after_group)
-            .bind(&after_row)
-            .fetch(&mut *tx);
-        while let Some(row) = rows.try_next().await.map_err(fault)? {
-            let key = (
-                row.try_get(0).map_err(fault)?,
-                row.try_get(1).map_err(fault)?,
-            );
-            let count: i64 = row.try_get(2).map_err(fault)?;
-            let sum = sums.entry(key).or_default();
-            *sum = sum.checked_add(count).ok_or_else(|| {
-                db.broken(
-                    "scanning live parts",
-                    "the sum over epochs is larger than 64 bits can hold; look for wrong amounts \
-                     among the events",
-                )
-            })?;
-        }
+        add_place(&mut tx, db, place, (after.as_ref(), limit), &mut sums).await?;
     }
     let (mut groups, mut rows) = (BinaryBuilder::new(), BinaryBuilder::new());
     let mut counts = Vec::with_capacity(sums.len().min(limit));
@@ -212,4 +193,50 @@ pub(super) async fn scan(
         rows: rows.finish(),
         counts: Int64Array::from(counts),
     })
+}
+
+/// A group and a row.
+type Key = (Vec<u8>, Vec<u8>);
+
+/// Adds the first rows of a place after a key to the sums.
+async fn add_place(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    place: i64,
+    (after, limit): (Option<&Key>, usize),
+    sums: &mut BTreeMap<Key, i64>,
+) -> Result<()> {
+    let doing = "scanning live parts";
+    let fault = db.fault(doing);
+    let statement = match after {
+        Some(_) => sqlx::query(
+            "SELECT grp, row, count FROM parts
+             WHERE place = ?1 AND (grp, row) > (?3, ?4) ORDER BY grp, row LIMIT ?2",
+        ),
+        None => sqlx::query(
+            "SELECT grp, row, count FROM parts WHERE place = ?1 ORDER BY grp, row LIMIT ?2",
+        ),
+    };
+    let mut rows = statement
+        .bind(place)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(after.map(|(group, _)| group))
+        .bind(after.map(|(_, row)| row))
+        .fetch(connection);
+    while let Some(row) = rows.try_next().await.map_err(fault)? {
+        let key = (
+            row.try_get(0).map_err(fault)?,
+            row.try_get(1).map_err(fault)?,
+        );
+        let count: i64 = row.try_get(2).map_err(fault)?;
+        let sum = sums.entry(key).or_default();
+        *sum = sum.checked_add(count).ok_or_else(|| {
+            db.broken(
+                doing,
+                "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among \
+                 the events",
+            )
+        })?;
+    }
+    Ok(())
 }

@@ -4,7 +4,6 @@
 //! Its text depends only on how many rows it has, so a few sizes make up every number and stay
 //! prepared.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use sqlx::sqlite::SqliteArguments;
@@ -28,13 +27,12 @@ impl RowsStatement {
     /// the rows are `v.column1` to `v.column3`, and `shared` selects the values that hold for all.
     pub(super) fn new(insert: &str, columns: &str, shared: &str, conflict: &str) -> Self {
         let text = |size: usize| {
-            let mut text = format!("{insert} SELECT {columns} FROM (VALUES ");
-            for row in 0..size {
-                text.push_str(if row == 0 { "(?,?,?)" } else { ",(?,?,?)" });
-            }
+            let rows = vec!["(?,?,?)"; size].join(",");
             // Without `WHERE true` the parser takes `ON` for a part of the join.
-            // Writing to a string can't fail.
-            write!(text, ") v CROSS JOIN ({shared}) p WHERE true {conflict}").ok();
+            let text = format!(
+                "{insert} SELECT {columns} FROM (VALUES {rows}) v CROSS JOIN ({shared}) p
+                 WHERE true {conflict}"
+            );
             Arc::from(text)
         };
         Self(Arc::new(SIZES.map(text)))

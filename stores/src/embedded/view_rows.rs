@@ -111,8 +111,7 @@ impl Found {
         connection: &mut SqliteConnection,
         db: &Opened,
         table: &str,
-        index: u32,
-        query: &PartQuery,
+        (index, query): (u32, &PartQuery),
     ) -> Result<()> {
         let fault = db.fault("reading batch rows");
         let (begin, end) = &query.range;

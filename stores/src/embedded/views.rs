@@ -104,8 +104,8 @@ impl ViewsRead for SqliteViews {
         let mut found = Found::default();
         // Where a view has no table it has no rows.
         if let Some(table) = find_table(&mut tx, &db, view).await? {
-            for (index, query) in (0..).zip(queries) {
-                found.read(&mut tx, &db, &table, index, query).await?;
+            for query in (0..).zip(queries) {
+                found.read(&mut tx, &db, &table, query).await?;
             }
         }
         Ok(found.finish())

@@ -9,7 +9,7 @@ use arrow::array::Int64Array;
 use proptest::prelude::*;
 use schemas::seam::{Cut, Epoch, Fence, Generation, LastRecord, Moved, RollRefused, Slot};
 use stores::Result;
-use stores::live::{Deltas, LiveQuery, LiveWrite};
+use stores::live::{Deltas, LiveQuery, LiveWrite, SlotId};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes, slot};
 
@@ -97,6 +97,11 @@ struct Model {
 }
 
 impl Model {
+    /// The epoch that is being filled.
+    fn present(&self) -> Epoch {
+        self.slot.as_ref().map_or(1, |slot| slot.epoch)
+    }
+
     fn fence(&self, belief: Belief) -> Fence {
         let truth = self.slot.as_ref().map_or(
             Fence {
@@ -169,49 +174,9 @@ pub async fn follows_the_model(live: &dyn LiveWrite, partition: u32, calls: &[Ca
 
 async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Call) -> Result<()> {
     let id = slot(partition);
-    let present = model.slot.as_ref().map_or(1, |slot| slot.epoch);
+    let present = model.present();
     match call {
-        Call::Apply {
-            belief,
-            records,
-            deltas,
-            both_views,
-        } => {
-            let believed = model.fence(*belief);
-            let next = Cut {
-                next_offset: believed.next_offset + records,
-                last: Some(LastRecord {
-                    offset: believed.next_offset + records - 1,
-                    checksum: 77,
-                    logged_at_ms: 1000 + records,
-                }),
-            };
-            let views: &[&str] = if *both_views {
-                &[VIEW, OTHER_VIEW]
-            } else {
-                &[VIEW]
-            };
-            let mut sums = BTreeMap::new();
-            for (second, group, row, delta) in deltas {
-                let view = if *second && *both_views {
-                    OTHER_VIEW
-                } else {
-                    VIEW
-                };
-                *sums.entry((view, vec![*group], vec![0, *row])).or_default() += delta;
-            }
-            let expected = match &mut model.slot {
-                None => Err(Moved { at: None }),
-                Some(slot) => slot.apply(&believed, next, views),
-            };
-            if expected.is_ok() {
-                model.add(believed, &sums);
-            }
-            let told = live
-                .apply(id, believed, next, views, &columns(&sums))
-                .await?;
-            assert_eq!(told, expected, "{call:?}");
-        }
+        Call::Apply { .. } => apply(live, id, model, call).await?,
         Call::Impose(belief) => {
             let believed = model.fence(*belief);
             let expected = match &mut model.slot {
@@ -228,25 +193,7 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
             };
             assert_eq!(live.roll(id, epoch).await?, expected, "{call:?}");
         }
-        Call::Heal(belief, hint) => {
-            let seen = match (belief, &model.slot) {
-                (Belief::Right, slot) => slot.as_ref().map(Slot::fence),
-                (Belief::Wrong(0), Some(_)) => None,
-                (belief, _) => Some(model.fence(*belief)),
-            };
-            let cut = Cut {
-                next_offset: 3 * i64::try_from(*hint).unwrap_or(0),
-                last: None,
-            };
-            let newest = present / 2;
-            let healed = Slot::heal(model.slot.as_ref(), seen, newest, cut, *hint);
-            let expected = healed.map(|healed| model.slot = Some(healed));
-            assert_eq!(
-                live.heal(id, seen, newest, cut, *hint).await?,
-                expected,
-                "{call:?}"
-            );
-        }
+        Call::Heal(belief, hint) => heal(live, id, model, *belief, *hint).await?,
         Call::Drop(back, right) => {
             let epoch = present.saturating_sub(*back);
             let bound = model
@@ -270,6 +217,81 @@ async fn run(live: &dyn LiveWrite, partition: u32, model: &mut Model, call: &Cal
             assert!(deleted <= *limit, "{call:?}: {deleted}");
         }
     }
+    Ok(())
+}
+
+async fn apply(live: &dyn LiveWrite, id: SlotId, model: &mut Model, call: &Call) -> Result<()> {
+    let Call::Apply {
+        belief,
+        records,
+        deltas,
+        both_views,
+    } = call
+    else {
+        return Ok(());
+    };
+    let believed = model.fence(*belief);
+    let next = Cut {
+        next_offset: believed.next_offset + records,
+        last: Some(LastRecord {
+            offset: believed.next_offset + records - 1,
+            checksum: 77,
+            logged_at_ms: 1000 + records,
+        }),
+    };
+    let views: &[&str] = if *both_views {
+        &[VIEW, OTHER_VIEW]
+    } else {
+        &[VIEW]
+    };
+    let mut sums = BTreeMap::new();
+    for (second, group, row, delta) in deltas {
+        let view = if *second && *both_views {
+            OTHER_VIEW
+        } else {
+            VIEW
+        };
+        *sums.entry((view, vec![*group], vec![0, *row])).or_default() += delta;
+    }
+    let expected = match &mut model.slot {
+        None => Err(Moved { at: None }),
+        Some(slot) => slot.apply(&believed, next, views),
+    };
+    if expected.is_ok() {
+        model.add(believed, &sums);
+    }
+    let told = live
+        .apply(id, believed, next, views, &columns(&sums))
+        .await?;
+    assert_eq!(told, expected, "{call:?}");
+    Ok(())
+}
+
+async fn heal(
+    live: &dyn LiveWrite,
+    id: SlotId,
+    model: &mut Model,
+    belief: Belief,
+    hint: Generation,
+) -> Result<()> {
+    let present = model.present();
+    let seen = match (belief, &model.slot) {
+        (Belief::Right, slot) => slot.as_ref().map(Slot::fence),
+        (Belief::Wrong(0), Some(_)) => None,
+        (belief, _) => Some(model.fence(belief)),
+    };
+    let cut = Cut {
+        next_offset: 3 * i64::try_from(hint).unwrap_or(0),
+        last: None,
+    };
+    let newest = present / 2;
+    let healed = Slot::heal(model.slot.as_ref(), seen, newest, cut, hint);
+    let expected = healed.map(|healed| model.slot = Some(healed));
+    assert_eq!(
+        live.heal(id, seen, newest, cut, hint).await?,
+        expected,
+        "healing, {belief:?} {hint}"
+    );
     Ok(())
 }
 
@@ -332,32 +354,42 @@ async fn compare(live: &dyn LiveWrite, partition: u32, model: &Model) -> Result<
         );
     }
     for epochs in [(0, Epoch::MAX), (1, 2), (2, 2)] {
-        let mut expected: BTreeMap<(Vec<u8>, Vec<u8>), i64> = BTreeMap::new();
-        for group in 0..3 {
-            for (epoch, row, count) in model.visible(VIEW, &[group]) {
-                if (epochs.0..=epochs.1).contains(&epoch) {
-                    *expected.entry((vec![group], row)).or_default() += count;
-                }
-            }
-        }
-        let mut found = Vec::new();
-        loop {
-            let after = found
-                .last()
-                .map(|(key, _): &((Vec<u8>, Vec<u8>), i64)| key.clone());
-            let page = live.scan(id, VIEW, epochs, after, 4).await?;
-            assert!(page.counts.len() <= 4);
-            if page.counts.is_empty() {
-                break;
-            }
-            let keys = bytes(&page.groups).into_iter().zip(bytes(&page.rows));
-            found.extend(keys.zip(page.counts.values().iter().copied()));
-        }
-        assert_eq!(
-            found,
-            expected.into_iter().collect::<Vec<_>>(),
-            "epochs {epochs:?}"
-        );
+        compare_scan(live, id, model, epochs).await?;
     }
+    Ok(())
+}
+
+async fn compare_scan(
+    live: &dyn LiveWrite,
+    id: SlotId,
+    model: &Model,
+    epochs: (Epoch, Epoch),
+) -> Result<()> {
+    let mut expected: BTreeMap<(Vec<u8>, Vec<u8>), i64> = BTreeMap::new();
+    for group in 0..3 {
+        for (epoch, row, count) in model.visible(VIEW, &[group]) {
+            if (epochs.0..=epochs.1).contains(&epoch) {
+                *expected.entry((vec![group], row)).or_default() += count;
+            }
+        }
+    }
+    let mut found = Vec::new();
+    loop {
+        let after = found
+            .last()
+            .map(|(key, _): &((Vec<u8>, Vec<u8>), i64)| key.clone());
+        let page = live.scan(id, VIEW, epochs, after, 4).await?;
+        assert!(page.counts.len() <= 4);
+        if page.counts.is_empty() {
+            break;
+        }
+        let keys = bytes(&page.groups).into_iter().zip(bytes(&page.rows));
+        found.extend(keys.zip(page.counts.values().iter().copied()));
+    }
+    assert_eq!(
+        found,
+        expected.into_iter().collect::<Vec<_>>(),
+        "epochs {epochs:?}"
+    );
     Ok(())
 }

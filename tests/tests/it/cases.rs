@@ -39,7 +39,10 @@ fn cases() -> Vec<Case> {
             };
             let expected = lines("expected.jsonl").into_iter().map(|line| {
                 let mut row: Map<String, Value> = serde_json::from_str(&line).expect("a row");
-                let count = row.remove("count").and_then(|n| n.as_i64()).expect("a count");
+                let count = row
+                    .remove("count")
+                    .and_then(|n| n.as_i64())
+                    .expect("a count");
                 (Value::Object(row).to_string(), count)
             });
             cases.push(Case {
@@ -80,7 +83,10 @@ async fn every_case_comes_out_the_same_four_ways() {
             assert_eq!(stitched, case.expected, "{place}: stitched, cut at {cut}");
             world.run(&RunRequest::default()).await.expect("a run");
             let batch = batch_rows(&world, &job, &case.lines).await;
-            assert_eq!(batch, case.expected, "{place}: an incremental run, after a cut at {cut}");
+            assert_eq!(
+                batch, case.expected,
+                "{place}: an incremental run, after a cut at {cut}"
+            );
         }
     }
 }
@@ -95,8 +101,14 @@ async fn live_rows(world: &World, job: &Job, after: Epoch) -> Rows {
         };
         let epochs = (after + 1, Epoch::from(u32::MAX));
         let live = &world.stores.live;
-        let found = live.scan(slot, job.view(), epochs, None, 100_000).await.expect("live rows");
-        for (key, count) in keys(job, &found.groups, &found.rows).into_iter().zip(found.counts.values()) {
+        let found = live
+            .scan(slot, job.view(), epochs, None, 100_000)
+            .await
+            .expect("live rows");
+        for (key, count) in keys(job, &found.groups, &found.rows)
+            .into_iter()
+            .zip(found.counts.values())
+        {
             *rows.entry(key).or_default() += count;
         }
     }
@@ -108,11 +120,19 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
     let mut parts = std::collections::BTreeSet::new();
     for line in lines {
         let line: Value = serde_json::from_str(line).expect("a line");
-        let at: jiff::Timestamp = line["at"].as_str().expect("a time").parse().expect("a time");
-        let values = job.group().0.iter().map(|column| {
-            schemas::key::KeyValue::Int(line[&column.name].as_i64().expect("an id"))
-        });
-        let group = job.group().encode_values(&values.collect::<Vec<_>>()).expect("a group");
+        let at: jiff::Timestamp = line["at"]
+            .as_str()
+            .expect("a time")
+            .parse()
+            .expect("a time");
+        let values =
+            job.group().0.iter().map(|column| {
+                schemas::key::KeyValue::Int(line[&column.name].as_i64().expect("an id"))
+            });
+        let group = job
+            .group()
+            .encode_values(&values.collect::<Vec<_>>())
+            .expect("a group");
         let part = TallyShape::part(job.partition().floor(at.as_second()), &group);
         parts.insert((part, group));
     }
@@ -122,8 +142,17 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
         range: (Vec::new(), None),
     });
     let queries: Vec<PartQuery> = queries.collect();
-    let found = world.stores.views.rows(job.view(), &queries).await.expect("batch rows");
-    let of_row = found.queries.values().iter().map(|query| groups[*query as usize].as_slice());
+    let found = world
+        .stores
+        .views
+        .rows(job.view(), &queries)
+        .await
+        .expect("batch rows");
+    let of_row = found
+        .queries
+        .values()
+        .iter()
+        .map(|query| groups[*query as usize].as_slice());
     let row_groups = BinaryArray::from_iter_values(of_row);
     let mut rows = Rows::new();
     let counts = found.counts.iter();
@@ -138,7 +167,12 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
 fn keys(job: &Job, groups: &BinaryArray, rows: &BinaryArray) -> Vec<String> {
     let mut columns = job.group().decode(groups.iter().flatten()).expect("groups");
     columns.extend(job.row().decode(rows.iter().flatten()).expect("rows"));
-    let names = job.group().0.iter().chain(&job.row().0).map(|column| &column.name);
+    let names = job
+        .group()
+        .0
+        .iter()
+        .chain(&job.row().0)
+        .map(|column| &column.name);
     let names: Vec<&String> = names.collect();
     let row = |index: usize| {
         let fields = names.iter().zip(&columns);

@@ -13,8 +13,14 @@ fn play(id: &str) -> String {
 }
 
 async fn total(served: &tests::world::Served) -> (i64, String) {
-    let answer = served.client.ask("/api/v1/stats/plays/total?owner_id=1").await;
-    let source = answer["provenance"]["source"].as_str().expect("a source").to_owned();
+    let answer = served
+        .client
+        .ask("/api/v1/stats/plays/total?owner_id=1")
+        .await;
+    let source = answer["provenance"]["source"]
+        .as_str()
+        .expect("a source")
+        .to_owned();
     (answer["count"].as_i64().expect("a count"), source)
 }
 
@@ -33,7 +39,11 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     world.clock.set_ms(NOW_MS + 2 * 3_600_000);
     world.ingest(&[play("c"), play("a")]).await;
     world.catch_up().await;
-    assert_eq!(total(&served).await, (4, "merged".to_owned()), "one too many, as documented");
+    assert_eq!(
+        total(&served).await,
+        (4, "merged".to_owned()),
+        "one too many, as documented"
+    );
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert_eq!(report.drift.total, Some(1));
     assert_eq!(report.drift.keys, 1);
@@ -70,7 +80,11 @@ async fn an_incremental_run_writes_only_what_differs() {
         ..RunRequest::default()
     };
     let fourth = world.run(&full).await.expect("a run");
-    assert_eq!((fourth.rows_written, fourth.rows_read), (0, 32), "{fourth:?}");
+    assert_eq!(
+        (fourth.rows_written, fourth.rows_read),
+        (0, 32),
+        "{fourth:?}"
+    );
     // A single job, at the cuts of the newest run.
     let one = RunRequest {
         jobs: vec!["plays_owner_day".to_owned()],
@@ -82,8 +96,15 @@ async fn an_incremental_run_writes_only_what_differs() {
         jobs: vec!["plays_owner_year".to_owned()],
         ..RunRequest::default()
     };
-    let refused = world.run(&unknown).await.expect_err("no such job").to_string();
-    assert!(refused.contains("plays_owner_year") && refused.contains("plays_detail"), "{refused}");
+    let refused = world
+        .run(&unknown)
+        .await
+        .expect_err("no such job")
+        .to_string();
+    assert!(
+        refused.contains("plays_owner_year") && refused.contains("plays_detail"),
+        "{refused}"
+    );
 }
 
 /// A run whose result fails its check is not published; the next one covers its events too.
@@ -105,12 +126,31 @@ async fn an_abandoned_run_is_covered_by_the_next() {
     for partition in 0..tests::world::PARTITIONS {
         use stores::live::LiveWrite;
         let slot = stores::live::SlotId { partition, ..slot };
-        cuts.push(stores.live.roll(slot, 2).await.expect("a roll").expect("a cut"));
+        cuts.push(
+            stores
+                .live
+                .roll(slot, 2)
+                .await
+                .expect("a roll")
+                .expect("a cut"),
+        );
     }
-    let run = stores.views.propose(Source::Plays, 2, &cuts, "t", NOW_MS).await.expect("a proposal");
+    let run = stores
+        .views
+        .propose(Source::Plays, 2, &cuts, "t", NOW_MS)
+        .await
+        .expect("a proposal");
     assert_eq!(run.state, RunState::Proposed);
-    stores.views.seal(Source::Plays, 2, "t").await.expect("sealed");
-    stores.views.abandon(Source::Plays, 2, NOW_MS).await.expect("abandoned");
+    stores
+        .views
+        .seal(Source::Plays, 2, "t")
+        .await
+        .expect("sealed");
+    stores
+        .views
+        .abandon(Source::Plays, 2, NOW_MS)
+        .await
+        .expect("abandoned");
     world.ingest(&[play("c")]).await;
     world.catch_up().await;
     let served = world.serve().await;

@@ -21,7 +21,8 @@ fn complaint(output: &Output, status: i32) -> String {
 fn malformed_lines_become_dead_letters_and_the_rest_is_taken() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    let good = r#"{"event_id":"a","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#;
+    let good =
+        r#"{"event_id":"a","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00Z"}"#;
     let strange = [
         r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-13-01T00:00:00Z"}"#,
         r#"{"event_id":"b","track_id":10,"owner_id":1,"kind":"play","at":"2026-03-01T00:00:00"}"#,
@@ -33,15 +34,34 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_taken() {
         "\u{feff}garbage",
     ];
     let mut lines = vec![good.to_owned(), String::new()];
-    lines.extend(BAD_LINES.iter().chain(&strange).map(|line| (*line).to_owned()));
+    lines.extend(
+        BAD_LINES
+            .iter()
+            .chain(&strange)
+            .map(|line| (*line).to_owned()),
+    );
     let nested = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     lines.push(nested);
     let bad = lines.len() - 2;
-    let output = run_with_input(data, &["ingest", "plays", "-", "--json"], lines.join("\r\n").as_bytes());
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run_with_input(
+        data,
+        &["ingest", "plays", "-", "--json"],
+        lines.join("\r\n").as_bytes(),
+    );
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!((&report["accepted"], &report["rejected"]), (&json!(1), &json!(bad)), "{report}");
-    let letters: Value = serde_json::from_str(&done(data, &["dead-letters", "list", "--json"])).expect("JSON");
+    assert_eq!(
+        (&report["accepted"], &report["rejected"]),
+        (&json!(1), &json!(bad)),
+        "{report}"
+    );
+    let letters: Value =
+        serde_json::from_str(&done(data, &["dead-letters", "list", "--json"])).expect("JSON");
     let text = letters.to_string();
     for reason in ["amount", "country", "kind", "owner_id", "track_id", "at"] {
         assert!(text.contains(reason), "{reason}: {text}");
@@ -51,9 +71,14 @@ fn malformed_lines_become_dead_letters_and_the_rest_is_taken() {
     let server = Server::start(data, &[]);
     let answer = server.client.json("/api/v1/stats/plays/total?owner_id=1");
     assert_eq!(answer["count"], 1);
-    let (status, body) = server.client.post("/api/v1/ingest/plays", format!("{good}\n{{\n").as_bytes());
+    let (status, body) = server
+        .client
+        .post("/api/v1/ingest/plays", format!("{good}\n{{\n").as_bytes());
     let body: Value = serde_json::from_str(&body).expect("JSON");
-    assert_eq!((status, &body["accepted"], &body["rejected"][0]["line"]), (200, &json!(1), &json!(2)));
+    assert_eq!(
+        (status, &body["accepted"], &body["rejected"][0]["line"]),
+        (200, &json!(1), &json!(2))
+    );
 }
 
 #[test]
@@ -68,14 +93,20 @@ fn empty_and_missing_files() {
     complaint(&run(&data, &["ingest", "songs", "-"]), 2);
     let parquet = folder.path().join("not.parquet");
     std::fs::write(&parquet, "PAR1 but not really").expect("a file");
-    let said = complaint(&run(&data, &["ingest", "plays", &parquet.to_string_lossy()]), 1);
+    let said = complaint(
+        &run(&data, &["ingest", "plays", &parquet.to_string_lossy()]),
+        1,
+    );
     assert!(said.contains("not.parquet"), "{said}");
     // A run, and answers, on an empty log.
     done(&data, &["speed", "--until-caught-up"]);
     done(&data, &["batch", "run"]);
     let server = Server::start(&data, &[]);
     let answer = server.client.json("/api/v1/stats/plays/total?owner_id=1");
-    assert_eq!((&answer["count"], &answer["provenance"]["source"]), (&json!(0), &json!("batch")));
+    assert_eq!(
+        (&answer["count"], &answer["provenance"]["source"]),
+        (&json!(0), &json!("batch"))
+    );
 }
 
 #[test]
@@ -93,12 +124,28 @@ fn questions_that_can_not_be_answered_are_problems() {
         ("total?owner_id=1&tz=Mars/Olympus", 400, "Mars/Olympus"),
         ("total?owner_id=1&tz=CET-1CEST", 400, "tz"),
         ("total?owner_id=1&period=decade", 400, "decade"),
-        ("total?owner_id=1&from=2026-03-01T00:07:00Z&to=2026-03-02", 400, "quarter"),
-        ("total?owner_id=1&from=2026-02-30&to=2026-03-02", 400, "2026-02-30"),
+        (
+            "total?owner_id=1&from=2026-03-01T00:07:00Z&to=2026-03-02",
+            400,
+            "quarter",
+        ),
+        (
+            "total?owner_id=1&from=2026-02-30&to=2026-03-02",
+            400,
+            "2026-02-30",
+        ),
         ("total?owner_id=1&colour=red", 400, "colour"),
         ("total?owner_id=1&kind=stream", 400, "kind"),
-        ("series?owner_id=1&from=1950-01-01&to=2026-01-01&interval=hour", 400, "10000"),
-        ("series?owner_id=1&period=7d&interval=fortnight", 400, "fortnight"),
+        (
+            "series?owner_id=1&from=1950-01-01&to=2026-01-01&interval=hour",
+            400,
+            "10000",
+        ),
+        (
+            "series?owner_id=1&period=7d&interval=fortnight",
+            400,
+            "fortnight",
+        ),
         ("breakdown?owner_id=1", 400, "by"),
         ("breakdown?owner_id=1&by=colour", 400, "colour"),
         ("breakdown?owner_id=1&by=track&limit=1001", 400, "1000"),
@@ -112,7 +159,11 @@ fn questions_that_can_not_be_answered_are_problems() {
         let told = body.replace(',', "");
         assert!(told.contains(word), "{path}: {body}");
     }
-    for path in ["/api/v1/stats/likes/total?owner_id=1", "/nothing", "/api/v1/ingest/songs"] {
+    for path in [
+        "/api/v1/stats/likes/total?owner_id=1",
+        "/nothing",
+        "/api/v1/ingest/songs",
+    ] {
         let (status, body) = server.client.get(path);
         assert!(status == 404 || status == 405, "{path}: {status}");
         serde_json::from_str::<Value>(&body).expect("a problem document");
@@ -135,10 +186,15 @@ fn wrong_settings_are_named() {
         ("[[[", "backstitch.toml"),
     ] {
         std::fs::write(&config, text).expect("a file");
-        let said = complaint(&run(data, &["--config", &config_path, "config", "check"]), 2);
+        let said = complaint(
+            &run(data, &["--config", &config_path, "config", "check"]),
+            2,
+        );
         assert!(said.contains(word), "{said}");
     }
-    let output = command(data, &["config", "check"]).env("BACKSTITCH__SPEED__RECORDS_MAX", "x").output();
+    let output = command(data, &["config", "check"])
+        .env("BACKSTITCH__SPEED__RECORDS_MAX", "x")
+        .output();
     let said = complaint(&output.expect("starting"), 2);
     assert!(said.to_lowercase().contains("records_max"), "{said}");
     let said = complaint(&run(data, &["serve", "--listen", "0.0.0.0:0"]), 2);
@@ -154,7 +210,10 @@ fn with_mount(folder: &Path, script: &str) -> Output {
         .output()
         .expect("unshare, from util-linux");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!said.contains("unshare:") && !said.contains("mount:"), "mounting is not allowed here: {said}");
+    assert!(
+        !said.contains("unshare:") && !said.contains("mount:"),
+        "mounting is not allowed here: {said}"
+    );
     output
 }
 

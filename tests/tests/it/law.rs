@@ -25,7 +25,7 @@ fn histories() -> u64 {
 async fn every_answer_at_every_moment_is_what_a_recount_gives() {
     for seed in SEEDS_KEPT.into_iter().chain(0..histories()) {
         eprintln!("history {seed}");
-        history(seed).await;
+        Box::pin(history(seed)).await;
     }
 }
 
@@ -37,7 +37,7 @@ async fn history(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut traffic = Traffic::new(seed);
     for _ in 0..STEPS {
-        step(&world, &served, &mut rng, &mut traffic).await;
+        Box::pin(step(&world, &served, &mut rng, &mut traffic)).await;
         ask(&world, &served, &mut rng).await;
     }
     world.catch_up().await;
@@ -54,10 +54,17 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
             let lines = traffic.lines(rng.random_range(1..40));
             world.ingest(&lines).await;
         }
-        3 => world.append_raw(rng.random_range(0..2), &[b"{", b"", b"\xff\xfe"]).await,
+        3 => {
+            world
+                .append_raw(rng.random_range(0..2), &[b"{", b"", b"\xff\xfe"])
+                .await
+        }
         4..=6 => {
             let speed = world.speed().await;
-            let work = async move { drop(speed.run(true, CancellationToken::new()).await.expect("speed")) };
+            let work = async move {
+                let stop = CancellationToken::new();
+                speed.run(true, stop).await.expect("speed");
+            };
             let other = rng.random_bool(0.3).then(|| world.speed());
             let other = match other {
                 Some(speed) => Some(speed.await),
@@ -66,7 +73,10 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
             let both = async move {
                 let second = async {
                     if let Some(speed) = other {
-                        speed.run(true, CancellationToken::new()).await.expect("speed");
+                        speed
+                            .run(true, CancellationToken::new())
+                            .await
+                            .expect("speed");
                     }
                 };
                 tokio::join!(work, second);
@@ -82,7 +92,9 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                     ..RunRequest::default()
                 };
                 let stop = CancellationToken::new();
-                let ended = batch.run(schemas::source::Source::Plays, &request, &(), &stop).await;
+                let ended = batch
+                    .run(schemas::source::Source::Plays, &request, &(), &stop)
+                    .await;
                 // A run that finds live state behind an abandoned cut may wait for a worker.
                 if let Err(error) = ended {
                     assert!(matches!(error, batch::Error::Busy(_)), "{error}");

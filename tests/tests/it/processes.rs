@@ -27,7 +27,11 @@ fn write_lines(folder: &Path, name: &str, lines: &[String]) -> String {
 
 /// Ingests once in peace, so that the log and the slots are there.
 fn begin(data: &Path, traffic: &mut Traffic, count: usize) {
-    let file = write_lines(data.parent().expect("a folder"), "first.jsonl", &traffic.lines(count));
+    let file = write_lines(
+        data.parent().expect("a folder"),
+        "first.jsonl",
+        &traffic.lines(count),
+    );
     done(data, &["ingest", "plays", &file]);
     done(data, &["speed", "--until-caught-up"]);
 }
@@ -43,7 +47,11 @@ async fn killed_anywhere_and_run_again_everything_is_exact() {
     let server = Server::start(&data, &[]);
     let mut killed = 0;
     for round in 0..16 {
-        let file = write_lines(folder.path(), &format!("{round}.jsonl"), &traffic.lines(200));
+        let file = write_lines(
+            folder.path(),
+            &format!("{round}.jsonl"),
+            &traffic.lines(200),
+        );
         let ingest = ["ingest", "plays", file.as_str()];
         let args: &[&str] = match round % 4 {
             0 => &ingest,
@@ -65,7 +73,10 @@ async fn killed_anywhere_and_run_again_everything_is_exact() {
             done(&data, &ingest);
         }
     }
-    assert!(killed >= 8, "only {killed} processes were still running when they were killed");
+    assert!(
+        killed >= 8,
+        "only {killed} processes were still running when they were killed"
+    );
     done(&data, &["speed", "--until-caught-up"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     done(&data, &["batch", "run"]);
@@ -83,9 +94,16 @@ async fn two_speed_workers_count_every_event_once() {
     begin(&data, &mut traffic, 50);
     let world = World::open(&data).await;
     let server = Server::start(&data, &[]);
-    let both = [Process::start(&data, &["speed"]), Process::start(&data, &["speed"])];
+    let both = [
+        Process::start(&data, &["speed"]),
+        Process::start(&data, &["speed"]),
+    ];
     for round in 0..4 {
-        let file = write_lines(folder.path(), &format!("{round}.jsonl"), &traffic.lines(400));
+        let file = write_lines(
+            folder.path(),
+            &format!("{round}.jsonl"),
+            &traffic.lines(400),
+        );
         done(&data, &["ingest", "plays", &file]);
         compare(&world, &server.client, &mut rng, 3).await;
     }
@@ -136,7 +154,12 @@ async fn a_second_batch_run_at_once_is_refused() {
     let data = folder.path().join("data");
     begin(&data, &mut Traffic::new(1), 20);
     let world = World::open(&data).await;
-    let held = world.stores.leases.acquire("batch-plays", "the test").await.expect("a lease");
+    let held = world
+        .stores
+        .leases
+        .acquire("batch-plays", "the test")
+        .await
+        .expect("a lease");
     assert!(held.is_ok());
     let refused = run(&data, &["batch", "run"]);
     assert_eq!(refused.status.code(), Some(1));

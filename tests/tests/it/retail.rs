@@ -15,9 +15,18 @@ use tests::recount::{Question, Recount};
 const ZONES: [&str; 3] = ["UTC", "Europe/London", "Australia/Adelaide"];
 
 fn records() -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/retail/plays.jsonl.gz");
-    assert!(file.exists(), "{} is missing: this test needs the real records", file.display());
-    let unpacked = Command::new("gzip").arg("-dc").arg(&file).stderr(Stdio::inherit()).output();
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/retail/plays.jsonl.gz");
+    assert!(
+        file.exists(),
+        "{} is missing: this test needs the real records",
+        file.display()
+    );
+    let unpacked = Command::new("gzip")
+        .arg("-dc")
+        .arg(&file)
+        .stderr(Stdio::inherit())
+        .output();
     String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8")
 }
 
@@ -38,14 +47,18 @@ fn retail_is_answered_as_other_means_answer() {
         file.flush().expect("writing");
         path.to_string_lossy().into_owned()
     };
-    let (first, second) = (write("1.jsonl", &lines[..half]), write("2.jsonl", &lines[half..]));
+    let (first, second) = (
+        write("1.jsonl", &lines[..half]),
+        write("2.jsonl", &lines[half..]),
+    );
     // One partition is enough for the recount: all records, each once.
     let count = i64::try_from(lines.len()).expect("a count");
     let truth = Recount::of(&[lines], &[count]);
     let server = Server::start(&data, &[]);
     done(&data, &["ingest", "plays", &first]);
     done(&data, &["speed", "--until-caught-up"]);
-    let report: Value = serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
+    let report: Value =
+        serde_json::from_str(&done(&data, &["batch", "run", "--json"])).expect("JSON");
     assert_eq!(report["drift"]["total"], 0, "{report}");
     done(&data, &["ingest", "plays", &second]);
     done(&data, &["speed", "--until-caught-up"]);
@@ -62,7 +75,10 @@ fn compare(client: &Client, truth: &Recount, depth: usize) {
         for (filters, query) in [
             (vec![("owner_id", json!(7))], "owner_id=7"),
             (vec![("track_id", json!(1))], "track_id=1"),
-            (vec![("owner_id", json!(109)), ("country", json!("FR"))], "owner_id=109&country=FR"),
+            (
+                vec![("owner_id", json!(109)), ("country", json!("FR"))],
+                "owner_id=109&country=FR",
+            ),
         ] {
             one(client, truth, &zone, zone_name, filters, query);
         }
@@ -92,7 +108,10 @@ fn one(
     let midnight = |date: jiff::civil::Date| -> Timestamp {
         date.to_zoned(zone.clone()).expect("in range").timestamp()
     };
-    let (from, to) = (jiff::civil::date(2011, 3, 20), jiff::civil::date(2011, 11, 3));
+    let (from, to) = (
+        jiff::civil::date(2011, 3, 20),
+        jiff::civil::date(2011, 11, 3),
+    );
     let bounded = Question {
         filters: filters.clone(),
         range: (Some(midnight(from)), Some(midnight(to))),
@@ -102,7 +121,13 @@ fn one(
         range: (None, None),
     };
     let before = Question {
-        range: (Some(midnight(from.checked_sub((to - from).get_days().days()).expect("in range"))), Some(midnight(from))),
+        range: (
+            Some(midnight(
+                from.checked_sub((to - from).get_days().days())
+                    .expect("in range"),
+            )),
+            Some(midnight(from)),
+        ),
         ..bounded.clone()
     };
     let base = format!("{query}&tz={zone_name}");
@@ -112,7 +137,11 @@ fn one(
     assert_eq!(answer["count"], json!(truth.total(&all)), "{base}");
     let answer = ask(&format!("total?{custom}&compare=previous"));
     let expected = json!([truth.total(&bounded), truth.total(&before)]);
-    assert_eq!(json!([answer["count"], answer["previous"]]), expected, "{custom}");
+    assert_eq!(
+        json!([answer["count"], answer["previous"]]),
+        expected,
+        "{custom}"
+    );
     for interval in ["hour", "day", "week", "month"] {
         let answer = ask(&format!("series?{custom}&interval={interval}"));
         let points = answer["points"].as_array().expect("points").iter();
@@ -121,7 +150,11 @@ fn one(
         let want: Vec<Value> = series.map(|(at, n)| json!([at.to_string(), n])).collect();
         same(&got, &want, &format!("{custom} {interval}"));
     }
-    for (by, field) in [("track", "track_id"), ("listener", "listener_id"), ("country", "country")] {
+    for (by, field) in [
+        ("track", "track_id"),
+        ("listener", "listener_id"),
+        ("country", "country"),
+    ] {
         let mut rows = Vec::new();
         let mut cursor = String::new();
         loop {

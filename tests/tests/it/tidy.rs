@@ -11,8 +11,14 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ("speed", &["schemas", "jobs", "stores"]),
     ("batch", &["schemas", "jobs", "stores"]),
     ("serving", &["schemas", "jobs", "stores"]),
-    ("cli", &["schemas", "jobs", "stores", "speed", "batch", "serving"]),
-    ("tests", &["schemas", "jobs", "stores", "speed", "batch", "serving"]),
+    (
+        "cli",
+        &["schemas", "jobs", "stores", "speed", "batch", "serving"],
+    ),
+    (
+        "tests",
+        &["schemas", "jobs", "stores", "speed", "batch", "serving"],
+    ),
 ];
 /// Client libraries, and the only crate that may name each.
 const CLIENTS: [(&str, &str); 7] = [
@@ -59,10 +65,18 @@ fn imports_point_one_way() {
     for (name, allowed) in ALLOWED {
         let manifest = root().join(name).join("Cargo.toml");
         let manifest = std::fs::read_to_string(&manifest).expect("a manifest");
-        let before_tests = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        let before_tests = manifest
+            .split("[dev-dependencies]")
+            .next()
+            .unwrap_or_default();
         for (other, _) in ALLOWED {
-            let depends = before_tests.lines().any(|line| line.starts_with(&format!("{other}.workspace")));
-            assert!(!depends || allowed.contains(&other), "{name} must not depend on {other}");
+            let depends = before_tests
+                .lines()
+                .any(|line| line.starts_with(&format!("{other}.workspace")));
+            assert!(
+                !depends || allowed.contains(&other),
+                "{name} must not depend on {other}"
+            );
         }
     }
 }
@@ -74,7 +88,11 @@ fn only_one_crate_names_each_client_library() {
             for (client, owner) in CLIENTS {
                 let named = text.contains(&format!("{client}::"));
                 let told = name == "tests" || name == "jobs" && client == "object_store";
-                assert!(!named || owner == name || told, "{} names {client}", path.display());
+                assert!(
+                    !named || owner == name || told,
+                    "{} names {client}",
+                    path.display()
+                );
             }
         }
     }
@@ -83,9 +101,17 @@ fn only_one_crate_names_each_client_library() {
 #[test]
 fn every_module_says_what_it_owns() {
     for (path, text) in by_crate().into_values().flatten() {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let spoken_for = name == "build.rs" || name == "tests.rs" || name.ends_with("_tests.rs");
-        assert!(spoken_for || text.starts_with("//!"), "{} does not begin with //!", path.display());
+        assert!(
+            spoken_for || text.starts_with("//!"),
+            "{} does not begin with //!",
+            path.display()
+        );
         let lines = text.lines().count();
         assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
     }
@@ -94,7 +120,11 @@ fn every_module_says_what_it_owns() {
 #[test]
 fn no_module_is_called_after_nothing() {
     for (path, _) in by_crate().into_values().flatten() {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let stem = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let vague = ["utils", "util", "common", "helpers", "manager", "misc"];
         assert!(!vague.contains(&stem.as_str()), "{}", path.display());
     }

@@ -29,12 +29,12 @@ enum At {
     Look(Proposal, String, usize),
     Seal(Proposal, String),
     Plan(Task),
-    Record(Task, Vec<(usize, Plan)>),
-    Judge(Task, Vec<(usize, Plan)>),
-    Stamp(Task, Vec<(usize, Plan)>),
-    Publish(Task, Vec<(usize, Plan)>, Vec<(usize, usize, Row)>),
-    Complete(Task, Vec<(usize, Plan)>),
-    Point(Vec<(usize, Plan)>),
+    Record(Task, Plans),
+    Judge(Task, Plans),
+    Stamp(Task, Plans),
+    Publish(Task, Plans, Vec<NewRow>),
+    Complete(Task, Plans),
+    Point(Plans),
     Wait(u32),
     Drop(Option<(Epoch, RunsSeen)>, usize),
 }
@@ -60,11 +60,21 @@ struct Plan {
     outcome: Option<Outcome>,
 }
 
+/// Plans by view.
+type Plans = Vec<(usize, Plan)>;
+
+/// A row of a view and key.
+type NewRow = (usize, usize, Row);
+
 impl Batch {
     pub(super) fn new(world: &World) -> Self {
         let kept = |view: &&usize| !world.is_forgotten(**view);
         Self {
-            views: CATALOGS[world.catalog].iter().filter(kept).copied().collect(),
+            views: CATALOGS[world.catalog]
+                .iter()
+                .filter(kept)
+                .copied()
+                .collect(),
             partitions: 0,
             at: At::Begin,
             completed: 0,
@@ -83,13 +93,7 @@ impl Batch {
                 At::PutRight(partition, slot.map(|slot| slot.fence()), seen, step)
             }
             At::PutRight(partition, fence, seen, step) => {
-                match (step, fence) {
-                    (Step::Heal, fence) => world.heal(partition, fence, &seen.runs),
-                    (Step::Impose, Some(fence)) => {
-                        world.impose(partition, fence);
-                    }
-                    _ => {}
-                }
+                put_right(world, partition, fence, (&seen, step));
                 At::Begin
             }
             At::Propose(proposal) => match world.propose(proposal.epoch, &proposal.cuts) {
@@ -102,34 +106,12 @@ impl Batch {
                 At::Begin
             }
             At::Plan(task) => plan(world, task),
-            At::Record(task, mut plans) => {
-                for (view, plan) in &mut plans {
-                    plan.outcome = Some(world.record(*view, task.run.epoch, plan.rows));
-                }
-                At::Judge(task, plans)
-            }
+            At::Record(task, plans) => record(world, task, plans),
             At::Judge(task, plans) => judge(world, task, plans),
             At::Stamp(task, plans) => stamp(world, task, plans),
             At::Publish(task, plans, rows) => publish(world, task, plans, rows),
-            At::Complete(task, plans) => {
-                world.complete(task.run.epoch, &task.views, !task.job);
-                self.completed += u64::from(!task.job);
-                if task.job {
-                    world.note(Event::Job);
-                }
-                At::Point(plans)
-            }
-            At::Point(mut plans) => {
-                if let Some((view, plan)) = plans.pop() {
-                    if let Some(outcome) = plan.outcome {
-                        world.point_to(view, &outcome);
-                    }
-                    At::Point(plans)
-                } else {
-                    self.forget(world);
-                    At::Wait(world.rng.random_range(0..4))
-                }
-            }
+            At::Complete(task, plans) => self.complete(world, &task, plans),
+            At::Point(plans) => self.point(world, plans),
             At::Wait(0) => At::Drop(None, 0),
             At::Wait(steps) => At::Wait(steps - 1),
             At::Drop(which, partition) => self.drop_epochs(world, which, partition),
@@ -180,6 +162,27 @@ impl Batch {
         }
     }
 
+    fn complete(&mut self, world: &mut World, task: &Task, plans: Plans) -> At {
+        world.complete(task.run.epoch, &task.views, !task.job);
+        if task.job {
+            world.note(Event::Job);
+        } else {
+            self.completed += 1;
+        }
+        At::Point(plans)
+    }
+
+    fn point(&self, world: &mut World, mut plans: Plans) -> At {
+        let Some((view, plan)) = plans.pop() else {
+            self.forget(world);
+            return At::Wait(world.rng.random_range(0..4));
+        };
+        if let Some(outcome) = plan.outcome {
+            world.point_to(view, &outcome);
+        }
+        At::Point(plans)
+    }
+
     /// A view that was replaced for good is forgotten.
     fn forget(&self, world: &mut World) {
         if !self.views.contains(&1) && !world.is_forgotten(1) && world.rng.random_ratio(1, 3) {
@@ -187,10 +190,19 @@ impl Batch {
         }
     }
 
-    fn drop_epochs(&self, world: &mut World, which: Option<(Epoch, RunsSeen)>, partition: usize) -> At {
+    fn drop_epochs(
+        &self,
+        world: &mut World,
+        which: Option<(Epoch, RunsSeen)>,
+        partition: usize,
+    ) -> At {
         let Some((epoch, seen)) = which else {
             let seen = world.runs();
-            let newest = self.views.iter().map(|view| seen.newest[*view].unwrap_or(0)).min();
+            let newest = self
+                .views
+                .iter()
+                .map(|view| seen.newest[*view].unwrap_or(0))
+                .min();
             return match newest.unwrap_or(0) {
                 0 => At::Begin,
                 epoch => At::Drop(Some((epoch, seen)), 0),
@@ -206,6 +218,21 @@ impl Batch {
     }
 }
 
+/// Does for a slot what its worker would do.
+fn put_right(
+    world: &mut World,
+    partition: usize,
+    fence: Option<Fence>,
+    (seen, step): (&RunsSeen, Step),
+) {
+    match (step, fence) {
+        (Step::Heal, fence) => world.heal(partition, fence, &seen.runs),
+        (Step::Impose, Some(fence)) => world.impose(partition, fence),
+        _ => {}
+    }
+}
+
+/// The second look, at one slot after the other.
 fn look(world: &mut World, proposal: Proposal, token: String, partition: usize) -> At {
     let Some(cut) = proposal.cuts.get(partition) else {
         return At::Seal(proposal, token);
@@ -224,7 +251,7 @@ fn look(world: &mut World, proposal: Proposal, token: String, partition: usize) 
 fn plan(world: &mut World, task: Task) -> At {
     let seen = world.runs();
     let offsets: Vec<Offset> = task.run.cuts.iter().map(|cut| cut.next_offset).collect();
-    let mut plans = Vec::new();
+    let mut plans = Plans::new();
     for view in &task.views {
         world.ensure_table(*view);
         let (published, others) = world.outcomes(*view, seen.newest[*view].unwrap_or(0));
@@ -248,7 +275,15 @@ fn plan(world: &mut World, task: Task) -> At {
     At::Record(task, plans)
 }
 
-fn judge(world: &mut World, task: Task, plans: Vec<(usize, Plan)>) -> At {
+/// Writes the results down before anything of them is published.
+fn record(world: &mut World, task: Task, mut plans: Plans) -> At {
+    for (view, plan) in &mut plans {
+        plan.outcome = Some(world.record(*view, task.run.epoch, plan.rows));
+    }
+    At::Judge(task, plans)
+}
+
+fn judge(world: &mut World, task: Task, plans: Plans) -> At {
     if !task.job && world.rng.random_ratio(1, 8) {
         world.abandon(task.run.epoch);
         return At::Begin;
@@ -256,7 +291,7 @@ fn judge(world: &mut World, task: Task, plans: Vec<(usize, Plan)>) -> At {
     At::Stamp(task, plans)
 }
 
-fn stamp(world: &mut World, task: Task, plans: Vec<(usize, Plan)>) -> At {
+fn stamp(world: &mut World, task: Task, plans: Plans) -> At {
     let Some(stamp) = world.restamp(task.run.epoch) else {
         return At::Begin;
     };
@@ -269,15 +304,14 @@ fn stamp(world: &mut World, task: Task, plans: Vec<(usize, Plan)>) -> At {
     At::Publish(task, plans, rows)
 }
 
-fn publish(
-    world: &mut World,
-    task: Task,
-    plans: Vec<(usize, Plan)>,
-    mut rows: Vec<(usize, usize, Row)>,
-) -> At {
+fn publish(world: &mut World, task: Task, plans: Plans, mut rows: Vec<NewRow>) -> At {
     let Some((view, key, row)) = rows.pop() else {
         // Now and then it dies when all is done but said.
-        return if world.rng.random_ratio(1, 8) { At::Begin } else { At::Complete(task, plans) };
+        return if world.rng.random_ratio(1, 8) {
+            At::Begin
+        } else {
+            At::Complete(task, plans)
+        };
     };
     if world.publish(view, key, row) {
         At::Publish(task, plans, rows)

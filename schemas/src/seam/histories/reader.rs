@@ -3,7 +3,7 @@
 
 use rand::Rng;
 
-use super::world::{Event, KEYS, Row, RunsSeen, SlotRead, VIEWS, World};
+use super::world::{Event, KEYS, Law, Row, RunsSeen, SlotRead, VIEWS, World};
 use crate::seam::{self, Cut, Offset};
 
 pub(super) struct Reader {
@@ -44,7 +44,10 @@ impl Reader {
     pub(super) fn step(&mut self, world: &mut World) {
         match self.at {
             At::ReadLog => {
-                let anything = (world.rng.random_range(0..VIEWS.len()), world.rng.random_range(0..KEYS));
+                let anything = (
+                    world.rng.random_range(0..VIEWS.len()),
+                    world.rng.random_range(0..KEYS),
+                );
                 self.asked = self.only.unwrap_or(anything);
                 self.slots.clear();
                 if self.seen.is_none() || world.rng.random() {
@@ -77,9 +80,11 @@ impl Reader {
     }
 
     fn slots_wanted(&self, world: &World) -> usize {
-        self.seen.as_ref().map_or(self.partitions, |(partitions, seen)| {
-            (world.rules.partitions)(*partitions, &seen.runs)
-        })
+        self.seen
+            .as_ref()
+            .map_or(self.partitions, |(partitions, seen)| {
+                (world.rules.partitions)(*partitions, &seen.runs)
+            })
     }
 
     /// The sum, or nothing if it could be wrong.
@@ -87,7 +92,11 @@ impl Reader {
         let (view, _) = self.asked;
         let (_, seen) = self.seen.as_ref()?;
         let latest = world.runs();
-        let seen = if world.rules.newest_first { seen } else { &latest };
+        let seen = if world.rules.newest_first {
+            seen
+        } else {
+            &latest
+        };
         if seen.newest[view].is_some() && row.is_none() && world.rules.needs_table {
             return None;
         }
@@ -100,7 +109,11 @@ impl Reader {
             if !(world.rules.whole)(slot, partition, base, &seen.runs, VIEWS[view]) {
                 return None;
             }
-            sum += parts.iter().filter(|(epoch, _)| *epoch > base).map(|(_, n)| n).sum::<i64>();
+            sum += parts
+                .iter()
+                .filter(|(epoch, _)| *epoch > base)
+                .map(|(_, n)| n)
+                .sum::<i64>();
         }
         if base > newest {
             world.note(Event::HalfLoaded);
@@ -116,16 +129,28 @@ impl Reader {
             return;
         };
         world.note(Event::Answered);
-        let positions: Vec<Cut> =
-            self.slots.iter().flatten().map(|(slot, _)| slot.position).collect();
-        if positions.iter().any(|position| *position != world.cut_at(position.next_offset)) {
-            world.fail(format!("a position with another last record: {positions:?}"));
+        let positions: Vec<Cut> = self
+            .slots
+            .iter()
+            .flatten()
+            .map(|(slot, _)| slot.position)
+            .collect();
+        if positions
+            .iter()
+            .any(|position| *position != world.cut_at(position.next_offset))
+        {
+            let what = format!("a position with another last record: {positions:?}");
+            world.contradict(Law::Exact, what);
         }
-        let offsets: Vec<Offset> = positions.iter().map(|position| position.next_offset).collect();
+        let offsets: Vec<Offset> = positions
+            .iter()
+            .map(|position| position.next_offset)
+            .collect();
         let expected = world.fold(view, key, &offsets).unwrap_or(0);
         if sum != expected {
             let view = VIEWS[view];
-            world.fail(format!("key {key} of {view} is {sum} at {offsets:?}, not {expected}"));
+            let what = format!("key {key} of {view} is {sum} at {offsets:?}, not {expected}");
+            world.contradict(Law::Exact, what);
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use crate::seam::{self, Cut, Epoch, Fence, Generation, Moved, Runs, Slot, Step};
 
+type Apply = fn(&mut Slot, &Fence, Cut, &[&str]) -> Result<(), Moved>;
+type Heal = fn(Option<&Slot>, Option<Fence>, Epoch, Cut, Generation) -> Result<Slot, Moved>;
+
 /// What the actors of a history go by.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    pub(super) apply: fn(&mut Slot, &Fence, Cut, &[&str]) -> Result<(), Moved>,
-    pub(super) heal:
-        fn(Option<&Slot>, Option<Fence>, Epoch, Cut, Generation) -> Result<Slot, Moved>,
+    pub(super) apply: Apply,
+    pub(super) heal: Heal,
     pub(super) next_step: fn(Option<&Slot>, usize, &Runs) -> Step,
     pub(super) sealable: fn(Option<&Slot>, usize, Epoch, Cut, &Runs) -> bool,
     pub(super) whole: fn(&Slot, usize, Epoch, &Runs, &str) -> bool,
@@ -107,7 +109,11 @@ pub(super) const NO_SPLIT: Rules = Rules {
 pub(super) const PASSED: Rules = Rules {
     next_step: |slot, partition, runs| {
         let newest = runs.newest();
-        let recent: Runs = runs.iter().filter(|run| run.epoch >= newest).cloned().collect();
+        let recent: Runs = runs
+            .iter()
+            .filter(|run| run.epoch >= newest)
+            .cloned()
+            .collect();
         match (seam::next_step(slot, partition, runs), slot) {
             (Step::Heal, Some(slot)) if !seam::broken(slot, partition, &recent) => Step::LookAgain,
             (step, _) => step,

@@ -45,9 +45,7 @@ impl Worker {
             At::Act(seen, runs, step) => {
                 match (step, seen) {
                     (Step::Heal, seen) => world.heal(self.partition, seen, &runs.runs),
-                    (Step::Impose, Some(fence)) => {
-                        world.impose(self.partition, fence);
-                    }
+                    (Step::Impose, Some(fence)) => world.impose(self.partition, fence),
                     _ => {}
                 }
                 At::ReadSlot
@@ -73,7 +71,9 @@ impl Worker {
 
     fn fetch(&self, world: &mut World, folding: Folding) -> At {
         let from = folding.fence.next_offset;
-        let end = world.end(self.partition).min(folding.until.unwrap_or(Offset::MAX));
+        let end = world
+            .end(self.partition)
+            .min(folding.until.unwrap_or(Offset::MAX));
         let next = end.min(from + world.rng.random_range(1..4));
         if next <= from || folding.batches == 0 {
             return At::ReadSlot;
@@ -82,8 +82,7 @@ impl Worker {
     }
 
     fn apply(&self, world: &mut World, mut folding: Folding, next: Offset) -> At {
-        let from = folding.fence.next_offset;
-        if !world.apply(self.partition, folding.fence, from, next, self.views) {
+        if !world.apply(self.partition, folding.fence, next, self.views) {
             return At::ReadSlot;
         }
         folding.fence.next_offset = next;

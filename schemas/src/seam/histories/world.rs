@@ -8,9 +8,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::rules::Rules;
-use crate::seam::{
-    Cut, Epoch, Fence, Generation, LastRecord, Offset, Run, RunState, Runs, Slot,
-};
+use crate::seam::{Cut, Epoch, Fence, Generation, LastRecord, Offset, Run, RunState, Runs, Slot};
 
 pub(super) const KEYS: usize = 2;
 /// The first is always there; the third takes the place of the second.
@@ -82,6 +80,19 @@ struct View {
 pub(super) struct RunsSeen {
     pub(super) runs: Rc<Runs>,
     pub(super) newest: [Option<Epoch>; VIEWS.len()],
+}
+
+/// What must hold in every history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Law {
+    /// An answer is the fold of the log up to the positions that it names.
+    Exact,
+    /// Once nothing is disturbed any more, every read is answered and holds everything.
+    Whole,
+    /// No run ends before the run before it.
+    Forward,
+    /// A slot begins anew only where something was lost.
+    Kept,
 }
 
 /// What may happen in a history.
@@ -165,8 +176,8 @@ pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) rng: SmallRng,
     pub(super) tally: Tally,
-    /// What contradicts the protocol, if anything did.
-    pub(super) wrong: Option<String>,
+    /// The law that was broken first, and how.
+    pub(super) broken: Option<(Law, String)>,
     /// The deployment that actors start with now.
     pub(super) catalog: usize,
     /// Rows are refused once a newer run is recorded; else only their stamps decide.
@@ -184,13 +195,13 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(rules: Rules, mut rng: SmallRng, partitions: usize) -> Self {
+    pub(super) fn new(rules: Rules, mut rng: SmallRng) -> Self {
         let strict = rng.random();
-        let mut world = Self {
+        Self {
             rules,
             rng,
             tally: Tally::default(),
-            wrong: None,
+            broken: None,
             catalog: 0,
             strict,
             now: 1,
@@ -202,11 +213,7 @@ impl World {
             stamp: 0,
             attempts: 0,
             views: Default::default(),
-        };
-        for _ in 0..partitions {
-            world.add_partition();
         }
-        world
     }
 
     pub(super) fn add_partition(&mut self) {
@@ -217,14 +224,6 @@ impl World {
         self.past.push(vec![Live::default()]);
     }
 
-    /// Where everything stands.
-    pub(super) fn describe(&self) -> String {
-        let slots: Vec<_> = self.live.iter().map(|live| &live.slot).collect();
-        let runs: Vec<_> = self.runs.iter().collect();
-        let newest = self.views.each_ref().map(|view| view.newest);
-        format!("slots {slots:?}, runs {runs:?}, newest {newest:?}")
-    }
-
     pub(super) fn tick(&mut self) {
         self.now += 1;
     }
@@ -233,8 +232,9 @@ impl World {
         self.tally.0[event as usize] += 1;
     }
 
-    pub(super) fn fail(&mut self, why: String) {
-        self.wrong.get_or_insert(why);
+    /// Notes what contradicts the protocol; the first such thing is told.
+    pub(super) fn contradict(&mut self, law: Law, what: String) {
+        self.broken.get_or_insert((law, what));
     }
 
     // The log.
@@ -269,7 +269,11 @@ impl World {
 
     /// What the records below the offsets give a key of a view.
     pub(super) fn fold(&self, view: usize, key: usize, offsets: &[Offset]) -> Option<i64> {
-        let sums = self.log.iter().zip(offsets).filter_map(|(log, at)| log.sums[index(*at)][key]);
+        let sums = self
+            .log
+            .iter()
+            .zip(offsets)
+            .filter_map(|(log, at)| log.sums[index(*at)][key]);
         sums.reduce(|a, b| a + b).map(|sum| sum * WEIGHTS[view])
     }
 
@@ -288,15 +292,20 @@ impl World {
                 && part.epoch >= slot.oldest
                 && (part.view, part.key) == (view, key)
         };
-        let parts = live.parts.iter().filter(kept).map(|part| (part.epoch, part.count)).collect();
+        let parts = live
+            .parts
+            .iter()
+            .filter(kept)
+            .map(|part| (part.epoch, part.count))
+            .collect();
         Some((slot, parts))
     }
 
+    /// Folds the records from where the worker believes the slot to be up to `next`.
     pub(super) fn apply(
         &mut self,
         partition: usize,
         believed: Fence,
-        from: Offset,
         next: Offset,
         views: &[usize],
     ) -> bool {
@@ -312,7 +321,8 @@ impl World {
             return false;
         }
         let joined = known > 0 && slot.since.len() > known;
-        let records = &self.log[partition].records[index(from)..index(next.next_offset)];
+        let records =
+            &self.log[partition].records[index(believed.next_offset)..index(next.next_offset)];
         for (key, count) in records.iter().flatten() {
             for view in views {
                 let count = count * WEIGHTS[*view];
@@ -326,14 +336,12 @@ impl World {
         true
     }
 
-    pub(super) fn impose(&mut self, partition: usize, believed: Fence) -> bool {
+    pub(super) fn impose(&mut self, partition: usize, believed: Fence) {
         let slot = self.live[partition].slot.as_mut().map(Rc::make_mut);
-        let imposed = slot.is_some_and(|slot| slot.impose(&believed).is_ok());
-        if imposed {
+        if slot.is_some_and(|slot| slot.impose(&believed).is_ok()) {
             self.note(Event::Imposed);
             self.remember(partition);
         }
-        imposed
     }
 
     pub(super) fn roll(&mut self, partition: usize, epoch: Epoch) -> Option<Cut> {
@@ -367,7 +375,8 @@ impl World {
         if slot.drop_through(epoch, cut, KEEP_BOUNDS) {
             let (generation, oldest) = (slot.generation, slot.oldest);
             if self.rng.random() {
-                live.parts.retain(|part| part.generation == generation && part.epoch >= oldest);
+                live.parts
+                    .retain(|part| part.generation == generation && part.epoch >= oldest);
             }
             self.note(Event::Dropped);
             self.remember(partition);
@@ -486,7 +495,8 @@ impl World {
             before.is_some_and(|before| before.next_offset > run.cuts[*partition].next_offset)
         });
         if let Some(partition) = back {
-            self.fail(format!("run {epoch} ends before the run before in partition {partition}"));
+            let what = format!("run {epoch} ends before the run before in partition {partition}");
+            self.contradict(Law::Forward, what);
         }
         self.put(run);
         self.note(Event::Sealed);
@@ -583,7 +593,8 @@ impl World {
         let at = (outcome.epoch, outcome.attempt);
         let view = &mut self.views[view];
         view.published = Some(at);
-        view.outcomes.retain(|other| (other.epoch, other.attempt) >= at);
+        view.outcomes
+            .retain(|other| (other.epoch, other.attempt) >= at);
     }
 
     /// Writes a row, unless one with a later stamp is there; answers whether publishing may go on.

@@ -1,0 +1,164 @@
+use std::path::Path;
+
+use super::*;
+
+const DEFINITION: &str = "kind = \"tally\"
+metric = \"plays\"
+source = \"plays\"
+layers = \"both\"
+group = [\"owner_id\"]
+bucket = \"hour\"
+partition = \"day\"
+dimensions = [\"kind\"]
+";
+const SQL: &str =
+    "SELECT owner_id, date_bin(INTERVAL '1 hour', at) AS bucket, kind, sum(amount) AS count
+FROM plays
+GROUP BY owner_id, date_bin(INTERVAL '1 hour', at), kind
+";
+
+fn write(root: &Path, name: &str, definition: &str, sql: &str) {
+    let folder = root.join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("job.toml"), definition).unwrap();
+    std::fs::write(folder.join("query.sql"), sql).unwrap();
+}
+
+/// What is said of one definition.
+fn complaint(definition: &str, sql: &str) -> String {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "hours", definition, sql);
+    let error = Catalog::read(root.path()).unwrap_err().to_string();
+    error.replace(&root.path().display().to_string(), "")
+}
+
+#[test]
+fn the_built_in_views_hold() {
+    let catalog = Catalog::built_in().unwrap();
+    assert_eq!(catalog.jobs().len(), 9);
+    for (index, job) in catalog.jobs().iter().enumerate() {
+        let before = &catalog.jobs()[..index];
+        let over = job.over();
+        assert!(
+            over.is_none_or(|over| before.iter().any(|b| b.name() == over)),
+            "{}",
+            job.name()
+        );
+    }
+}
+
+#[test]
+fn a_wrong_definition_is_named_with_file_and_line() {
+    for (from, to, place, word) in [
+        ("\"tally\"", "\"heap\"", "/hours/job.toml:1: ", "tally"),
+        (
+            "source = \"plays\"",
+            "source = \"songs\"",
+            "/hours/job.toml:3: ",
+            "songs",
+        ),
+        ("\"both\"", "\"none\"", "/hours/job.toml:4: ", "speed"),
+        ("[\"owner_id\"]", "[]", "/hours/job.toml:5: ", "group"),
+        (
+            "[\"owner_id\"]",
+            "[\"owner\"]",
+            "/hours/job.toml:5: ",
+            "owner_id",
+        ),
+        ("[\"owner_id\"]", "[\"at\"]", "/hours/job.toml:5: ", "key"),
+        ("\"hour\"", "\"minute\"", "/hours/job.toml:6: ", "quarter"),
+        (
+            "partition = \"day\"",
+            "partition = \"hour\"",
+            "/hours/job.toml:7: ",
+            "day",
+        ),
+        (
+            "[\"kind\"]",
+            "[\"kind\", \"owner_id\"]",
+            "/hours/job.toml:8: ",
+            "twice",
+        ),
+        (
+            "dimensions = [\"kind\"]",
+            "dimensions = [\"kind\"]\ncolour = 1",
+            "/hours/job.toml:9: ",
+            "colour",
+        ),
+        ("metric = \"plays\"\n", "", "/hours/job.toml:1: ", "metric"),
+        ("\"both\"", "\"both", "/hours/job.toml:4: ", ""),
+        (
+            "layers",
+            "over = \"nothing\"\nlayers",
+            "/hours/job.toml:4: ",
+            "nothing",
+        ),
+    ] {
+        assert!(DEFINITION.contains(from), "{from}");
+        let said = complaint(&DEFINITION.replacen(from, to, 1), SQL);
+        assert!(
+            said.starts_with(place) && said.contains(word),
+            "{to}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_query_is_named_with_its_file() {
+    for (from, to, word) in [
+        ("sum(amount)", "sum(amunt)", "amunt"),
+        ("FROM plays", "FROM songs", "songs"),
+        ("SELECT", "SELEKT", ""),
+        ("AS bucket", "AS hour", "bucket"),
+        ("sum(amount) AS count", "sum(amount) AS n", "count"),
+        (", kind, sum", ", nullif(kind, 'play') AS kind, sum", "kind"),
+    ] {
+        assert!(SQL.contains(from), "{from}");
+        let said = complaint(DEFINITION, &SQL.replacen(from, to, 1));
+        assert!(
+            said.starts_with("/hours/query.sql:") && said.contains(word),
+            "{to}: {said}"
+        );
+    }
+    let said = complaint(DEFINITION, "DROP TABLE plays");
+    assert!(said.starts_with("/hours/query.sql:"), "{said}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("empty")).unwrap();
+    let error = Catalog::read(root.path()).unwrap_err().to_string();
+    assert!(error.contains("empty/job.toml:1: "), "{error}");
+}
+
+/// Another text of the definition, the query or the job below is another view; comments are not.
+#[test]
+fn the_version_follows_what_a_view_means() {
+    let view = |definition: &str, sql: &str| {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "hours", definition, sql);
+        Catalog::read(root.path()).unwrap().jobs()[0]
+            .view()
+            .to_owned()
+    };
+    let one = view(DEFINITION, SQL);
+    assert_eq!(
+        one,
+        view(
+            &format!("# a comment\n\n{DEFINITION}"),
+            &format!("-- another\n{SQL}")
+        )
+    );
+    assert_ne!(
+        one,
+        view(
+            &DEFINITION.replace("partition = \"day\"", "partition = \"month\""),
+            SQL
+        )
+    );
+    assert_ne!(
+        one,
+        view(DEFINITION, &SQL.replace("sum(amount)", "sum(amount + 0)"))
+    );
+}
