@@ -1,6 +1,6 @@
-#![allow(clippy::too_many_lines, reason = "tables of cases")]
-
 //! What requests mean, worked out by hand; and what no request may give.
+
+#![allow(clippy::too_many_lines, reason = "tables of cases")]
 
 use proptest::prelude::*;
 

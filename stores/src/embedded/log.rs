@@ -8,7 +8,8 @@ use std::path::Path;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use schemas::seam::Offset;
-use sqlx::{Connection, SqliteConnection};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Connection, FromRow, Row, SqliteConnection};
 
 use super::db::{BEGIN_WRITE, Db, Kind, Opened};
 use super::payload::{Packed, Stored, pack, size, unpack, value_bytes};
@@ -66,12 +67,22 @@ struct Topic {
 }
 
 /// The ends of a partition.
-#[derive(Debug, Clone, Copy, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy)]
 struct Reach {
     start: Offset,
     end: Offset,
     /// When the last record was appended.
     logged_at_ms: i64,
+}
+
+impl FromRow<'_, SqliteRow> for Reach {
+    fn from_row(row: &SqliteRow) -> std::result::Result<Self, sqlx::Error> {
+        Ok(Self {
+            start: row.try_get("start")?,
+            end: row.try_get("end")?,
+            logged_at_ms: row.try_get("logged_at_ms")?,
+        })
+    }
 }
 
 impl SqliteLog {

@@ -13,6 +13,8 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow::ipc::{CompressionType, MetadataVersion};
 use schemas::seam::Offset;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row};
 
 use crate::log::{FetchLimit, NewRecords, Records};
 use crate::{Error, Result};
@@ -41,13 +43,25 @@ pub(super) struct Packed {
 }
 
 /// A batch as it was read.
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug)]
 pub(super) struct Stored {
     pub(super) first_offset: Offset,
     pub(super) next_offset: Offset,
     pub(super) logged_at_ms: i64,
     pub(super) crc: i64,
     pub(super) payload: Vec<u8>,
+}
+
+impl FromRow<'_, SqliteRow> for Stored {
+    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            first_offset: row.try_get("first_offset")?,
+            next_offset: row.try_get("next_offset")?,
+            logged_at_ms: row.try_get("logged_at_ms")?,
+            crc: row.try_get("crc")?,
+            payload: row.try_get("payload")?,
+        })
+    }
 }
 
 /// The batches of some groups, those of a group one after the other.

@@ -116,7 +116,8 @@ pub async fn ranges_are_half_open(ports: &Ports) -> Result<()> {
             .await?,
         Ok(())
     );
-    let cases: [(&[(&str, Option<&str>)], &[i64]); 6] = [
+    type Ranges<'a> = &'a [(&'a str, Option<&'a str>)];
+    let cases: [(Ranges<'_>, &[i64]); 6] = [
         (&[("", None)], &[1, 2, 3, 4, 5]),
         (&[("b", Some("c"))], &[2, 3]),
         (&[("b", Some("b"))], &[]),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
@@ -64,7 +65,7 @@ async fn every_case_comes_out_the_same_four_ways() {
         let total = case.lines.len();
         for cut in [0, total / 3, total] {
             let world = World::new().await;
-            let job = world.catalog.job(&case.view).expect("the view").clone();
+            let job = Arc::clone(world.catalog.job(&case.view).expect("the view"));
             world.ingest(&case.lines[..cut]).await;
             world.catch_up().await;
             let live = live_rows(&world, &job, 0).await;

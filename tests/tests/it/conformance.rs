@@ -131,7 +131,10 @@ fn live_state_follows_the_model() {
         let done =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(history)));
         match done {
-            Ok(done) => Ok(done.expect("the store answers")),
+            Ok(done) => {
+                done.expect("the store answers");
+                Ok(())
+            }
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
                 Err(TestCaseError::fail(text))

@@ -81,7 +81,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                 };
                 tokio::join!(work, second);
             };
-            cut_at_any_point(both, 40, world, served, rng).await;
+            Box::pin(cut_at_any_point(both, 40, world, served, rng)).await;
         }
         _ => {
             let full = rng.random_bool(0.2);

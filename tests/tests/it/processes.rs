@@ -133,8 +133,8 @@ async fn live_state_that_is_deleted_is_replayed() {
     let mut deleted = 0;
     for entry in std::fs::read_dir(&data).expect("the data folder").flatten() {
         if entry.file_name().to_string_lossy().starts_with("live.db") {
-            std::fs::remove_file(entry.path()).expect("deleting");
-            deleted += 1;
+            // The server may clear away what is left at the same moment.
+            deleted += usize::from(std::fs::remove_file(entry.path()).is_ok());
         }
     }
     assert!(deleted > 0, "there is no live.db");

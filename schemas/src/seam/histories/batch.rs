@@ -6,7 +6,8 @@ use std::rc::Rc;
 use rand::Rng;
 use rand::seq::SliceRandom;
 
-use super::world::{CATALOGS, Counts, Event, KEYS, Outcome, Row, RunsSeen, World};
+use super::tally::Event;
+use super::world::{CATALOGS, Counts, KEYS, Outcome, Row, RunsSeen, World};
 use crate::seam::{Cut, Epoch, Fence, Offset, Run, RunState, Slot, Step};
 
 pub(super) struct Batch {

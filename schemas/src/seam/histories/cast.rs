@@ -4,8 +4,9 @@ use rand::Rng;
 
 use super::batch::Batch;
 use super::reader::Reader;
+use super::tally::Event;
 use super::worker::Worker;
-use super::world::{Event, World};
+use super::world::World;
 
 #[derive(Clone, Copy)]
 pub(super) enum Role {

@@ -3,7 +3,8 @@
 
 use rand::Rng;
 
-use super::world::{Event, KEYS, Law, Row, RunsSeen, SlotRead, VIEWS, World};
+use super::tally::{Event, Law};
+use super::world::{KEYS, Row, RunsSeen, SlotRead, VIEWS, World};
 use crate::seam::{self, Cut, Offset};
 
 pub(super) struct Reader {

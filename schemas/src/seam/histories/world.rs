@@ -2,12 +2,16 @@
 //!
 //! Every method is one operation on a store, and atomic; between two of them anything may happen.
 
+mod records;
+
 use std::rc::Rc;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::rules::Rules;
+use super::tally::{Event, Law, Tally};
+
 use crate::seam::{Cut, Epoch, Fence, Generation, LastRecord, Offset, Run, RunState, Runs, Slot};
 
 pub(super) const KEYS: usize = 2;
@@ -82,96 +86,6 @@ pub(super) struct RunsSeen {
     pub(super) newest: [Option<Epoch>; VIEWS.len()],
 }
 
-/// What must hold in every history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Law {
-    /// An answer is the fold of the log up to the positions that it names.
-    Exact,
-    /// Once nothing is disturbed any more, every read is answered and holds everything.
-    Whole,
-    /// No run ends before the run before it.
-    Forward,
-    /// A slot begins anew only where something was lost.
-    Kept,
-}
-
-/// What may happen in a history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
-    /// A read was answered.
-    Answered,
-    /// A read was refused.
-    Refused,
-    /// An answer held a row of a run that was not complete.
-    HalfLoaded,
-    /// A slot began anew.
-    Healed,
-    /// A slot vanished.
-    Lost,
-    /// A slot fell back to an earlier state.
-    FailedOver,
-    /// A micro-batch was refused.
-    Fenced,
-    /// A recorded cut was put back.
-    Imposed,
-    /// A run was sealed.
-    Sealed,
-    /// A proposal was overtaken.
-    Overtaken,
-    /// A run was given up.
-    Abandoned,
-    /// A single job was completed.
-    Job,
-    /// Live epochs were dropped.
-    Dropped,
-    /// A partition was added.
-    Added,
-    /// The views changed.
-    Deployed,
-    /// A slot began to count a view.
-    Joined,
-    /// A process died.
-    Crashed,
-}
-
-impl Event {
-    pub(super) const ALL: [Self; 17] = [
-        Self::Answered,
-        Self::Refused,
-        Self::HalfLoaded,
-        Self::Healed,
-        Self::Lost,
-        Self::FailedOver,
-        Self::Fenced,
-        Self::Imposed,
-        Self::Sealed,
-        Self::Overtaken,
-        Self::Abandoned,
-        Self::Job,
-        Self::Dropped,
-        Self::Added,
-        Self::Deployed,
-        Self::Joined,
-        Self::Crashed,
-    ];
-}
-
-/// How often each thing happened.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Tally([u64; Event::ALL.len()]);
-
-impl Tally {
-    pub(super) fn of(&self, event: Event) -> u64 {
-        self.0[event as usize]
-    }
-
-    pub(super) fn merge(&mut self, other: &Self) {
-        for (count, more) in self.0.iter_mut().zip(other.0) {
-            *count += more;
-        }
-    }
-}
-
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) rng: SmallRng,
@@ -229,7 +143,7 @@ impl World {
     }
 
     pub(super) fn note(&mut self, event: Event) {
-        self.tally.0[event as usize] += 1;
+        self.tally.add(event);
     }
 
     /// Notes what contradicts the protocol; the first such thing is told.
@@ -431,191 +345,6 @@ impl World {
             slot.epoch = epoch;
             self.note(Event::FailedOver);
         }
-    }
-
-    // Run records.
-
-    pub(super) fn runs(&self) -> RunsSeen {
-        RunsSeen {
-            runs: Rc::clone(&self.runs),
-            newest: [0, 1, 2].map(|view: usize| self.views[view].newest),
-        }
-    }
-
-    fn put(&mut self, run: Run) {
-        let runs = self.runs.iter().cloned().chain([run]);
-        self.runs = Rc::new(runs.collect());
-    }
-
-    fn last_run(&self) -> Option<&Run> {
-        self.runs.iter().next_back()
-    }
-
-    fn next_stamp(&mut self) -> i64 {
-        self.stamp += 1;
-        self.stamp
-    }
-
-    /// Records cuts as proposed; answers the proposal's token, or nothing if it is refused.
-    pub(super) fn propose(&mut self, epoch: Epoch, cuts: &[Cut]) -> Option<String> {
-        let next = match self.last_run() {
-            None => 1,
-            Some(run) => match run.state {
-                RunState::Proposed => run.epoch,
-                RunState::Sealed => 0,
-                RunState::Complete | RunState::Abandoned => run.epoch + 1,
-            },
-        };
-        if epoch != next {
-            return None;
-        }
-        let stamp_us = self.next_stamp();
-        let token = stamp_us.to_string();
-        self.put(Run {
-            epoch,
-            state: RunState::Proposed,
-            cuts: cuts.to_vec(),
-            stamp_us,
-            token: token.clone(),
-        });
-        Some(token)
-    }
-
-    pub(super) fn seal(&mut self, epoch: Epoch, token: &str) -> bool {
-        let Some(run) = self.runs.get(epoch) else {
-            return false;
-        };
-        if run.token != token || run.state != RunState::Proposed {
-            self.note(Event::Overtaken);
-            return false;
-        }
-        let run = sealed(run.clone());
-        let back = (0..run.cuts.len()).find(|partition| {
-            let before = self.runs.cut(epoch - 1, *partition);
-            before.is_some_and(|before| before.next_offset > run.cuts[*partition].next_offset)
-        });
-        if let Some(partition) = back {
-            let what = format!("run {epoch} ends before the run before in partition {partition}");
-            self.contradict(Law::Forward, what);
-        }
-        self.put(run);
-        self.note(Event::Sealed);
-        true
-    }
-
-    /// A new stamp for the rows of a run, or nothing if a newer one is recorded.
-    pub(super) fn restamp(&mut self, epoch: Epoch) -> Option<i64> {
-        let run = self.last_run().filter(|run| run.epoch == epoch)?.clone();
-        let stamp_us = self.next_stamp();
-        self.put(Run { stamp_us, ..run });
-        Some(stamp_us)
-    }
-
-    pub(super) fn complete(&mut self, epoch: Epoch, views: &[usize], run_ends: bool) {
-        let Some(run) = self.runs.get(epoch).cloned() else {
-            return;
-        };
-        if !matches!(run.state, RunState::Sealed | RunState::Complete) {
-            return;
-        }
-        for view in views {
-            let newest = &mut self.views[*view].newest;
-            *newest = (*newest).max(Some(epoch));
-        }
-        if run_ends && run.state == RunState::Sealed {
-            self.put(Run {
-                state: RunState::Complete,
-                ..run
-            });
-        }
-    }
-
-    pub(super) fn abandon(&mut self, epoch: Epoch) {
-        let run = self.runs.get(epoch).cloned();
-        if let Some(run) = run.filter(|run| run.state == RunState::Sealed) {
-            self.note(Event::Abandoned);
-            self.put(Run {
-                state: RunState::Abandoned,
-                ..run
-            });
-        }
-    }
-
-    // Rows and results.
-
-    pub(super) fn ensure_table(&mut self, view: usize) {
-        self.views[view].table.get_or_insert([None; KEYS]);
-    }
-
-    /// A view that is not kept any more loses its rows; its results stay.
-    pub(super) fn forget(&mut self, view: usize) {
-        let view = &mut self.views[view];
-        view.newest = None;
-        view.table = None;
-        view.forgotten = true;
-    }
-
-    pub(super) fn is_forgotten(&self, view: usize) -> bool {
-        self.views[view].forgotten
-    }
-
-    /// The published rows of a view, and those of all results that may have written some since.
-    pub(super) fn outcomes(&self, view: usize, newest: Epoch) -> (Counts, Vec<Counts>) {
-        let view = &self.views[view];
-        let pointer = view.published.filter(|(epoch, _)| *epoch <= newest);
-        let mut published = [None; KEYS];
-        let mut others = Vec::new();
-        for outcome in &view.outcomes {
-            let stands = (outcome.epoch, outcome.attempt);
-            match pointer {
-                Some(at) if stands == at => published = outcome.rows,
-                Some(at) if stands < at => {}
-                _ => others.push(outcome.rows),
-            }
-        }
-        (published, others)
-    }
-
-    /// Writes down what is about to be published.
-    pub(super) fn record(&mut self, view: usize, epoch: Epoch, rows: Counts) -> Outcome {
-        self.attempts += 1;
-        let outcome = Outcome {
-            epoch,
-            attempt: self.attempts,
-            rows,
-        };
-        self.views[view].outcomes.push(outcome);
-        outcome
-    }
-
-    /// Says that a result is the published one; older ones are then forgotten.
-    pub(super) fn point_to(&mut self, view: usize, outcome: &Outcome) {
-        let at = (outcome.epoch, outcome.attempt);
-        let view = &mut self.views[view];
-        view.published = Some(at);
-        view.outcomes
-            .retain(|other| (other.epoch, other.attempt) >= at);
-    }
-
-    /// Writes a row, unless one with a later stamp is there; answers whether publishing may go on.
-    pub(super) fn publish(&mut self, view: usize, key: usize, row: Row) -> bool {
-        let current = self.last_run().map(|run| (run.epoch, run.stamp_us));
-        if self.strict && current != Some((row.epoch, row.stamp)) {
-            return false;
-        }
-        let Some(table) = &mut self.views[view].table else {
-            return false;
-        };
-        let stored = &mut table[key];
-        if stored.is_none_or(|stored| row.stamp > stored.stamp) {
-            *stored = Some(row);
-        }
-        true
-    }
-
-    /// The row of a key; nothing where the view has no table.
-    pub(super) fn row(&self, view: usize, key: usize) -> Option<Option<Row>> {
-        self.views[view].table.map(|table| table[key])
     }
 }
 
