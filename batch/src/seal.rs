@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use schemas::seam::{Cut, Epoch, RollRefused, Run, RunState, Slot, Step, next_step};
+use schemas::seam::{Cut, Epoch, Run, RunState, Runs, Slot, Step, next_step, sealable};
 use schemas::source::Source;
 use stores::live::SlotId;
 use tokio_util::sync::CancellationToken;
@@ -27,15 +27,13 @@ pub(crate) async fn sealed_run(
             return Ok(run.clone());
         }
         let epoch = runs.next_epoch();
-        match roll_all(ports, source, epoch, partitions).await? {
-            Ok(cuts) => {
-                if let Some(run) = propose_and_seal(ports, source, epoch, &cuts).await? {
-                    return Ok(run);
-                }
-            }
-            Err(why) if Instant::now() >= deadline => {
-                return Err(Error::Roll { epoch, what: why });
-            }
+        let sealed = match roll_all(ports, source, epoch, partitions).await? {
+            Ok(cuts) => propose_and_seal(ports, source, epoch, &cuts, &runs).await?,
+            Err(why) => Err(why),
+        };
+        match sealed {
+            Ok(run) => return Ok(run),
+            Err(what) if Instant::now() >= deadline => return Err(Error::Roll { epoch, what }),
             Err(_) => {}
         }
         if stop.is_cancelled() {
@@ -57,19 +55,17 @@ async fn roll_all(
         let slot = SlotId { source, partition };
         match ports.live.roll(slot, epoch).await? {
             Ok(cut) => cuts.push(cut),
-            Err(refused) => return put_right(ports, slot, epoch, refused).await.map(Err),
+            Err(refused) => {
+                let why = refused.to_string();
+                return put_right(ports, slot, epoch, &why).await.map(Err);
+            }
         }
     }
     Ok(Ok(cuts))
 }
 
 /// Does for a slot what its worker would do, and says what stands in the way.
-async fn put_right(
-    ports: &BatchPorts,
-    id: SlotId,
-    epoch: Epoch,
-    refused: RollRefused,
-) -> Result<String> {
+async fn put_right(ports: &BatchPorts, id: SlotId, epoch: Epoch, refused: &str) -> Result<String> {
     let slots = ports
         .live
         .read(id.source, id.partition + 1, &[])
@@ -113,14 +109,15 @@ async fn put_right(
     }
 }
 
-/// Records the cuts, looks whether every boundary still stands, and seals; nothing if one does not
-/// or another run was faster.
+/// Records the cuts, looks again whether every slot still has its boundaries, and seals; or says
+/// what stands in the way. `runs` are the records from which the run was begun.
 async fn propose_and_seal(
     ports: &BatchPorts,
     source: Source,
     epoch: Epoch,
     cuts: &[Cut],
-) -> Result<Option<Run>> {
+    runs: &Runs,
+) -> Result<Result<Run, String>> {
     let token = Uuid::new_v4().to_string();
     let now_ms = ports.clock.now_ms();
     match ports
@@ -129,21 +126,22 @@ async fn propose_and_seal(
         .await
     {
         Ok(_) => {}
-        Err(stores::Error::Refused(_)) => return Ok(None),
+        Err(stores::Error::Refused(why)) => return Ok(Err(why)),
         Err(error) => return Err(error.into()),
     }
     let partitions = u32::try_from(cuts.len()).map_err(|e| Error::fault("partitions", e))?;
     let slots = ports.live.read(source, partitions, &[]).await?.slots;
-    let stands = |(slot, cut): (&Option<Slot>, &Cut)| {
-        let bound = slot.as_ref().and_then(|slot| slot.bounds.get(&epoch));
-        bound.is_some_and(|bound| bound.next_offset == cut.next_offset)
-    };
-    if slots.len() != cuts.len() || !slots.iter().zip(cuts).all(stands) {
-        return Ok(None);
+    for ((index, partition), cut) in (0..cuts.len()).zip(0..partitions).zip(cuts) {
+        let slot = slots.get(index).and_then(Option::as_ref);
+        if !sealable(slot, index, epoch, *cut, runs) {
+            let id = SlotId { source, partition };
+            let why = "its cut does not stand any more";
+            return put_right(ports, id, epoch, why).await.map(Err);
+        }
     }
     match ports.views.seal(source, epoch, &token).await {
-        Ok(run) => Ok(Some(run)),
-        Err(stores::Error::Refused(_)) => Ok(None),
+        Ok(run) => Ok(Ok(run)),
+        Err(stores::Error::Refused(why)) => Ok(Err(why)),
         Err(error) => Err(error.into()),
     }
 }

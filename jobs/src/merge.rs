@@ -135,7 +135,7 @@ impl Seam<'_> {
         if seam::whole(slot, partition, base, self.runs, self.view) {
             return Ok(());
         }
-        let Some(cut) = self.runs.cut(base, partition) else {
+        let Some(cut) = self.runs.sealed_cut(base, partition) else {
             return Err(not_whole(Gap::Unrecorded));
         };
         if slot.oldest > base.saturating_add(1) {

@@ -196,7 +196,7 @@ impl Reader<'_> {
             .unwrap_or_else(|| runs.runs.newest());
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
-        let partitions = spans.len().max(cuts);
+        let partitions = spans.len().max(runs.runs.partitions());
         if partitions == 0 {
             return self.nothing(epoch);
         }

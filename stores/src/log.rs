@@ -122,8 +122,9 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
 /// Writing topics.
 #[async_trait]
 pub trait LogWrite: std::fmt::Debug + Send + Sync {
-    /// Makes the topic with so many partitions if it is not there, and answers how many it has.
-    /// More partitions than it has are added; fewer are not taken away.
+    /// Makes the topic with so many partitions if it is not there, and answers how many it has. One
+    /// that is there stays as it is: with more partitions an owner's events would go to another
+    /// partition than the earlier ones.
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32>;
 
     /// Appends to partitions of one topic, durably when it answers, and answers the offset of the

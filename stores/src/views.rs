@@ -181,6 +181,7 @@ pub trait ViewsWrite: ViewsRead {
     async fn report(&self, source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()>;
 
     /// Forgets views that no job defines any more: their newest epochs no longer hold back the
-    /// dropping of live epochs. Their rows may be deleted.
+    /// dropping of live epochs. Rows of views that an earlier call forgot may be deleted; a reader
+    /// that began before this call must still find those of the others.
     async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()>;
 }

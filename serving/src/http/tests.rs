@@ -147,6 +147,12 @@ async fn every_error_is_a_problem_document() {
             "{uri}: {document}"
         );
     }
+}
+
+#[tokio::test]
+async fn methods_that_are_not_allowed_are_a_problem_too() {
+    let (serving, _) = world(impatient());
+    let total = "/api/v1/stats/plays/total";
     let (status, document) = problem(&serving, Method::DELETE, total).await;
     assert_eq!(
         (status.as_u16(), &document["type"]),

@@ -174,14 +174,14 @@ impl LogWrite for SqliteLog {
         {
             let mut connection = db.reader().await?;
             let found = find_topic(&mut connection, topic).await.map_err(fault)?;
-            if let Some(found) = found.filter(|found| found.partitions >= partitions) {
+            if let Some(found) = found {
                 return Ok(found.partitions);
             }
         }
         let mut connection = db.writer().await?;
         let (partitions,) = sqlx::query_as::<_, (u32,)>(
             "INSERT INTO topics (name, partitions) VALUES (?, ?)
-             ON CONFLICT DO UPDATE SET partitions = max(partitions, excluded.partitions)
+             ON CONFLICT DO UPDATE SET partitions = partitions
              RETURNING partitions",
         )
         .bind(topic)

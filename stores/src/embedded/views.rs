@@ -350,25 +350,16 @@ impl ViewsWrite for SqliteViews {
         let fault = db.fault("forgetting views");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let known: Vec<(String, Option<i64>)> = sqlx::query_as(
-            "SELECT name, id FROM views WHERE source = ?1
-             UNION ALL
-             SELECT view, NULL FROM newest WHERE source = ?1",
+        // Tables go only when their view was forgotten before: a reader may still be at it now.
+        let tables: Vec<(String, i64)> = sqlx::query_as(
+            "SELECT name, id FROM views AS v WHERE source = ?1 AND NOT EXISTS (
+                 SELECT 1 FROM newest AS n WHERE n.source = v.source AND n.view = v.name)",
         )
         .bind(source.name())
         .fetch_all(&mut *tx)
         .await
         .map_err(fault)?;
-        for (view, id) in known.iter().filter(|(view, _)| !keep.contains(view)) {
-            sqlx::query("DELETE FROM newest WHERE source = ? AND view = ?")
-                .bind(source.name())
-                .bind(view)
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
-            let Some(id) = id else {
-                continue;
-            };
+        for (view, id) in tables.iter().filter(|(view, _)| !keep.contains(view)) {
             sqlx::query("DELETE FROM views WHERE id = ?")
                 .bind(id)
                 .execute(&mut *tx)
@@ -376,6 +367,19 @@ impl ViewsWrite for SqliteViews {
                 .map_err(fault)?;
             let table = format!("DROP TABLE {}", table_name(*id, view));
             sqlx::raw_sql(AssertSqlSafe(table))
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+        }
+        let known: Vec<(String,)> = sqlx::query_as("SELECT view FROM newest WHERE source = ?")
+            .bind(source.name())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(fault)?;
+        for (view,) in known.iter().filter(|(view,)| !keep.contains(view)) {
+            sqlx::query("DELETE FROM newest WHERE source = ? AND view = ?")
+                .bind(source.name())
+                .bind(view)
                 .execute(&mut *tx)
                 .await
                 .map_err(fault)?;

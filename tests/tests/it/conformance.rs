@@ -61,7 +61,7 @@ laws! {
         fetch_keeps_its_limits
         out_of_range_is_told
         moments_lead_to_offsets
-        topics_only_grow
+        topics_stay_as_they_are
         a_refused_append_writes_nothing
         sizes_do_not_matter
     } and with two {
