@@ -363,6 +363,6 @@ fn story(run: &Run) -> RunStory {
         run: run.clone(),
         started_at_ms: NOW_MS,
         ended_at_ms: None,
-        report: serde_json::json!({"rows_read": 7, "seconds": [["roll", 0.5], ["plan", 1.0]]}),
+        report: serde_json::json!({"rows_read": 7, "seconds": {"roll": 0.5, "plan": 1.0}}),
     }
 }
