@@ -1,7 +1,7 @@
 //! The serving layer: batch values plus what is newer, over HTTP.
 //!
-//! A request becomes a [question](question), the catalog and the question give a [plan], a
-//! consistent [read](read) of the stores along that plan gives counts, and an [answer](answer) puts
+//! A request becomes a `question`, the catalog and the question give a `plan`, a
+//! consistent `read` of the stores along that plan gives counts, and an `answer` puts
 //! them into the shape that was asked for. Nothing here writes to a store but the way into the log,
 //! and nothing here knows which store is behind a port.
 

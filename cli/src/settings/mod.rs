@@ -1,7 +1,7 @@
 //! Everything that can be set, with its default.
 //!
 //! A value comes from the configuration file, else the environment, else a flag: the last one that
-//! has it wins. [`load`] reads them, [`show`] says what came of it and from where.
+//! has it wins. [`mod@load`] reads them, [`mod@show`] says what came of it and from where.
 
 mod load;
 mod schema;

@@ -1,8 +1,8 @@
 //! Time as users ask for it and as stores keep it: periods of local days on one side, UTC buckets
 //! on the other.
 //!
-//! [`bucket`] owns the widths of stored buckets, [`zone`] what a local day is, [`period`] what a
-//! request's parameters mean, [`series`] the points of a chart and [`cover`] which buckets make up
+//! [`mod@bucket`] owns the widths of stored buckets, [`mod@zone`] what a local day is, [`mod@period`] what a
+//! request's parameters mean, [`mod@series`] the points of a chart and [`mod@cover`] which buckets make up
 //! a range. Instants are whole seconds since the Unix epoch, also before it, and ranges are
 //! half-open. Nothing here takes the time, knows a view, a store or a protocol: the present moment
 //! is a parameter.
