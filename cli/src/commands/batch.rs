@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use batch::{RunReport, RunRequest};
+use batch::{Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
 use schemas::source::Source;
 use serde::Serialize;
@@ -10,7 +10,6 @@ use stores::views::{RunStory, ViewsRead};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use super::follow::facts;
 use crate::args::{BatchCommand, BatchRunArgs};
 use crate::failure::usage;
 use crate::installation::Installation;
@@ -116,9 +115,28 @@ fn text_of(ran: &Ran) -> String {
         .map(|(stage, seconds)| format!("{stage} {seconds:.2} s"))
         .collect();
     text.push_str(&format!("  {}\n", stages.join(", ")));
-    text.push_str(&format!("  drift: {}\n", facts(&report.drift)));
+    text.push_str(&drift_of(&report.drift));
     for warning in &report.warnings {
         text.push_str(&format!("  warning: {warning}\n"));
+    }
+    text
+}
+
+fn drift_of(drift: &Drift) -> String {
+    let mut text = match (&drift.unknown, drift.total) {
+        (Some(why), _) => format!("  drift not known: {why}\n"),
+        (None, Some(0)) => "  drift 0: live state had counted the same\n".to_owned(),
+        (None, total) => format!(
+            "  drift {} over {} keys: live state had counted otherwise until now\n",
+            total.unwrap_or_default(),
+            drift.keys
+        ),
+    };
+    for key in &drift.worst {
+        let DriftedKey {
+            key, batch, live, ..
+        } = key;
+        text.push_str(&format!("    {key}: {batch}, live {live}\n"));
     }
     text
 }

@@ -87,7 +87,7 @@ fn print(context: &Context, reports: &Reports) -> anyhow::Result<()> {
 }
 
 /// The fields of a report, on one line.
-pub(super) fn facts(report: &(impl Serialize + ?Sized)) -> String {
+fn facts(report: &(impl Serialize + ?Sized)) -> String {
     let Ok(Value::Object(fields)) = serde_json::to_value(report) else {
         return String::new();
     };
