@@ -13,7 +13,9 @@ use arrow::error::ArrowError;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{AMOUNT_MAX, EVENT_ID_BYTES_MAX, LINE_BYTES_MAX, REFERRER_BYTES_MAX, schema};
+use super::{
+    AMOUNT_MAX, AT_SECONDS, EVENT_ID_BYTES_MAX, LINE_BYTES_MAX, REFERRER_BYTES_MAX, schema,
+};
 
 /// The most characters of a reason.
 const REASON_CHARS_MAX: usize = 400;
@@ -217,6 +219,11 @@ fn instant_us(text: &str) -> Result<i64, String> {
     if leap && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
         return Err(bad(
             ": only the last minute of a UTC day can have a second 60",
+        ));
+    }
+    if !AT_SECONDS.contains(&instant.as_second()) {
+        return Err(format!(
+            "at: {text:?} is not a time between the years 1678 and 2261"
         ));
     }
     i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))

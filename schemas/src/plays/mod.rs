@@ -3,6 +3,7 @@
 mod decode;
 mod identity;
 
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
@@ -19,6 +20,10 @@ pub const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest `amount`, and with a minus the smallest: so that no sum of real events can pass the
 /// range of 64-bit integers unseen.
 pub const AMOUNT_MAX: i64 = 1_000_000_000_000;
+
+/// The times that a play can have, in seconds since the Unix epoch: from 1678 until 2261. The query
+/// engine counts in nanoseconds of 64 bits when it puts a time into its bucket.
+pub const AT_SECONDS: Range<i64> = -9_214_560_000..9_214_646_400;
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let time = |unit| DataType::Timestamp(unit, Some("UTC".into()));
