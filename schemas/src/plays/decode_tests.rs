@@ -427,7 +427,7 @@ proptest! {
             offset / 60,
             offset % 60,
         );
-        if !crate::plays::AT_SECONDS.contains(&seconds) {
+        if !AT_SECONDS.contains(&seconds) {
             prop_assert!(at_of(&text).is_err(), "{}", text);
             return Ok(());
         }
