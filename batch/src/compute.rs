@@ -358,7 +358,7 @@ impl Compute {
             job: job.name().to_owned(),
             source,
         };
-        let context = self.engine.small_session();
+        let context = self.engine.session();
         let schema = Arc::clone(input.schema());
         let table = StreamingTable::try_new(schema, vec![input]).map_err(failed)?;
         let rows = query(&context, job, Arc::new(table)).await?;

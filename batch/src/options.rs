@@ -38,6 +38,10 @@ pub struct BatchOptions {
     pub roll_wait_ms: u64,
     /// Events in one file of the archive, about.
     pub archive_rows_max: usize,
+    /// Bytes of records that go into one file of the archive, about: bounds the memory for it.
+    pub archive_bytes_max: usize,
+    /// How long events wait for enough others to fill a file, where the archiver follows the log.
+    pub archive_wait_ms: u64,
     /// Events or rows that one task reads, about: the days of a task are computed together.
     pub task_rows_max: u64,
     /// Rows that are published in one step.
@@ -50,6 +54,8 @@ impl Default for BatchOptions {
             grace_ms: 2_000,
             roll_wait_ms: 10_000,
             archive_rows_max: 1_000_000,
+            archive_bytes_max: 256 * 1024 * 1024,
+            archive_wait_ms: 30_000,
             task_rows_max: 1_000_000,
             publish_rows: 50_000,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobs::{Catalog, Engine, Job, Layers};
 use schemas::seam::{Cut, Offset, Run};
@@ -11,7 +11,7 @@ use stores::live::SlotId;
 use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, read_all};
+use crate::archive::{ArchiveReport, Archiver, FileSize};
 use crate::check::check;
 use crate::compute::{Compute, Computed, Plan, View, record};
 use crate::drift::{Drift, Fingerprint, Stretch};
@@ -36,28 +36,27 @@ pub struct Batch {
 
 impl Batch {
     /// The batch layer of an installation.
-    ///
-    /// # Errors
-    /// None yet; later checks of the options will go here.
+    #[must_use]
     pub const fn build(
         ports: BatchPorts,
         catalog: Catalog,
         engine: Engine,
         options: BatchOptions,
-    ) -> Result<Self> {
-        Ok(Self {
+    ) -> Self {
+        Self {
             ports,
             catalog,
             engine,
             options,
-        })
+        }
     }
 
-    /// Copies the log of a source to the archive until `shutdown`, or with `until_caught_up` up to
-    /// where the log ends now.
+    /// Copies the log of a source to the archive until `shutdown`, a file whenever there is enough
+    /// for one or the oldest of it has waited for long; with `until_caught_up` only up to where the
+    /// log ends now.
     ///
     /// # Errors
-    /// Those of the stores.
+    /// [`Error::Request`] if the archive was made from another log, and those of the stores.
     pub async fn archive(
         &self,
         source: Source,
@@ -65,14 +64,20 @@ impl Batch {
         shutdown: CancellationToken,
     ) -> Result<ArchiveReport> {
         let mut report = ArchiveReport::default();
+        let mut archiver = self.archiver(source).await?;
+        let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
+        let mut last = None;
         loop {
-            let spans = self.ports.log.spans(source.topic()).await?;
-            let ends: Vec<Offset> = spans.iter().map(|span| span.end).collect();
-            let done = self.archiver(source).up_to(&ends, &()).await?;
-            report.events += done.events;
-            report.rejected += done.rejected;
-            report.files += done.files;
-            if until_caught_up || shutdown.is_cancelled() {
+            let ends = self.spans(source).await?;
+            let behind = archiver.behind(&ends);
+            let long_ago = |last: Instant| last.elapsed() >= longest_wait;
+            let enough = behind >= self.options.archive_rows_max as u64;
+            let due = behind > 0 && (enough || last.is_none_or(long_ago));
+            if due || until_caught_up {
+                report += archiver.up_to(&ends, &(), &shutdown).await?;
+                last = Some(Instant::now());
+            }
+            if until_caught_up {
                 return Ok(report);
             }
             tokio::select! {
@@ -167,8 +172,12 @@ impl Batch {
         let run = self.the_run(source, request, ends.len(), stop).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
         stages.begin("archive", cuts.iter().sum::<Offset>().unsigned_abs());
-        self.archiver(source).up_to(&cuts, stages.progress).await?;
-        let manifests = read_all(&self.ports.archive, source).await?;
+        let mut archiver = self.archiver(source).await?;
+        archiver.up_to(&cuts, stages.progress, stop).await?;
+        if stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        let manifests = archiver.into_manifests();
         let seen = self.ports.views.runs(source).await?;
         let archive = &self.ports.archive;
         let plan = plan(archive, source, request, &run, jobs, manifests, &seen).await?;
@@ -205,13 +214,18 @@ impl Batch {
         Ok(views.report(source, report.epoch, &value).await?)
     }
 
-    fn archiver(&self, source: Source) -> Archiver<'_> {
-        Archiver {
-            log: &*self.ports.log,
-            archive: &self.ports.archive,
-            source,
+    async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
+        let size = FileSize {
             rows_max: self.options.archive_rows_max,
-        }
+            bytes_max: self.options.archive_bytes_max,
+        };
+        Archiver::open(&*self.ports.log, &self.ports.archive, source, size).await
+    }
+
+    /// Where each partition of the log ends.
+    async fn spans(&self, source: Source) -> Result<Vec<Offset>> {
+        let spans = self.ports.log.spans(source.topic()).await?;
+        Ok(spans.iter().map(|span| span.end).collect())
     }
 
     fn check_names(&self, jobs: &[Arc<Job>], request: &RunRequest) -> Result<()> {
@@ -228,13 +242,13 @@ impl Batch {
     }
 
     async fn log_ends(&self, source: Source) -> Result<Vec<Offset>> {
-        let spans = self.ports.log.spans(source.topic()).await?;
-        if spans.is_empty() {
+        let ends = self.spans(source).await?;
+        if ends.is_empty() {
             return Err(Error::Request(format!(
                 "there is no log of {source} yet: run `backstitch ingest {source} FILE` first"
             )));
         }
-        Ok(spans.iter().map(|span| span.end).collect())
+        Ok(ends)
     }
 
     /// The run to carry out: a sealed one, or for single jobs the newest complete one once more.

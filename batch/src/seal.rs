@@ -78,15 +78,11 @@ async fn put_right(ports: &BatchPorts, id: SlotId, epoch: Epoch, refused: &str) 
     let fence = slot.as_ref().map(Slot::fence);
     match next_step(slot.as_ref(), index, &runs) {
         Step::Heal => {
-            let newest = runs.newest();
-            let cut = runs.cut(newest, index).unwrap_or_else(Cut::start);
+            let spans = ports.log.spans(id.source.topic()).await?;
+            let log_end = spans.get(index).map_or(0, |span| span.end);
             let hint = ports.clock.now_ms().unsigned_abs();
-            if ports
-                .live
-                .heal(id, fence, newest, cut, hint)
-                .await?
-                .is_err()
-            {
+            let life = runs.new_life(index, log_end, hint);
+            if ports.live.heal(id, fence, &life).await?.is_err() {
                 return Ok(format!(
                     "{place}: another process changes it at the same time"
                 ));

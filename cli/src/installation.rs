@@ -140,7 +140,7 @@ impl Installation {
             Self::catalog()?,
             engine.clone(),
             options,
-        )?)
+        ))
     }
 
     /// The serving layer.

@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
-use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::object_store::ObjectStore;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::{Error, Result};
@@ -16,7 +14,7 @@ use crate::{Error, Result};
 /// What a query engine may use.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Partitions of a plan that run side by side.
+    /// Tasks that run side by side.
     pub threads: usize,
     /// Memory of all queries together, in bytes.
     pub memory_bytes: usize,
@@ -59,38 +57,18 @@ impl Engine {
         })
     }
 
-    /// Makes an object store readable by queries, under its URL.
-    ///
-    /// # Errors
-    /// [`Error::Engine`] if that is no URL of an object store.
-    pub fn register(&self, url: &str, store: Arc<dyn ObjectStore>) -> Result<()> {
-        let url = ObjectStoreUrl::parse(url).map_err(Error::Engine)?;
-        self.runtime.register_object_store(url.as_ref(), store);
-        Ok(())
-    }
-
-    /// How many partitions of a plan run side by side.
+    /// How many tasks run side by side.
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.threads
     }
 
-    /// A session for queries over much data.
+    /// A session for the queries of one task: nothing is repartitioned.
     #[must_use]
     pub fn session(&self) -> SessionContext {
-        self.context(self.threads)
-    }
-
-    /// A session for queries over one micro-batch: nothing is repartitioned.
-    #[must_use]
-    pub fn small_session(&self) -> SessionContext {
-        self.context(1)
-    }
-
-    fn context(&self, partitions: usize) -> SessionContext {
         let state = SessionStateBuilder::new()
             .with_default_features()
-            .with_config(config(partitions))
+            .with_config(config())
             .with_runtime_env(Arc::clone(&self.runtime))
             .build();
         SessionContext::new_with_state(state)
@@ -98,9 +76,9 @@ impl Engine {
 }
 
 /// The switches that keep answers right or the same everywhere.
-fn config(partitions: usize) -> SessionConfig {
+fn config() -> SessionConfig {
     let mut config = SessionConfig::new()
-        .with_target_partitions(partitions)
+        .with_target_partitions(1)
         .with_information_schema(false)
         .with_create_default_catalog_and_schema(true);
     let options = config.options_mut();
@@ -122,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_switches_are_off() {
-        let config = config(2);
+        let config = config();
         let options = config.options();
         assert!(!options.optimizer.enable_aggregate_dynamic_filter_pushdown);
         assert!(!options.optimizer.enable_join_dynamic_filter_pushdown);

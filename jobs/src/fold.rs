@@ -84,7 +84,7 @@ impl Fold {
     /// [`Error::Query`] if a query can't be planned; [`Error::Rows`] if a job reads from one that
     /// is not among them.
     pub async fn new(engine: &Engine, jobs: &[Arc<Job>]) -> Result<Self> {
-        let context = engine.small_session();
+        let context = engine.session();
         let mut steps: Vec<Step> = Vec::with_capacity(jobs.len());
         for job in jobs {
             let reads = match job.over() {

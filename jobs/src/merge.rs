@@ -70,6 +70,8 @@ pub enum Gap {
     Dropped,
     /// The view is counted live only since a later offset: its definition is new.
     Uncounted,
+    /// The view has a complete run, and no rows: they were deleted with its definition.
+    Deleted,
 }
 
 /// The live state of a partition does not join the batch rows without hole or overlap.
@@ -102,6 +104,7 @@ impl Gap {
                 "the live epoch did not end at the run's cut; the speed layer will heal it"
             }
             Self::Dropped => "a newer run has just been completed; the next read sees it",
+            Self::Deleted => "its rows were deleted with its definition; the next read sees it",
             Self::Uncounted => {
                 "the speed layer counts this view only since its definition came; a batch run makes it whole"
             }
@@ -138,15 +141,34 @@ impl Seam<'_> {
         let Some(cut) = self.runs.sealed_cut(base, partition) else {
             return Err(not_whole(Gap::Unrecorded));
         };
-        if slot.oldest > base.saturating_add(1) {
-            return Err(not_whole(Gap::Dropped));
-        }
-        let bound = slot.bounds.get(&base).map(|bound| bound.next_offset);
-        Err(not_whole(if bound == Some(cut.next_offset) {
+        let since = slot.since.get(self.view).copied();
+        let since = since.unwrap_or(slot.position.next_offset);
+        let dropped = slot.oldest > base.saturating_add(1);
+        // A view without any run is new: what was let go before it came was never counted for it.
+        let is_new = dropped && self.newest == 0;
+        Err(not_whole(if is_new || since > cut.next_offset {
             Gap::Uncounted
+        } else if dropped {
+            Gap::Dropped
         } else {
             Gap::Boundary
         }))
+    }
+
+    /// Checks that the table with the rows of the view was found, if a run has made them.
+    ///
+    /// # Errors
+    /// [`NotWhole`] if not.
+    pub fn check_table(&self, found: bool) -> Result<(), NotWhole> {
+        if found || self.newest == 0 {
+            return Ok(());
+        }
+        Err(NotWhole {
+            view: self.view.to_owned(),
+            partition: self.only.unwrap_or(0),
+            base: self.newest,
+            gap: Gap::Deleted,
+        })
     }
 }
 

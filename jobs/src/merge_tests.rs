@@ -35,6 +35,7 @@ fn slot(position: i64, oldest: Epoch, bounds: &[(Epoch, i64)]) -> Slot {
             .map(|(e, offset)| (*e, cut(*offset)))
             .collect(),
         since: BTreeMap::from([(VIEW.to_owned(), 0)]),
+        replay_until: 0,
     }
 }
 
@@ -134,6 +135,35 @@ fn each_gap_is_refused_and_named() {
     assert_eq!(late, Err(Gap::Uncounted));
     assert_eq!(changed(|slot| slot.since.clear()), Err(Gap::Uncounted));
     assert_eq!(gap(&slots, &[]), Ok(0));
+}
+
+/// Only a run mends that, so a reader must not wait for it as for a newer run.
+#[test]
+fn a_new_view_is_uncounted_though_earlier_epochs_were_let_go() {
+    let (runs, mut slots) = in_mid_load();
+    let of_new = |slots: &[Option<Slot>]| {
+        let seam = Seam {
+            view: "new@1",
+            newest: 0,
+            ..seam(&runs, slots)
+        };
+        seam.check(0).map_err(|error| error.gap)
+    };
+    assert_eq!(of_new(&slots), Err(Gap::Uncounted));
+    // An empty partition has counted every view from its beginning on.
+    slots[0] = Some(slot(0, 2, &[(1, 0)]));
+    assert_eq!(of_new(&slots), Err(Gap::Uncounted));
+}
+
+#[test]
+fn rows_that_a_run_has_made_must_be_there() {
+    let (runs, slots) = in_mid_load();
+    let mut seam = seam(&runs, &slots);
+    assert_eq!(seam.check_table(true), Ok(()));
+    let gone = seam.check_table(false).unwrap_err();
+    assert_eq!((gone.gap, gone.base), (Gap::Deleted, 1));
+    seam.newest = 0;
+    assert_eq!(seam.check_table(false), Ok(()));
 }
 
 #[test]

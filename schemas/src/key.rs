@@ -209,18 +209,6 @@ impl KeyShape {
     }
 }
 
-/// The smallest byte string that is greater than every one that begins with `prefix`, or nothing
-/// where there is none: the exclusive end of a range of keys.
-#[must_use]
-pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
-    let mut end = prefix.get(..=last)?.to_vec();
-    if let Some(byte) = end.last_mut() {
-        *byte += 1;
-    }
-    Some(end)
-}
-
 fn write_present(nullable: bool, key: &mut Vec<u8>) {
     if nullable {
         key.push(PRESENT);

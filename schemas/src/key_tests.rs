@@ -67,7 +67,7 @@ proptest! {
         }
     }
 
-    /// A list of values encodes as the row does, a shorter one to a prefix within its range.
+    /// A list of values encodes as the row does, a shorter one to a prefix.
     #[test]
     fn values_and_prefixes(row in row(), columns_kept in 0_usize..4) {
         let mut values = vec![KeyValue::Int(row.0), KeyValue::Time(row.1)];
@@ -78,9 +78,6 @@ proptest! {
         prop_assert_eq!(&whole[..], keys.value(0));
         let prefix = shape().encode_values(&values[..columns_kept]).unwrap();
         prop_assert!(whole.starts_with(&prefix));
-        if let Some(end) = prefix_end(&prefix) {
-            prop_assert!(whole < end);
-        }
     }
 
     /// Bytes that nobody encoded are an error or a key, never a panic.
@@ -121,12 +118,4 @@ fn half_a_second_is_refused() {
         shape().encode(&odd),
         Err(KeyError::Fraction { millis: 1500, .. })
     ));
-}
-
-#[test]
-fn the_end_of_a_prefix() {
-    assert_eq!(prefix_end(&[1, 2]), Some(vec![1, 3]));
-    assert_eq!(prefix_end(&[1, 0xff]), Some(vec![2]));
-    assert_eq!(prefix_end(&[0xff]), None);
-    assert_eq!(prefix_end(&[]), None);
 }

@@ -135,7 +135,9 @@ pub(crate) struct ProvenanceShape {
     as_of: Option<String>,
     /// The epoch of the newest complete batch run that the answer rests on; 0 before the first.
     epoch: u64,
-    /// Whether the answer is exactly what all events up to `position` give.
+    /// Whether the answer includes all events that were counted before the question. It is false
+    /// while lost live state is counted anew: then the answer is exact for `position`, which lies
+    /// before that of earlier answers.
     complete: bool,
     /// By source, the next offset of each log partition.
     position: BTreeMap<String, Vec<i64>>,
@@ -394,7 +396,7 @@ fn provenance(source: Origin, standing: Standing) -> Provenance {
         source,
         as_of: standing.as_of_ms.map(shown_ms),
         epoch: standing.epoch,
-        complete: true,
+        complete: standing.complete,
         position: BTreeMap::from([(standing.source.name().to_owned(), standing.position)]),
     }
 }

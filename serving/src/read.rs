@@ -13,7 +13,7 @@ use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
 use schemas::time::{Seconds, SeriesError, Span, Width};
 use stores::live::{LiveAnswer, LiveParts, LiveQuery};
-use stores::views::{PartQuery, RunsSeen, TallyShape};
+use stores::views::{FoundRows, PartQuery, RunsSeen, TallyShape};
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::metric::{Metric, log_key};
@@ -46,6 +46,9 @@ pub(crate) struct Standing {
     pub(crate) as_of_ms: Option<i64>,
     /// By partition: the next offset.
     pub(crate) position: Vec<i64>,
+    /// Nothing that was counted before the question is missing: no live state that matters here
+    /// is being replayed after a loss.
+    pub(crate) complete: bool,
 }
 
 /// Why nothing was read.
@@ -316,6 +319,7 @@ impl Reader<'_> {
         while let Some(chunk) = chunks.next() {
             let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
             let found = self.ports.views.rows(view, &asked).await?;
+            seam.check_table(found.is_some())?;
             // Live parts go with the rows of their time.
             let here = match chunks.peek().and_then(|next| next.first()) {
                 Some((_, begin)) => rest.partition_point(|part| part.key < &begin[..]),
@@ -323,18 +327,7 @@ impl Reader<'_> {
             };
             let (now, later) = rest.split_at(here);
             rest = later;
-            let rows = found
-                .rows
-                .iter()
-                .zip(&found.counts)
-                .zip(found.epochs.values())
-                .filter_map(|((key, count), epoch)| {
-                    Some(BatchRow {
-                        key: key?,
-                        count,
-                        epoch: *epoch,
-                    })
-                });
+            let rows = found.iter().flat_map(batch_rows);
             take(&merge(&seam, rows, now.iter().copied())?)?;
         }
         Ok(())
@@ -375,6 +368,12 @@ impl Reader<'_> {
         Standing {
             source: self.source,
             epoch,
+            complete: !slots
+                .iter()
+                .enumerate()
+                .filter(|(partition, _)| seen.only.is_none_or(|only| only == *partition))
+                .filter_map(|(_, slot)| slot.as_ref())
+                .any(Slot::is_replaying),
             as_of_ms: slots.iter().flatten().filter_map(last).max(),
             position: slots
                 .iter()
@@ -401,6 +400,7 @@ impl Reader<'_> {
                 epoch,
                 as_of_ms: None,
                 position: Vec::new(),
+                complete: true,
             },
         })))
     }
@@ -448,6 +448,21 @@ fn key_range(lane: &Lane, span: &Span) -> Result<(Vec<u8>, Option<Vec<u8>>), Key
     let key = |at: Seconds| lane.job.row().encode_values(&[KeyValue::Time(at)]);
     let from = span.from.map(key).transpose()?.unwrap_or_default();
     Ok((from, span.to.map(key).transpose()?))
+}
+
+fn batch_rows(found: &FoundRows) -> impl Iterator<Item = BatchRow<'_>> {
+    let values = found.counts.iter().zip(found.epochs.values());
+    found
+        .rows
+        .iter()
+        .zip(values)
+        .filter_map(|(key, (count, epoch))| {
+            Some(BatchRow {
+                key: key?,
+                count,
+                epoch: *epoch,
+            })
+        })
 }
 
 fn sorted(parts: Option<&LiveParts>) -> Vec<LivePart<'_>> {

@@ -137,6 +137,7 @@ impl World {
                 epoch: at.cuts.len() as Epoch + 1,
                 oldest: at.dropped + 1,
                 bounds: bounds.collect(),
+                replay_until: 0,
                 since: catalog
                     .jobs()
                     .iter()
@@ -329,7 +330,7 @@ impl ViewsRead for World {
         })
     }
 
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<FoundRows> {
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
         let mut found: Vec<(u32, Vec<u8>, i64, Epoch)> = Vec::new();
         for (index, query) in queries.iter().enumerate() {
             for ((part, row), (count, epoch)) in &self.rows[view] {
@@ -338,7 +339,7 @@ impl ViewsRead for World {
                 }
             }
         }
-        Ok(FoundRows {
+        Ok(Some(FoundRows {
             queries: found.iter().map(|row| row.0).collect::<UInt32Array>(),
             rows: found
                 .iter()
@@ -346,7 +347,7 @@ impl ViewsRead for World {
                 .collect::<BinaryArray>(),
             counts: found.iter().map(|row| row.2).collect::<Int64Array>(),
             epochs: found.iter().map(|row| row.3).collect::<UInt64Array>(),
-        })
+        }))
     }
 
     async fn stories(&self, _: Source, limit: usize) -> Result<Vec<RunStory>> {

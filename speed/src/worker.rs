@@ -13,7 +13,7 @@ use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
 use stores::live::{Deltas, SlotId};
-use stores::log::{FetchLimit, Fetched, Records};
+use stores::log::{FetchLimit, Fetched, Records, recognise};
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::Counts;
@@ -89,20 +89,19 @@ impl Worker {
         let id = self.slot_id();
         match next_step(slot.as_ref(), partition as usize, &runs) {
             Step::Heal => {
-                let newest = runs.newest();
-                let cut = runs
-                    .cut(newest, partition as usize)
-                    .unwrap_or_else(Cut::start);
-                let hint = self.ports.clock.now_ms().unsigned_abs();
                 let seen = slot.as_ref().map(Slot::fence);
-                let healed = self.ports.live.heal(id, seen, newest, cut, hint).await?;
+                let log_end = self.log_end().await?;
+                let hint = self.ports.clock.now_ms().unsigned_abs();
+                let life = runs.new_life(partition as usize, log_end, hint);
+                let healed = self.ports.live.heal(id, seen, &life).await?;
                 if healed.is_ok() {
                     // The very first slot of a partition is no loss.
-                    if seen.is_some() || newest > 0 {
+                    if seen.is_some() || life.newest > 0 {
                         tracing::warn!(
                             partition,
-                            epoch = newest,
-                            offset = cut.next_offset,
+                            epoch = life.newest,
+                            offset = life.cut.next_offset,
+                            log_end,
                             "live state was lost: it starts anew at the newest run and is replayed"
                         );
                     }
@@ -127,6 +126,13 @@ impl Worker {
                 None => Ok(Ended::Look),
             },
         }
+    }
+
+    async fn log_end(&self) -> Result<Offset> {
+        let spans = self.ports.log.spans(self.source.topic()).await?;
+        Ok(spans
+            .get(self.partition as usize)
+            .map_or(0, |span| span.end))
     }
 
     /// Folds micro-batches from where the slot stands.
@@ -158,7 +164,7 @@ impl Worker {
             }
             let next = Cut {
                 next_offset: fetched.next_offset,
-                last: last_record(&fetched.records).or(last),
+                last: fetched.records.last().or(last),
             };
             if !self.apply(fence, next, fetched.records).await? {
                 self.refused();
@@ -315,8 +321,10 @@ impl Worker {
         }
         let mut window = Window::new(self.options.dedup_window_ms, self.options.dedup_events_max);
         if let Some(last) = last {
-            self.recognise(last).await?;
             let topic = self.source.topic();
+            recognise(&*self.ports.log, topic, self.partition, last)
+                .await?
+                .map_err(|other| self.other_log(other.to_string()))?;
             let since_ms = last
                 .logged_at_ms
                 .saturating_sub(self.options.dedup_window_ms);
@@ -334,38 +342,6 @@ impl Worker {
         }
         self.window = Some((fence, window));
         Ok(())
-    }
-
-    /// Checks that the log still holds the record that the slot took last.
-    async fn recognise(&self, last: LastRecord) -> Result<()> {
-        let one = FetchLimit {
-            records: 1,
-            bytes: usize::MAX,
-        };
-        let topic = self.source.topic();
-        let fetched = match self
-            .ports
-            .log
-            .fetch(topic, self.partition, last.offset, one)
-            .await
-        {
-            Ok(fetched) => fetched,
-            // Old records may be gone; that the fence itself is still in the log is checked when
-            // reading goes on.
-            Err(stores::Error::OffsetOutOfRange { asked, start, .. }) if asked < start => {
-                return Ok(());
-            }
-            Err(error) => return Err(self.explain(error)),
-        };
-        let same = fetched.records.offsets.values().first() != Some(&last.offset)
-            || fetched.records.checksum(0) == last.checksum;
-        if same {
-            return Ok(());
-        }
-        Err(self.other_log(format!(
-            "the record at offset {} is not the one that was counted: the topic was made again",
-            last.offset
-        )))
     }
 
     fn explain(&self, error: stores::Error) -> Error {
@@ -432,15 +408,6 @@ fn keep_first(window: &mut Window, events: &RecordBatch) -> Result<BooleanArray>
         .zip(logged_at.values())
         .map(|(identity, at)| Some(window.is_first(identity, *at)))
         .collect())
-}
-
-fn last_record(records: &Records) -> Option<LastRecord> {
-    let index = records.len().checked_sub(1)?;
-    Some(LastRecord {
-        offset: records.offsets.value(index),
-        checksum: records.checksum(index),
-        logged_at_ms: records.logged_at_ms.value(index),
-    })
 }
 
 async fn pause(wait_ms: u64, stop: &CancellationToken) {

@@ -21,7 +21,7 @@ use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
-use crate::{Error, Result};
+use crate::{Error, Result, durable};
 
 /// Whether a create-only put made the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,6 @@ pub enum Created {
 #[derive(Debug, Clone)]
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
-    url: String,
     /// The folder of a local store, whose client does not sync what it writes.
     folder: Option<PathBuf>,
 }
@@ -57,21 +56,8 @@ impl Archive {
             .with_automatic_cleanup(false);
         Ok(Self {
             store: Arc::new(store),
-            url: "backstitch://archive/".to_owned(),
             folder: Some(folder),
         })
-    }
-
-    /// The object store, for a query engine to read from.
-    #[must_use]
-    pub fn object_store(&self) -> Arc<dyn ObjectStore> {
-        Arc::clone(&self.store)
-    }
-
-    /// The URL under which a query engine registers the object store; paths are relative to it.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.url
     }
 
     /// Writes an object, durably when it answers; one that is there is replaced.
@@ -79,7 +65,7 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it can't be written.
     pub async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
-        self.put_with(path, bytes, PutMode::Overwrite).await?;
+        self.put_with(path, bytes, true).await?;
         Ok(())
     }
 
@@ -88,7 +74,7 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it can't be written.
     pub async fn create(&self, path: &str, bytes: Bytes) -> Result<Created> {
-        self.put_with(path, bytes, PutMode::Create).await
+        self.put_with(path, bytes, false).await
     }
 
     /// The bytes of an object, or nothing if there is none.
@@ -120,7 +106,7 @@ impl Archive {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let what = format!("reading {path}");
         let reader = ParquetObject {
-            store: self.object_store(),
+            store: Arc::clone(&self.store),
             path: Path::from(path),
         };
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
@@ -164,26 +150,46 @@ impl Archive {
         }
     }
 
-    async fn put_with(&self, path: &str, bytes: Bytes, mode: PutMode) -> Result<Created> {
+    /// Deletes what writers left behind that died long ago in the middle of a put.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if it can't be listed or deleted.
+    pub async fn tidy(&self) -> Result<()> {
+        let Some(folder) = self.folder.clone() else {
+            return Ok(());
+        };
+        let doing = "tidying the archive";
+        tokio::task::spawn_blocking(move || durable::remove_abandoned(&folder))
+            .await
+            .map_err(|error| Error::broken(doing, error))?
+            .map_err(|error| Error::broken(doing, error))
+    }
+
+    async fn put_with(&self, path: &str, bytes: Bytes, replace: bool) -> Result<Created> {
+        let doing = || format!("writing {path}");
         let at = Path::from(path);
+        if let Some(root) = self.folder.clone() {
+            let file = root.join(at.as_ref());
+            return tokio::task::spawn_blocking(move || {
+                durable::put(&root, &file, &bytes, replace)
+            })
+            .await
+            .map_err(|error| Error::broken(doing(), error))?
+            .map_err(|error| Error::broken(doing(), error));
+        }
         let options = PutOptions {
-            mode,
+            mode: if replace {
+                PutMode::Overwrite
+            } else {
+                PutMode::Create
+            },
             ..PutOptions::default()
         };
         match self.store.put_opts(&at, bytes.into(), options).await {
-            Ok(_) => {}
-            Err(object_store::Error::AlreadyExists { .. }) => return Ok(Created::Exists),
-            Err(error) => return Err(Error::broken(format!("writing {path}"), error)),
+            Ok(_) => Ok(Created::New),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Exists),
+            Err(error) => Err(Error::broken(doing(), error)),
         }
-        if let Some(folder) = &self.folder {
-            let file = folder.join(at.as_ref());
-            let root = folder.clone();
-            tokio::task::spawn_blocking(move || sync_up_to(&file, &root))
-                .await
-                .map_err(|error| Error::broken(format!("syncing {path}"), error))?
-                .map_err(|error| Error::broken(format!("syncing {path}"), error))?;
-        }
-        Ok(Created::New)
     }
 }
 
@@ -225,16 +231,4 @@ impl AsyncFileReader for ParquetObject {
         }
         .boxed()
     }
-}
-
-/// Syncs a file and every folder from it up to `root`: a name is durable only with its folder.
-fn sync_up_to(file: &FsPath, root: &FsPath) -> std::io::Result<()> {
-    std::fs::File::open(file)?.sync_all()?;
-    for folder in file.ancestors().skip(1) {
-        std::fs::File::open(folder)?.sync_all()?;
-        if folder == root {
-            break;
-        }
-    }
-    Ok(())
 }

@@ -5,6 +5,7 @@
 //! all of them.
 
 pub mod archive;
+mod durable;
 pub mod embedded;
 mod error;
 pub mod intake;

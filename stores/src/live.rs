@@ -6,7 +6,7 @@
 
 use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Generation, Moved, RollRefused, Slot};
+use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
 use crate::Result;
@@ -118,15 +118,12 @@ pub trait LiveWrite: LiveRead {
     /// Ends `epoch` where the slot stands, or answers where it ended.
     async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>>;
 
-    /// Starts a new generation at `cut` of the newest complete run, if the slot still stands as it
-    /// was seen. The new generation is at least `hint`.
+    /// Starts a new life, if the slot still stands as it was seen.
     async fn heal(
         &self,
         slot: SlotId,
         seen: Option<Fence>,
-        newest: Epoch,
-        cut: Cut,
-        hint: Generation,
+        life: &NewLife,
     ) -> Result<Result<(), Moved>>;
 
     /// Lets go of epochs up to `epoch`, if the slot's boundary is the cut; answers whether it did.

@@ -5,9 +5,9 @@
 
 use arrow::array::{Array, BinaryArray, Int64Array};
 use async_trait::async_trait;
-use schemas::seam::Offset;
+use schemas::seam::{LastRecord, Offset};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Records of one partition, column by column, in the order of their offsets.
 #[derive(Debug, Clone)]
@@ -46,12 +46,86 @@ impl Records {
         }
     }
 
-    /// The checksum (CRC-32, ISO-HDLC) of the value of record `index`, by which a worker knows
-    /// whether the log is still the one that it read.
+    /// How large the values are together.
     #[must_use]
-    pub fn checksum(&self, index: usize) -> u32 {
+    pub fn value_bytes(&self) -> usize {
+        let ends = self.values.value_offsets();
+        let (first, last) = (ends.first().unwrap_or(&0), ends.last().unwrap_or(&0));
+        usize::try_from(last - first).unwrap_or(0)
+    }
+
+    /// The last record, by which it is known later whether the log is still the same one.
+    #[must_use]
+    pub fn last(&self) -> Option<LastRecord> {
+        let index = self.len().checked_sub(1)?;
+        Some(LastRecord {
+            offset: self.offsets.value(index),
+            checksum: self.checksum(index),
+            logged_at_ms: self.logged_at_ms.value(index),
+        })
+    }
+
+    /// The CRC-32 (ISO-HDLC) of a value.
+    fn checksum(&self, index: usize) -> u32 {
         crc32fast::hash(self.values.value(index))
     }
+}
+
+/// The log is not the one that was read before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OtherLog {
+    /// It does not reach to where it was read.
+    #[error(
+        "the log ends at {end}, before the record at offset {offset} that was read: records were lost, or the topic was made again"
+    )]
+    Shorter {
+        /// The record that was read last.
+        offset: Offset,
+        /// Where the log ends.
+        end: Offset,
+    },
+    /// It holds another record where it was read.
+    #[error("the record at offset {offset} is not the one that was read: the topic was made again")]
+    Replaced {
+        /// The record that was read last.
+        offset: Offset,
+    },
+}
+
+/// Looks whether a partition still holds the record that was read last. One that is old enough to
+/// be gone from the log shows nothing.
+///
+/// # Errors
+/// Those of the log.
+pub async fn recognise(
+    log: &dyn LogRead,
+    topic: &str,
+    partition: u32,
+    last: LastRecord,
+) -> Result<std::result::Result<(), OtherLog>> {
+    let one = FetchLimit {
+        records: 1,
+        bytes: usize::MAX,
+    };
+    let offset = last.offset;
+    let fetched = match log.fetch(topic, partition, offset, one).await {
+        Ok(fetched) => fetched,
+        Err(Error::OffsetOutOfRange { asked, start, .. }) if asked < start => return Ok(Ok(())),
+        Err(Error::OffsetOutOfRange { end, .. }) => {
+            return Ok(Err(OtherLog::Shorter { offset, end }));
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(match fetched.records.offsets.values().first() {
+        None => Err(OtherLog::Shorter {
+            offset,
+            end: fetched.end,
+        }),
+        Some(first) if *first == offset && fetched.records.checksum(0) != last.checksum => {
+            Err(OtherLog::Replaced { offset })
+        }
+        Some(_) => Ok(()),
+    })
 }
 
 /// What a fetch found.

@@ -106,9 +106,9 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
     /// older than any that a row or a slot can still refer to may be left out.
     async fn runs(&self, source: Source) -> Result<RunsSeen>;
 
-    /// Rows of several table partitions of a view in one round trip. A view whose table was never
-    /// made has no rows.
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<FoundRows>;
+    /// Rows of several table partitions of a view in one round trip; nothing if the view has no
+    /// table, since it was never made or has been deleted.
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>>;
 
     /// The stories of the newest runs, newest first.
     async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>>;

@@ -94,6 +94,8 @@ impl World {
                 grace_ms: 0,
                 roll_wait_ms: 3_000,
                 archive_rows_max: 50,
+                archive_bytes_max: 4_000,
+                archive_wait_ms: 0,
                 task_rows_max: 40,
                 publish_rows: 9,
             },
@@ -224,7 +226,6 @@ impl World {
         };
         let options = self.batch_options.clone();
         Batch::build(ports, self.catalog.clone(), self.engine.clone(), options)
-            .expect("a batch layer")
     }
 
     /// One batch run.

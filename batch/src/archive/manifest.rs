@@ -3,10 +3,11 @@
 //! Manifest n begins where manifest n - 1 ends. Two archivers at once write different files, and
 //! only one of them gets the manifest; the other one's file is never read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,11 @@ fn folder(source: Source) -> String {
     format!("archive/{source}/manifests")
 }
 
+/// Where the files of events are.
+pub(crate) fn data_folder(source: Source) -> String {
+    format!("archive/{source}/data")
+}
+
 /// Writes a manifest; answers whether it is this one that counts.
 pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifest) -> Result<bool> {
     let bytes = serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
@@ -66,22 +72,49 @@ pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifes
     Ok(archive.create(&path, Bytes::from(bytes)).await? == Created::New)
 }
 
+/// Manifests that are read at the same time.
+const READS: usize = 16;
+
 /// All manifests, in order.
 pub(crate) async fn read_all(archive: &Archive, source: Source) -> Result<Vec<Manifest>> {
-    let mut manifests = Vec::new();
-    for path in archive.list(&folder(source)).await? {
-        let bytes = archive
-            .get(&path)
-            .await?
-            .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-        let manifest: Manifest = serde_json::from_slice(&bytes)
-            .map_err(|e| Error::damaged(&path, format!("not a manifest: {e}")))?;
-        let expected = u64::try_from(manifests.len()).unwrap_or(u64::MAX);
-        if manifest.seq != expected {
-            let what = format!("expected manifest {expected} here: one is missing");
-            return Err(Error::damaged(&path, what));
-        }
-        manifests.push(manifest);
+    let paths = archive.list(&folder(source)).await?;
+    futures::stream::iter(0_u64..)
+        .zip(futures::stream::iter(paths))
+        .map(|(seq, path)| read(archive, seq, path))
+        .buffered(READS)
+        .try_collect()
+        .await
+}
+
+async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
+    let bytes = archive
+        .get(&path)
+        .await?
+        .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
+    let manifest: Manifest = serde_json::from_slice(&bytes)
+        .map_err(|e| Error::damaged(&path, format!("not a manifest: {e}")))?;
+    if manifest.seq != seq {
+        let what = format!("expected manifest {seq} here: one is missing");
+        return Err(Error::damaged(&path, what));
     }
-    Ok(manifests)
+    Ok(manifest)
+}
+
+/// Deletes files of events that no manifest names and none can name any more, since the manifest of
+/// their number is written: an archiver died between the two.
+pub(crate) async fn remove_orphans(
+    archive: &Archive,
+    source: Source,
+    manifests: &[Manifest],
+) -> Result<()> {
+    let named: HashSet<&str> = manifests.iter().filter_map(|m| m.file.as_deref()).collect();
+    let folder = data_folder(source);
+    for path in archive.list(&folder).await? {
+        let name = path.trim_start_matches(&folder).trim_start_matches('/');
+        let seq: Option<usize> = name.split('-').next().and_then(|seq| seq.parse().ok());
+        if seq.is_some_and(|seq| seq < manifests.len()) && !named.contains(path.as_str()) {
+            archive.delete(&path).await?;
+        }
+    }
+    Ok(())
 }

@@ -4,9 +4,11 @@ mod manifest;
 mod read;
 mod write;
 
-pub(crate) use manifest::{Manifest, read_all};
+pub(crate) use manifest::Manifest;
 pub(crate) use read::{DayTotals, EventStream};
-pub(crate) use write::Archiver;
+pub(crate) use write::{Archiver, FileSize};
+
+use std::ops::AddAssign;
 
 use serde::Serialize;
 
@@ -19,4 +21,12 @@ pub struct ArchiveReport {
     pub rejected: u64,
     /// Files that were written.
     pub files: u64,
+}
+
+impl AddAssign for ArchiveReport {
+    fn add_assign(&mut self, more: Self) {
+        self.events += more.events;
+        self.rejected += more.rejected;
+        self.files += more.files;
+    }
 }

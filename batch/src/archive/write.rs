@@ -1,6 +1,7 @@
 //! From the log to Parquet, a stretch of all partitions at a time.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
@@ -10,15 +11,16 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use schemas::plays::{self, Decoder, Line};
-use schemas::seam::{Cut, LastRecord, Offset};
+use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use schemas::time::day_of;
 use stores::archive::Archive;
-use stores::log::{FetchLimit, LogRead, Records};
+use stores::log::{FetchLimit, LogRead, Records, recognise};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::ArchiveReport;
-use super::manifest::{DayRows, Manifest, create, read_all};
+use super::manifest::{DayRows, Manifest, create, data_folder, read_all, remove_orphans};
 use crate::{Error, Progress, Result};
 
 /// Rows of one row group, at most.
@@ -26,13 +28,23 @@ const GROUP_ROWS_MAX: usize = 262_144;
 const FETCH_RECORDS: usize = 50_000;
 const FETCH_BYTES: usize = 32 * 1024 * 1024;
 
+/// How much goes into one file of the archive, about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileSize {
+    /// Events, at most.
+    pub(crate) rows_max: usize,
+    /// Bytes of their records, at most.
+    pub(crate) bytes_max: usize,
+}
+
 /// Copies one source's log into the archive.
 pub(crate) struct Archiver<'a> {
-    pub(crate) log: &'a dyn LogRead,
-    pub(crate) archive: &'a Archive,
-    pub(crate) source: Source,
-    /// Events in one file, about.
-    pub(crate) rows_max: usize,
+    log: &'a dyn LogRead,
+    archive: &'a Archive,
+    source: Source,
+    size: FileSize,
+    /// All manifests, as far as they are known.
+    manifests: Vec<Manifest>,
 }
 
 /// A stretch of the log, decoded.
@@ -43,51 +55,118 @@ struct Stretch {
     rejected: u64,
 }
 
-impl Archiver<'_> {
-    /// Archives everything below `targets` (a position for each partition) that is not archived
-    /// yet.
+impl<'a> Archiver<'a> {
+    /// An archiver that goes on where the archive ends. What a writer that died left behind is
+    /// deleted.
+    pub(crate) async fn open(
+        log: &'a dyn LogRead,
+        archive: &'a Archive,
+        source: Source,
+        size: FileSize,
+    ) -> Result<Self> {
+        let manifests = read_all(archive, source).await?;
+        remove_orphans(archive, source, &manifests).await?;
+        Ok(Self {
+            log,
+            archive,
+            source,
+            size,
+            manifests,
+        })
+    }
+
+    /// All manifests.
+    pub(crate) fn into_manifests(self) -> Vec<Manifest> {
+        self.manifests
+    }
+
+    /// How many records below `targets` (a position for each partition) are not archived yet.
+    pub(crate) fn behind(&self, targets: &[Offset]) -> u64 {
+        let ends = self.ends(targets.len());
+        let missing = ends.iter().zip(targets).map(|(at, target)| {
+            let missing = target.saturating_sub(at.next_offset);
+            u64::try_from(missing).unwrap_or(0)
+        });
+        missing.sum()
+    }
+
+    /// Archives everything below `targets` that is not archived yet; on `stop` only what is under
+    /// way.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the log is not the one that was archived before: then nothing is
+    /// written.
     pub(crate) async fn up_to(
-        &self,
+        &mut self,
         targets: &[Offset],
         progress: &dyn Progress,
+        stop: &CancellationToken,
     ) -> Result<ArchiveReport> {
+        self.recognise_log().await?;
         let mut report = ArchiveReport::default();
-        loop {
-            let manifests = read_all(self.archive, self.source).await?;
-            let seq = u64::try_from(manifests.len()).unwrap_or(u64::MAX);
-            let mut from = manifests.last().map(|m| m.to.clone()).unwrap_or_default();
-            from.resize(targets.len().max(from.len()), Cut::start());
-            let behind = |(at, target): (&Cut, &Offset)| at.next_offset < *target;
-            if !from.iter().zip(targets).any(behind) {
-                return Ok(report);
-            }
-            let stretch = self.read(from, targets).await?;
-            let rows: usize = stretch.events.iter().map(RecordBatch::num_rows).sum();
-            let rejected = stretch.rejected;
-            let name = format!(
-                "archive/{}/data/{seq:010}-{}.parquet",
-                self.source,
-                Uuid::new_v4()
-            );
+        while self.behind(targets) > 0 && !stop.is_cancelled() {
+            let seq = u64::try_from(self.manifests.len()).unwrap_or(u64::MAX);
+            let stretch = self.read(self.ends(targets.len()), targets).await?;
+            let rows = stretch.events.iter().map(|batch| batch.num_rows() as u64);
+            let rows: u64 = rows.sum();
+            let folder = data_folder(self.source);
+            let name = format!("{folder}/{seq:010}-{}.parquet", Uuid::new_v4());
             let (manifest, file) = write_file(seq, name, stretch).await?;
             if let (Some(path), Some(bytes)) = (&manifest.file, file) {
                 self.archive.put(path, bytes).await?;
             }
             if create(self.archive, self.source, &manifest).await? {
-                report.events += u64::try_from(rows).unwrap_or(u64::MAX);
-                report.rejected += rejected;
+                report.events += rows;
+                report.rejected += manifest.rejected;
                 report.files += u64::from(manifest.file.is_some());
-                progress.advance(u64::try_from(rows).unwrap_or(u64::MAX));
-            } else if let Some(path) = &manifest.file {
+                progress.advance(rows + manifest.rejected);
+                self.manifests.push(manifest);
+            } else {
                 // Another archiver was first; what it wrote counts.
-                self.archive.delete(path).await?;
+                if let Some(path) = &manifest.file {
+                    self.archive.delete(path).await?;
+                }
+                self.manifests = read_all(self.archive, self.source).await?;
             }
         }
+        Ok(report)
+    }
+
+    /// Where the archive ends, in so many partitions at least.
+    fn ends(&self, partitions: usize) -> Vec<Cut> {
+        let mut ends = self
+            .manifests
+            .last()
+            .map(|m| m.to.clone())
+            .unwrap_or_default();
+        ends.resize(partitions.max(ends.len()), Cut::start());
+        ends
+    }
+
+    /// Checks that the log still holds the records that were archived last. Else its offsets would
+    /// be taken for those of the archived events.
+    async fn recognise_log(&self) -> Result<()> {
+        let topic = self.source.topic();
+        for (partition, end) in (0_u32..).zip(self.ends(0)) {
+            let Some(last) = end.last else { continue };
+            let other = match recognise(self.log, topic, partition, last).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(other)) => other.to_string(),
+                Err(stores::Error::Refused(why)) => why,
+                Err(error) => return Err(error.into()),
+            };
+            return Err(Error::Request(format!(
+                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived. Restore the log, or move the archive's folders `archive` and `results` away so that both begin anew"
+            )));
+        }
+        Ok(())
     }
 
     /// Reads on in every partition, evenly, until there is enough for a file.
     async fn read(&self, from: Vec<Cut>, targets: &[Offset]) -> Result<Stretch> {
-        let share = self.rows_max / targets.len().max(1) + 1;
+        let partitions = targets.len().max(1);
+        let rows_max = self.size.rows_max / partitions + 1;
+        let bytes_max = self.size.bytes_max / partitions + 1;
         let mut stretch = Stretch {
             from: from.iter().map(|cut| cut.next_offset).collect(),
             to: from,
@@ -95,13 +174,15 @@ impl Archiver<'_> {
             rejected: 0,
         };
         for (partition, target) in targets.iter().enumerate() {
-            let mut taken = 0;
+            let (mut rows, mut bytes) = (0, 0);
             while let Some(at) = stretch.to.get(partition).copied()
                 && at.next_offset < *target
-                && taken < share
+                && rows < rows_max
+                && bytes < bytes_max
             {
                 let number = u32::try_from(partition).map_err(|e| Error::fault("partition", e))?;
-                let (next, records) = self.fetch(number, at.next_offset, *target).await?;
+                let part = (number, at.next_offset..*target);
+                let (next, records) = self.fetch(part, bytes_max).await?;
                 if next == at.next_offset {
                     let what = format!(
                         "{}/{partition}: the log ends at {next}, before the cut at {target}; was it made again?",
@@ -109,8 +190,9 @@ impl Archiver<'_> {
                     );
                     return Err(Error::Request(what));
                 }
-                taken += records.len();
-                let last = last_record(&records).or(at.last);
+                rows += records.len();
+                bytes += records.value_bytes();
+                let last = records.last().or(at.last);
                 let decoded = decode(number, records).await?;
                 stretch.rejected += u64::try_from(decoded.rejected.len()).unwrap_or(u64::MAX);
                 stretch.events.push(decoded.events);
@@ -127,14 +209,14 @@ impl Archiver<'_> {
 
     async fn fetch(
         &self,
-        partition: u32,
-        from: Offset,
-        target: Offset,
+        (partition, offsets): (u32, Range<Offset>),
+        bytes_max: usize,
     ) -> Result<(Offset, Records)> {
         let limit = FetchLimit {
             records: FETCH_RECORDS,
-            bytes: FETCH_BYTES,
+            bytes: FETCH_BYTES.min(bytes_max),
         };
+        let (from, target) = (offsets.start, offsets.end);
         let topic = self.source.topic();
         let fetched = self.log.fetch(topic, partition, from, limit).await?;
         if fetched.next_offset <= target {
@@ -144,15 +226,6 @@ impl Archiver<'_> {
         let below = offsets.partition_point(|offset| *offset < target);
         Ok((target, fetched.records.slice(0, below)))
     }
-}
-
-fn last_record(records: &Records) -> Option<LastRecord> {
-    let index = records.len().checked_sub(1)?;
-    Some(LastRecord {
-        offset: records.offsets.value(index),
-        checksum: records.checksum(index),
-        logged_at_ms: records.logged_at_ms.value(index),
-    })
 }
 
 async fn decode(partition: u32, records: Records) -> Result<plays::Decoded> {

@@ -19,9 +19,12 @@ pub(crate) use load::{Flags, Loaded, load};
 pub(crate) use schema::schema;
 
 /// Most partitions that a topic may have here.
-const PARTITIONS_MAX: u32 = 1024;
+const PARTITIONS_MAX: u64 = 1024;
 /// Less memory than this holds no query.
-const MEMORY_BYTES_MIN: usize = 64 * 1024 * 1024;
+const MEMORY_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Columns of text within one file of the archive have offsets of 32 bits.
+const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The settings of an installation.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -127,34 +130,50 @@ impl Settings {
         if self.data_dir.as_os_str().is_empty() {
             return Some(("data_dir", "is empty; name a folder".to_owned()));
         }
-        if !(1..=PARTITIONS_MAX).contains(&self.log.partitions) {
-            let why = format!(
-                "{} is not within 1 to {PARTITIONS_MAX}",
-                self.log.partitions
-            );
-            return Some(("log.partitions", why));
+        let partitions = u64::from(self.log.partitions);
+        let (speed, batch) = (&self.speed, &self.batch);
+        let bounds = [
+            ("log.partitions", partitions, 1..=PARTITIONS_MAX),
+            ("query.threads", self.query.threads as u64, 1..=1024),
+            (
+                "query.memory_bytes",
+                self.query.memory_bytes as u64,
+                MEMORY_BYTES_MIN..=u64::MAX,
+            ),
+            ("speed.records_max", speed.records_max as u64, 1..=u64::MAX),
+            ("speed.bytes_max", speed.bytes_max as u64, 1..=u64::MAX),
+            ("speed.look_interval_ms", speed.look_interval_ms, 1..=DAY_MS),
+            ("speed.poll_interval_ms", speed.poll_interval_ms, 1..=DAY_MS),
+            (
+                "batch.archive_rows_max",
+                batch.archive_rows_max as u64,
+                1..=u64::MAX,
+            ),
+            (
+                "batch.archive_bytes_max",
+                batch.archive_bytes_max as u64,
+                1..=ARCHIVE_BYTES_MAX,
+            ),
+            ("batch.archive_wait_ms", batch.archive_wait_ms, 0..=DAY_MS),
+            ("batch.task_rows_max", batch.task_rows_max, 1..=u64::MAX),
+            (
+                "batch.publish_rows",
+                batch.publish_rows as u64,
+                1..=u64::MAX,
+            ),
+        ];
+        for (key, value, bounds) in bounds {
+            if !bounds.contains(&value) {
+                let (least, most) = (bounds.start(), bounds.end());
+                let expected = if *most == u64::MAX {
+                    format!("at least {least}")
+                } else {
+                    format!("{least} to {most}")
+                };
+                return Some((key, format!("{value} can't be used; write {expected}")));
+            }
         }
-        if !(1..=1024).contains(&self.query.threads) {
-            let why = format!("{} is not within 1 to 1024", self.query.threads);
-            return Some(("query.threads", why));
-        }
-        if self.query.memory_bytes < MEMORY_BYTES_MIN {
-            let why = format!(
-                "{} bytes hold no query; at least {MEMORY_BYTES_MIN} are needed",
-                self.query.memory_bytes
-            );
-            return Some(("query.memory_bytes", why));
-        }
-        if self.speed.records_max == 0 {
-            return Some((
-                "speed.records_max",
-                "0 records make no micro-batch".to_owned(),
-            ));
-        }
-        if self.speed.bytes_max == 0 {
-            return Some(("speed.bytes_max", "0 bytes hold no micro-batch".to_owned()));
-        }
-        if self.speed.dedup_window_ms < 0 {
+        if speed.dedup_window_ms < 0 {
             return Some(("speed.dedup_window_ms", "is negative".to_owned()));
         }
         None

@@ -336,6 +336,11 @@ fn a_generation_that_is_used_again_counts_what_was_lost() {
     breaks(Law::Exact, rules::NO_HINT, Faults::All, 500);
 }
 
+#[test]
+fn answers_of_a_slot_that_began_anew_would_silently_hold_less() {
+    breaks(Law::Steady, rules::NO_REPLAY, Faults::All, 500);
+}
+
 /// After the simulator was changed, finds the numbers for [`REGRESSIONS`] again; the real rules
 /// have none.
 #[test]

@@ -29,7 +29,7 @@ mod worker;
 pub use read::{base, whole};
 pub use run::{Run, RunState, Runs};
 pub use seal::sealable;
-pub use slot::{Cut, Fence, LastRecord, Moved, RollRefused, Slot};
+pub use slot::{Cut, Fence, LastRecord, Moved, NewLife, RollRefused, Slot};
 pub use worker::{Step, broken, next_step};
 
 /// The number of a stretch of the log between two cuts. Epoch 0 holds nothing.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cut, Epoch};
+use super::{Cut, Epoch, Generation, NewLife, Offset};
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,6 +88,19 @@ impl Runs {
             return None;
         }
         self.cut(epoch, partition)
+    }
+
+    /// The new life of a slot in a partition whose log ends at `log_end`: it begins at the newest
+    /// complete run. `hint` as in [`NewLife`].
+    #[must_use]
+    pub fn new_life(&self, partition: usize, log_end: Offset, hint: Generation) -> NewLife {
+        let newest = self.newest();
+        NewLife {
+            newest,
+            cut: self.cut(newest, partition).unwrap_or_else(Cut::start),
+            log_end,
+            hint,
+        }
     }
 
     /// How many partitions the log had at least, by the cuts that are recorded.

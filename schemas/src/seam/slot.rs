@@ -83,12 +83,30 @@ pub struct Slot {
     /// By view: the offset from which on every event has been counted for it. A view that is not
     /// here has been counted from `position` on, which is to say: not yet.
     pub since: BTreeMap<String, Offset>,
+    /// Where the log ended when this life began. What the life before had counted is counted again
+    /// once the position is there.
+    #[serde(default)]
+    pub replay_until: Offset,
+}
+
+/// The life that a slot is given anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewLife {
+    /// The newest complete run.
+    pub newest: Epoch,
+    /// Its cut, where the new life begins.
+    pub cut: Cut,
+    /// Where the log ends.
+    pub log_end: Offset,
+    /// A generation that was not used before even if the slot is missing: the time will do.
+    pub hint: Generation,
 }
 
 impl Slot {
     /// A new life that begins at the cut of the newest complete run.
     #[must_use]
-    pub fn new_generation(generation: Generation, newest: Epoch, cut: Cut) -> Self {
+    pub fn new_generation(generation: Generation, life: &NewLife) -> Self {
+        let NewLife { newest, cut, .. } = *life;
         Self {
             generation,
             position: cut,
@@ -96,7 +114,15 @@ impl Slot {
             oldest: newest + 1,
             bounds: BTreeMap::from([(newest, cut)]),
             since: BTreeMap::new(),
+            replay_until: life.log_end,
         }
+    }
+
+    /// Whether answers that were given before the slot began anew may have held more of the log
+    /// than this slot does.
+    #[must_use]
+    pub const fn is_replaying(&self) -> bool {
+        self.position.next_offset < self.replay_until
     }
 
     /// What a worker must believe.
@@ -170,25 +196,19 @@ impl Slot {
         true
     }
 
-    /// A new life at `cut` of the newest complete run, if the slot still stands as it was `seen`.
-    /// The new generation is larger than the present one, and at least `hint`: where the slot is
-    /// missing the hint is all that keeps its number from one that was used before.
+    /// A new life, if the slot still stands as it was `seen`. The new generation is larger than the
+    /// present one, and at least the hint: where the slot is missing the hint is all that keeps its
+    /// number from one that was used before.
     ///
     /// # Errors
     /// [`Moved`] if the slot stands elsewhere; nothing is to be changed then.
-    pub fn heal(
-        slot: Option<&Self>,
-        seen: Option<Fence>,
-        newest: Epoch,
-        cut: Cut,
-        hint: Generation,
-    ) -> Result<Self, Moved> {
+    pub fn heal(slot: Option<&Self>, seen: Option<Fence>, life: &NewLife) -> Result<Self, Moved> {
         let at = slot.map(Self::fence);
         if at != seen {
             return Err(Moved { at });
         }
         let after = slot.map_or(1, |slot| slot.generation.saturating_add(1));
-        Ok(Self::new_generation(after.max(hint), newest, cut))
+        Ok(Self::new_generation(after.max(life.hint), life))
     }
 
     fn end_epoch(&mut self) {

@@ -33,10 +33,19 @@ fn runs(runs: impl IntoIterator<Item = Run>) -> Runs {
     runs.into_iter().collect()
 }
 
+fn life(newest: Epoch, cut: Cut, hint: Generation) -> NewLife {
+    NewLife {
+        newest,
+        cut,
+        log_end: 9,
+        hint,
+    }
+}
+
 /// A slot of generation 7 that has counted `VIEW` from the beginning: its epochs ended at `ends`,
 /// it stands at `at`.
 fn slot(ends: &[Offset], at: Offset) -> Slot {
-    let mut slot = Slot::new_generation(7, 0, Cut::start());
+    let mut slot = Slot::new_generation(7, &life(0, Cut::start(), 0));
     for end in ends {
         slot.apply(&slot.fence(), cut(*end), &[VIEW]).unwrap();
         slot.impose(&slot.fence()).unwrap();
@@ -90,7 +99,10 @@ fn a_position_keeps_the_record_before_it() {
     let mut slot = slot(&[], 5);
     slot.apply(&slot.fence(), position, &[VIEW]).unwrap();
     assert_eq!(slot.roll(1), Ok(position));
-    assert_eq!(Slot::new_generation(1, 3, position).position, position);
+    assert_eq!(
+        Slot::new_generation(1, &life(3, position, 0)).position,
+        position
+    );
 }
 
 // Ending an epoch.
@@ -111,7 +123,7 @@ fn a_roll_of_an_epoch_that_is_not_being_filled_is_refused() {
     let mut slot = slot(&[3], 5);
     let before = slot.clone();
     assert_eq!(slot.roll(3), Err(RollRefused::Elsewhere(fence(7, 5, 2))));
-    let mut healed = Slot::new_generation(7, 4, cut(5));
+    let mut healed = Slot::new_generation(7, &life(4, cut(5), 0));
     assert_eq!(healed.roll(3), Err(RollRefused::Elsewhere(fence(7, 5, 5))));
     assert_eq!(slot, before);
 }
@@ -158,7 +170,7 @@ fn only_some_old_bounds_are_remembered() {
 
 #[test]
 fn a_new_life_begins_at_the_newest_complete_run_with_nothing_counted() {
-    let healed = Slot::heal(None, None, 4, cut(9), 1).unwrap();
+    let healed = Slot::heal(None, None, &life(4, cut(9), 1)).unwrap();
     assert_eq!(healed.fence(), fence(1, 9, 5));
     assert_eq!(healed.oldest, 5);
     assert_eq!(healed.bounds, [(4, cut(9))].into());
@@ -166,20 +178,33 @@ fn a_new_life_begins_at_the_newest_complete_run_with_nothing_counted() {
 }
 
 #[test]
+fn a_new_life_is_replaying_until_it_is_where_the_log_ended() {
+    let mut slot = Slot::heal(None, None, &life(0, cut(3), 1)).unwrap();
+    assert!(slot.is_replaying());
+    slot.apply(&slot.fence(), cut(8), &[VIEW]).unwrap();
+    assert!(slot.is_replaying());
+    slot.apply(&slot.fence(), cut(9), &[VIEW]).unwrap();
+    assert!(!slot.is_replaying());
+}
+
+#[test]
 fn only_a_slot_that_stands_as_it_was_seen_is_healed() {
     let old = slot(&[], 5);
     let at = Some(old.fence());
     assert_eq!(
-        Slot::heal(Some(&old), None, 0, cut(0), 1),
+        Slot::heal(Some(&old), None, &life(0, cut(0), 1)),
         Err(Moved { at })
     );
     let other = Some(fence(7, 4, 1));
     assert_eq!(
-        Slot::heal(Some(&old), other, 0, cut(0), 1),
+        Slot::heal(Some(&old), other, &life(0, cut(0), 1)),
         Err(Moved { at })
     );
-    assert_eq!(Slot::heal(None, at, 0, cut(0), 1), Err(Moved { at: None }));
-    assert!(Slot::heal(Some(&old), at, 0, cut(0), 1).is_ok());
+    assert_eq!(
+        Slot::heal(None, at, &life(0, cut(0), 1)),
+        Err(Moved { at: None })
+    );
+    assert!(Slot::heal(Some(&old), at, &life(0, cut(0), 1)).is_ok());
 }
 
 #[test]
@@ -187,7 +212,9 @@ fn a_generation_is_larger_than_the_one_before_and_not_below_the_hint() {
     let old = slot(&[], 5);
     let of = |slot: Option<&Slot>, hint| {
         let seen = slot.map(Slot::fence);
-        Slot::heal(slot, seen, 0, cut(0), hint).unwrap().generation
+        Slot::heal(slot, seen, &life(0, cut(0), hint))
+            .unwrap()
+            .generation
     };
     assert_eq!(of(Some(&old), 0), 8);
     assert_eq!(of(Some(&old), 100), 100);
@@ -199,7 +226,7 @@ fn a_generation_is_larger_than_the_one_before_and_not_below_the_hint() {
 
 #[test]
 fn a_view_is_counted_since_the_first_micro_batch_that_had_it() {
-    let mut slot = Slot::new_generation(7, 0, Cut::start());
+    let mut slot = Slot::new_generation(7, &life(0, Cut::start(), 0));
     slot.apply(&slot.fence(), cut(3), &["a", "b"]).unwrap();
     slot.apply(&slot.fence(), cut(5), &["a", "c"]).unwrap();
     assert_eq!(
@@ -293,7 +320,7 @@ fn a_slot_that_has_dropped_more_than_any_run_holds_is_broken() {
 #[test]
 fn before_the_first_run_the_beginning_of_the_log_is_the_boundary() {
     assert!(!broken(&slot(&[], 5), 0, &Runs::default()));
-    let later = Slot::new_generation(7, 0, cut(3));
+    let later = Slot::new_generation(7, &life(0, cut(3), 0));
     assert!(broken(&later, 0, &Runs::default()));
 }
 
@@ -305,7 +332,7 @@ fn a_partition_that_was_added_begins_after_every_run() {
     ]);
     assert_eq!(runs.partitions(), 1);
     assert_eq!(runs.cut(2, 1), Some(Cut::start()));
-    let added = Slot::new_generation(7, 1, Cut::start());
+    let added = Slot::new_generation(7, &life(1, Cut::start(), 0));
     assert_eq!(next_step(Some(&added), 1, &runs), Step::Impose);
     assert!(
         broken(&slot(&[], 4), 1, &runs),

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use jobs::merge::Seam;
+use jobs::merge::{Gap, Seam};
 use serde::Serialize;
 use serde_json::json;
 use stores::views::RunsSeen;
@@ -84,7 +84,8 @@ async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
     // Runs before slots, as every read does.
     let runs = api.ports.views.runs(source).await;
     let spans = api.ports.log.spans(source.topic()).await;
-    let partitions = spans.as_ref().map_or(0, Vec::len);
+    let recorded = runs.as_ref().map_or(0, |seen| seen.runs.partitions());
+    let partitions = spans.as_ref().map_or(0, Vec::len).max(recorded);
     let count = u32::try_from(partitions).unwrap_or(u32::MAX);
     let live = api.ports.live.read(source, count, &[]).await;
     let mut checks = vec![
@@ -95,7 +96,11 @@ async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
     if let (Ok(runs), Ok(live)) = (&runs, &live) {
         let whole = metric.views.iter().try_for_each(|job| {
             let seam = seam(runs, &live.slots, job.view());
-            seam.check(seam.newest)
+            match seam.check(seam.newest) {
+                // A finer view answers until a run has made this one.
+                Err(not_whole) if not_whole.gap == Gap::Uncounted && job.over().is_some() => Ok(()),
+                checked => checked,
+            }
         });
         checks.push(check("seam", source.name(), whole));
     }

@@ -10,7 +10,7 @@
 use std::path::Path;
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Generation, Moved, RollRefused, Slot};
+use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 use sqlx::Connection;
 
@@ -171,9 +171,7 @@ impl LiveWrite for SqliteLive {
         &self,
         slot: SlotId,
         seen: Option<Fence>,
-        newest: Epoch,
-        cut: Cut,
-        hint: Generation,
+        life: &NewLife,
     ) -> Result<Result<(), Moved>> {
         let db = self.db.current().await?;
         let fault = db.fault("healing a slot");
@@ -181,7 +179,7 @@ impl LiveWrite for SqliteLive {
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let held = load(&mut tx, &db, slot).await?;
         let stands = held.as_ref().map(|held| &held.slot);
-        let healed = match Slot::heal(stands, seen, newest, cut, hint) {
+        let healed = match Slot::heal(stands, seen, life) {
             Ok(healed) => healed,
             Err(moved) => return Ok(Err(moved)),
         };

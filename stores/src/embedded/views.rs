@@ -96,19 +96,19 @@ impl ViewsRead for SqliteViews {
         Ok(RunsSeen { runs, newest })
     }
 
-    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<FoundRows> {
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
         let db = self.db.current().await?;
         let fault = db.fault("reading batch rows");
         let mut connection = db.reader().await?;
         let mut tx = connection.begin().await.map_err(fault)?;
+        let Some(table) = find_table(&mut tx, &db, view).await? else {
+            return Ok(None);
+        };
         let mut found = Found::default();
-        // Where a view has no table it has no rows.
-        if let Some(table) = find_table(&mut tx, &db, view).await? {
-            for query in (0..).zip(queries) {
-                found.read(&mut tx, &db, &table, query).await?;
-            }
+        for query in (0..).zip(queries) {
+            found.read(&mut tx, &db, &table, query).await?;
         }
-        Ok(found.finish())
+        Ok(Some(found.finish()))
     }
 
     async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {

@@ -6,7 +6,7 @@ use schemas::source::Source;
 use stores::Result;
 use stores::live::{Deltas, LiveParts, LiveQuery, LiveWrite};
 
-use super::{OTHER_VIEW, Ports, VIEW, binary, bytes, slot};
+use super::{OTHER_VIEW, Ports, VIEW, binary, bytes, life, slot};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 
@@ -19,7 +19,7 @@ fn cut(next_offset: i64) -> Cut {
 
 /// Makes a slot that begins at offset 0 in epoch 1, and answers its fence.
 async fn healed(live: &dyn LiveWrite, partition: u32) -> Result<Fence> {
-    let done = live.heal(slot(partition), None, 0, cut(0), 1).await?;
+    let done = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
     assert_eq!(done, Ok(()), "there was no slot");
     Ok(Fence {
         generation: 1,
@@ -370,7 +370,8 @@ pub async fn garbage_goes(ports: &Ports) -> Result<()> {
         .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
         .await?;
     assert_eq!(found(&answer.parts[0]), kept);
-    assert_eq!(live.heal(slot(0), Some(fence), 3, cut(3), 0).await?, Ok(()));
+    let anew = live.heal(slot(0), Some(fence), &life(3, 3, 0)).await?;
+    assert_eq!(anew, Ok(()));
     assert_eq!(
         live.collect_garbage(slot(0), 100).await?,
         3,

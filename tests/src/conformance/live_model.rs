@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use arrow::array::Int64Array;
 use proptest::prelude::*;
-use schemas::seam::{Cut, Epoch, Fence, Generation, LastRecord, Moved, RollRefused, Slot};
+use schemas::seam::{Cut, Epoch, Fence, Generation, LastRecord, Moved, NewLife, RollRefused, Slot};
 use stores::Result;
 use stores::live::{Deltas, LiveQuery, LiveWrite, SlotId};
 
@@ -284,11 +284,16 @@ async fn heal(
         next_offset: 3 * i64::try_from(hint).unwrap_or(0),
         last: None,
     };
-    let newest = present / 2;
-    let healed = Slot::heal(model.slot.as_ref(), seen, newest, cut, hint);
+    let life = NewLife {
+        newest: present / 2,
+        cut,
+        log_end: 20,
+        hint,
+    };
+    let healed = Slot::heal(model.slot.as_ref(), seen, &life);
     let expected = healed.map(|healed| model.slot = Some(healed));
     assert_eq!(
-        live.heal(id, seen, newest, cut, hint).await?,
+        live.heal(id, seen, &life).await?,
         expected,
         "healing, {belief:?} {hint}"
     );

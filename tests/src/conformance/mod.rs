@@ -16,6 +16,7 @@ pub mod views;
 use std::sync::Arc;
 
 use arrow::array::BinaryArray;
+use schemas::seam::{Cut, Epoch, Generation, NewLife, Offset};
 use schemas::source::Source;
 use stores::archive::Archive;
 use stores::lease::Leases;
@@ -45,6 +46,20 @@ pub const VIEW: &str = "plays_owner_hour@1";
 
 /// Another one.
 pub const OTHER_VIEW: &str = "plays_track_day@2";
+
+/// A new life of a slot at an offset of the newest complete run.
+#[must_use]
+pub const fn life(newest: Epoch, next_offset: Offset, hint: Generation) -> NewLife {
+    NewLife {
+        newest,
+        cut: Cut {
+            next_offset,
+            last: None,
+        },
+        log_end: 0,
+        hint,
+    }
+}
 
 /// The slot of a partition.
 #[must_use]

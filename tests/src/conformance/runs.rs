@@ -177,6 +177,8 @@ pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
     views.forget_views(PLAYS, &names[..1]).await?;
     let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
+    let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
+    assert!(gone.is_none(), "its table is gone");
     views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
     assert_eq!(
         found(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?),

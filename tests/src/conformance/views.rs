@@ -53,7 +53,9 @@ pub(super) fn query(part: &str, begin: &str, end: Option<&str>) -> PartQuery {
 
 pub(super) type Row = (u32, String, Option<i64>, Epoch);
 
-pub(super) fn found(found: &FoundRows) -> Vec<Row> {
+/// The rows of a view whose table is there.
+pub(super) fn found(found: &Option<FoundRows>) -> Vec<Row> {
+    let found = found.as_ref().expect("a table");
     let rows = bytes(&found.rows)
         .into_iter()
         .map(|row| String::from_utf8_lossy(&row).into_owned());
@@ -88,11 +90,7 @@ pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
 pub async fn rows_come_back(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
-    assert_eq!(
-        found(&nothing),
-        [],
-        "a view that was never made has no rows"
-    );
+    assert!(nothing.is_none(), "a view that was never made has no table");
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
@@ -229,6 +227,7 @@ pub async fn large_loads_are_whole(ports: &Ports) -> Result<()> {
         })
         .collect();
     let found = views.rows(VIEW, &queries).await?;
+    let found = found.expect("a table");
     assert_eq!(found.counts.len(), usize::try_from(ROWS).unwrap_or(0));
     for (n, key) in (0_i64..).zip(bytes(&found.rows)) {
         let index = usize::try_from(n).unwrap_or(0);

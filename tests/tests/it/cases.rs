@@ -148,7 +148,8 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
         .views
         .rows(job.view(), &queries)
         .await
-        .expect("batch rows");
+        .expect("batch rows")
+        .expect("a table");
     let of_row = found
         .queries
         .values()

@@ -15,6 +15,8 @@ pub(super) struct Reader {
     /// What was read before may be used for some time.
     seen: Option<(usize, RunsSeen)>,
     slots: Vec<SlotRead>,
+    /// What had been counted when the question came.
+    counted: Vec<(Offset, u64)>,
     at: At,
     /// What the last read came to.
     pub(super) answered: Option<bool>,
@@ -37,6 +39,7 @@ impl Reader {
             partitions: 0,
             seen: None,
             slots: Vec::new(),
+            counted: Vec::new(),
             at: At::ReadLog,
             answered: None,
         }
@@ -51,6 +54,7 @@ impl Reader {
                 );
                 self.asked = self.only.unwrap_or(anything);
                 self.slots.clear();
+                self.counted = world.counted().to_vec();
                 if self.seen.is_none() || world.rng.random() {
                     self.partitions = world.partitions();
                 }
@@ -147,11 +151,31 @@ impl Reader {
             .iter()
             .map(|position| position.next_offset)
             .collect();
+        self.compare_steady(world, &offsets);
         let expected = world.fold(view, key, &offsets).unwrap_or(0);
         if sum != expected {
             let view = VIEWS[view];
             let what = format!("key {key} of {view} is {sum} at {offsets:?}, not {expected}");
             world.contradict(Law::Exact, what);
+        }
+    }
+
+    fn compare_steady(&self, world: &mut World, offsets: &[Offset]) {
+        if self
+            .slots
+            .iter()
+            .flatten()
+            .any(|(slot, _)| slot.is_replaying())
+        {
+            world.note(Event::Replaying);
+            return;
+        }
+        for (partition, (before, now)) in self.counted.iter().zip(world.counted()).enumerate() {
+            let fell_back = before.1 != now.1;
+            if !fell_back && offsets.get(partition).is_some_and(|at| *at < before.0) {
+                let what = format!("{offsets:?}, though partition {partition} stood at {before:?}");
+                return world.contradict(Law::Steady, what);
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The rules that a history is driven by: the real ones, and the same with one of them broken.
 
-use crate::seam::{self, Cut, Epoch, Fence, Generation, Moved, Runs, Slot, Step};
+use crate::seam::{self, Cut, Epoch, Fence, Moved, NewLife, Runs, Slot, Step};
 
 type Apply = fn(&mut Slot, &Fence, Cut, &[&str]) -> Result<(), Moved>;
-type Heal = fn(Option<&Slot>, Option<Fence>, Epoch, Cut, Generation) -> Result<Slot, Moved>;
+type Heal = fn(Option<&Slot>, Option<Fence>, &NewLife) -> Result<Slot, Moved>;
 
 /// What the actors of a history go by.
 #[derive(Clone, Copy)]
@@ -139,7 +139,16 @@ pub(super) const BOUND_ONLY: Rules = Rules {
 
 /// The number of a slot's life is used again after the slot was lost.
 pub(super) const NO_HINT: Rules = Rules {
-    heal: |slot, seen, newest, cut, _| Slot::heal(slot, seen, newest, cut, 0),
+    heal: |slot, seen, life| Slot::heal(slot, seen, &NewLife { hint: 0, ..*life }),
+    ..REAL
+};
+
+/// A slot does not remember how much of the log there was when it began anew.
+pub(super) const NO_REPLAY: Rules = Rules {
+    heal: |slot, seen, life| {
+        let log_end = 0;
+        Slot::heal(slot, seen, &NewLife { log_end, ..*life })
+    },
     ..REAL
 };
 

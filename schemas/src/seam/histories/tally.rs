@@ -11,6 +11,8 @@ pub(super) enum Law {
     Forward,
     /// A slot begins anew only where something was lost.
     Kept,
+    /// An answer holds all that had been counted before it was asked for, or says that it does not.
+    Steady,
 }
 
 /// What may happen in a history.
@@ -50,10 +52,12 @@ pub(super) enum Event {
     Joined,
     /// A process died.
     Crashed,
+    /// An answer said that not all of the log is counted again.
+    Replaying,
 }
 
 impl Event {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Answered,
         Self::Refused,
         Self::HalfLoaded,
@@ -71,6 +75,7 @@ impl Event {
         Self::Deployed,
         Self::Joined,
         Self::Crashed,
+        Self::Replaying,
     ];
 }
 

@@ -102,6 +102,8 @@ pub(super) struct World {
     log: Vec<Partition>,
     live: Vec<Live>,
     past: Vec<Vec<Live>>,
+    /// By partition: up to where the log had been counted, and how often that was taken back.
+    counted: Vec<(Offset, u64)>,
     runs: Rc<Runs>,
     stamp: i64,
     attempts: u64,
@@ -123,6 +125,7 @@ impl World {
             log: Vec::new(),
             live: Vec::new(),
             past: Vec::new(),
+            counted: Vec::new(),
             runs: Rc::new(Runs::default()),
             stamp: 0,
             attempts: 0,
@@ -136,6 +139,7 @@ impl World {
         self.log.push(partition);
         self.live.push(Live::default());
         self.past.push(vec![Live::default()]);
+        self.counted.push((0, 0));
     }
 
     pub(super) fn tick(&mut self) {
@@ -193,6 +197,12 @@ impl World {
 
     // Live state.
 
+    /// By partition: up to where the log had been counted, and how often a slot fell back behind
+    /// that, which nobody can see.
+    pub(super) fn counted(&self) -> &[(Offset, u64)] {
+        &self.counted
+    }
+
     pub(super) fn slot(&self, partition: usize) -> Option<Rc<Slot>> {
         self.live[partition].slot.clone()
     }
@@ -246,6 +256,8 @@ impl World {
         if joined {
             self.note(Event::Joined);
         }
+        let (counted, _) = &mut self.counted[partition];
+        *counted = next.next_offset.max(*counted);
         self.remember(partition);
         true
     }
@@ -270,10 +282,9 @@ impl World {
 
     /// Starts a new life at the newest complete run of `runs`.
     pub(super) fn heal(&mut self, partition: usize, seen: Option<Fence>, runs: &Runs) {
-        let newest = runs.newest();
-        let cut = runs.cut(newest, partition).unwrap_or_else(Cut::start);
+        let life = runs.new_life(partition, self.end(partition), self.now);
         let live = &mut self.live[partition];
-        let healed = (self.rules.heal)(live.slot.as_deref(), seen, newest, cut, self.now);
+        let healed = (self.rules.heal)(live.slot.as_deref(), seen, &life);
         if let Ok(slot) = healed {
             live.slot = Some(Rc::new(slot));
             self.note(Event::Healed);
@@ -314,6 +325,10 @@ impl World {
         let live = past.swap_remove(self.rng.random_range(0..past.len()));
         past.clear();
         past.push(live.clone());
+        let stands = |slot: &Rc<Slot>| slot.position.next_offset;
+        let (counted, taken_back) = &mut self.counted[partition];
+        *counted = live.slot.as_ref().map_or(0, stands);
+        *taken_back += 1;
         self.live[partition] = live;
         self.note(Event::FailedOver);
     }

@@ -15,7 +15,7 @@ use stores::live::{Deltas, LiveQuery, LiveRead, LiveWrite};
 use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
 use stores::views::ViewsRead;
 use stores::{ErrorKind, Result};
-use tests::conformance::{VIEW, binary, bytes, slot};
+use tests::conformance::{VIEW, binary, bytes, life, slot};
 
 use super::folder;
 
@@ -71,7 +71,7 @@ async fn apply_one(live: &dyn LiveWrite, fence: Fence) -> Result<Fence> {
 
 /// A new life of the slot at the offset and epoch, in which so many single records are counted.
 async fn live_again(live: &dyn LiveWrite, generation: u64, records: i64) -> Result<Fence> {
-    let healed = live.heal(slot(0), None, 0, cut(0), generation).await?;
+    let healed = live.heal(slot(0), None, &life(0, 0, generation)).await?;
     assert_eq!(healed, Ok(()));
     let mut fence = Fence {
         generation,
@@ -152,7 +152,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
                 // Whether this one or another heals is the same.
                 let _done = stores
                     .live
-                    .heal(slot(0), None, 0, cut(0), generation)
+                    .heal(slot(0), None, &life(0, 0, generation))
                     .await?;
                 continue;
             };
