@@ -61,7 +61,6 @@ pub(crate) struct Plan {
 pub(crate) struct Computed {
     pub(crate) manifests: BTreeMap<String, ViewManifest>,
     pub(crate) totals: DayTotals,
-    pub(crate) rows: u64,
 }
 
 impl Plan {
@@ -124,6 +123,8 @@ pub(crate) struct Compute {
     pub(crate) task_rows_max: u64,
     /// Where result files go.
     pub(crate) folder: String,
+    /// Bytes of one of them, about.
+    pub(crate) result_bytes_max: usize,
 }
 
 /// What one task gave: by job name.
@@ -349,7 +350,12 @@ impl Compute {
     }
 
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {
-        PieceWriter::new(&self.archive, self.folder.clone(), job)
+        PieceWriter::new(
+            &self.archive,
+            self.folder.clone(),
+            job,
+            self.result_bytes_max,
+        )
     }
 
     /// Runs a job's query over an input and writes its rows in the order of piece and key.
@@ -388,7 +394,6 @@ fn order(job: &Job) -> Vec<SortExpr> {
 }
 
 fn take(computed: &mut Computed, name: &str, written: Written) {
-    computed.rows += written.rows;
     if let Some(manifest) = computed.manifests.get_mut(name) {
         manifest.pieces.extend(written.pieces);
     }

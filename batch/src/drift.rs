@@ -6,6 +6,7 @@
 //! Only for the sums that are not 0 both sides are read once more, to name the keys.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use schemas::key::KeyShape;
 use schemas::seam::{Epoch, Runs, whole};
@@ -48,6 +49,9 @@ pub struct Drift {
     pub total: Option<u64>,
     /// How many keys differ.
     pub keys: u64,
+    /// Whether there are more than could be told apart: `total` and `keys` are the least that they
+    /// can be.
+    pub is_lower_bound: bool,
     /// The keys that differ most.
     pub worst: Vec<DriftedKey>,
     /// Why it is not known.
@@ -100,6 +104,27 @@ fn place(group: &[u8], row: &[u8]) -> (usize, u64) {
         usize::from(u16::from_le_bytes([a, b])),
         u64::from_le_bytes(weight),
     )
+}
+
+/// By group and row key: what the batch layer changed, and what was counted live.
+#[derive(Debug, Default)]
+struct Sides {
+    by_key: BTreeMap<(Vec<u8>, Vec<u8>), (i64, i64)>,
+    /// Whether a key was left out.
+    is_full: bool,
+}
+
+impl Sides {
+    /// The sides of a key; nothing once there are too many.
+    fn of(&mut self, group: &[u8], row: &[u8]) -> Option<&mut (i64, i64)> {
+        let has_room = self.by_key.len() < KEYS_MAX;
+        let place = self.by_key.entry((group.to_vec(), row.to_vec()));
+        if matches!(place, Entry::Vacant(_)) && !has_room {
+            self.is_full = true;
+            return None;
+        }
+        Some(place.or_default())
+    }
 }
 
 /// A run whose drift is asked for.
@@ -205,27 +230,28 @@ impl Stretch<'_> {
         new: &ViewManifest,
         fingerprint: &Fingerprint,
     ) -> Result<Drift> {
-        let mut sides: BTreeMap<(Vec<u8>, Vec<u8>), (i64, i64)> = BTreeMap::new();
+        let mut sides = Sides::default();
         for start in &new.touched {
             let mut diff = diff_of(self.ports, view, new, *start).await?;
             while let Some(change) = diff.next().await? {
                 let (group, row) = diff.key();
-                if sides.len() < KEYS_MAX && fingerprint.differs(group, row) {
-                    let key = (group.to_vec(), row.to_vec());
-                    sides.entry(key).or_default().0 += change.delta();
+                if fingerprint.differs(group, row)
+                    && let Some((batch, _)) = sides.of(group, row)
+                {
+                    *batch = batch.wrapping_add(change.delta());
                 }
             }
         }
         self.each_live(view, |group, row, count| {
-            if !fingerprint.differs(group, row) {
-                return;
-            }
-            let key = (group.to_vec(), row.to_vec());
-            if sides.len() < KEYS_MAX || sides.contains_key(&key) {
-                sides.entry(key).or_default().1 += count;
+            if fingerprint.differs(group, row)
+                && let Some((_, live)) = sides.of(group, row)
+            {
+                *live = live.wrapping_add(count);
             }
         })
         .await?;
+        let is_lower_bound = sides.is_full;
+        let mut sides = sides.by_key;
         sides.retain(|_, (batch, live)| batch != live);
         let mut worst: Vec<_> = sides.into_iter().collect();
         worst.sort_by_key(|(_, (batch, live))| std::cmp::Reverse(batch.abs_diff(*live)));
@@ -246,6 +272,7 @@ impl Stretch<'_> {
         Ok(Drift {
             total: Some(total),
             keys,
+            is_lower_bound,
             worst: worst.collect::<Result<_>>()?,
             unknown: None,
         })

@@ -44,6 +44,8 @@ pub struct BatchOptions {
     pub archive_wait_ms: u64,
     /// Events or rows that one task reads, about: the days of a task are computed together.
     pub task_rows_max: u64,
+    /// Bytes of one file of a result, about: bounds the memory for it.
+    pub result_bytes_max: usize,
     /// Rows that are published in one step.
     pub publish_rows: usize,
 }
@@ -57,6 +59,7 @@ impl Default for BatchOptions {
             archive_bytes_max: 256 * 1024 * 1024,
             archive_wait_ms: 30_000,
             task_rows_max: 1_000_000,
+            result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
         }
     }

@@ -61,7 +61,10 @@ impl Edition<'_> {
             published.skipped += diff.same;
             progress.advance(1);
         }
-        published.written += self.send(view, &mut chunk).await?;
+        if !chunk.is_empty() || published.written == 0 {
+            // Once even without rows: a run that was overtaken must hear it.
+            published.written += self.send(view, &mut chunk).await?;
+        }
         let touched = new.touched.iter().filter_map(|start| new.pieces.get(start));
         let rows: u64 = touched.map(|piece| piece.rows).sum();
         let all: u64 = new.pieces.values().map(|piece| piece.rows).sum();
@@ -74,9 +77,6 @@ impl Edition<'_> {
         view: &View,
         chunk: &mut Vec<(Vec<u8>, Vec<u8>, Option<i64>)>,
     ) -> Result<u64> {
-        if chunk.is_empty() {
-            return Ok(0);
-        }
         // In the order of the table, which is not the order of the pieces where a partition of the
         // table holds several of them.
         chunk.sort_unstable();

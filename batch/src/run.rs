@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jobs::{Catalog, Engine, Job, Layers};
-use schemas::seam::{Cut, Offset, Run};
+use schemas::seam::{Cut, Offset, Run, RunState};
 use schemas::source::Source;
 use stores::live::SlotId;
 use stores::views::TallyShape;
@@ -112,20 +112,26 @@ impl Batch {
             archive: &self.ports.archive,
             source,
         };
+        // What a try that died had not recorded.
+        results.clean().await?;
         stages.begin("compute", report.rows_read);
         let compute = Arc::new(Compute {
             engine: self.engine.clone(),
             archive: self.ports.archive.clone(),
             folder: format!("{}/{:010}", results.data_folder(), plan.epoch),
             task_rows_max: self.options.task_rows_max,
+            result_bytes_max: self.options.result_bytes_max,
             plan,
         });
         let mut computed = compute.run(progress, stop).await?;
-        record(&results, &mut computed).await?;
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;
-        self.judge(request, plan, &computed, &mut report).await?;
+        if let Err(failed) = self.judge(request, plan, &computed, &mut report).await {
+            results.clean().await?;
+            return Err(failed);
+        }
+        record(&results, &mut computed).await?;
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
         stages.begin("publish", touched.sum());
         let prints = self
@@ -143,8 +149,10 @@ impl Batch {
             self.record_report(source, &report).await?;
         }
         stages.begin("drop", 0);
+        self.forget_views(&results, plan).await?;
         self.drop_epochs(plan, stop).await?;
         results.clean().await?;
+        self.ports.archive.tidy().await?;
         report.seconds = stages.end();
         report.tell(source);
         if whole {
@@ -270,6 +278,14 @@ impl Batch {
                 open.epoch
             )));
         }
+        if let Some(last) = runs.iter().next_back()
+            && last.state == RunState::Abandoned
+        {
+            return Err(Error::Request(format!(
+                "run {} failed its check, so nothing can be added to the runs before it: run `backstitch batch run` first, then single jobs",
+                last.epoch
+            )));
+        }
         runs.get(runs.newest()).cloned().ok_or_else(|| {
             Error::Request(
                 "there is no complete run whose cuts a single job could use: run `backstitch batch run` first"
@@ -381,20 +397,30 @@ impl Batch {
             all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
             all.keys += drift.keys;
             all.worst.extend(drift.worst);
+            all.is_lower_bound |= drift.is_lower_bound;
             all.unknown = all.unknown.or(drift.unknown);
         }
         Ok(all)
     }
 
+    /// Forgets the views that no job defines any more, and their results with their tables.
+    async fn forget_views(&self, results: &Results<'_>, plan: &Plan) -> Result<()> {
+        let jobs = plan.views.iter();
+        let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
+        let views = &self.ports.views;
+        views.forget_views(plan.source, &keep).await?;
+        for view in results.views().await? {
+            // While the table is there its rows can come back, and then it must be known which.
+            if !keep.contains(&view) && views.rows(&view, &[]).await?.is_none() {
+                results.forget(&view).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// After the grace lets go of the live epochs that every view's rows hold.
     async fn drop_epochs(&self, plan: &Plan, stop: &CancellationToken) -> Result<()> {
         let source = plan.source;
-        let keep: Vec<String> = plan
-            .views
-            .iter()
-            .map(|view| view.job.view().to_owned())
-            .collect();
-        self.ports.views.forget_views(source, &keep).await?;
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(self.options.grace_ms)) => {}
             () = stop.cancelled() => return Ok(()),

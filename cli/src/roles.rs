@@ -198,7 +198,7 @@ async fn run_batches(
                 }
                 Err(_) if stop.is_cancelled() => {}
                 Err(error) => {
-                    tracing::warn!(%source, %error, "a batch run was not published; it is tried again");
+                    tracing::warn!(%source, %error, "a batch run did not come to its end; it is tried again");
                 }
             }
         }

@@ -22,6 +22,16 @@ pub enum Error {
         /// What shows it, and what to do.
         what: String,
     },
+    /// A batch run stands in the way and does not go on.
+    #[error(
+        "{topic}/{partition}: a batch run has begun to end the epoch and does not go on, so nothing more can be counted; finish it with `backstitch batch run`, then try again"
+    )]
+    Waiting {
+        /// The topic.
+        topic: &'static str,
+        /// The partition.
+        partition: u32,
+    },
     /// A fault of this program.
     #[error("{0}; this is a fault of Backstitch, please report it")]
     Fault(String),

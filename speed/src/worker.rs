@@ -43,6 +43,8 @@ enum Ended {
     Look,
     /// The end of the log was reached.
     CaughtUp,
+    /// A batch run has to go on first.
+    Waiting,
 }
 
 impl Worker {
@@ -52,6 +54,7 @@ impl Worker {
         stop: CancellationToken,
     ) -> Result<()> {
         let mut failures = 0;
+        let mut waits = 0;
         while !stop.is_cancelled() {
             match self.look_and_fold(&stop).await {
                 Ok(Ended::CaughtUp) if until_caught_up => return Ok(()),
@@ -59,7 +62,18 @@ impl Worker {
                     failures = 0;
                     pause(self.options.poll_interval_ms, &stop).await;
                 }
-                Ok(Ended::Look) => failures = 0,
+                Ok(Ended::Look) => (failures, waits) = (0, 0),
+                Ok(Ended::Waiting) => {
+                    waits += 1;
+                    if until_caught_up && waits >= TRIES_UNTIL_CAUGHT_UP {
+                        return Err(Error::Waiting {
+                            topic: self.source.topic(),
+                            partition: self.partition,
+                        });
+                    }
+                    let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << waits.min(10));
+                    pause(wait_ms, &stop).await;
+                }
                 Err(error) if error.may_pass() => {
                     failures += 1;
                     if until_caught_up && failures >= TRIES_UNTIL_CAUGHT_UP {
@@ -117,10 +131,7 @@ impl Worker {
                 }
                 Ok(Ended::Look)
             }
-            Step::LookAgain => {
-                pause(self.options.poll_interval_ms, stop).await;
-                Ok(Ended::Look)
-            }
+            Step::LookAgain => Ok(Ended::Waiting),
             Step::Fold { until } => match slot {
                 Some(slot) => self.fold_on(&slot, until, stop).await,
                 None => Ok(Ended::Look),
@@ -156,11 +167,13 @@ impl Worker {
                 "partition" => self.partition.to_string())
             .set(as_f64(fetched.end.saturating_sub(fetched.next_offset)));
             if fetched.next_offset == fence.next_offset {
-                return Ok(if until.is_none() {
-                    Ended::CaughtUp
-                } else {
-                    Ended::Look
-                });
+                return match until {
+                    Some(cut) => Err(self.other_log(format!(
+                        "a batch run has taken records up to offset {cut}, the log ends at {}: records were lost, or the topic was made again",
+                        fetched.end
+                    ))),
+                    None => Ok(Ended::CaughtUp),
+                };
             }
             let next = Cut {
                 next_offset: fetched.next_offset,

@@ -95,6 +95,7 @@ impl World {
                 roll_wait_ms: 3_000,
                 archive_rows_max: 50,
                 archive_bytes_max: 4_000,
+                result_bytes_max: 8_000,
                 archive_wait_ms: 0,
                 task_rows_max: 40,
                 publish_rows: 9,

@@ -133,6 +133,25 @@ impl Results<'_> {
         Ok(self.archive.put(&path, to_json(&pointer)?).await?)
     }
 
+    /// The views that have results.
+    pub(crate) async fn views(&self) -> Result<BTreeSet<String>> {
+        let prefix = format!("results/{}/views/", self.source);
+        let paths = self.archive.list(&prefix).await?;
+        let views = paths.iter().filter_map(|path| {
+            let (view, _) = path.strip_prefix(&prefix)?.split_once('/')?;
+            Some(view.to_owned())
+        });
+        Ok(views.collect())
+    }
+
+    /// Deletes all manifests of a view, whose rows are gone.
+    pub(crate) async fn forget(&self, view: &str) -> Result<()> {
+        for path in self.archive.list(&self.manifests_folder(view)).await? {
+            self.archive.delete(&path).await?;
+        }
+        Ok(self.archive.delete(&self.pointer_path(view)).await?)
+    }
+
     /// Deletes what nothing can need any more: manifests older than the published ones, and files
     /// that no manifest names.
     pub(crate) async fn clean(&self) -> Result<()> {

@@ -18,8 +18,6 @@ use super::manifest::{Piece, Segment};
 use crate::{Error, Result};
 
 const GROUP_ROWS_MAX: usize = 262_144;
-/// A file is ended at the next piece once it is this large.
-const FILE_BYTES: usize = 64 * 1024 * 1024;
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(vec![
@@ -37,7 +35,6 @@ pub(crate) type Keyed = (BinaryArray, BinaryArray, Int64Array);
 pub(crate) struct Written {
     /// By start.
     pub(crate) pieces: BTreeMap<Seconds, Piece>,
-    pub(crate) rows: u64,
 }
 
 /// Writes the rows of one job.
@@ -46,21 +43,33 @@ pub(crate) struct PieceWriter<'a> {
     folder: String,
     job: &'a Job,
     file: Option<(String, ArrowWriter<Vec<u8>>)>,
-    current: Option<(Seconds, usize)>,
+    /// The piece that is being written, by its start.
+    piece: Option<Seconds>,
+    /// The row group with which its rows begin in the present file.
+    stretch: Option<usize>,
     last: (Vec<u8>, Vec<u8>),
     written: Written,
+    /// A file is ended once it is this large, so that little is held in memory.
+    file_bytes: usize,
 }
 
 impl<'a> PieceWriter<'a> {
-    pub(crate) fn new(archive: &'a Archive, folder: String, job: &'a Job) -> Self {
+    pub(crate) fn new(
+        archive: &'a Archive,
+        folder: String,
+        job: &'a Job,
+        file_bytes: usize,
+    ) -> Self {
         Self {
             archive,
             folder,
             job,
             file: None,
-            current: None,
+            piece: None,
+            stretch: None,
             last: Default::default(),
             written: Written::default(),
+            file_bytes,
         }
     }
 
@@ -75,14 +84,14 @@ impl<'a> PieceWriter<'a> {
                 .skip(from)
                 .take_while(|s| **s == start)
                 .count();
-            self.open(start).await?;
+            self.open(start)?;
             let (groups, keys, counts) = &keyed;
             let part = (
                 groups.slice(from, same),
                 keys.slice(from, same),
                 counts.slice(from, same),
             );
-            self.append(start, &part)?;
+            self.append(start, &part).await?;
             for column in &self.job.row().0 {
                 if let Some(array) = rows
                     .column_by_name(&column.name)
@@ -100,18 +109,18 @@ impl<'a> PieceWriter<'a> {
 
     /// Takes rows of one piece whose keys are encoded already; null rates are not known of them.
     pub(crate) async fn write_keyed(&mut self, start: Seconds, keyed: &Keyed) -> Result<()> {
-        self.open(start).await?;
-        self.append(start, keyed)
+        self.open(start)?;
+        self.append(start, keyed).await
     }
 
     /// Ends the last file.
     pub(crate) async fn finish(mut self) -> Result<Written> {
-        self.end_piece()?;
+        self.end_stretch()?;
         self.end_file().await?;
         Ok(self.written)
     }
 
-    fn append(&mut self, start: Seconds, (groups, rows, counts): &Keyed) -> Result<()> {
+    async fn append(&mut self, start: Seconds, (groups, rows, counts): &Keyed) -> Result<()> {
         for (group, row) in groups.iter().zip(rows.iter()) {
             let key = (group.unwrap_or_default(), row.unwrap_or_default());
             if key <= (self.last.0.as_slice(), self.last.1.as_slice()) && !self.last.1.is_empty() {
@@ -128,7 +137,6 @@ impl<'a> PieceWriter<'a> {
         let piece = self.written.pieces.entry(start).or_default();
         piece.rows += counts.len() as u64;
         piece.total += counts.values().iter().map(|n| i128::from(*n)).sum::<i128>();
-        self.written.rows += counts.len() as u64;
         let columns: Vec<ArrayRef> = vec![
             Arc::new(groups.clone()),
             Arc::new(rows.clone()),
@@ -141,21 +149,24 @@ impl<'a> PieceWriter<'a> {
         RecordBatch::try_new(Arc::clone(&SCHEMA), columns)
             .map_err(parquet::errors::ParquetError::from)
             .and_then(|batch| writer.write(&batch))
-            .map_err(|e| Error::fault("writing a result", e))
+            .map_err(|e| Error::fault("writing a result", e))?;
+        // A piece may be larger than a file should be: it goes on in the next one.
+        if writer.bytes_written() + writer.in_progress_size() > self.file_bytes {
+            self.end_stretch()?;
+            self.end_file().await?;
+        }
+        Ok(())
     }
 
-    async fn open(&mut self, start: Seconds) -> Result<()> {
-        if self.current.is_some_and(|(current, _)| current == start) {
-            return Ok(());
-        }
-        if self.current.is_some_and(|(current, _)| current > start) {
+    /// Makes sure that rows of a piece can be written.
+    fn open(&mut self, start: Seconds) -> Result<()> {
+        if self.piece.is_some_and(|piece| piece > start) {
             return Err(Error::Fault("pieces of a result out of order".to_owned()));
         }
-        self.end_piece()?;
-        let full =
-            |(_, writer): &(String, ArrowWriter<Vec<u8>>)| writer.bytes_written() > FILE_BYTES;
-        if self.file.as_ref().is_some_and(full) {
-            self.end_file().await?;
+        if self.piece != Some(start) {
+            self.end_stretch()?;
+            self.last = Default::default();
+            self.piece = Some(start);
         }
         if self.file.is_none() {
             let path = format!(
@@ -166,17 +177,17 @@ impl<'a> PieceWriter<'a> {
             );
             self.file = Some((path, new_file()?));
         }
-        let first = self
-            .file
-            .as_ref()
-            .map_or(0, |(_, w)| w.flushed_row_groups().len());
-        self.current = Some((start, first));
-        self.last = Default::default();
+        if self.stretch.is_none() {
+            let groups = |(_, writer): &(_, ArrowWriter<_>)| writer.flushed_row_groups().len();
+            self.stretch = self.file.as_ref().map(groups);
+        }
         Ok(())
     }
 
-    fn end_piece(&mut self) -> Result<()> {
-        if let (Some((start, first)), Some((path, writer))) = (self.current.take(), &mut self.file)
+    /// Ends the stretch of row groups that are of one piece.
+    fn end_stretch(&mut self) -> Result<()> {
+        if let (Some(first), Some(start), Some((path, writer))) =
+            (self.stretch.take(), self.piece, &mut self.file)
         {
             writer
                 .flush()

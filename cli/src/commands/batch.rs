@@ -127,7 +127,12 @@ fn drift_of(drift: &Drift) -> String {
         (Some(why), _) => format!("  drift not known: {why}\n"),
         (None, Some(0)) => "  drift 0: live state had counted the same\n".to_owned(),
         (None, total) => format!(
-            "  drift {} over {} keys: live state had counted otherwise until now\n",
+            "  drift {}{} over {} keys: live state had counted otherwise until now\n",
+            if drift.is_lower_bound {
+                "at least "
+            } else {
+                ""
+            },
             total.unwrap_or_default(),
             drift.keys
         ),

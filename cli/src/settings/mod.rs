@@ -157,6 +157,11 @@ impl Settings {
             ("batch.archive_wait_ms", batch.archive_wait_ms, 0..=DAY_MS),
             ("batch.task_rows_max", batch.task_rows_max, 1..=u64::MAX),
             (
+                "batch.result_bytes_max",
+                batch.result_bytes_max as u64,
+                1..=u64::MAX,
+            ),
+            (
                 "batch.publish_rows",
                 batch.publish_rows as u64,
                 1..=u64::MAX,
