@@ -35,6 +35,9 @@ pub struct SpeedOptions {
     pub poll_interval_ms: u64,
     /// How long to go on before looking at slot and run records again.
     pub look_interval_ms: u64,
+    /// How long to wait for a batch run that stands in the way, where the end of the log is to be
+    /// reached.
+    pub run_wait_ms: u64,
     /// How much log time the duplicate window holds.
     pub dedup_window_ms: i64,
     /// How many events the duplicate window of one partition holds, at most.
@@ -48,6 +51,7 @@ impl Default for SpeedOptions {
             bytes_max: 32 * 1024 * 1024,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,
+            run_wait_ms: 30_000,
             dedup_window_ms: 3_600_000,
             dedup_events_max: 2_000_000,
         }

@@ -53,26 +53,26 @@ impl Worker {
         until_caught_up: bool,
         stop: CancellationToken,
     ) -> Result<()> {
+        let run_wait = Duration::from_millis(self.options.run_wait_ms);
         let mut failures = 0;
-        let mut waits = 0;
+        let mut waiting: Option<Instant> = None;
         while !stop.is_cancelled() {
             match self.look_and_fold(&stop).await {
                 Ok(Ended::CaughtUp) if until_caught_up => return Ok(()),
                 Ok(Ended::CaughtUp) => {
-                    failures = 0;
+                    (failures, waiting) = (0, None);
                     pause(self.options.poll_interval_ms, &stop).await;
                 }
-                Ok(Ended::Look) => (failures, waits) = (0, 0),
+                Ok(Ended::Look) => (failures, waiting) = (0, None),
                 Ok(Ended::Waiting) => {
-                    waits += 1;
-                    if until_caught_up && waits >= TRIES_UNTIL_CAUGHT_UP {
+                    let since = *waiting.get_or_insert_with(Instant::now);
+                    if until_caught_up && since.elapsed() >= run_wait {
                         return Err(Error::Waiting {
                             topic: self.source.topic(),
                             partition: self.partition,
                         });
                     }
-                    let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << waits.min(10));
-                    pause(wait_ms, &stop).await;
+                    pause(self.options.poll_interval_ms, &stop).await;
                 }
                 Err(error) if error.may_pass() => {
                     failures += 1;

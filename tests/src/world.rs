@@ -2,7 +2,7 @@
 //! the API on a port of its own.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use batch::{Batch, BatchOptions, BatchPorts, RunReport, RunRequest};
 use jobs::{Catalog, Engine, EngineOptions};
@@ -12,6 +12,7 @@ use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
 use stores::embedded::Embedded;
 use stores::intake::{Intake, Taken};
+use stores::live::LiveRead;
 use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -21,6 +22,8 @@ use crate::http::Client;
 
 /// The world's partitions.
 pub const PARTITIONS: u32 = 2;
+/// More than any test has.
+const PARTITIONS_MAX: u32 = 8;
 /// When the world's clock stands at the beginning: 2026-03-05T12:00:00Z.
 pub const NOW_MS: i64 = 1_772_712_000_000;
 
@@ -39,6 +42,16 @@ pub struct World {
     pub speed_options: SpeedOptions,
     /// What the batch layer works with.
     pub batch_options: BatchOptions,
+    counted: Arc<Mutex<Counted>>,
+}
+
+/// What is known of live state.
+#[derive(Debug, Default)]
+struct Counted {
+    /// By partition: the furthest position that was seen.
+    positions: Vec<i64>,
+    /// Whether live state was deleted.
+    lost: bool,
 }
 
 #[derive(Debug)]
@@ -88,6 +101,7 @@ impl World {
                 records_max: 7,
                 poll_interval_ms: 1,
                 look_interval_ms: 5,
+                run_wait_ms: 200,
                 ..SpeedOptions::default()
             },
             batch_options: BatchOptions {
@@ -100,6 +114,7 @@ impl World {
                 task_rows_max: 40,
                 publish_rows: 9,
             },
+            counted: Arc::default(),
         }
     }
 
@@ -114,6 +129,7 @@ impl World {
             clock: Arc::clone(&self.clock),
             speed_options: self.speed_options.clone(),
             batch_options: self.batch_options.clone(),
+            counted: Arc::clone(&self.counted),
         }
     }
 
@@ -188,6 +204,40 @@ impl World {
             partitions.push(lines);
         }
         partitions
+    }
+
+    /// How far the speed layer has counted, by partition: every answer to a later question holds
+    /// that much, or says that it does not.
+    pub async fn counted(&self) -> Vec<i64> {
+        let read = self.stores.live.read(Source::Plays, PARTITIONS_MAX, &[]);
+        let slots = read.await.expect("live state").slots;
+        let mut counted = self.counted.lock().expect("no panic");
+        counted.positions.resize(slots.len(), 0);
+        for (furthest, slot) in counted.positions.iter_mut().zip(&slots) {
+            let position = slot.as_ref().map_or(0, |slot| slot.position.next_offset);
+            *furthest = position.max(*furthest);
+        }
+        counted.positions.clone()
+    }
+
+    /// Deletes the live store's files.
+    pub fn lose_live(&self) {
+        let mut deleted = 0;
+        for entry in std::fs::read_dir(self.path()).expect("the data folder") {
+            let entry = entry.expect("an entry");
+            if entry.file_name().to_string_lossy().starts_with("live.db") {
+                // A process may clear away what is left at the same moment.
+                deleted += usize::from(std::fs::remove_file(entry.path()).is_ok());
+            }
+        }
+        assert!(deleted > 0, "there is no live.db");
+        self.counted.lock().expect("no panic").lost = true;
+    }
+
+    /// Whether live state was ever deleted, so that questions may find none.
+    #[must_use]
+    pub fn live_was_lost(&self) -> bool {
+        self.counted.lock().expect("no panic").lost
     }
 
     /// A speed layer.

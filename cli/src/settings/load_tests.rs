@@ -84,11 +84,15 @@ fn wrong_values_are_named_with_their_place() {
         ),
         (
             "[log]\npartitions = 0",
-            "FILE:2: log.partitions: 0 is not within",
+            "FILE:2: log.partitions: 0 can't be used; write 1 to 1024",
         ),
         (
             "[query]\nmemory_bytes = 5",
-            "FILE:2: query.memory_bytes: 5 bytes",
+            "FILE:2: query.memory_bytes: 5 can't be used; write at least 67108864",
+        ),
+        (
+            "[speed]\nlook_interval_ms = 0",
+            "FILE:2: speed.look_interval_ms: 0 can't be used; write 1 to",
         ),
         (
             "[telemetry]\nlog_format = \"xml\"",

@@ -49,7 +49,7 @@ async fn history(seed: u64) {
 }
 
 async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut Traffic) {
-    match rng.random_range(0..10) {
+    match rng.random_range(0..11) {
         0..=2 => {
             let lines = traffic.lines(rng.random_range(1..40));
             world.ingest(&lines).await;
@@ -83,6 +83,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
             };
             Box::pin(cut_at_any_point(both, 40, world, served, rng)).await;
         }
+        7 if rng.random_bool(0.5) => world.lose_live(),
         _ => {
             let full = rng.random_bool(0.2);
             let batch = world.batch();
@@ -135,5 +136,5 @@ async fn cut_at_any_point(
 }
 
 async fn ask(world: &World, served: &Served, rng: &mut SmallRng) {
-    ask_and_compare(&served.client, rng, async || world.raw_log().await).await;
+    ask_and_compare(world, &served.client, rng).await;
 }

@@ -9,4 +9,5 @@ mod faults;
 mod law;
 mod processes;
 mod retail;
+mod runs;
 mod tidy;

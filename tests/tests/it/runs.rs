@@ -1,0 +1,242 @@
+//! Batch runs that can't go on, or fail: they say why, and leave nothing behind.
+
+use std::path::Path;
+use std::time::Instant;
+
+use batch::RunRequest;
+use jobs::Catalog;
+use schemas::seam::Cut;
+use schemas::source::Source;
+use serde_json::json;
+use stores::live::{LiveWrite, SlotId};
+use stores::views::ViewsWrite;
+use tests::world::{NOW_MS, PARTITIONS, World};
+use tokio_util::sync::CancellationToken;
+
+fn plays(name: &str, count: usize) -> Vec<String> {
+    let play = |n| {
+        json!({
+            "event_id": format!("{name}{n}"),
+            "track_id": 10,
+            "owner_id": 1 + n % 7,
+            "kind": "play",
+            "at": "2026-03-01T10:00:00Z",
+        })
+        .to_string()
+    };
+    (0..count).map(play).collect()
+}
+
+async fn counted_and_run(world: &World, name: &str, count: usize) -> batch::Result<()> {
+    world.ingest(&plays(name, count)).await;
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.map(drop)
+}
+
+async fn total(world: &World) -> i64 {
+    let served = world.serve().await;
+    let path = "/api/v1/stats/plays/total?track_id=10&period=all";
+    let answer = served.client.ask(path).await;
+    served.end().await;
+    answer["count"].as_i64().expect("a count")
+}
+
+fn delete_databases(folder: &Path) {
+    for entry in std::fs::read_dir(folder).expect("the data folder") {
+        let entry = entry.expect("an entry");
+        if entry.file_name().to_string_lossy().contains(".db") {
+            std::fs::remove_file(entry.path()).expect("deleting");
+        }
+    }
+}
+
+/// The paths of all files below a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    for entry in entries.map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            found.extend(files(&entry));
+        } else {
+            found.push(entry.to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The databases are lost, the archive is not: its events are not those of the new log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_of_another_log_is_refused() {
+    for again in [2, 40, 90] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let world = World::open(folder.path()).await;
+        counted_and_run(&world, "old", 40).await.expect("a run");
+        drop(world);
+        delete_databases(folder.path());
+        let world = World::open(folder.path()).await;
+        let refused = counted_and_run(&world, "new", again).await;
+        let refused = refused.expect_err("another log").to_string();
+        assert!(refused.contains("made from another log"), "{refused}");
+        assert_eq!(total(&world).await, i64::try_from(again).expect("few"));
+        for folder_of in ["archive", "results"] {
+            let archive = folder.path().join("archive").join(folder_of);
+            std::fs::remove_dir_all(archive).expect("deleting");
+        }
+        let report = world.run(&RunRequest::default()).await.expect("a run");
+        assert_eq!(report.epoch, 1, "the sealed run is finished");
+        assert_eq!(total(&world).await, i64::try_from(again).expect("few"));
+    }
+}
+
+/// The built-in views, with one that counts twice.
+fn wrong_catalog() -> Catalog {
+    let folder = tempfile::tempdir().expect("a folder");
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+    for file in files(&built_in) {
+        let to = folder
+            .path()
+            .join(Path::new(&file).strip_prefix(&built_in).expect("below"));
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        let mut text = std::fs::read_to_string(&file).expect("a definition");
+        if file.ends_with("plays_owner_day/query.sql") {
+            assert!(text.contains("sum("), "{text}");
+            text = text.replace("sum(", "2 * sum(");
+        }
+        std::fs::write(to, text).expect("a definition");
+    }
+    Catalog::read(folder.path()).expect("definitions")
+}
+
+/// However often it is tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_fails_its_check_leaves_nothing() {
+    let world = World::new().await;
+    counted_and_run(&world, "a", 60).await.expect("a run");
+    let results = world.path().join("archive/results");
+    let before = files(&results);
+    world.ingest(&plays("b", 60)).await;
+    world.catch_up().await;
+    let wrong = world.with_catalog(wrong_catalog());
+    for _ in 0..3 {
+        let failed = wrong.run(&RunRequest::default()).await;
+        let failed = failed.expect_err("a wrong view").to_string();
+        assert!(failed.contains("adds up to"), "{failed}");
+        assert_eq!(files(&results), before);
+    }
+    assert_eq!(total(&world).await, 120);
+    // A single job can't be added to the run before those that failed, and says so at once.
+    let one = RunRequest {
+        jobs: vec!["plays_detail".to_owned()],
+        ..RunRequest::default()
+    };
+    let refused = world.run(&one).await.expect_err("a run failed").to_string();
+    assert!(refused.contains("run 4 failed its check"), "{refused}");
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!(report.epoch, 5);
+    assert_eq!(total(&world).await, 120);
+}
+
+/// A file that an archiver left behind when it died, before or after another one went on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_archiver_left_is_deleted() {
+    let world = World::new().await;
+    counted_and_run(&world, "a", 60).await.expect("a run");
+    let data = world.path().join("archive/archive/plays/data");
+    let before = files(&data);
+    for seq in [0, 999] {
+        std::fs::write(data.join(format!("{seq:010}-x.parquet")), b"?").expect("a file");
+    }
+    counted_and_run(&world, "b", 1).await.expect("a run");
+    let after = files(&data);
+    assert!(before.iter().all(|file| after.contains(file)), "{after:?}");
+    assert!(
+        !after
+            .iter()
+            .any(|file| file.ends_with("0000000000-x.parquet"))
+    );
+    let next = after
+        .iter()
+        .any(|file| file.ends_with("0000000999-x.parquet"));
+    assert!(next, "an archiver may be about to name it");
+}
+
+/// Ends the epoch in every partition and records cuts so far beyond.
+async fn proposed(world: &World, beyond: i64) {
+    let mut cuts = Vec::new();
+    for partition in 0..PARTITIONS {
+        let slot = SlotId {
+            source: Source::Plays,
+            partition,
+        };
+        let cut: Cut = world
+            .stores
+            .live
+            .roll(slot, 1)
+            .await
+            .expect("a roll")
+            .expect("a cut");
+        let next_offset = cut.next_offset + beyond;
+        cuts.push(Cut { next_offset, ..cut });
+    }
+    let views = &world.stores.views;
+    let proposed = views.propose(Source::Plays, 1, &cuts, "t", NOW_MS).await;
+    proposed.expect("a proposal");
+}
+
+/// Records are gone that a run has taken: that is said, and not waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_ends_before_a_recorded_cut_is_named() {
+    let world = World::new().await;
+    world.ingest(&plays("a", 20)).await;
+    world.catch_up().await;
+    proposed(&world, 5).await;
+    world
+        .stores
+        .views
+        .seal(Source::Plays, 1, "t")
+        .await
+        .expect("sealed");
+    world.lose_live();
+    let speed = world.speed().await;
+    let stopped = speed.run(true, CancellationToken::new()).await;
+    let stopped = stopped.expect_err("records are gone").to_string();
+    assert!(stopped.contains("records were lost"), "{stopped}");
+}
+
+/// A run died when it had recorded cuts that no longer stand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_does_not_go_on_is_not_waited_for_without_end() {
+    let world = World::new().await;
+    world.ingest(&plays("a", 20)).await;
+    world.catch_up().await;
+    proposed(&world, 0).await;
+    world.lose_live();
+    // Live state begins anew without the end of the epoch, and has gone on before the worker sees
+    // the run.
+    for partition in 0..PARTITIONS {
+        let slot = SlotId {
+            source: Source::Plays,
+            partition,
+        };
+        let life = schemas::seam::Runs::default().new_life(0, 0, 1);
+        let live = &world.stores.live;
+        live.heal(slot, None, &life)
+            .await
+            .expect("a heal")
+            .expect("healed");
+        let healed = schemas::seam::Slot::new_generation(1, &life);
+        let far = Cut {
+            next_offset: 100,
+            last: None,
+        };
+        let applied = live.apply(slot, healed.fence(), far, &[], &[]).await;
+        applied.expect("a store").expect("applied");
+    }
+    let begun = Instant::now();
+    let speed = world.speed().await;
+    let stopped = speed.run(true, CancellationToken::new()).await;
+    let stopped = stopped.expect_err("a run stands in the way").to_string();
+    assert!(stopped.contains("backstitch batch run"), "{stopped}");
+    assert!(begun.elapsed().as_secs() < 60);
+}
