@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use schemas::seam::Slot;
 use schemas::source::Source;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -49,6 +50,8 @@ pub(crate) struct PartitionShown {
     lag: Option<i64>,
     /// The epoch that is being filled.
     epoch: Option<u64>,
+    /// Whether live state was lost and is not counted again up to where it had been.
+    replaying: Option<bool>,
     /// The life of the live state: it rises when state was lost and is made again.
     generation: Option<u64>,
 }
@@ -99,6 +102,7 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
                 // The log was looked at first, so live state may have got further since.
                 lag: next_offset.map(|next| span.end.saturating_sub(next).max(0)),
                 epoch: slot.map(|slot| slot.epoch),
+                replaying: slot.map(Slot::is_replaying),
                 generation: slot.map(|slot| slot.generation),
             }
         });

@@ -212,7 +212,7 @@ fn as_csv(runs: &[RunShown]) -> Result<String, Problem> {
                 text(&run.rows_written),
                 text(&run.rows_skipped),
             ),
-            (run.seconds, text(&run.drift), cuts.join(" ")),
+            (run.seconds, text(&run.drift["total"]), cuts.join(" ")),
         )
     });
     csv::write(&names, rows)
