@@ -121,8 +121,8 @@ pub(crate) struct Compute {
     pub(crate) archive: Archive,
     pub(crate) plan: Plan,
     pub(crate) task_rows_max: u64,
-    /// Where result files go.
-    pub(crate) folder: String,
+    /// How the paths of result files begin.
+    pub(crate) files: String,
     /// Bytes of one of them, about.
     pub(crate) result_bytes_max: usize,
 }
@@ -352,7 +352,7 @@ impl Compute {
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {
         PieceWriter::new(
             &self.archive,
-            self.folder.clone(),
+            self.files.clone(),
             job,
             self.result_bytes_max,
         )

@@ -52,10 +52,7 @@ impl Edition<'_> {
                 }
                 chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
                 if chunk.len() >= self.rows_max {
-                    published.written += self.send(view, &mut chunk).await?;
-                    if stop.is_cancelled() {
-                        return Err(Error::Stopped);
-                    }
+                    published.written += self.send(view, &mut chunk, stop).await?;
                 }
             }
             published.skipped += diff.same;
@@ -63,7 +60,7 @@ impl Edition<'_> {
         }
         if !chunk.is_empty() || published.written == 0 {
             // Once even without rows: a run that was overtaken must hear it.
-            published.written += self.send(view, &mut chunk).await?;
+            published.written += self.send(view, &mut chunk, stop).await?;
         }
         let touched = new.touched.iter().filter_map(|start| new.pieces.get(start));
         let rows: u64 = touched.map(|piece| piece.rows).sum();
@@ -76,6 +73,7 @@ impl Edition<'_> {
         &self,
         view: &View,
         chunk: &mut Vec<(Vec<u8>, Vec<u8>, Option<i64>)>,
+        stop: &CancellationToken,
     ) -> Result<u64> {
         // In the order of the table, which is not the order of the pieces where a partition of the
         // table holds several of them.
@@ -105,6 +103,9 @@ impl Edition<'_> {
                 &rows,
             )
             .await?;
+        if stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
         Ok(written)
     }
 }

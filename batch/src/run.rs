@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use jobs::{Catalog, Engine, Job, Layers};
 use schemas::seam::{Cut, Offset, Run, RunState};
 use schemas::source::Source;
+use stores::ErrorKind;
 use stores::live::SlotId;
 use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
@@ -66,16 +67,33 @@ impl Batch {
         let mut report = ArchiveReport::default();
         let mut archiver = self.archiver(source).await?;
         let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
-        let mut last = None;
+        // Since when there has been something to archive.
+        let mut waiting: Option<Instant> = None;
         loop {
-            let ends = self.spans(source).await?;
-            let behind = archiver.behind(&ends);
-            let long_ago = |last: Instant| last.elapsed() >= longest_wait;
-            let enough = behind >= self.options.archive_rows_max as u64;
-            let due = behind > 0 && (enough || last.is_none_or(long_ago));
-            if due || until_caught_up {
-                report += archiver.up_to(&ends, &(), &shutdown).await?;
-                last = Some(Instant::now());
+            let copied = async {
+                let ends = self.spans(source).await?;
+                let behind = archiver.behind(&ends);
+                if behind == 0 {
+                    waiting = None;
+                    return Ok(ArchiveReport::default());
+                }
+                let since = *waiting.get_or_insert_with(Instant::now);
+                let enough = behind >= self.options.archive_rows_max as u64;
+                if !until_caught_up && !enough && since.elapsed() < longest_wait {
+                    return Ok(ArchiveReport::default());
+                }
+                let copied = archiver.up_to(&ends, &(), &shutdown).await?;
+                waiting = None;
+                Ok(copied)
+            };
+            match copied.await {
+                Ok(copied) => report += copied,
+                Err(Error::Store(error))
+                    if !until_caught_up && error.kind() == ErrorKind::Retry =>
+                {
+                    tracing::warn!(%source, %error, "archiving is tried again");
+                }
+                Err(error) => return Err(error),
             }
             if until_caught_up {
                 return Ok(report);
@@ -113,12 +131,13 @@ impl Batch {
             source,
         };
         // What a try that died had not recorded.
-        results.clean().await?;
+        results.remove_unnamed().await?;
+        self.ports.archive.tidy().await?;
         stages.begin("compute", report.rows_read);
         let compute = Arc::new(Compute {
             engine: self.engine.clone(),
             archive: self.ports.archive.clone(),
-            folder: format!("{}/{:010}", results.data_folder(), plan.epoch),
+            files: format!("{}/{:010}", results.data_folder(), plan.epoch),
             task_rows_max: self.options.task_rows_max,
             result_bytes_max: self.options.result_bytes_max,
             plan,
@@ -128,7 +147,9 @@ impl Batch {
         stages.begin("check", 0);
         let plan = &compute.plan;
         if let Err(failed) = self.judge(request, plan, &computed, &mut report).await {
-            results.clean().await?;
+            if let Err(error) = results.remove_unnamed().await {
+                tracing::warn!(%source, %error, "the files of a result that failed its check stay");
+            }
             return Err(failed);
         }
         record(&results, &mut computed).await?;
@@ -138,27 +159,57 @@ impl Batch {
             .publish(plan, &computed, &mut report, (progress, stop))
             .await?;
         self.complete(request, plan, &report).await?;
+        // Whatever fails from here on, the run is published, and the next one tidies up.
+        let outcome = self
+            .after(
+                request,
+                &compute.plan,
+                (&computed, prints),
+                &mut report,
+                (&mut stages, stop),
+            )
+            .await;
+        if let Err(error) = outcome {
+            tracing::warn!(%source, %error, "a run is published, and not all of what follows was done");
+            let warning = format!("published; what follows was not all done: {error}");
+            report.warnings.push(warning);
+        }
+        report.seconds = stages.end();
+        report.tell(source);
+        if request.jobs.is_empty() {
+            self.record_report(source, &report).await?;
+        }
+        Ok(report)
+    }
+
+    /// What follows once a run is published: the drift is measured, and what nobody needs any more
+    /// is let go.
+    async fn after(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        (computed, prints): (&Computed, BTreeMap<String, Fingerprint>),
+        report: &mut RunReport,
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<()> {
+        let results = Results {
+            archive: &self.ports.archive,
+            source: plan.source,
+        };
         for manifest in computed.manifests.values() {
             results.point_to(manifest).await?;
         }
-        let whole = request.jobs.is_empty();
-        if whole {
+        if request.jobs.is_empty() {
             stages.begin("drift", 0);
-            report.drift = self.drift(plan, &computed, prints).await?;
+            report.drift = self.drift(plan, computed, prints).await?;
             // Should the process end within the grace, what matters is told already.
-            self.record_report(source, &report).await?;
+            self.record_report(plan.source, report).await?;
         }
         stages.begin("drop", 0);
         self.forget_views(&results, plan).await?;
         self.drop_epochs(plan, stop).await?;
-        results.clean().await?;
-        self.ports.archive.tidy().await?;
-        report.seconds = stages.end();
-        report.tell(source);
-        if whole {
-            self.record_report(source, &report).await?;
-        }
-        Ok(report)
+        let newest = self.ports.views.runs(plan.source).await?.newest;
+        results.remove_old(&newest).await
     }
 
     /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
@@ -177,10 +228,12 @@ impl Batch {
             self.ports.views.ensure_view(source, &shape(job)).await?;
         }
         let ends = self.log_ends(source).await?;
+        let mut archiver = self.archiver(source).await?;
+        // Before anything is recorded that would rest on the offsets of another log.
+        archiver.recognise_log().await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
-        stages.begin("archive", cuts.iter().sum::<Offset>().unsigned_abs());
-        let mut archiver = self.archiver(source).await?;
+        stages.begin("archive", archiver.behind(&cuts));
         archiver.up_to(&cuts, stages.progress, stop).await?;
         if stop.is_cancelled() {
             return Err(Error::Stopped);

@@ -135,9 +135,9 @@ pub(crate) struct ProvenanceShape {
     as_of: Option<String>,
     /// The epoch of the newest complete batch run that the answer rests on; 0 before the first.
     epoch: u64,
-    /// Whether the answer includes all events that were counted before the question. It is false
-    /// while lost live state is counted anew: then the answer is exact for `position`, which lies
-    /// before that of earlier answers.
+    /// False while live state that began anew (after a loss, or for the first time) has not come to
+    /// where the log ended then: the answer is exact for `position`, and an earlier one may have
+    /// held more.
     complete: bool,
     /// By source, the next offset of each log partition.
     position: BTreeMap<String, Vec<i64>>,

@@ -46,8 +46,7 @@ pub(crate) struct Standing {
     pub(crate) as_of_ms: Option<i64>,
     /// By partition: the next offset.
     pub(crate) position: Vec<i64>,
-    /// Nothing that was counted before the question is missing: no live state that matters here
-    /// is being replayed after a loss.
+    /// Whether no live state that matters here is catching up after it began anew.
     pub(crate) complete: bool,
 }
 
@@ -112,6 +111,7 @@ pub(crate) async fn read(
                 let is_new = excluded.insert(not_whole.view.clone());
                 match Plan::of(metric, question, &excluded) {
                     Ok(without) if is_new => {
+                        groups.clear();
                         let before = std::mem::replace(&mut plan, without);
                         whole_plan = kept.or(Some((before, not_whole)));
                         continue;
@@ -128,6 +128,7 @@ pub(crate) async fn read(
             }
             // Without that view there is no way.
             (Err(ReadError::Plan(_)), Some((before, not_whole))) => {
+                groups.clear();
                 plan = before;
                 not_whole
             }

@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ParquetRecordBatchStreamBuilder;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
@@ -37,7 +37,7 @@ pub enum Created {
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
     /// The folder of a local store, whose client does not sync what it writes.
-    folder: Option<PathBuf>,
+    folder: PathBuf,
 }
 
 impl Archive {
@@ -56,7 +56,7 @@ impl Archive {
             .with_automatic_cleanup(false);
         Ok(Self {
             store: Arc::new(store),
-            folder: Some(folder),
+            folder,
         })
     }
 
@@ -155,10 +155,7 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it can't be listed or deleted.
     pub async fn tidy(&self) -> Result<()> {
-        let Some(folder) = self.folder.clone() else {
-            return Ok(());
-        };
-        let doing = "tidying the archive";
+        let (doing, folder) = ("tidying the archive", self.folder.clone());
         tokio::task::spawn_blocking(move || durable::remove_abandoned(&folder))
             .await
             .map_err(|error| Error::broken(doing, error))?
@@ -167,29 +164,12 @@ impl Archive {
 
     async fn put_with(&self, path: &str, bytes: Bytes, replace: bool) -> Result<Created> {
         let doing = || format!("writing {path}");
-        let at = Path::from(path);
-        if let Some(root) = self.folder.clone() {
-            let file = root.join(at.as_ref());
-            return tokio::task::spawn_blocking(move || {
-                durable::put(&root, &file, &bytes, replace)
-            })
+        let root = self.folder.clone();
+        let file = root.join(Path::from(path).as_ref());
+        tokio::task::spawn_blocking(move || durable::put(&root, &file, &bytes, replace))
             .await
             .map_err(|error| Error::broken(doing(), error))?
-            .map_err(|error| Error::broken(doing(), error));
-        }
-        let options = PutOptions {
-            mode: if replace {
-                PutMode::Overwrite
-            } else {
-                PutMode::Create
-            },
-            ..PutOptions::default()
-        };
-        match self.store.put_opts(&at, bytes.into(), options).await {
-            Ok(_) => Ok(Created::New),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(Created::Exists),
-            Err(error) => Err(Error::broken(doing(), error)),
-        }
+            .map_err(|error| Error::broken(doing(), error))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Putting files into a local folder so that they survive a crash of the machine: the bytes are
 //! synced before the file gets its name, and the folders after it.
 
-use std::fs::{File, create_dir_all, hard_link, read_dir, remove_file, rename};
+use std::fs::{DirEntry, File, create_dir_all, hard_link, read_dir, remove_file, rename};
 use std::io::{ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,15 +42,24 @@ pub(crate) fn put(root: &Path, file: &Path, bytes: &[u8], replace: bool) -> Resu
 /// Deletes staged files below `folder` whose writers died long ago.
 pub(crate) fn remove_abandoned(folder: &Path) -> Result<()> {
     for entry in read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
-        if entry.file_type()?.is_dir() {
-            remove_abandoned(&path)?;
-        } else if is_staged(&path) {
-            let age = entry.metadata()?.modified()?.elapsed();
-            if age.is_ok_and(|age| age > ABANDONED) {
-                remove_file(path)?;
-            }
+        match remove_if_abandoned(&entry?) {
+            // Its writer has just given it its name.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_abandoned(entry: &DirEntry) -> Result<()> {
+    let path = entry.path();
+    if entry.file_type()?.is_dir() {
+        return remove_abandoned(&path);
+    }
+    if is_staged(&path) {
+        let age = entry.metadata()?.modified()?.elapsed();
+        if age.is_ok_and(|age| age > ABANDONED) {
+            remove_file(path)?;
         }
     }
     Ok(())
@@ -92,7 +101,7 @@ mod tests {
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = read_dir(folder).expect("a folder");
-        let name = |entry: Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
+        let name = |entry: Result<DirEntry>| entry.expect("an entry").file_name();
         let mut names: Vec<String> = entries
             .map(|entry| name(entry).to_string_lossy().into_owned())
             .collect();

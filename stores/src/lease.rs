@@ -1,7 +1,8 @@
 //! The lease port: one holder of a name at a time.
 //!
-//! A lease only saves work. What must not happen twice is kept from happening by compare-and-set
-//! at the stores.
+//! What readers see never depends on a lease: what must not happen twice is kept from happening by
+//! compare-and-set at the stores. But a batch run deletes result files that no manifest names, and
+//! relies on its lease that nobody is about to name them.
 
 use async_trait::async_trait;
 

@@ -57,17 +57,15 @@ impl Records {
     /// The last record, by which it is known later whether the log is still the same one.
     #[must_use]
     pub fn last(&self) -> Option<LastRecord> {
-        let index = self.len().checked_sub(1)?;
-        Some(LastRecord {
-            offset: self.offsets.value(index),
-            checksum: self.checksum(index),
-            logged_at_ms: self.logged_at_ms.value(index),
-        })
+        Some(self.at(self.len().checked_sub(1)?))
     }
 
-    /// The CRC-32 (ISO-HDLC) of a value.
-    fn checksum(&self, index: usize) -> u32 {
-        crc32fast::hash(self.values.value(index))
+    fn at(&self, index: usize) -> LastRecord {
+        LastRecord {
+            offset: self.offsets.value(index),
+            checksum: crc32fast::hash(self.values.value(index)),
+            logged_at_ms: self.logged_at_ms.value(index),
+        }
     }
 }
 
@@ -84,7 +82,7 @@ pub enum OtherLog {
         /// Where the log ends.
         end: Offset,
     },
-    /// It holds another record where it was read.
+    /// It holds another record where it was read, or none.
     #[error("the record at offset {offset} is not the one that was read: the topic was made again")]
     Replaced {
         /// The record that was read last.
@@ -121,10 +119,8 @@ pub async fn recognise(
             offset,
             end: fetched.end,
         }),
-        Some(first) if *first == offset && fetched.records.checksum(0) != last.checksum => {
-            Err(OtherLog::Replaced { offset })
-        }
-        Some(_) => Ok(()),
+        Some(_) if fetched.records.at(0) == last => Ok(()),
+        Some(_) => Err(OtherLog::Replaced { offset }),
     })
 }
 

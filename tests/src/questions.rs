@@ -151,7 +151,7 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
             .all(|(at, counted)| at >= counted);
         assert!(holds, "{}: {counted:?} were counted: {answer}", asked.path);
     } else {
-        assert!(world.live_was_lost(), "{}: {answer}", asked.path);
+        assert!(world.is_live_lost(), "{}: {answer}", asked.path);
     }
     let truth = Recount::of(&world.raw_log().await, &position);
     let (got, want) = match &asked.kind {
@@ -190,7 +190,7 @@ async fn ask(world: &World, client: &Client, path: &str) -> Option<Value> {
         .await
         .unwrap_or_else(|e| panic!("{path}: {e}"));
     let answer: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}"));
-    if status == 503 && answer["type"] == json!("/problems/not-whole") && world.live_was_lost() {
+    if status == 503 && answer["type"] == json!("/problems/not-whole") && world.is_live_lost() {
         return None;
     }
     assert_eq!(status, 200, "{path}: {answer}");

@@ -234,10 +234,16 @@ impl World {
         self.counted.lock().expect("no panic").lost = true;
     }
 
-    /// Whether live state was ever deleted, so that questions may find none.
+    /// Whether live state was deleted and has not been counted again, so that questions may find
+    /// none.
     #[must_use]
-    pub fn live_was_lost(&self) -> bool {
+    pub fn is_live_lost(&self) -> bool {
         self.counted.lock().expect("no panic").lost
+    }
+
+    /// The speed layer has caught up: from here on everything must be answered again.
+    pub fn live_is_back(&self) {
+        self.counted.lock().expect("no panic").lost = false;
     }
 
     /// A speed layer.
@@ -258,10 +264,9 @@ impl World {
     /// Counts everything that is in the log.
     pub async fn catch_up(&self) -> SpeedReport {
         let speed = self.speed().await;
-        speed
-            .run(true, CancellationToken::new())
-            .await
-            .expect("catching up")
+        let done = speed.run(true, CancellationToken::new()).await;
+        self.live_is_back();
+        done.expect("catching up")
     }
 
     /// A batch layer.

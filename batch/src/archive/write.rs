@@ -145,7 +145,10 @@ impl<'a> Archiver<'a> {
 
     /// Checks that the log still holds the records that were archived last. Else its offsets would
     /// be taken for those of the archived events.
-    async fn recognise_log(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Request`] if it does not.
+    pub(crate) async fn recognise_log(&self) -> Result<()> {
         let topic = self.source.topic();
         for (partition, end) in (0_u32..).zip(self.ends(0)) {
             let Some(last) = end.last else { continue };
@@ -156,7 +159,7 @@ impl<'a> Archiver<'a> {
                 Err(error) => return Err(error.into()),
             };
             return Err(Error::Request(format!(
-                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived. Restore the log, or move the archive's folders `archive` and `results` away so that both begin anew"
+                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived. Restore the log, or begin anew with an empty data folder (or another namespace) and ingest again"
             )));
         }
         Ok(())

@@ -78,8 +78,26 @@ impl Results<'_> {
         )
     }
 
-    /// Writes a manifest, with the first number of a try that is free.
+    /// Writes a manifest, with the number of a try that no other one of the run had: the published
+    /// one is the last.
     pub(crate) async fn create(&self, manifest: &mut ViewManifest) -> Result<()> {
+        let pointer = self.pointer(&manifest.view).await?;
+        let published = pointer.filter(|at| at.epoch == manifest.epoch);
+        let begin = format!(
+            "{}/{:010}-",
+            self.manifests_folder(&manifest.view),
+            manifest.epoch
+        );
+        let paths = self
+            .archive
+            .list(&self.manifests_folder(&manifest.view))
+            .await?;
+        let tries = paths.iter().filter_map(|path| {
+            let attempt = path.strip_prefix(&begin)?.strip_suffix(".json")?;
+            attempt.parse::<u32>().ok()
+        });
+        let last = tries.chain(published.map(|at| at.attempt)).max();
+        manifest.attempt = last.map_or(0, |last| last + 1);
         loop {
             let path = self.manifest_path(&manifest.view, manifest.epoch, manifest.attempt);
             let bytes = to_json(manifest)?;
@@ -99,10 +117,7 @@ impl Results<'_> {
         view: &str,
         newest: Epoch,
     ) -> Result<(Option<ViewManifest>, Vec<ViewManifest>)> {
-        let pointer = match self.archive.get(&self.pointer_path(view)).await? {
-            None => None,
-            Some(bytes) => Some(from_json::<Pointer>(&self.pointer_path(view), &bytes)?),
-        };
+        let pointer = self.pointer(view).await?;
         let pointer = pointer.filter(|pointer| pointer.epoch <= newest);
         let mut published = None;
         let mut others = Vec::new();
@@ -152,40 +167,40 @@ impl Results<'_> {
         Ok(self.archive.delete(&self.pointer_path(view)).await?)
     }
 
-    /// Deletes what nothing can need any more: manifests older than the published ones, and files
-    /// that no manifest names.
-    pub(crate) async fn clean(&self) -> Result<()> {
-        let mut named = BTreeSet::new();
-        let prefix = format!("results/{}/views", self.source);
-        let mut pointers = BTreeMap::new();
-        let paths = self.archive.list(&prefix).await?;
-        for path in paths
-            .iter()
-            .filter(|path| path.ends_with("/published.json"))
-        {
-            if let Some(bytes) = self.archive.get(path).await? {
-                let folder = path.trim_end_matches("published.json").to_owned();
-                pointers.insert(folder, from_json::<Pointer>(path, &bytes)?);
-            }
-        }
-        for path in paths.iter().filter(|path| path.contains("/manifests/")) {
-            let Some(bytes) = self.archive.get(path).await? else {
+    /// Deletes manifests older than the published ones and then the files that are no longer named.
+    /// `newest` are the views' newest complete epochs: a pointer beyond them belongs to rows that
+    /// are no longer there, and says nothing.
+    pub(crate) async fn remove_old(&self, newest: &BTreeMap<String, Epoch>) -> Result<()> {
+        for view in self.views().await? {
+            let newest = newest.get(&view).copied().unwrap_or(0);
+            let pointer = self.pointer(&view).await?;
+            let Some(at) = pointer.filter(|at| at.epoch <= newest) else {
                 continue;
             };
-            let manifest: ViewManifest = from_json(path, &bytes)?;
-            let folder = path.split("manifests/").next().unwrap_or_default();
-            let old = pointers
-                .get(folder)
-                .is_some_and(|at| (manifest.epoch, manifest.attempt) < (at.epoch, at.attempt));
-            if old {
-                self.archive.delete(path).await?;
-                continue;
+            let published = self.manifest_path(&view, at.epoch, at.attempt);
+            for path in self.archive.list(&self.manifests_folder(&view)).await? {
+                // Numbers have a fixed width, so that paths are in the order of epoch and try.
+                if path < published {
+                    self.archive.delete(&path).await?;
+                }
             }
-            let files = manifest
-                .pieces
-                .into_values()
-                .flat_map(|piece| piece.segments);
-            named.extend(files.map(|segment| segment.file));
+        }
+        self.remove_unnamed().await
+    }
+
+    /// Deletes the files that no manifest names.
+    pub(crate) async fn remove_unnamed(&self) -> Result<()> {
+        let mut named = BTreeSet::new();
+        for view in self.views().await? {
+            for path in self.archive.list(&self.manifests_folder(&view)).await? {
+                let Some(bytes) = self.archive.get(&path).await? else {
+                    continue;
+                };
+                let manifest: ViewManifest = from_json(&path, &bytes)?;
+                let pieces = manifest.pieces.into_values();
+                let segments = pieces.flat_map(|piece| piece.segments);
+                named.extend(segments.map(|segment| segment.file));
+            }
         }
         for path in self.archive.list(&self.data_folder()).await? {
             if !named.contains(&path) {
@@ -193,6 +208,14 @@ impl Results<'_> {
             }
         }
         Ok(())
+    }
+
+    async fn pointer(&self, view: &str) -> Result<Option<Pointer>> {
+        let path = self.pointer_path(view);
+        match self.archive.get(&path).await? {
+            None => Ok(None),
+            Some(bytes) => Ok(Some(from_json(&path, &bytes)?)),
+        }
     }
 }
 

@@ -40,7 +40,8 @@ pub(crate) struct Written {
 /// Writes the rows of one job.
 pub(crate) struct PieceWriter<'a> {
     archive: &'a Archive,
-    folder: String,
+    /// How the paths of files begin.
+    files: String,
     job: &'a Job,
     file: Option<(String, ArrowWriter<Vec<u8>>)>,
     /// The piece that is being written, by its start.
@@ -56,13 +57,13 @@ pub(crate) struct PieceWriter<'a> {
 impl<'a> PieceWriter<'a> {
     pub(crate) fn new(
         archive: &'a Archive,
-        folder: String,
+        files: String,
         job: &'a Job,
         file_bytes: usize,
     ) -> Self {
         Self {
             archive,
-            folder,
+            files,
             job,
             file: None,
             piece: None,
@@ -170,8 +171,8 @@ impl<'a> PieceWriter<'a> {
         }
         if self.file.is_none() {
             let path = format!(
-                "{}/{}-{}.parquet",
-                self.folder,
+                "{}-{}-{}.parquet",
+                self.files,
                 self.job.name(),
                 Uuid::new_v4()
             );

@@ -125,15 +125,19 @@ fn text_of(ran: &Ran) -> String {
 fn drift_of(drift: &Drift) -> String {
     let mut text = match (&drift.unknown, drift.total) {
         (Some(why), _) => format!("  drift not known: {why}\n"),
-        (None, Some(0)) => "  drift 0: live state had counted the same\n".to_owned(),
-        (None, total) => format!(
+        // Single jobs are not compared.
+        (None, None) => String::new(),
+        (None, Some(0)) if !drift.is_lower_bound => {
+            "  drift 0: live state had counted the same\n".to_owned()
+        }
+        (None, Some(total)) => format!(
             "  drift {}{} over {} keys: live state had counted otherwise until now\n",
             if drift.is_lower_bound {
                 "at least "
             } else {
                 ""
             },
-            total.unwrap_or_default(),
+            total,
             drift.keys
         ),
     };

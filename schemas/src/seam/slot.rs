@@ -83,8 +83,8 @@ pub struct Slot {
     /// By view: the offset from which on every event has been counted for it. A view that is not
     /// here has been counted from `position` on, which is to say: not yet.
     pub since: BTreeMap<String, Offset>,
-    /// Where the log ended when this life began. What the life before had counted is counted again
-    /// once the position is there.
+    /// Where the log ended when this life began: what a life before may have counted is counted
+    /// again once the position is there.
     #[serde(default)]
     pub replay_until: Offset,
 }

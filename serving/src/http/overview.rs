@@ -50,7 +50,7 @@ pub(crate) struct PartitionShown {
     lag: Option<i64>,
     /// The epoch that is being filled.
     epoch: Option<u64>,
-    /// Whether live state was lost and is not counted again up to where it had been.
+    /// Whether live state that began anew has not come to where the log ended then.
     replaying: Option<bool>,
     /// The life of the live state: it rises when state was lost and is made again.
     generation: Option<u64>,

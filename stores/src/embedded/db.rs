@@ -52,8 +52,6 @@ pub(super) struct Kind {
     pub(super) version: i64,
     /// What makes the tables.
     pub(super) tables: &'static str,
-    /// Whether a change must outlive a power failure once it is answered.
-    pub(super) durable: bool,
     /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
     pub(super) replaceable: bool,
     /// How many connections read.
@@ -310,16 +308,11 @@ impl DerefMut for Reader<'_> {
 }
 
 fn options(path: &Path, kind: &Kind, writes: bool) -> SqliteConnectOptions {
-    let synchronous = if kind.durable {
-        SqliteSynchronous::Full
-    } else {
-        SqliteSynchronous::Normal
-    };
     SqliteConnectOptions::new()
         .filename(path)
         .page_size(PAGE_BYTES)
         .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(synchronous)
+        .synchronous(SqliteSynchronous::Full)
         .busy_timeout(WAIT)
         .pragma("cache_size", if writes { "-32768" } else { "-8192" })
         .pragma("wal_autocheckpoint", "4000")

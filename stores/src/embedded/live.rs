@@ -56,7 +56,6 @@ static LIVE: Kind = Kind {
             count INTEGER NOT NULL CHECK (typeof(count) = 'integer'),
             PRIMARY KEY (place, grp, row)
         ) STRICT, WITHOUT ROWID;",
-    durable: false,
     replaceable: true,
     readers: 4,
     rows_ahead: 512,

@@ -46,7 +46,6 @@ static LOG: Kind = Kind {
             UNIQUE (topic, partition, first_offset)
         ) STRICT;
         CREATE INDEX batches_by_time ON batches (topic, partition, logged_at_ms, first_offset);",
-    durable: true,
     replaceable: false,
     readers: 3,
     rows_ahead: 16,

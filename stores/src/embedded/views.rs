@@ -53,7 +53,6 @@ static VIEWS: Kind = Kind {
             source TEXT NOT NULL,
             shape TEXT NOT NULL
         ) STRICT;",
-    durable: true,
     replaceable: false,
     readers: 4,
     rows_ahead: 512,

@@ -132,6 +132,7 @@ async fn live_state_that_is_deleted_is_replayed() {
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     world.lose_live();
     done(&data, &["speed", "--until-caught-up"]);
+    world.live_is_back();
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     // Also the next run is exact, and knows that it has nothing to compare with.
     let report = done(&data, &["batch", "run", "--json"]);

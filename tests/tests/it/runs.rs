@@ -1,15 +1,15 @@
 //! Batch runs that can't go on, or fail: they say why, and leave nothing behind.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use batch::RunRequest;
+use batch::{Progress, RunRequest};
 use jobs::Catalog;
-use schemas::seam::Cut;
+use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use serde_json::json;
 use stores::live::{LiveWrite, SlotId};
-use stores::views::ViewsWrite;
+use stores::views::{ViewsRead, ViewsWrite};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -41,10 +41,10 @@ async fn total(world: &World) -> i64 {
     answer["count"].as_i64().expect("a count")
 }
 
-fn delete_databases(folder: &Path) {
+fn delete_databases(folder: &Path, name: &str) {
     for entry in std::fs::read_dir(folder).expect("the data folder") {
         let entry = entry.expect("an entry");
-        if entry.file_name().to_string_lossy().contains(".db") {
+        if entry.file_name().to_string_lossy().contains(name) {
             std::fs::remove_file(entry.path()).expect("deleting");
         }
     }
@@ -65,28 +65,139 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// The databases are lost, the archive is not: its events are not those of the new log.
+/// Databases are lost, the archive is not: its events are not those of the new log. That is found
+/// before a run rests on the new log's offsets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_of_another_log_is_refused() {
-    for again in [2, 40, 90] {
+    for (lost, again) in [(".db", 2), (".db", 90), ("log.db", 2), ("log.db", 90)] {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::open(folder.path()).await;
         counted_and_run(&world, "old", 40).await.expect("a run");
         drop(world);
-        delete_databases(folder.path());
+        delete_databases(folder.path(), lost);
         let world = World::open(folder.path()).await;
-        let refused = counted_and_run(&world, "new", again).await;
+        world.ingest(&plays("new", again)).await;
+        let runs_before = runs(&world).await;
+        let refused = world.run(&RunRequest::default()).await;
         let refused = refused.expect_err("another log").to_string();
         assert!(refused.contains("made from another log"), "{refused}");
-        assert_eq!(total(&world).await, i64::try_from(again).expect("few"));
-        for folder_of in ["archive", "results"] {
-            let archive = folder.path().join("archive").join(folder_of);
-            std::fs::remove_dir_all(archive).expect("deleting");
-        }
-        let report = world.run(&RunRequest::default()).await.expect("a run");
-        assert_eq!(report.epoch, 1, "the sealed run is finished");
-        assert_eq!(total(&world).await, i64::try_from(again).expect("few"));
+        assert_eq!(runs(&world).await, runs_before, "nothing was recorded");
     }
+}
+
+async fn runs(world: &World) -> Vec<Run> {
+    let seen = world.stores.views.runs(Source::Plays).await.expect("runs");
+    seen.runs.iter().cloned().collect()
+}
+
+/// Cancels a run as soon as one of its stages begins.
+#[derive(Debug)]
+struct CancelAt(&'static str, CancellationToken);
+
+impl Progress for CancelAt {
+    fn stage(&self, name: &str, _: u64) {
+        if name == self.0 {
+            self.1.cancel();
+        }
+    }
+
+    fn advance(&self, _: u64) {}
+}
+
+/// The run records go back to a copy, while the results have gone on; then a run dies while it
+/// publishes, and is run again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_records_from_a_copy_are_gone_on_from() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let world = World::open(data).await;
+    counted_and_run(&world, "a", 40).await.expect("a run");
+    drop(world);
+    let copy = tempfile::tempdir().expect("a folder");
+    // The index of the write-ahead log is made again from it.
+    let is_copied = |file: &&String| file.contains("views.db") && !file.ends_with("-shm");
+    for file in files(data).iter().filter(is_copied) {
+        let name = Path::new(file).file_name().expect("a name");
+        std::fs::copy(file, copy.path().join(name)).expect("a copy");
+    }
+    let world = World::open(data).await;
+    for name in ["b", "c", "d"] {
+        counted_and_run(&world, name, 40).await.expect("a run");
+    }
+    drop(world);
+    delete_databases(data, "views.db");
+    for file in files(copy.path()) {
+        let name = Path::new(&file).file_name().expect("a name").to_owned();
+        std::fs::copy(&file, data.join(name)).expect("a copy");
+    }
+    let world = World::open(data).await;
+    world.ingest(&plays("e", 40)).await;
+    world.catch_up().await;
+    for _ in 0..3 {
+        let stop = CancellationToken::new();
+        let cancel = CancelAt("publish", stop.clone());
+        let batch = world.batch();
+        let died = batch
+            .run(Source::Plays, &RunRequest::default(), &cancel, &stop)
+            .await;
+        assert!(matches!(died, Err(batch::Error::Stopped)), "{died:?}");
+        assert_eq!(total(&world).await, 200);
+    }
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!(report.epoch, 2);
+    assert_eq!(total(&world).await, 200);
+    counted_and_run(&world, "f", 1).await.expect("a run");
+    assert_eq!(total(&world).await, 201);
+}
+
+/// A single job once more, twice: the next run still knows what is published.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_jobs_do_not_make_the_next_run_read_everything() {
+    let world = World::new().await;
+    let earlier = json!({"event_id": "x", "track_id": 11, "owner_id": 2, "kind": "play", "at": "2026-02-01T10:00:00Z"});
+    world.ingest(&[earlier.to_string()]).await;
+    counted_and_run(&world, "a", 40).await.expect("a run");
+    let one = RunRequest {
+        jobs: vec!["plays_detail".to_owned()],
+        ..RunRequest::default()
+    };
+    for _ in 0..3 {
+        world.run(&one).await.expect("a run");
+    }
+    world.ingest(&plays("b", 1)).await;
+    world.catch_up().await;
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!((report.full, report.rows_read), (false, 41), "{report:?}");
+}
+
+/// A file is made once there is enough for it, and not for each record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archiver_that_follows_gathers_events() {
+    let mut world = World::new().await;
+    world.batch_options.archive_wait_ms = 3_600_000;
+    world.ingest(&plays("a", 10)).await;
+    let stop = CancellationToken::new();
+    let batch = world.batch();
+    let archiving = batch.archive(Source::Plays, false, stop.clone());
+    let feeding = async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let data = world.path().join("archive/archive");
+        let before = if data.exists() {
+            files(&data)
+        } else {
+            Vec::new()
+        };
+        world.ingest(&plays("b", 100)).await;
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        stop.cancel();
+        before
+    };
+    let (report, before) = tokio::join!(archiving, feeding);
+    assert_eq!(before, [""; 0], "ten events are not enough for a file");
+    assert_eq!(report.expect("archiving").events, 110);
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!(total(&world).await, 110);
 }
 
 /// The built-in views, with one that counts twice.
