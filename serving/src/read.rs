@@ -46,7 +46,7 @@ pub(crate) struct Standing {
     pub(crate) as_of_ms: Option<i64>,
     /// By partition: the next offset.
     pub(crate) position: Vec<i64>,
-    /// Whether no live state that matters here is catching up after it began anew.
+    /// Whether no partition's live state is missing, or catching up after it began anew.
     pub(crate) complete: bool,
 }
 
@@ -369,12 +369,10 @@ impl Reader<'_> {
         Standing {
             source: self.source,
             epoch,
-            complete: !slots
-                .iter()
-                .enumerate()
-                .filter(|(partition, _)| seen.only.is_none_or(|only| only == *partition))
-                .filter_map(|(_, slot)| slot.as_ref())
-                .any(Slot::is_replaying),
+            complete: slots.iter().all(|slot| {
+                let slot = slot.as_ref();
+                slot.is_some_and(|slot| !slot.is_replaying())
+            }),
             as_of_ms: slots.iter().flatten().filter_map(last).max(),
             position: slots
                 .iter()
