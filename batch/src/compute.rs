@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::archive::{DayTotals, EventStream, Manifest};
 use crate::result::{
-    Cursor, Diff, Piece, PieceWriter, Results, RowStream, ViewManifest, Written, add,
+    Cursor, Diff, Piece, PieceWriter, Results, RowStream, ViewManifest, Written, add, result_name,
 };
 use crate::{Error, Progress, Result};
 
@@ -37,6 +37,9 @@ pub(crate) struct View {
     pub(crate) published: Option<ViewManifest>,
     /// Results that may have been published in part.
     pub(crate) dirty: Vec<ViewManifest>,
+    /// Whether its table holds rows of a result that is missing: everything is written, and what
+    /// the result does not have is taken out.
+    pub(crate) is_unknown: bool,
     /// Whether this run computes it; else it is only read from.
     pub(crate) wanted: bool,
 }
@@ -61,6 +64,16 @@ pub(crate) struct Plan {
 pub(crate) struct Computed {
     pub(crate) manifests: BTreeMap<String, ViewManifest>,
     pub(crate) totals: DayTotals,
+}
+
+impl Computed {
+    /// By view, the name of its result.
+    pub(crate) fn results(&self) -> BTreeMap<String, String> {
+        let manifests = self.manifests.values();
+        manifests
+            .map(|manifest| (manifest.view.clone(), manifest.result.clone()))
+            .collect()
+    }
 }
 
 impl Plan {
@@ -159,7 +172,7 @@ impl Compute {
             let manifest = ViewManifest {
                 view: view.job.view().to_owned(),
                 epoch: plan.epoch,
-                attempt: 0,
+                result: result_name(plan.epoch),
                 cuts: plan.cuts.clone(),
                 pieces: kept.map(|old| old.pieces.clone()).unwrap_or_default(),
                 touched: plan.touched(view),
@@ -400,8 +413,8 @@ fn take(computed: &mut Computed, name: &str, written: Written) {
 }
 
 /// Writes down every manifest before anything of it is published.
-pub(crate) async fn record(results: &Results<'_>, computed: &mut Computed) -> Result<()> {
-    for manifest in computed.manifests.values_mut() {
+pub(crate) async fn record(results: &Results<'_>, computed: &Computed) -> Result<()> {
+    for manifest in computed.manifests.values() {
         results.create(manifest).await?;
     }
     Ok(())

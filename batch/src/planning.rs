@@ -7,36 +7,32 @@ use jobs::Job;
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
-use stores::archive::Archive;
-use stores::views::RunsSeen;
 
 use crate::archive::Manifest;
 use crate::compute::{Plan, View};
-use crate::result::Results;
+use crate::result::Held;
 use crate::{Error, Result, RunRequest};
 
 const DAY_SECONDS: Seconds = 86_400;
 
 /// Plans a run.
-pub(crate) async fn plan(
-    archive: &Archive,
+pub(crate) fn plan(
     source: Source,
     request: &RunRequest,
     run: &Run,
     jobs: Vec<Arc<Job>>,
     manifests: Vec<Manifest>,
-    seen: &RunsSeen,
+    mut held: BTreeMap<String, Held>,
 ) -> Result<Plan> {
-    let results = Results { archive, source };
     let mut views = Vec::new();
     for job in jobs {
-        let newest = seen.newest.get(job.view()).copied().unwrap_or(0);
-        let (published, dirty) = results.of_view(job.view(), newest).await?;
+        let held = held.remove(job.view()).unwrap_or_default();
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
         views.push(View {
             job,
-            published,
-            dirty,
+            published: held.published,
+            dirty: held.dirty,
+            is_unknown: held.is_unknown,
             wanted,
         });
     }

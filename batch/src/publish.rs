@@ -1,7 +1,7 @@
 //! Publishing: only what differs from the published result, and what a run that died may have
 //! written.
 
-use arrow::array::{BinaryBuilder, Int64Builder};
+use arrow::array::{Array, BinaryBuilder, Int64Builder};
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use schemas::time::Seconds;
@@ -62,11 +62,38 @@ impl Edition<'_> {
             // Once even without rows: a run that was overtaken must hear it.
             published.written += self.send(view, &mut chunk, stop).await?;
         }
+        if view.is_unknown {
+            published.written += self.take_out(view, stop).await?;
+        }
         let touched = new.touched.iter().filter_map(|start| new.pieces.get(start));
         let rows: u64 = touched.map(|piece| piece.rows).sum();
         let all: u64 = new.pieces.values().map(|piece| piece.rows).sum();
         published.skipped += all.saturating_sub(rows);
         Ok(published)
+    }
+
+    /// Makes a marker of every row that was not written: no event gives it.
+    async fn take_out(&self, view: &View, stop: &CancellationToken) -> Result<u64> {
+        let mut taken_out = 0;
+        let mut after: Option<(Vec<u8>, Vec<u8>)> = None;
+        loop {
+            let (name, views) = (view.job.view(), &self.ports.views);
+            let keys = views
+                .rows_before(name, self.stamp_us, after, self.rows_max)
+                .await?;
+            let Some(last) = keys.rows.len().checked_sub(1) else {
+                return Ok(taken_out);
+            };
+            after = Some((
+                keys.parts.value(last).to_vec(),
+                keys.rows.value(last).to_vec(),
+            ));
+            let markers = keys.parts.iter().zip(keys.rows.iter());
+            let mut chunk = markers
+                .filter_map(|(part, row)| Some((part?.to_vec(), row?.to_vec(), None)))
+                .collect();
+            taken_out += self.send(view, &mut chunk, stop).await?;
+        }
     }
 
     async fn send(

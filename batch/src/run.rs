@@ -130,8 +130,8 @@ impl Batch {
             archive: &self.ports.archive,
             source,
         };
-        // What a try that died had not recorded.
-        results.remove_unnamed().await?;
+        // What a try that died had not begun to publish.
+        self.remove_others(&results).await?;
         self.ports.archive.tidy().await?;
         stages.begin("compute", report.rows_read);
         let compute = Arc::new(Compute {
@@ -142,23 +142,23 @@ impl Batch {
             result_bytes_max: self.options.result_bytes_max,
             plan,
         });
-        let mut computed = compute.run(progress, stop).await?;
+        let computed = compute.run(progress, stop).await?;
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;
         if let Err(failed) = self.judge(request, plan, &computed, &mut report).await {
-            if let Err(error) = results.remove_unnamed().await {
+            if let Err(error) = self.remove_others(&results).await {
                 tracing::warn!(%source, %error, "the files of a result that failed its check stay");
             }
             return Err(failed);
         }
-        record(&results, &mut computed).await?;
+        record(&results, &computed).await?;
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
         stages.begin("publish", touched.sum());
-        let prints = self
+        let (prints, stamp_us) = self
             .publish(plan, &computed, &mut report, (progress, stop))
             .await?;
-        self.complete(request, plan, &report).await?;
+        self.complete(request, plan, &computed, stamp_us).await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
         let outcome = self
             .after(
@@ -196,9 +196,6 @@ impl Batch {
             archive: &self.ports.archive,
             source: plan.source,
         };
-        for manifest in computed.manifests.values() {
-            results.point_to(manifest).await?;
-        }
         if request.jobs.is_empty() {
             stages.begin("drift", 0);
             report.drift = self.drift(plan, computed, prints).await?;
@@ -206,10 +203,16 @@ impl Batch {
             self.record_report(plan.source, report).await?;
         }
         stages.begin("drop", 0);
-        self.forget_views(&results, plan).await?;
+        let jobs = plan.views.iter();
+        let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
+        self.ports.views.forget_views(plan.source, &keep).await?;
         self.drop_epochs(plan, stop).await?;
-        let newest = self.ports.views.runs(plan.source).await?.newest;
-        results.remove_old(&newest).await
+        self.remove_others(&results).await
+    }
+
+    async fn remove_others(&self, results: &Results<'_>) -> Result<()> {
+        let tables = self.ports.views.results(results.source).await?;
+        results.remove_others(&tables).await
     }
 
     /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
@@ -239,9 +242,14 @@ impl Batch {
             return Err(Error::Stopped);
         }
         let manifests = archiver.into_manifests();
-        let seen = self.ports.views.runs(source).await?;
-        let archive = &self.ports.archive;
-        let plan = plan(archive, source, request, &run, jobs, manifests, &seen).await?;
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+        };
+        let held = results
+            .held(&self.ports.views.results(source).await?)
+            .await?;
+        let plan = plan(source, request, &run, jobs, manifests, held)?;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,
@@ -249,23 +257,27 @@ impl Batch {
             jobs: names.collect(),
             full: plan.full,
             rows_read: plan.days.values().sum(),
-            warnings: behind(source, &run.cuts, &ends),
+            warnings: warnings(&plan, &run.cuts, &ends),
             ..RunReport::default()
         };
         Ok((plan, report))
     }
 
     /// Records that the views, and with them the run, are complete.
-    async fn complete(&self, request: &RunRequest, plan: &Plan, report: &RunReport) -> Result<()> {
-        let names = plan.wanted().map(|view| view.job.view().to_owned());
-        let names: Vec<String> = names.collect();
-        let now_ms = self.ports.clock.now_ms();
+    async fn complete(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        computed: &Computed,
+        stamp_us: i64,
+    ) -> Result<()> {
+        let (results, now_ms) = (computed.results(), self.ports.clock.now_ms());
         let run_ends = request.jobs.is_empty();
+        let at = (plan.epoch, stamp_us);
         let views = &self.ports.views;
-        views
-            .complete(plan.source, report.epoch, &names, run_ends, now_ms)
-            .await?;
-        Ok(())
+        Ok(views
+            .complete(plan.source, at, &results, run_ends, now_ms)
+            .await?)
     }
 
     async fn record_report(&self, source: Source, report: &RunReport) -> Result<()> {
@@ -378,20 +390,20 @@ impl Batch {
         })
     }
 
-    /// Publishes every view; answers the fingerprints of those that read the events.
+    /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.
     async fn publish(
         &self,
         plan: &Plan,
         computed: &Computed,
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
-    ) -> Result<BTreeMap<String, Fingerprint>> {
+    ) -> Result<(BTreeMap<String, Fingerprint>, i64)> {
         let source = plan.source;
         let now_ms = self.ports.clock.now_ms();
         let stamp_us = self
             .ports
             .views
-            .restamp(source, report.epoch, now_ms)
+            .begin_publishing(source, report.epoch, &computed.results(), now_ms)
             .await?;
         let edition = Edition {
             ports: &self.ports,
@@ -415,7 +427,7 @@ impl Batch {
                 prints.insert(view.job.name().to_owned(), print);
             }
         }
-        Ok(prints)
+        Ok((prints, stamp_us))
     }
 
     async fn drift(
@@ -454,21 +466,6 @@ impl Batch {
             all.unknown = all.unknown.or(drift.unknown);
         }
         Ok(all)
-    }
-
-    /// Forgets the views that no job defines any more, and their results with their tables.
-    async fn forget_views(&self, results: &Results<'_>, plan: &Plan) -> Result<()> {
-        let jobs = plan.views.iter();
-        let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
-        let views = &self.ports.views;
-        views.forget_views(plan.source, &keep).await?;
-        for view in results.views().await? {
-            // While the table is there its rows can come back, and then it must be known which.
-            if !keep.contains(&view) && views.rows(&view, &[]).await?.is_none() {
-                results.forget(&view).await?;
-            }
-        }
-        Ok(())
     }
 
     /// After the grace lets go of the live epochs that every view's rows hold.
@@ -511,6 +508,22 @@ fn shape(job: &Job) -> TallyShape {
         partition: job.partition(),
         row: job.row().clone(),
     }
+}
+
+fn warnings(plan: &Plan, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
+    let unknown: Vec<&str> = plan
+        .wanted()
+        .filter(|view| view.is_unknown)
+        .map(|view| view.job.name())
+        .collect();
+    let mut warnings = behind(plan.source, cuts, ends);
+    if !unknown.is_empty() {
+        warnings.push(format!(
+            "the archive lacks results whose rows {} hold; so everything was computed and written anew",
+            unknown.join(", ")
+        ));
+    }
+    warnings
 }
 
 fn behind(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {

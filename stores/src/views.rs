@@ -86,6 +86,25 @@ pub struct RunsSeen {
     pub newest: BTreeMap<String, Epoch>,
 }
 
+/// The results whose rows the table of a view may hold. What a try of a run computed for a view is a
+/// result; the batch layer names it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableResults {
+    /// The one that was published last: without the others the table holds exactly its rows.
+    pub published: Option<String>,
+    /// Those of which something may have been written since.
+    pub begun: Vec<String>,
+}
+
+/// Keys of rows: encoded table partitions and row keys.
+#[derive(Debug, Clone)]
+pub struct RowKeys {
+    /// Encoded table partitions.
+    pub parts: BinaryArray,
+    /// Encoded row keys.
+    pub rows: BinaryArray,
+}
+
 /// What is told of a run: everything that is not needed for the seam.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunStory {
@@ -143,12 +162,33 @@ pub trait ViewsWrite: ViewsRead {
     /// [`crate::Error::Refused`] if that proposal no longer stands.
     async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run>;
 
-    /// A new stamp for publishing run `epoch` (once more), larger than all before it: what an
-    /// earlier try still writes with an older one changes nothing.
+    /// Begins to publish run `epoch` (once more): from here on the tables may hold rows of these
+    /// results, named by view. Answers a new stamp, larger than all before it: what an earlier try
+    /// still writes with an older one changes nothing.
     ///
     /// # Errors
     /// [`crate::Error::Refused`] if a newer run has been recorded.
-    async fn restamp(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<i64>;
+    async fn begin_publishing(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        results: &BTreeMap<String, String>,
+        now_ms: i64,
+    ) -> Result<i64>;
+
+    /// By view, the results whose rows its table may hold.
+    async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>>;
+
+    /// The keys of a view's rows that have a count and a stamp before `stamp_us`, in their order, at
+    /// most `limit` of them after the key `after`: once a result was written whole, these are the
+    /// rows that it does not have.
+    async fn rows_before(
+        &self,
+        view: &str,
+        stamp_us: i64,
+        after: Option<(Vec<u8>, Vec<u8>)>,
+        limit: usize,
+    ) -> Result<RowKeys>;
 
     /// Writes rows of run `epoch`. A row that has a larger stamp stays as it is.
     ///
@@ -163,13 +203,17 @@ pub trait ViewsWrite: ViewsRead {
         rows: &NewRows,
     ) -> Result<()>;
 
-    /// Records that `views` are complete at `epoch`, and with `run_ends` that the run is. Once a
-    /// view is complete at an epoch it never goes back.
+    /// Records that views are complete at `epoch`, each with the result that its table holds, and
+    /// with `run_ends` that the run is. Once a view is complete at an epoch it never goes back.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if the run is not sealed or the stamp was replaced: then another
+    /// try is publishing.
     async fn complete(
         &self,
         source: Source,
-        epoch: Epoch,
-        views: &[String],
+        (epoch, stamp_us): (Epoch, i64),
+        results: &BTreeMap<String, String>,
         run_ends: bool,
         now_ms: i64,
     ) -> Result<()>;

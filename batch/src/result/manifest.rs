@@ -8,6 +8,8 @@ use schemas::source::Source;
 use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
+use stores::views::TableResults;
+use uuid::Uuid;
 
 use crate::{Error, Result};
 
@@ -35,8 +37,8 @@ pub(crate) struct Piece {
 pub(crate) struct ViewManifest {
     pub(crate) view: String,
     pub(crate) epoch: Epoch,
-    /// Which try of the run this is.
-    pub(crate) attempt: u32,
+    /// The name of the result: its epoch and something that no other try has.
+    pub(crate) result: String,
     pub(crate) cuts: Vec<Cut>,
     /// By start: every piece that has rows.
     pub(crate) pieces: BTreeMap<Seconds, Piece>,
@@ -44,11 +46,20 @@ pub(crate) struct ViewManifest {
     pub(crate) touched: BTreeSet<Seconds>,
 }
 
-/// The published result of a view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Pointer {
-    epoch: Epoch,
-    attempt: u32,
+/// What is known of the rows that a view's table holds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held {
+    /// The published result.
+    pub(crate) published: Option<ViewManifest>,
+    /// Results that may have been published in part since.
+    pub(crate) dirty: Vec<ViewManifest>,
+    /// Whether a result is missing that is among the rows: then the others are not given either.
+    pub(crate) is_unknown: bool,
+}
+
+/// The name of a new result.
+pub(crate) fn result_name(epoch: Epoch) -> String {
+    format!("{epoch:010}-{}", Uuid::new_v4())
 }
 
 /// The results of one source's views.
@@ -67,142 +78,89 @@ impl Results<'_> {
         format!("results/{}/views/{view}/manifests", self.source)
     }
 
-    fn pointer_path(&self, view: &str) -> String {
-        format!("results/{}/views/{view}/published.json", self.source)
+    fn manifest_path(&self, view: &str, result: &str) -> String {
+        format!("{}/{result}.json", self.manifests_folder(view))
     }
 
-    fn manifest_path(&self, view: &str, epoch: Epoch, attempt: u32) -> String {
-        format!(
-            "{}/{epoch:010}-{attempt:06}.json",
-            self.manifests_folder(view)
-        )
-    }
-
-    /// Writes a manifest, with the number of a try that no other one of the run had: the published
-    /// one is the last.
-    pub(crate) async fn create(&self, manifest: &mut ViewManifest) -> Result<()> {
-        let pointer = self.pointer(&manifest.view).await?;
-        let published = pointer.filter(|at| at.epoch == manifest.epoch);
-        let begin = format!(
-            "{}/{:010}-",
-            self.manifests_folder(&manifest.view),
-            manifest.epoch
-        );
-        let paths = self
-            .archive
-            .list(&self.manifests_folder(&manifest.view))
-            .await?;
-        let tries = paths.iter().filter_map(|path| {
-            let attempt = path.strip_prefix(&begin)?.strip_suffix(".json")?;
-            attempt.parse::<u32>().ok()
-        });
-        let last = tries.chain(published.map(|at| at.attempt)).max();
-        manifest.attempt = last.map_or(0, |last| last + 1);
-        loop {
-            let path = self.manifest_path(&manifest.view, manifest.epoch, manifest.attempt);
-            let bytes = to_json(manifest)?;
-            if self.archive.create(&path, bytes).await? == Created::New {
-                return Ok(());
-            }
-            manifest.attempt += 1;
+    /// Writes a manifest down.
+    pub(crate) async fn create(&self, manifest: &ViewManifest) -> Result<()> {
+        let path = self.manifest_path(&manifest.view, &manifest.result);
+        match self.archive.create(&path, to_json(manifest)?).await? {
+            Created::New => Ok(()),
+            Created::Exists => Err(Error::Fault(format!("{path} is there already"))),
         }
     }
 
-    /// The published result of a view and every other one that may have published something since.
-    ///
-    /// `newest` is the view's newest complete epoch: a pointer beyond it belongs to rows that are
-    /// no longer there.
-    pub(crate) async fn of_view(
+    /// What is known of the rows of each view's table. Views without any are not there.
+    pub(crate) async fn held(
         &self,
-        view: &str,
-        newest: Epoch,
-    ) -> Result<(Option<ViewManifest>, Vec<ViewManifest>)> {
-        let pointer = self.pointer(view).await?;
-        let pointer = pointer.filter(|pointer| pointer.epoch <= newest);
-        let mut published = None;
-        let mut others = Vec::new();
-        for path in self.archive.list(&self.manifests_folder(view)).await? {
-            let bytes = self
-                .archive
-                .get(&path)
-                .await?
-                .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-            let manifest: ViewManifest = from_json(&path, &bytes)?;
-            let stands = (manifest.epoch, manifest.attempt);
-            match pointer {
-                Some(at) if stands == (at.epoch, at.attempt) => published = Some(manifest),
-                Some(at) if stands < (at.epoch, at.attempt) => {}
-                _ => others.push(manifest),
+        tables: &BTreeMap<String, TableResults>,
+    ) -> Result<BTreeMap<String, Held>> {
+        let files: BTreeSet<String> = self.files().await?.into_iter().collect();
+        let mut held = BTreeMap::new();
+        for (view, table) in tables {
+            let mut of_view = Held::default();
+            for result in table.published.iter().chain(&table.begun) {
+                let manifest = self.load(view, result).await?;
+                let whole = manifest.filter(|manifest| manifest.files().is_subset(&files));
+                match whole {
+                    None => of_view.is_unknown = true,
+                    found if table.published.as_ref() == Some(result) => of_view.published = found,
+                    found => of_view.dirty.extend(found),
+                }
+            }
+            if of_view.is_unknown {
+                of_view.published = None;
+                of_view.dirty.clear();
+            }
+            held.insert(view.clone(), of_view);
+        }
+        Ok(held)
+    }
+
+    async fn load(&self, view: &str, result: &str) -> Result<Option<ViewManifest>> {
+        let path = self.manifest_path(view, result);
+        let Some(bytes) = self.archive.get(&path).await? else {
+            return Ok(None);
+        };
+        match serde_json::from_slice(&bytes) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(error) => {
+                tracing::warn!(path, %error, "a result's manifest is damaged: everything is written anew");
+                Ok(None)
             }
         }
-        Ok((published, others))
     }
 
-    /// Records that a result is the published one.
-    pub(crate) async fn point_to(&self, manifest: &ViewManifest) -> Result<()> {
-        let pointer = Pointer {
-            epoch: manifest.epoch,
-            attempt: manifest.attempt,
-        };
-        let path = self.pointer_path(&manifest.view);
-        Ok(self.archive.put(&path, to_json(&pointer)?).await?)
-    }
-
-    /// The views that have results.
-    pub(crate) async fn views(&self) -> Result<BTreeSet<String>> {
+    /// Deletes the results that no table holds rows of: those of tries that died before they
+    /// published, of runs before, of views that are gone, of other databases.
+    pub(crate) async fn remove_others(
+        &self,
+        tables: &BTreeMap<String, TableResults>,
+    ) -> Result<()> {
+        let mut named = BTreeSet::new();
         let prefix = format!("results/{}/views/", self.source);
-        let paths = self.archive.list(&prefix).await?;
-        let views = paths.iter().filter_map(|path| {
-            let (view, _) = path.strip_prefix(&prefix)?.split_once('/')?;
-            Some(view.to_owned())
-        });
-        Ok(views.collect())
-    }
-
-    /// Deletes all manifests of a view, whose rows are gone.
-    pub(crate) async fn forget(&self, view: &str) -> Result<()> {
-        for path in self.archive.list(&self.manifests_folder(view)).await? {
-            self.archive.delete(&path).await?;
-        }
-        Ok(self.archive.delete(&self.pointer_path(view)).await?)
-    }
-
-    /// Deletes manifests older than the published ones and then the files that are no longer named.
-    /// `newest` are the views' newest complete epochs: a pointer beyond them belongs to rows that
-    /// are no longer there, and says nothing.
-    pub(crate) async fn remove_old(&self, newest: &BTreeMap<String, Epoch>) -> Result<()> {
-        for view in self.views().await? {
-            let newest = newest.get(&view).copied().unwrap_or(0);
-            let pointer = self.pointer(&view).await?;
-            let Some(at) = pointer.filter(|at| at.epoch <= newest) else {
-                continue;
-            };
-            let published = self.manifest_path(&view, at.epoch, at.attempt);
-            for path in self.archive.list(&self.manifests_folder(&view)).await? {
-                // Numbers have a fixed width, so that paths are in the order of epoch and try.
-                if path < published {
-                    self.archive.delete(&path).await?;
+        for path in self.archive.list(&prefix).await? {
+            let place = path
+                .strip_prefix(&prefix)
+                .and_then(|rest| rest.split_once('/'));
+            let needed = place.and_then(|(view, name)| {
+                let table = tables.get(view)?;
+                let result = name.strip_prefix("manifests/")?.strip_suffix(".json")?;
+                let mut of_table = table.published.iter().chain(&table.begun);
+                of_table
+                    .find(|held| *held == result)
+                    .map(|_| (view, result))
+            });
+            match needed {
+                None => self.archive.delete(&path).await?,
+                Some((view, result)) => {
+                    let manifest = self.load(view, result).await?;
+                    named.extend(manifest.iter().flat_map(ViewManifest::files));
                 }
             }
         }
-        self.remove_unnamed().await
-    }
-
-    /// Deletes the files that no manifest names.
-    pub(crate) async fn remove_unnamed(&self) -> Result<()> {
-        let mut named = BTreeSet::new();
-        for view in self.views().await? {
-            for path in self.archive.list(&self.manifests_folder(&view)).await? {
-                let Some(bytes) = self.archive.get(&path).await? else {
-                    continue;
-                };
-                let manifest: ViewManifest = from_json(&path, &bytes)?;
-                let pieces = manifest.pieces.into_values();
-                let segments = pieces.flat_map(|piece| piece.segments);
-                named.extend(segments.map(|segment| segment.file));
-            }
-        }
-        for path in self.archive.list(&self.data_folder()).await? {
+        for path in self.files().await? {
             if !named.contains(&path) {
                 self.archive.delete(&path).await?;
             }
@@ -210,12 +168,15 @@ impl Results<'_> {
         Ok(())
     }
 
-    async fn pointer(&self, view: &str) -> Result<Option<Pointer>> {
-        let path = self.pointer_path(view);
-        match self.archive.get(&path).await? {
-            None => Ok(None),
-            Some(bytes) => Ok(Some(from_json(&path, &bytes)?)),
-        }
+    async fn files(&self) -> Result<Vec<String>> {
+        Ok(self.archive.list(&self.data_folder()).await?)
+    }
+}
+
+impl ViewManifest {
+    fn files(&self) -> BTreeSet<String> {
+        let segments = self.pieces.values().flat_map(|piece| &piece.segments);
+        segments.map(|segment| segment.file.clone()).collect()
     }
 }
 
@@ -223,8 +184,4 @@ fn to_json(value: &impl Serialize) -> Result<Bytes> {
     serde_json::to_vec(value)
         .map(Bytes::from)
         .map_err(|e| Error::fault("writing a manifest", e))
-}
-
-fn from_json<T: serde::de::DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|e| Error::damaged(path, format!("not a manifest: {e}")))
 }

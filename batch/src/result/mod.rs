@@ -2,7 +2,8 @@
 //!
 //! A piece holds one bucket of [`jobs::Job::piece`] (a day, a month, all time) wholly, its rows in
 //! the order of their keys. A manifest names the place of every piece of a view, those that a run
-//! left alone in the files of the runs before.
+//! left alone in the files of the runs before. Which result a table holds is recorded beside the
+//! table; without that record a manifest says nothing.
 
 mod add;
 mod diff;
@@ -12,6 +13,6 @@ mod write;
 
 pub(crate) use add::add;
 pub(crate) use diff::Diff;
-pub(crate) use manifest::{Piece, Results, ViewManifest};
+pub(crate) use manifest::{Held, Piece, Results, ViewManifest, result_name};
 pub(crate) use read::{Cursor, RowStream};
 pub(crate) use write::{PieceWriter, Written};

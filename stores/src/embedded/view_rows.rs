@@ -10,7 +10,7 @@ use sqlx::{Arguments, AssertSqlSafe, Row, SqliteConnection};
 use super::db::Opened;
 use super::runs;
 use super::statement::{BoundRows, RowsStatement, bind, heavy};
-use crate::views::{FoundRows, NewRows, PartQuery};
+use crate::views::{FoundRows, NewRows, PartQuery, RowKeys};
 use crate::{Error, Result};
 
 /// The table of a view, ready to stand in a statement, if it was made.
@@ -94,6 +94,46 @@ pub(super) fn expect_publishing(source: Source, run: &Run, stamp_us: i64) -> Res
         return Err(runs::refused(source, run.epoch, &why));
     }
     Ok(())
+}
+
+/// The keys of rows with a count and a stamp before `stamp_us`, after a key.
+pub(super) async fn rows_before(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    (view, stamp_us): (&str, i64),
+    after: Option<(Vec<u8>, Vec<u8>)>,
+    limit: usize,
+) -> Result<RowKeys> {
+    let fault = db.fault("looking for rows of earlier results");
+    let mut keys = (BinaryBuilder::new(), BinaryBuilder::new());
+    if let Some(table) = find_table(connection, db, view).await? {
+        let later = if after.is_some() {
+            "AND (part, row) > (?, ?)"
+        } else {
+            ""
+        };
+        let statement = format!(
+            "SELECT part, row FROM {table} WHERE stamp_us < ? AND count IS NOT NULL {later}
+             ORDER BY part, row LIMIT ?"
+        );
+        let mut statement = sqlx::query(AssertSqlSafe(statement)).bind(stamp_us);
+        if let Some((part, row)) = after {
+            statement = statement.bind(part).bind(row);
+        }
+        let mut rows = statement
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch(connection);
+        while let Some(row) = rows.try_next().await.map_err(fault)? {
+            keys.0
+                .append_value(row.try_get::<&[u8], _>(0).map_err(fault)?);
+            keys.1
+                .append_value(row.try_get::<&[u8], _>(1).map_err(fault)?);
+        }
+    }
+    Ok(RowKeys {
+        parts: keys.0.finish(),
+        rows: keys.1.finish(),
+    })
 }
 
 /// Rows as they are found.

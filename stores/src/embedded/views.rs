@@ -1,5 +1,6 @@
 //! Batch rows and run records in `views.db`; each view has a table of its own.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -10,9 +11,12 @@ use sqlx::{AssertSqlSafe, Connection};
 use super::db::{BEGIN_WRITE, Db, Kind};
 use super::runs;
 use super::statement::stored;
-use super::view_rows::{Found, bind_rows, expect_publishing, find_table, table_name, upsert};
+use super::view_rows::{
+    Found, bind_rows, expect_publishing, find_table, rows_before, table_name, upsert,
+};
 use crate::views::{
-    FoundRows, NewRows, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead, ViewsWrite,
+    FoundRows, NewRows, PartQuery, RowKeys, RunStory, RunsSeen, TableResults, TallyShape,
+    ViewsRead, ViewsWrite,
 };
 use crate::{Error, Result};
 
@@ -21,7 +25,7 @@ const PUBLISH_ROWS: usize = 16 << 10;
 
 static VIEWS: Kind = Kind {
     name: "views.db",
-    version: 1,
+    version: 2,
     tables: "
         CREATE TABLE runs (
             id INTEGER PRIMARY KEY,
@@ -46,6 +50,13 @@ static VIEWS: Kind = Kind {
             view TEXT NOT NULL,
             epoch INTEGER NOT NULL,
             PRIMARY KEY (source, view)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE results (
+            source TEXT NOT NULL,
+            view TEXT NOT NULL,
+            result TEXT NOT NULL,
+            published INTEGER NOT NULL,
+            PRIMARY KEY (source, view, result)
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE views (
             id INTEGER PRIMARY KEY,
@@ -220,7 +231,13 @@ impl ViewsWrite for SqliteViews {
         Ok(run)
     }
 
-    async fn restamp(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<i64> {
+    async fn begin_publishing(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        results: &BTreeMap<String, String>,
+        now_ms: i64,
+    ) -> Result<i64> {
         let db = self.db.current().await?;
         let fault = db.fault("taking a new stamp for a run");
         let mut connection = db.writer().await?;
@@ -234,8 +251,54 @@ impl ViewsWrite for SqliteViews {
             .execute(&mut *tx)
             .await
             .map_err(fault)?;
+        for (view, result) in results {
+            let begun = "INSERT INTO results (source, view, result, published) VALUES (?, ?, ?, 0)
+                         ON CONFLICT DO NOTHING";
+            sqlx::query(begun)
+                .bind(source.name())
+                .bind(view)
+                .bind(result)
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+        }
         tx.commit().await.map_err(fault)?;
         Ok(stamp_us)
+    }
+
+    async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>> {
+        let db = self.db.current().await?;
+        let fault = db.fault("reading which results were published");
+        let mut connection = db.reader().await?;
+        let rows: Vec<(String, String, bool)> = sqlx::query_as(
+            "SELECT view, result, published FROM results WHERE source = ? ORDER BY view, result",
+        )
+        .bind(source.name())
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(fault)?;
+        let mut results: BTreeMap<String, TableResults> = BTreeMap::new();
+        for (view, result, published) in rows {
+            let of_view = results.entry(view).or_default();
+            if published {
+                of_view.published = Some(result);
+            } else {
+                of_view.begun.push(result);
+            }
+        }
+        Ok(results)
+    }
+
+    async fn rows_before(
+        &self,
+        view: &str,
+        stamp_us: i64,
+        after: Option<(Vec<u8>, Vec<u8>)>,
+        limit: usize,
+    ) -> Result<RowKeys> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        rows_before(&mut connection, &db, (view, stamp_us), after, limit).await
     }
 
     async fn publish(
@@ -276,8 +339,8 @@ impl ViewsWrite for SqliteViews {
     async fn complete(
         &self,
         source: Source,
-        epoch: Epoch,
-        views: &[String],
+        (epoch, stamp_us): (Epoch, i64),
+        results: &BTreeMap<String, String>,
         run_ends: bool,
         now_ms: i64,
     ) -> Result<()> {
@@ -286,11 +349,8 @@ impl ViewsWrite for SqliteViews {
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
-        if !matches!(run.state, RunState::Sealed | RunState::Complete) {
-            let why = format!("it is {}, not sealed", run.state.name());
-            return Err(runs::refused(source, epoch, &why));
-        }
-        for view in views {
+        expect_publishing(source, &run, stamp_us)?;
+        for (view, result) in results {
             sqlx::query(
                 "INSERT INTO newest (source, view, epoch) VALUES (?, ?, ?)
                  ON CONFLICT DO UPDATE SET epoch = max(epoch, excluded.epoch)",
@@ -298,6 +358,32 @@ impl ViewsWrite for SqliteViews {
             .bind(source.name())
             .bind(view)
             .bind(stored(epoch)?)
+            .execute(&mut *tx)
+            .await
+            .map_err(fault)?;
+            // A run that is done once more long after changes nothing that came since.
+            let newest: i64 =
+                sqlx::query_scalar("SELECT epoch FROM newest WHERE source = ? AND view = ?")
+                    .bind(source.name())
+                    .bind(view)
+                    .fetch_one(&mut *tx)
+                    .await
+                    .map_err(fault)?;
+            if newest != stored(epoch)? {
+                continue;
+            }
+            sqlx::query("DELETE FROM results WHERE source = ? AND view = ?")
+                .bind(source.name())
+                .bind(view)
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+            sqlx::query(
+                "INSERT INTO results (source, view, result, published) VALUES (?, ?, ?, 1)",
+            )
+            .bind(source.name())
+            .bind(view)
+            .bind(result)
             .execute(&mut *tx)
             .await
             .map_err(fault)?;
@@ -361,6 +447,12 @@ impl ViewsWrite for SqliteViews {
         for (view, id) in tables.iter().filter(|(view, _)| !keep.contains(view)) {
             sqlx::query("DELETE FROM views WHERE id = ?")
                 .bind(id)
+                .execute(&mut *tx)
+                .await
+                .map_err(fault)?;
+            sqlx::query("DELETE FROM results WHERE source = ? AND view = ?")
+                .bind(source.name())
+                .bind(view)
                 .execute(&mut *tx)
                 .await
                 .map_err(fault)?;

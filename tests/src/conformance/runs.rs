@@ -6,7 +6,7 @@ use schemas::seam::{Run, RunState};
 use serde_json::json;
 use stores::Result;
 
-use super::views::{PLAYS, assert_refused, cuts, found, query, sealed, shape};
+use super::views::{PLAYS, assert_refused, complete, cuts, found, query, results, sealed, shape};
 use super::{OTHER_VIEW, Ports, VIEW};
 
 /// A run is proposed, sealed and completed, and each step can be seen; the next one follows.
@@ -30,12 +30,8 @@ pub async fn runs_go_their_way(ports: &Ports) -> Result<()> {
         sealed_run,
         "sealing again is the same"
     );
-    views
-        .complete(PLAYS, 1, &[VIEW.to_owned()], true, 2000)
-        .await?;
-    views
-        .complete(PLAYS, 1, &[VIEW.to_owned()], true, 3000)
-        .await?;
+    complete(views, 1, &[VIEW], true, 2000).await?;
+    complete(views, 1, &[VIEW], true, 3000).await?;
     let seen = views.runs(PLAYS).await?;
     let complete = Run {
         state: RunState::Complete,
@@ -62,17 +58,14 @@ pub async fn only_the_next_run(ports: &Ports) -> Result<()> {
     views.seal(PLAYS, 1, "x").await?;
     assert_refused(propose(1).await, "run 1 is sealed");
     assert_refused(propose(2).await, "run 1 is not complete");
-    views.complete(PLAYS, 1, &[], true, 1).await?;
+    complete(views, 1, &[], true, 1).await?;
     assert_refused(propose(1).await, "run 1 is complete");
     assert_refused(propose(3).await, "run 2 comes first");
     assert_refused(views.seal(PLAYS, 1, "x").await, "run 1 is complete");
-    assert_refused(
-        views.complete(PLAYS, 2, &[], true, 1).await,
-        "there is no run 2",
-    );
+    assert_refused(complete(views, 2, &[], true, 1).await, "there is no run 2");
     propose(2).await?;
     assert_refused(
-        views.complete(PLAYS, 2, &[], true, 1).await,
+        complete(views, 2, &[], true, 1).await,
         "run 2 is not sealed",
     );
     Ok(())
@@ -115,7 +108,7 @@ pub async fn one_proposal_is_sealed(one: &Ports, other: &Ports) -> Result<()> {
         let seen = one.views.runs(PLAYS).await?;
         let run = seen.runs.get(epoch).expect("the run is there");
         assert_eq!((run.state, &*run.token), (RunState::Sealed, winners[0]));
-        one.views.complete(PLAYS, epoch, &[], true, 1).await?;
+        complete(&*one.views, epoch, &[], true, 1).await?;
     }
     Ok(())
 }
@@ -138,20 +131,30 @@ pub async fn stamps_rise(ports: &Ports) -> Result<()> {
                 .stamp_us,
         );
         views.seal(PLAYS, epoch, "b").await?;
-        stamps.push(views.restamp(PLAYS, epoch, now_ms).await?);
+        stamps.push(
+            views
+                .begin_publishing(PLAYS, epoch, &results(&[]), now_ms)
+                .await?,
+        );
         let run = views.runs(PLAYS).await?.runs.get(epoch).cloned();
         assert_eq!(run.map(|run| run.stamp_us), stamps.last().copied());
         if epoch == 2 {
             views.abandon(PLAYS, epoch, now_ms).await?;
         } else {
-            views.complete(PLAYS, epoch, &[], true, now_ms).await?;
+            complete(views, epoch, &[], true, now_ms).await?;
         }
     }
     assert!(stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
     assert_eq!(stamps[0], 5_000_000, "a stamp is the time where it can be");
     assert!(stamps[9] >= 7_000_000);
-    assert_refused(views.restamp(PLAYS, 3, 1).await, "run 4 was recorded since");
-    assert_refused(views.restamp(PLAYS, 9, 1).await, "there is no such run");
+    assert_refused(
+        views.begin_publishing(PLAYS, 3, &results(&[]), 1).await,
+        "run 4 was recorded since",
+    );
+    assert_refused(
+        views.begin_publishing(PLAYS, 9, &results(&[]), 1).await,
+        "there is no such run",
+    );
     Ok(())
 }
 
@@ -161,20 +164,20 @@ pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
-    let names = [VIEW.to_owned(), OTHER_VIEW.to_owned()];
+    let keep = [VIEW.to_owned()];
     sealed(views, 1).await?;
-    views.complete(PLAYS, 1, &names[..1], false, 1).await?;
+    complete(views, 1, &[VIEW], false, 1).await?;
     let seen = views.runs(PLAYS).await?;
     assert_eq!(seen.newest, BTreeMap::from([(VIEW.to_owned(), 1)]));
     assert_eq!(seen.runs.newest(), 0, "the run goes on");
-    views.complete(PLAYS, 1, &[], true, 1).await?;
+    complete(views, 1, &[], true, 1).await?;
     sealed(views, 2).await?;
-    views.complete(PLAYS, 2, &names[..1], true, 1).await?;
-    views.complete(PLAYS, 1, &names, true, 1).await?;
+    complete(views, 2, &[VIEW], true, 1).await?;
+    complete(views, 1, &[VIEW, OTHER_VIEW], true, 1).await?;
     let expected = BTreeMap::from([(VIEW.to_owned(), 2), (OTHER_VIEW.to_owned(), 1)]);
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
-    views.forget_views(PLAYS, &names[..1]).await?;
-    views.forget_views(PLAYS, &names[..1]).await?;
+    views.forget_views(PLAYS, &keep).await?;
+    views.forget_views(PLAYS, &keep).await?;
     let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
     let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
@@ -196,14 +199,13 @@ pub async fn an_abandoned_run_is_over(ports: &Ports) -> Result<()> {
     views.abandon(PLAYS, 1, 3000).await?;
     let seen = views.runs(PLAYS).await?;
     assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (0, 2));
-    let names = [VIEW.to_owned()];
     assert_refused(
-        views.complete(PLAYS, 1, &names, true, 1).await,
+        complete(views, 1, &[VIEW], true, 1).await,
         "it was abandoned",
     );
     assert!(views.runs(PLAYS).await?.newest.is_empty());
     sealed(views, 2).await?;
-    views.complete(PLAYS, 2, &names, true, 1).await?;
+    complete(views, 2, &[VIEW], true, 1).await?;
     assert_refused(views.abandon(PLAYS, 2, 1).await, "it is complete");
     Ok(())
 }
@@ -225,8 +227,8 @@ pub async fn stories_are_told(ports: &Ports) -> Result<()> {
         .await?;
     let story = views.story(PLAYS, 1).await?.expect("the run is there");
     assert_eq!((story.started_at_ms, story.ended_at_ms), (1000, None));
-    views.complete(PLAYS, 1, &[], true, 5000).await?;
-    views.complete(PLAYS, 1, &[], true, 6000).await?;
+    complete(views, 1, &[], true, 5000).await?;
+    complete(views, 1, &[], true, 6000).await?;
     sealed(views, 2).await?;
     views.abandon(PLAYS, 2, 7000).await?;
     sealed(views, 3).await?;
@@ -256,9 +258,7 @@ pub async fn old_runs_may_be_left_out(ports: &Ports) -> Result<()> {
     for epoch in 1..=80 {
         sealed(views, epoch).await?;
         let view = if epoch <= 5 { OTHER_VIEW } else { VIEW };
-        views
-            .complete(PLAYS, epoch, &[view.to_owned()], true, 1)
-            .await?;
+        complete(views, epoch, &[view], true, 1).await?;
     }
     let seen = views.runs(PLAYS).await?;
     assert_eq!(seen.runs.newest(), 80);

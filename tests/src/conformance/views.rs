@@ -1,11 +1,13 @@
 //! The laws of the views port for batch rows.
 
+use std::collections::BTreeMap;
+
 use arrow::array::{Array, Int64Array};
 use schemas::key::KeyShape;
 use schemas::seam::{Cut, Epoch, Run};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::views::{FoundRows, NewRows, PartQuery, TallyShape, ViewsWrite};
+use stores::views::{FoundRows, NewRows, PartQuery, TableResults, TallyShape, ViewsWrite};
 use stores::{ErrorKind, Result};
 
 use super::{OTHER_VIEW, Ports, VIEW, binary, bytes};
@@ -21,6 +23,28 @@ pub fn shape(view: &str) -> TallyShape {
         partition: Width::All,
         row: KeyShape::default(),
     }
+}
+
+/// For each view a result with a name of its own.
+pub(super) fn results(views: &[&str]) -> BTreeMap<String, String> {
+    let result = |view: &&str| ((*view).to_owned(), format!("result of {view}"));
+    views.iter().map(result).collect()
+}
+
+/// Completes views with the stamp that their run has.
+pub(super) async fn complete(
+    views: &dyn ViewsWrite,
+    epoch: Epoch,
+    completed: &[&str],
+    run_ends: bool,
+    now_ms: i64,
+) -> Result<()> {
+    let runs = views.runs(PLAYS).await?.runs;
+    let stamp_us = runs.get(epoch).map_or(0, |run| run.stamp_us);
+    let at = (epoch, stamp_us);
+    views
+        .complete(PLAYS, at, &results(completed), run_ends, now_ms)
+        .await
 }
 
 pub(super) fn cuts(next_offset: i64) -> Vec<Cut> {
@@ -141,7 +165,9 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
     ]);
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &first).await?;
     views.publish(PLAYS, VIEW, 1, run.stamp_us, &first).await?;
-    let stamp_us = views.restamp(PLAYS, 1, 1000).await?;
+    let stamp_us = views
+        .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1000)
+        .await?;
     let again = rows(&[("p", "b", Some(2))]);
     views.publish(PLAYS, VIEW, 1, stamp_us, &again).await?;
     let zombie = views.publish(PLAYS, VIEW, 1, run.stamp_us, &first).await;
@@ -150,10 +176,10 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
     let expected = [row(0, "a", 1, 1), row(0, "b", 2, 1), row(0, "c", 1, 1)];
     assert_eq!(found(&views.rows(VIEW, &all).await?), expected);
 
-    views
-        .complete(PLAYS, 1, &[VIEW.to_owned()], true, 1)
+    complete(views, 1, &[VIEW], true, 1).await?;
+    let stamp_us = views
+        .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1000)
         .await?;
-    let stamp_us = views.restamp(PLAYS, 1, 1000).await?;
     let recomputed = rows(&[("p", "a", Some(5))]);
     views.publish(PLAYS, VIEW, 1, stamp_us, &recomputed).await?;
     let run = sealed(views, 2).await?;
@@ -168,6 +194,84 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
         row(0, "d", 7, 2),
     ];
     assert_eq!(found(&views.rows(VIEW, &all).await?), expected);
+    Ok(())
+}
+
+/// What a table holds is recorded: a result is begun before any of its rows is there, and stands
+/// alone once it is complete; a try that was overtaken completes nothing.
+pub async fn results_are_recorded(ports: &Ports) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    assert!(views.results(PLAYS).await?.is_empty());
+    sealed(views, 1).await?;
+    let named = |name: &str| BTreeMap::from([(VIEW.to_owned(), name.to_owned())]);
+    let first = views.begin_publishing(PLAYS, 1, &named("a"), 1).await?;
+    let second = views.begin_publishing(PLAYS, 1, &named("b"), 1).await?;
+    let begun = TableResults {
+        published: None,
+        begun: vec!["a".to_owned(), "b".to_owned()],
+    };
+    assert_eq!(views.results(PLAYS).await?[VIEW], begun);
+    let overtaken = views
+        .complete(PLAYS, (1, first), &named("a"), true, 1)
+        .await;
+    assert_refused(overtaken, "its stamp was replaced");
+    views
+        .complete(PLAYS, (1, second), &named("b"), true, 1)
+        .await?;
+    sealed(views, 2).await?;
+    views.begin_publishing(PLAYS, 2, &named("c"), 1).await?;
+    let both = TableResults {
+        published: Some("b".to_owned()),
+        begun: vec!["c".to_owned()],
+    };
+    assert_eq!(views.results(PLAYS).await?[VIEW], both);
+    views.forget_views(PLAYS, &[]).await?;
+    assert_eq!(
+        views.results(PLAYS).await?[VIEW],
+        both,
+        "its rows are there"
+    );
+    views.forget_views(PLAYS, &[]).await?;
+    assert!(views.results(PLAYS).await?.is_empty());
+    Ok(())
+}
+
+/// The rows of earlier results are found in the order of their keys, page by page.
+pub async fn rows_of_earlier_results_are_found(ports: &Ports) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    let run = sealed(views, 1).await?;
+    let old = rows(&[
+        ("p", "a", Some(1)),
+        ("p", "b", None),
+        ("p", "c", Some(1)),
+        ("q", "a", Some(0)),
+        ("q", "b", Some(1)),
+    ]);
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &old).await?;
+    let stamp_us = views
+        .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
+        .await?;
+    let new = rows(&[("p", "a", Some(1)), ("q", "b", Some(2))]);
+    views.publish(PLAYS, VIEW, 1, stamp_us, &new).await?;
+    let mut after: Option<(Vec<u8>, Vec<u8>)> = None;
+    let mut keys = Vec::new();
+    loop {
+        let page = views.rows_before(VIEW, stamp_us, after, 1).await?;
+        let page: Vec<_> = bytes(&page.parts)
+            .into_iter()
+            .zip(bytes(&page.rows))
+            .collect();
+        assert!(page.len() < 2);
+        let Some(last) = page.last().cloned() else {
+            break;
+        };
+        keys.extend(page);
+        after = Some(last);
+    }
+    let key = |part: &str, row: &str| (part.into(), row.into());
+    assert_eq!(keys, [key("p", "c"), key("q", "a")]);
     Ok(())
 }
 
@@ -216,9 +320,7 @@ pub async fn large_loads_are_whole(ports: &Ports) -> Result<()> {
         views
             .publish(PLAYS, VIEW, epoch, run.stamp_us, &load)
             .await?;
-        views
-            .complete(PLAYS, epoch, &[VIEW.to_owned()], true, 1)
-            .await?;
+        complete(views, epoch, &[VIEW], true, 1).await?;
     }
     let queries: Vec<PartQuery> = (0..ROWS / 1000)
         .map(|n| PartQuery {

@@ -93,6 +93,8 @@ laws! {
     views {
         rows_come_back
         the_larger_stamp_stays
+        results_are_recorded
+        rows_of_earlier_results_are_found
         publishing_needs_a_run
         large_loads_are_whole
     } and with two {}

@@ -1,15 +1,17 @@
 //! Batch runs that can't go on, or fail: they say why, and leave nothing behind.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use arrow::array::{BinaryArray, Int64Array};
 use batch::{Progress, RunRequest};
 use jobs::Catalog;
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use serde_json::json;
 use stores::live::{LiveWrite, SlotId};
-use stores::views::{ViewsRead, ViewsWrite};
+use stores::views::{NewRows, PartQuery, TallyShape, ViewsRead, ViewsWrite};
 use tests::process::{done, run_with_input};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
@@ -105,35 +107,171 @@ impl Progress for CancelAt {
     fn advance(&self, _: u64) {}
 }
 
+/// Events are ingested, counted and run by processes, so that no file is in use after them.
+fn round(data: &Path, lines: &[String]) {
+    counted(data, lines);
+    done(data, &["batch", "run"]);
+}
+
+fn counted(data: &Path, lines: &[String]) {
+    let lines = lines.join("\n");
+    let ingested = run_with_input(data, &["ingest", "plays", "-"], lines.as_bytes());
+    assert!(ingested.status.success(), "{ingested:?}");
+    done(data, &["speed", "--until-caught-up"]);
+}
+
+/// A copy of the files of a data folder whose path holds some text.
+struct Copy {
+    data: PathBuf,
+    what: &'static str,
+    files: Vec<(String, Vec<u8>)>,
+}
+
+impl Copy {
+    fn of(data: &Path, what: &'static str) -> Self {
+        let paths = files(data).into_iter().filter(|path| path.contains(what));
+        let bytes = |path: &String| std::fs::read(path).expect("a file");
+        Self {
+            data: data.to_owned(),
+            what,
+            files: paths
+                .map(|path| (bytes(&path), path))
+                .map(|(b, p)| (p, b))
+                .collect(),
+        }
+    }
+
+    fn restore(&self) {
+        for path in files(&self.data)
+            .iter()
+            .filter(|path| path.contains(self.what))
+        {
+            std::fs::remove_file(path).expect("deleting");
+        }
+        for (path, bytes) in &self.files {
+            std::fs::write(path, bytes).expect("a file");
+        }
+    }
+}
+
+fn corrected(name: &str, amount: i64) -> String {
+    json!({
+        "event_id": name,
+        "track_id": 10,
+        "owner_id": 1,
+        "kind": "play",
+        "amount": amount,
+        "at": "2026-03-01T10:00:00Z",
+    })
+    .to_string()
+}
+
+/// The archive goes back to a copy: its newest result is not what the tables hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_from_a_copy_are_not_taken_for_the_tables_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    round(data, &[corrected("a", 1)]);
+    let copy = Copy::of(data, "/archive/");
+    round(data, &[corrected("b", 5)]);
+    copy.restore();
+    counted(data, &[corrected("c", -5)]);
+    let said = done(data, &["batch", "run"]);
+    assert!(said.contains("the archive lacks results"), "{said}");
+    assert_eq!(total(&World::open(data).await).await, 1);
+}
+
+/// The run records are lost and begin anew; then a copy of the first ones comes back, whose numbers
+/// are those of other runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_of_other_run_records_say_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    round(data, &plays("a", 40));
+    round(data, &plays("b", 10));
+    let copy = Copy::of(data, "views.db");
+    let later: Vec<String> = plays("c", 50)
+        .iter()
+        .map(|line| line.replace("2026-03-01", "2026-03-10"))
+        .collect();
+    counted(data, &later);
+    delete_databases(data, "views.db");
+    done(data, &["speed", "--until-caught-up"]);
+    done(data, &["batch", "run"]);
+    copy.restore();
+    done(data, &["speed", "--until-caught-up"]);
+    done(data, &["batch", "run"]);
+    let world = World::open(data).await;
+    assert_eq!(total(&world).await, 100);
+    let served = world.serve().await;
+    let day = "/api/v1/stats/plays/total?track_id=10&from=2026-03-10&to=2026-03-11";
+    assert_eq!(served.client.ask(day).await["count"], 50);
+    served.end().await;
+}
+
+/// Rows that the result does not have are taken out where the table's own result is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_a_missing_result_are_taken_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    round(data, &plays("a", 40));
+    let archive = data.join("archive/results/plays/views");
+    for manifest in files(&archive) {
+        std::fs::write(manifest, "{").expect("a damaged manifest");
+    }
+    // Rows that no event gives any more.
+    let world = World::open(data).await;
+    let publishes = &world.stores.views;
+    let views = publishes.results(Source::Plays).await.expect("results");
+    let (view, _) = views
+        .iter()
+        .find(|(view, _)| view.starts_with("plays_track_all"))
+        .expect("it");
+    let named = BTreeMap::from([(view.clone(), "lost".to_owned())]);
+    let begun = publishes
+        .begin_publishing(Source::Plays, 1, &named, NOW_MS)
+        .await;
+    let stray = NewRows {
+        parts: BinaryArray::from_vec(vec![&TallyShape::part(0, &[1])]),
+        rows: BinaryArray::from_vec(vec![b"stray"]),
+        counts: Int64Array::from(vec![7]),
+    };
+    let stamp_us = begun.expect("a stamp");
+    let written = publishes
+        .publish(Source::Plays, view, 1, stamp_us, &stray)
+        .await;
+    written.expect("a row");
+    let query = PartQuery {
+        part: TallyShape::part(0, &[1]),
+        range: (Vec::new(), None),
+    };
+    let count = async || {
+        let found = publishes
+            .rows(view, std::slice::from_ref(&query))
+            .await
+            .expect("rows");
+        let counts = found.expect("a table").counts;
+        counts.iter().next().expect("a row")
+    };
+    assert_eq!(count().await, Some(7));
+    counted_and_run(&world, "b", 10).await.expect("a run");
+    assert_eq!(count().await, None);
+    assert_eq!(total(&world).await, 50);
+}
+
 /// The run records go back to a copy, while the results have gone on; then a run dies while it
 /// publishes, and is run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_records_from_a_copy_are_gone_on_from() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
-    // Processes, so that no file is in use any more once they have ended.
-    let round = |name: &str| {
-        let lines = plays(name, 40).join("\n");
-        let ingested = run_with_input(data, &["ingest", "plays", "-"], lines.as_bytes());
-        assert!(ingested.status.success(), "{ingested:?}");
-        done(data, &["speed", "--until-caught-up"]);
-        done(data, &["batch", "run"]);
-    };
-    let is_copied = |file: &&String| file.contains("views.db");
+    let round = |name: &str| round(data, &plays(name, 40));
     round("a");
-    let copy = tempfile::tempdir().expect("a folder");
-    for file in files(data).iter().filter(is_copied) {
-        let name = Path::new(file).file_name().expect("a name");
-        std::fs::copy(file, copy.path().join(name)).expect("a copy");
-    }
+    let copy = Copy::of(data, "views.db");
     for name in ["b", "c", "d"] {
         round(name);
     }
-    delete_databases(data, "views.db");
-    for file in files(copy.path()) {
-        let name = Path::new(&file).file_name().expect("a name").to_owned();
-        std::fs::copy(&file, data.join(name)).expect("a copy");
-    }
+    copy.restore();
     let world = World::open(data).await;
     world.ingest(&plays("e", 40)).await;
     world.catch_up().await;

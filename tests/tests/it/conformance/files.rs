@@ -396,7 +396,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
 async fn odd_files_are_refused() -> Result<()> {
     for (name, version, says) in [
         ("log.db", 99_u32, "newer version"),
-        ("views.db", 2, "newer"),
+        ("views.db", 100, "newer"),
     ] {
         let folder = folder();
         let stores = Embedded::open(folder.path()).await?;
