@@ -39,7 +39,9 @@ pub enum Error {
         what: String,
     },
     /// A file of the archive or of a result is not what its manifest says.
-    #[error("{path}: {what}")]
+    #[error(
+        "{path}: {what}. If the log holds everything still, move the archive folder away: the next batch run makes it again from the log; else restore the file from a copy"
+    )]
     Damaged {
         /// The file.
         path: String,

@@ -1,6 +1,6 @@
 //! A run from beginning to end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use stores::live::SlotId;
 use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, FileSize};
+use crate::archive::{ArchiveReport, Archiver, FileSize, data_folder};
 use crate::check::check;
 use crate::compute::{Compute, Computed, Plan, View, record};
 use crate::drift::{Drift, Fingerprint, Stretch};
@@ -103,6 +103,31 @@ impl Batch {
                 () = shutdown.cancelled() => return Ok(report),
             }
         }
+    }
+
+    /// Looks whether the archive of a source is whole and of this log, and answers how many files
+    /// and events it has. What the files hold is not read.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] names the first file that is missing or no manifest, [`Error::Request`]
+    /// says that the log is another one.
+    pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
+        let archiver = self.archiver(source).await?;
+        archiver.recognise_log().await?;
+        let manifests = archiver.into_manifests();
+        let present = self.ports.archive.list(&data_folder(source)).await?;
+        let present: BTreeSet<String> = present.into_iter().collect();
+        for path in manifests
+            .iter()
+            .filter_map(|manifest| manifest.file.as_ref())
+        {
+            if !present.contains(path) {
+                return Err(Error::damaged(path, "it is missing"));
+            }
+        }
+        let days = manifests.iter().flat_map(|manifest| manifest.days.values());
+        let events = days.map(|day| day.rows).sum();
+        Ok((present.len(), events))
     }
 
     /// Runs: finishes the run that died, or makes a new one.
@@ -316,9 +341,16 @@ impl Batch {
 
     async fn log_ends(&self, source: Source) -> Result<Vec<Offset>> {
         let ends = self.spans(source).await?;
-        if ends.is_empty() {
+        let recorded = self.ports.views.runs(source).await?.runs.partitions();
+        if ends.is_empty() && recorded == 0 {
             return Err(Error::Request(format!(
                 "there is no log of {source} yet: run `backstitch ingest {source} FILE` first"
+            )));
+        }
+        if ends.len() < recorded {
+            return Err(Error::Request(format!(
+                "the log of {source} has {} partitions, a run has cuts in {recorded}: the log was lost; restore it, or begin anew with an empty data folder",
+                ends.len()
             )));
         }
         Ok(ends)

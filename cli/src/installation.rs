@@ -83,7 +83,16 @@ impl Installation {
     pub(crate) async fn intake(&self, source: Source) -> anyhow::Result<Intake> {
         let log = Arc::clone(&self.stores.log);
         let partitions = self.settings.log.partitions;
-        Ok(Intake::open(log, Arc::clone(&self.clock), source, partitions).await?)
+        let intake = Intake::open(log, Arc::clone(&self.clock), source, partitions).await?;
+        if intake.partitions() != partitions {
+            tracing::warn!(
+                %source,
+                configured = partitions,
+                has = intake.partitions(),
+                "log.partitions is for new topics; this one stays as it is"
+            );
+        }
+        Ok(intake)
     }
 
     /// The query engine.

@@ -103,10 +103,12 @@ impl Gap {
             Self::Boundary => {
                 "the live epoch did not end at the run's cut; the speed layer will heal it"
             }
-            Self::Dropped => "a newer run has just been completed; the next read sees it",
+            Self::Dropped => {
+                "live state has let go of epochs that these rows do not hold: a newer run has just been completed, and the next read sees it; or the run records were lost, and `backstitch speed` makes live state anew"
+            }
             Self::Deleted => "its rows were deleted with its definition; the next read sees it",
             Self::Uncounted => {
-                "the speed layer counts this view only since its definition came; a batch run makes it whole"
+                "live state counts this view only from a later offset on, since its definition is new or the run records were lost; `backstitch speed` and then `backstitch batch run` make it whole"
             }
         }
     }

@@ -139,8 +139,19 @@ impl Speed {
         until_caught_up: bool,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let partitions = self.ports.log.spans(self.source.topic()).await?.len();
+        let topic = self.source.topic();
+        let partitions = self.ports.log.spans(topic).await?.len();
         let partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
+        let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
+        if (partitions as usize) < recorded {
+            return Err(Error::OtherLog {
+                topic,
+                partition: partitions,
+                what: format!(
+                    "a batch run has a cut here, and the log has only {partitions} partitions: it was lost. Restore it, or begin anew with an empty data folder"
+                ),
+            });
+        }
         for partition in *started..partitions {
             let worker = Worker {
                 ports: self.ports.clone(),

@@ -3,24 +3,19 @@
 //! A file counts only once a manifest names it, and a manifest is put create-only and durably: so
 //! two writers cannot both write the same one, and what a crash left behind is never read.
 
-use std::ops::Range;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ParquetRecordBatchStreamBuilder;
-use parquet::arrow::arrow_reader::ArrowReaderOptions;
-use parquet::arrow::async_reader::AsyncFileReader;
-use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
+use crate::parquet_file::ParquetObject;
 use crate::{Error, Result, durable};
 
 /// Whether a create-only put made the object.
@@ -105,10 +100,7 @@ impl Archive {
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let what = format!("reading {path}");
-        let reader = ParquetObject {
-            store: Arc::clone(&self.store),
-            path: Path::from(path),
-        };
+        let reader = ParquetObject::new(Arc::clone(&self.store), Path::from(path));
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {
@@ -117,10 +109,8 @@ impl Archive {
                     .with_batch_size(batch_rows)
                     .build()
             })
-            .map_err(|error| Error::broken(what.clone(), error))?;
-        Ok(stream
-            .map_err(move |error| Error::broken(what.clone(), error))
-            .boxed())
+            .map_err(|error| damaged(&what, &error))?;
+        Ok(stream.map_err(move |error| damaged(&what, &error)).boxed())
     }
 
     /// The paths of all objects whose path begins with the folder `prefix`, in their order.
@@ -173,42 +163,10 @@ impl Archive {
     }
 }
 
-/// A Parquet file in an object store, read by ranges.
-struct ParquetObject {
-    store: Arc<dyn ObjectStore>,
-    path: Path,
-}
-
-fn external(error: object_store::Error) -> ParquetError {
-    ParquetError::External(Box::new(error))
-}
-
-impl AsyncFileReader for ParquetObject {
-    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, parquet::errors::Result<Bytes>> {
-        let bytes = self.store.get_range(&self.path, range);
-        bytes.map_err(external).boxed()
-    }
-
-    fn get_byte_ranges(
-        &mut self,
-        ranges: Vec<Range<u64>>,
-    ) -> BoxFuture<'_, parquet::errors::Result<Vec<Bytes>>> {
-        async move {
-            let bytes = self.store.get_ranges(&self.path, &ranges).await;
-            bytes.map_err(external)
-        }
-        .boxed()
-    }
-
-    fn get_metadata<'a>(
-        &'a mut self,
-        options: Option<&'a ArrowReaderOptions>,
-    ) -> BoxFuture<'a, parquet::errors::Result<Arc<ParquetMetaData>>> {
-        async move {
-            let size = self.store.head(&self.path).await.map_err(external)?.size;
-            let reader = ParquetMetaDataReader::new().with_arrow_reader_options(options);
-            Ok(Arc::new(reader.load_and_finish(self, size).await?))
-        }
-        .boxed()
-    }
+/// What helps when a file can't be read: everything in the archive is made from the log.
+fn damaged(what: &str, error: &impl std::fmt::Display) -> Error {
+    let why = format!(
+        "{error}. If the log holds everything still, move the archive folder away: the next batch run makes it again from the log; else restore the file from a copy"
+    );
+    Error::broken(what, why)
 }

@@ -73,6 +73,12 @@ impl Intake {
         })
     }
 
+    /// How many partitions the topic has.
+    #[must_use]
+    pub const fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
     /// Takes lines, each with its number; blank ones are passed over. When it answers, every line
     /// is durably in the log or among the dead letters, whose origin is `origin:NUMBER`.
     ///

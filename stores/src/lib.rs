@@ -12,6 +12,7 @@ pub mod intake;
 pub mod lease;
 pub mod live;
 pub mod log;
+pub mod parquet_file;
 pub mod views;
 
 pub use error::{Error, ErrorKind, Result};

@@ -4,7 +4,7 @@ mod manifest;
 mod read;
 mod write;
 
-pub(crate) use manifest::Manifest;
+pub(crate) use manifest::{Manifest, data_folder};
 pub(crate) use read::{DayTotals, EventStream};
 pub(crate) use write::{Archiver, FileSize};
 

@@ -16,6 +16,7 @@ use schemas::source::Source;
 use schemas::time::day_of;
 use stores::archive::Archive;
 use stores::log::{FetchLimit, LogRead, Records, recognise};
+use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -303,5 +304,5 @@ fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetErr
             },
         );
     }
-    Ok((Some(Bytes::from(writer.into_inner()?)), days))
+    Ok((Some(parquet_file::finish(writer)?), days))
 }

@@ -5,13 +5,13 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMillisecondType};
-use bytes::Bytes;
 use jobs::Job;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use schemas::time::{Seconds, Width};
 use stores::archive::Archive;
+use stores::parquet_file;
 use uuid::Uuid;
 
 use super::manifest::{Piece, Segment};
@@ -204,10 +204,9 @@ impl<'a> PieceWriter<'a> {
 
     async fn end_file(&mut self) -> Result<()> {
         if let Some((path, writer)) = self.file.take() {
-            let bytes = writer
-                .into_inner()
-                .map_err(|e| Error::fault("writing a result", e))?;
-            self.archive.put(&path, Bytes::from(bytes)).await?;
+            let bytes =
+                parquet_file::finish(writer).map_err(|e| Error::fault("writing a result", e))?;
+            self.archive.put(&path, bytes).await?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use schemas::seam::broken;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::live::LiveRead;
-use stores::log::{FetchLimit, LogRead, Span};
+use stores::log::{FetchLimit, LogRead, Span, recognise};
 use stores::views::{PartQuery, ViewsRead};
 
 use super::Context;
@@ -91,10 +91,21 @@ async fn stores(installation: &Installation, findings: &mut Findings) {
         findings.note(format!("views {source}"), views(installation, source).await);
     }
     findings.note("archive", archive(installation).await);
+    for source in Source::ALL {
+        findings.note(
+            format!("archive {source}"),
+            archived(installation, source).await,
+        );
+    }
 }
 
 /// Whether a file can be written and read back in the folder.
 fn can_write(folder: &Path) -> anyhow::Result<String> {
+    anyhow::ensure!(
+        folder.is_dir() || !folder.exists(),
+        "{} is no folder; name another with --data-dir",
+        folder.display()
+    );
     anyhow::ensure!(
         folder.is_dir(),
         "{} is not there; name another with --data-dir, or `backstitch ingest` something first",
@@ -181,13 +192,22 @@ async fn live(installation: &Installation, source: Source) -> anyhow::Result<Str
     // The order matters: slots first, then the runs.
     let seen = stores.live.read(source, partitions, &[]).await?;
     let runs = stores.views.runs(source).await?.runs;
+    let newest = runs.newest();
     let mut behind = 0;
     let mut missing = 0;
-    for (partition, (slot, span)) in seen.slots.iter().zip(&spans).enumerate() {
+    for ((partition, number), (slot, span)) in (0..).zip(0..).zip(seen.slots.iter().zip(&spans)) {
         let Some(slot) = slot else {
             missing += 1;
+            let cut = runs.cut(newest, partition).map_or(0, |cut| cut.next_offset);
+            behind += span.end.saturating_sub(cut).max(0);
             continue;
         };
+        if let Some(last) = slot.position.last {
+            let known = recognise(&*stores.log, source.topic(), number, last).await?;
+            known.map_err(|other| {
+                anyhow::anyhow!("partition {partition} was counted from another log: {other}; restore it, or begin with an empty data folder")
+            })?;
+        }
         anyhow::ensure!(
             !broken(slot, partition, &runs),
             "partition {partition} does not fit the newest batch run; start the speed layer, which heals it"
@@ -216,6 +236,12 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
     let stores = installation.stores();
     let seen = stores.views.runs(source).await?;
     let spans = stores.log.spans(source.topic()).await?;
+    anyhow::ensure!(
+        spans.len() >= seen.runs.partitions(),
+        "a run has cuts in {} partitions, but the log has {}: the log was lost; restore it, or begin with an empty data folder",
+        seen.runs.partitions(),
+        spans.len()
+    );
     for run in seen.runs.iter() {
         for (partition, (cut, span)) in run.cuts.iter().zip(&spans).enumerate() {
             anyhow::ensure!(
@@ -256,4 +282,11 @@ async fn archive(installation: &Installation) -> anyhow::Result<String> {
         "what is written can't be read back"
     );
     Ok(format!("{objects} files, can be written"))
+}
+
+/// Whether the archive of a source is whole, and of this log.
+async fn archived(installation: &Installation, source: Source) -> anyhow::Result<String> {
+    let batch = installation.batch(&installation.engine()?)?;
+    let (files, events) = batch.check_archive(source).await?;
+    Ok(format!("{files} files of {events} events"))
 }

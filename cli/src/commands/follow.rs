@@ -32,7 +32,8 @@ pub(super) async fn speed(
         });
     }
     let reports = all(tasks, &stop).await?;
-    print(context, &reports)
+    print(context, &reports)?;
+    expect_caught_up(args, &stop)
 }
 
 /// Runs the archiver until it is told to end, or has caught up.
@@ -53,7 +54,17 @@ pub(super) async fn archive(
         });
     }
     let reports = all(tasks, &stop).await?;
-    print(context, &reports)
+    print(context, &reports)?;
+    expect_caught_up(args, &stop)
+}
+
+/// What was to reach the end of the log and was told to end before has not done what was asked.
+fn expect_caught_up(args: &FollowArgs, stop: &CancellationToken) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !(args.until_caught_up && stop.is_cancelled()),
+        "interrupted before the end of the log was reached; run it again, and it goes on where it was"
+    );
+    Ok(())
 }
 
 /// Waits for all. One that fails ends the others.

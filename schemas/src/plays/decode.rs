@@ -125,6 +125,8 @@ pub fn check_line(bytes: &[u8]) -> Result<i64, String> {
     check(bytes).map(|play| play.raw.owner_id)
 }
 
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// A play whose every field was checked.
 struct Play<'a> {
     raw: RawPlay<'a>,
@@ -152,6 +154,8 @@ fn checked(bytes: &[u8]) -> Result<Play<'_>, String> {
             bytes.len()
         ));
     }
+    // Some editors put a byte order mark at the beginning of a file.
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     // A derived decoder takes an array in the place of an object; a line must be an object.
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return Err(not_an_object(bytes));

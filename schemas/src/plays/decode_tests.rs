@@ -82,7 +82,8 @@ fn absent_and_null_options_are_null_and_amount_is_one() {
 #[test]
 fn bad_lines_say_why_and_the_rest_is_taken() {
     let bad = without("track_id");
-    let decoded = decode(&[GOOD.as_bytes(), bad.as_bytes(), b"", GOOD.as_bytes()]);
+    let marked = format!("\u{feff}{GOOD}");
+    let decoded = decode(&[marked.as_bytes(), bad.as_bytes(), b"", GOOD.as_bytes()]);
     assert_eq!(decoded.events.num_rows(), 2);
     let offsets = decoded.events["offset"].as_primitive::<Int64Type>();
     assert_eq!(offsets.values(), &[10, 13]);
@@ -141,7 +142,8 @@ fn reasons_name_field_and_fault() {
         ),
         ("null".to_owned(), &["object"]),
         (" ".to_owned(), &["not JSON"]),
-        ("\u{feff}{}".to_owned(), &["not JSON"]),
+        ("\u{feff}{}".to_owned(), &["missing field"]),
+        (format!("\u{feff}\u{feff}{GOOD}"), &["not JSON"]),
         (
             GOOD.replacen('{', r#"{"event_id":"twice","#, 1),
             &["duplicate field", "event_id"],

@@ -50,7 +50,7 @@ pub struct Fence {
 
 /// The slot does not stand where it was believed to; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the slot stands elsewhere: {at:?}")]
+#[error("the slot stands elsewhere than was believed")]
 pub struct Moved {
     /// Where it stands; nothing if it is missing.
     pub at: Option<Fence>,
@@ -63,7 +63,7 @@ pub enum RollRefused {
     #[error("the slot is missing")]
     Missing,
     /// The slot fills another epoch and knows no end of this one.
-    #[error("the slot fills another epoch: {0:?}")]
+    #[error("the slot fills epoch {} at offset {}", .0.epoch, .0.next_offset)]
     Elsewhere(Fence),
 }
 

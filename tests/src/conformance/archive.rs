@@ -73,8 +73,8 @@ pub async fn row_groups_come_back(ports: &Ports) -> Result<()> {
     let numbers = Int64Array::from_iter_values(0..35);
     let batch = RecordBatch::try_new(schema, vec![Arc::new(numbers)]).expect("one column");
     writer.write(&batch).expect("rows can be written");
-    let file = writer.into_inner().expect("the file can be ended");
-    ports.archive.put("numbers.parquet", file.into()).await?;
+    let file = stores::parquet_file::finish(writer).expect("the file can be ended");
+    ports.archive.put("numbers.parquet", file.clone()).await?;
     let batches: Vec<RecordBatch> = ports
         .archive
         .rows("numbers.parquet", vec![2, 0], 4)

@@ -109,6 +109,46 @@ fn empty_and_missing_files() {
     );
 }
 
+/// What is lost is named by everything that would go on without it.
+#[test]
+fn a_lost_log_and_a_lost_archive_file_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let line =
+        br#"{"event_id":"a","track_id":1,"owner_id":1,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
+    let ingested = run_with_input(data, &["ingest", "plays", "-"], line);
+    assert!(ingested.status.success(), "{ingested:?}");
+    done(data, &["speed", "--until-caught-up"]);
+    done(data, &["batch", "run"]);
+    assert!(done(data, &["check"]).contains("archive plays: 1 files of 1 events"));
+
+    let files = data.join("archive/archive/plays/data");
+    let file = std::fs::read_dir(&files)
+        .expect("a folder")
+        .next()
+        .expect("a file");
+    std::fs::remove_file(file.expect("a file").path()).expect("deleting");
+    let said = complaint(&run(data, &["check"]), 1);
+    assert!(said.contains("archive plays"), "{said}");
+    let said = complaint(&run(data, &["batch", "run", "--full"]), 1);
+    assert!(
+        said.contains(".parquet") && said.contains("restore"),
+        "{said}"
+    );
+
+    for entry in std::fs::read_dir(data).expect("the data folder").flatten() {
+        if entry.file_name().to_string_lossy().starts_with("log.db") {
+            std::fs::remove_file(entry.path()).expect("deleting");
+        }
+    }
+    for command in [&["speed", "--until-caught-up"][..], &["batch", "run"]] {
+        let said = complaint(&run(data, command), 1);
+        assert!(said.to_lowercase().contains("restore"), "{said}");
+    }
+    let said = complaint(&run(data, &["check"]), 1);
+    assert!(said.contains("views plays"), "{said}");
+}
+
 #[test]
 fn questions_that_can_not_be_answered_are_problems() {
     let folder = tempfile::tempdir().expect("a folder");
