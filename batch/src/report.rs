@@ -75,6 +75,11 @@ impl<'a> Stages<'a> {
         self.seconds
     }
 
+    /// What the stages took that have ended.
+    pub(crate) fn so_far(&self) -> Seconds {
+        self.seconds.clone()
+    }
+
     fn stop(&mut self) {
         if let Some((name, since)) = self.current.take() {
             self.seconds.0.push((name, since.elapsed().as_secs_f64()));

@@ -224,10 +224,13 @@ impl Batch {
         if request.jobs.is_empty() {
             stages.begin("drift", 0);
             report.drift = self.drift(plan, computed, prints).await?;
-            // Should the process end within the grace, what matters is told already.
-            self.record_report(plan.source, report).await?;
         }
         stages.begin("drop", 0);
+        if request.jobs.is_empty() {
+            // Should the process end within the grace, what matters is told already.
+            report.seconds = stages.so_far();
+            self.record_report(plan.source, report).await?;
+        }
         let jobs = plan.views.iter();
         let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
         self.ports.views.forget_views(plan.source, &keep).await?;
