@@ -1,6 +1,7 @@
 //! What can stop a run.
 
 use schemas::seam::Epoch;
+use stores::archive::REMEDY;
 
 /// The result of the batch layer's work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -39,9 +40,7 @@ pub enum Error {
         what: String,
     },
     /// A file of the archive or of a result is not what its manifest says.
-    #[error(
-        "{path}: {what}. If the log holds everything still, move the archive folder away: the next batch run makes it again from the log; else restore the file from a copy"
-    )]
+    #[error("{path}: {what}. {REMEDY}")]
     Damaged {
         /// The file.
         path: String,
@@ -59,6 +58,22 @@ pub enum Error {
 impl Error {
     pub(crate) fn fault(what: &str, error: impl std::fmt::Display) -> Self {
         Self::Fault(format!("{what}: {error}"))
+    }
+
+    /// The archive's file that was found damaged and what shows it, if that is what went wrong.
+    pub(crate) fn damaged_file(&self) -> Option<(String, String)> {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            let store = match error.downcast_ref::<Self>() {
+                Some(Self::Store(store)) => Some(store),
+                _ => error.downcast_ref::<stores::Error>(),
+            };
+            if let Some(stores::Error::DamagedFile { path, why }) = store {
+                return Some((path.clone(), why.clone()));
+            }
+            cause = error.source();
+        }
+        None
     }
 
     pub(crate) fn damaged(path: &str, what: impl std::fmt::Display) -> Self {

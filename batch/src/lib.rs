@@ -10,6 +10,7 @@ mod check;
 mod compute;
 mod drift;
 mod error;
+mod manifest_file;
 mod options;
 mod planning;
 mod publish;

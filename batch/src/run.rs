@@ -20,7 +20,7 @@ use crate::planning::plan;
 use crate::publish::{Edition, Published};
 use crate::report::{RunReport, Stages};
 use crate::result::Results;
-use crate::seal::sealed_run;
+use crate::seal::{recognise_cuts, sealed_run};
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest};
 
 const GARBAGE_ROWS: usize = 20_000;
@@ -66,6 +66,7 @@ impl Batch {
     ) -> Result<ArchiveReport> {
         let mut report = ArchiveReport::default();
         let mut archiver = self.archiver(source).await?;
+        archiver.remove_orphans().await?;
         let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
         // Since when there has been something to archive.
         let mut waiting: Option<Instant> = None;
@@ -149,6 +150,29 @@ impl Batch {
             Ok(held) => held,
             Err(who) => return Err(Error::Busy(who)),
         };
+        let done = self.run_held(source, request, progress, stop).await;
+        let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
+            return done;
+        };
+        if path.starts_with("results/") {
+            // Without it the next try makes the result anew, from what it was made of.
+            self.ports.archive.delete(&path).await?;
+            return Err(Error::Request(format!(
+                "{path} was damaged or missing, and is deleted now: run again, and everything that rests on it is made anew"
+            )));
+        }
+        // Not also what was being done: that is long, and says nothing.
+        Err(stores::Error::DamagedFile { path, why }.into())
+    }
+
+    /// The run itself, under the lease.
+    async fn run_held(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<RunReport> {
         let mut stages = Stages::new(progress);
         let (plan, mut report) = self.prepare(source, request, &mut stages, stop).await?;
         let results = Results {
@@ -262,7 +286,9 @@ impl Batch {
         let mut archiver = self.archiver(source).await?;
         // Before anything is recorded that would rest on the offsets of another log.
         archiver.recognise_log().await?;
+        archiver.remove_orphans().await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
+        recognise_cuts(&self.ports, source, &run.cuts).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
         stages.begin("archive", archiver.behind(&cuts));
         archiver.up_to(&cuts, stages.progress, stop).await?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use schemas::seam::{Cut, Epoch, Run, RunState, Runs, Slot, Step, next_step, sealable};
 use schemas::source::Source;
 use stores::live::SlotId;
+use stores::log::recognise;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -28,7 +29,10 @@ pub(crate) async fn sealed_run(
         }
         let epoch = runs.next_epoch();
         let sealed = match roll_all(ports, source, epoch, partitions).await? {
-            Ok(cuts) => propose_and_seal(ports, source, epoch, &cuts, &runs).await?,
+            Ok(cuts) => {
+                recognise_cuts(ports, source, &cuts).await?;
+                propose_and_seal(ports, source, epoch, &cuts, &runs).await?
+            }
             Err(why) => Err(why),
         };
         match sealed {
@@ -41,6 +45,21 @@ pub(crate) async fn sealed_run(
         }
         tokio::time::sleep(Duration::from_millis(PAUSE_MS)).await;
     }
+}
+
+/// Checks that the log holds the records at which cuts were made. A run that is sealed at other ones
+/// could never be carried out rightly.
+pub(crate) async fn recognise_cuts(ports: &BatchPorts, source: Source, cuts: &[Cut]) -> Result<()> {
+    let topic = source.topic();
+    for (partition, cut) in (0..).zip(cuts) {
+        let Some(last) = cut.last else { continue };
+        if let Err(other) = recognise(&*ports.log, topic, partition, last).await? {
+            return Err(Error::Request(format!(
+                "live state was counted from another log than {topic}/{partition}: {other}. Restore the log, or begin anew with an empty data folder (or another namespace) and ingest again"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Ends the epoch in every partition, or says what stands in the way.

@@ -98,7 +98,7 @@ impl Speed {
             {
                 Ok(()) => {}
                 Err(error) if error.may_pass() && !until_caught_up => {
-                    tracing::warn!(%error, "the log's partitions can't be listed; trying again");
+                    tracing::warn!(%error, "what is to be counted can't be looked up; trying again");
                 }
                 Err(error) => break Err(error),
             }
@@ -140,9 +140,10 @@ impl Speed {
         stop: &CancellationToken,
     ) -> Result<()> {
         let topic = self.source.topic();
+        // The runs first: no run has cuts in partitions that came after.
+        let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
         let partitions = self.ports.log.spans(topic).await?.len();
         let partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
-        let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
         if (partitions as usize) < recorded {
             return Err(Error::OtherLog {
                 topic,

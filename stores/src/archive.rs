@@ -14,9 +14,13 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ParquetRecordBatchStreamBuilder;
+use parquet::errors::ParquetError;
 
 use crate::parquet_file::ParquetObject;
 use crate::{Error, Result, durable};
+
+/// What helps when a file of the archive is damaged: everything in it is made from the log.
+pub const REMEDY: &str = "Restore it from a copy; or, if the log still holds everything, stop every process of this data folder and move the archive folder away: the next batch run makes it again from the log";
 
 /// Whether a create-only put made the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +103,7 @@ impl Archive {
         row_groups: Vec<usize>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let what = format!("reading {path}");
+        let what = path.to_owned();
         let reader = ParquetObject::new(Arc::clone(&self.store), Path::from(path));
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
@@ -109,8 +113,10 @@ impl Archive {
                     .with_batch_size(batch_rows)
                     .build()
             })
-            .map_err(|error| damaged(&what, &error))?;
-        Ok(stream.map_err(move |error| damaged(&what, &error)).boxed())
+            .map_err(|error| unreadable(&what, error))?;
+        Ok(stream
+            .map_err(move |error| unreadable(&what, error))
+            .boxed())
     }
 
     /// The paths of all objects whose path begins with the folder `prefix`, in their order.
@@ -163,10 +169,18 @@ impl Archive {
     }
 }
 
-/// What helps when a file can't be read: everything in the archive is made from the log.
-fn damaged(what: &str, error: &impl std::fmt::Display) -> Error {
-    let why = format!(
-        "{error}. If the log holds everything still, move the archive folder away: the next batch run makes it again from the log; else restore the file from a copy"
-    );
-    Error::broken(what, why)
+fn unreadable(path: &str, error: ParquetError) -> Error {
+    match error {
+        ParquetError::External(error)
+            if error
+                .downcast_ref::<object_store::Error>()
+                .is_some_and(|error| !matches!(error, object_store::Error::NotFound { .. })) =>
+        {
+            Error::broken(format!("reading {path}"), error)
+        }
+        error => Error::DamagedFile {
+            path: path.to_owned(),
+            why: format!("{error}. {REMEDY}"),
+        },
+    }
 }

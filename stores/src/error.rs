@@ -46,6 +46,14 @@ pub enum Error {
     /// A newer run, another owner of the lease, or a record that is already there.
     #[error("{0}")]
     Refused(String),
+    /// A file of the archive is not what was written.
+    #[error("{path} is damaged or missing: {why}")]
+    DamagedFile {
+        /// The file, as a path within the archive.
+        path: String,
+        /// What shows it, and what to do.
+        why: String,
+    },
     /// What is stored is not what it should be, or can't be read or written.
     #[error("{what}: {why}")]
     Broken {
@@ -63,7 +71,7 @@ impl Error {
         match self {
             Self::Unavailable { .. } => ErrorKind::Retry,
             Self::OffsetOutOfRange { .. } | Self::Refused(_) => ErrorKind::Reject,
-            Self::Broken { .. } => ErrorKind::Fatal,
+            Self::DamagedFile { .. } | Self::Broken { .. } => ErrorKind::Fatal,
         }
     }
 

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 
+use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
 /// Events of one UTC day in a file.
@@ -51,6 +51,17 @@ impl Manifest {
         })
     }
 
+    /// Whether it begins where `before` ends.
+    fn follows(&self, before: &Self) -> bool {
+        let at = |partition: usize| before.to.get(partition).map_or(0, |cut| cut.next_offset);
+        self.from.len() >= before.to.len()
+            && self
+                .from
+                .iter()
+                .enumerate()
+                .all(|(partition, from)| *from == at(partition))
+    }
+
     fn path(source: Source, seq: u64) -> String {
         format!("{}/{seq:010}.json", folder(source))
     }
@@ -67,9 +78,8 @@ pub(crate) fn data_folder(source: Source) -> String {
 
 /// Writes a manifest; answers whether it is this one that counts.
 pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifest) -> Result<bool> {
-    let bytes = serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
     let path = Manifest::path(source, manifest.seq);
-    Ok(archive.create(&path, Bytes::from(bytes)).await? == Created::New)
+    Ok(archive.create(&path, to_bytes(manifest)?).await? == Created::New)
 }
 
 /// Manifests that are read at the same time.
@@ -78,12 +88,35 @@ const READS: usize = 16;
 /// All manifests, in order.
 pub(crate) async fn read_all(archive: &Archive, source: Source) -> Result<Vec<Manifest>> {
     let paths = archive.list(&folder(source)).await?;
-    futures::stream::iter(0_u64..)
+    let manifests: Vec<Manifest> = futures::stream::iter(0_u64..)
         .zip(futures::stream::iter(paths))
         .map(|(seq, path)| read(archive, seq, path))
         .buffered(READS)
         .try_collect()
-        .await
+        .await?;
+    for pair in manifests.windows(2) {
+        if let [before, after] = pair
+            && !after.follows(before)
+        {
+            let what = "it does not begin where the one before ends";
+            return Err(Error::damaged(&Manifest::path(source, after.seq), what));
+        }
+    }
+    Ok(manifests)
+}
+
+/// Whether the last of the manifests that are known is still the last one.
+pub(crate) async fn is_last(
+    archive: &Archive,
+    source: Source,
+    manifests: &[Manifest],
+) -> Result<bool> {
+    let Some(last) = manifests.last() else {
+        return Ok(true);
+    };
+    let path = Manifest::path(source, last.seq);
+    let found = archive.get(&path).await?;
+    Ok(found.is_some_and(|bytes| from_bytes::<Manifest>(&bytes).as_ref() == Ok(last)))
 }
 
 async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
@@ -91,8 +124,7 @@ async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
         .get(&path)
         .await?
         .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-    let manifest: Manifest = serde_json::from_slice(&bytes)
-        .map_err(|e| Error::damaged(&path, format!("not a manifest: {e}")))?;
+    let manifest: Manifest = from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))?;
     if manifest.seq != seq {
         let what = format!("expected manifest {seq} here: one is missing");
         return Err(Error::damaged(&path, what));

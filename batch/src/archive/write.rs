@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::ArchiveReport;
-use super::manifest::{DayRows, Manifest, create, data_folder, read_all, remove_orphans};
+use super::manifest::{DayRows, Manifest, create, data_folder, is_last, read_all, remove_orphans};
 use crate::{Error, Progress, Result};
 
 /// Rows of one row group, at most.
@@ -57,8 +57,7 @@ struct Stretch {
 }
 
 impl<'a> Archiver<'a> {
-    /// An archiver that goes on where the archive ends. What a writer that died left behind is
-    /// deleted.
+    /// An archiver that goes on where the archive ends.
     pub(crate) async fn open(
         log: &'a dyn LogRead,
         archive: &'a Archive,
@@ -66,7 +65,6 @@ impl<'a> Archiver<'a> {
         size: FileSize,
     ) -> Result<Self> {
         let manifests = read_all(archive, source).await?;
-        remove_orphans(archive, source, &manifests).await?;
         Ok(Self {
             log,
             archive,
@@ -79,6 +77,11 @@ impl<'a> Archiver<'a> {
     /// All manifests.
     pub(crate) fn into_manifests(self) -> Vec<Manifest> {
         self.manifests
+    }
+
+    /// Deletes what writers left behind that died.
+    pub(crate) async fn remove_orphans(&self) -> Result<()> {
+        remove_orphans(self.archive, self.source, &self.manifests).await
     }
 
     /// How many records below `targets` (a position for each partition) are not archived yet.
@@ -115,6 +118,11 @@ impl<'a> Archiver<'a> {
             let (manifest, file) = write_file(seq, name, stretch).await?;
             if let (Some(path), Some(bytes)) = (&manifest.file, file) {
                 self.archive.put(path, bytes).await?;
+            }
+            // The archive may have been moved away, or come back from a copy.
+            if !is_last(self.archive, self.source, &self.manifests).await? {
+                self.manifests = read_all(self.archive, self.source).await?;
+                continue;
             }
             if create(self.archive, self.source, &manifest).await? {
                 report.events += rows;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use schemas::seam::{Cut, Epoch};
 use schemas::source::Source;
 use schemas::time::Seconds;
@@ -11,6 +10,7 @@ use stores::archive::{Archive, Created};
 use stores::views::TableResults;
 use uuid::Uuid;
 
+use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
 /// Row groups of a file.
@@ -85,7 +85,7 @@ impl Results<'_> {
     /// Writes a manifest down.
     pub(crate) async fn create(&self, manifest: &ViewManifest) -> Result<()> {
         let path = self.manifest_path(&manifest.view, &manifest.result);
-        match self.archive.create(&path, to_json(manifest)?).await? {
+        match self.archive.create(&path, to_bytes(manifest)?).await? {
             Created::New => Ok(()),
             Created::Exists => Err(Error::Fault(format!("{path} is there already"))),
         }
@@ -123,7 +123,7 @@ impl Results<'_> {
         let Some(bytes) = self.archive.get(&path).await? else {
             return Ok(None);
         };
-        match serde_json::from_slice(&bytes) {
+        match from_bytes(&bytes) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(error) => {
                 tracing::warn!(path, %error, "a result's manifest is damaged: everything is written anew");
@@ -138,30 +138,22 @@ impl Results<'_> {
         &self,
         tables: &BTreeMap<String, TableResults>,
     ) -> Result<()> {
-        let mut named = BTreeSet::new();
-        let prefix = format!("results/{}/views/", self.source);
+        let (mut results, mut files) = (BTreeSet::new(), BTreeSet::new());
+        // What is left of a table's results where one is missing is read by nobody.
+        for held in self.held(tables).await?.into_values() {
+            for manifest in held.published.iter().chain(&held.dirty) {
+                results.insert(self.manifest_path(&manifest.view, &manifest.result));
+                files.extend(manifest.files());
+            }
+        }
+        let prefix = format!("results/{}/views", self.source);
         for path in self.archive.list(&prefix).await? {
-            let place = path
-                .strip_prefix(&prefix)
-                .and_then(|rest| rest.split_once('/'));
-            let needed = place.and_then(|(view, name)| {
-                let table = tables.get(view)?;
-                let result = name.strip_prefix("manifests/")?.strip_suffix(".json")?;
-                let mut of_table = table.published.iter().chain(&table.begun);
-                of_table
-                    .find(|held| *held == result)
-                    .map(|_| (view, result))
-            });
-            match needed {
-                None => self.archive.delete(&path).await?,
-                Some((view, result)) => {
-                    let manifest = self.load(view, result).await?;
-                    named.extend(manifest.iter().flat_map(ViewManifest::files));
-                }
+            if !results.contains(&path) {
+                self.archive.delete(&path).await?;
             }
         }
         for path in self.files().await? {
-            if !named.contains(&path) {
+            if !files.contains(&path) {
                 self.archive.delete(&path).await?;
             }
         }
@@ -178,10 +170,4 @@ impl ViewManifest {
         let segments = self.pieces.values().flat_map(|piece| &piece.segments);
         segments.map(|segment| segment.file.clone()).collect()
     }
-}
-
-fn to_json(value: &impl Serialize) -> Result<Bytes> {
-    serde_json::to_vec(value)
-        .map(Bytes::from)
-        .map_err(|e| Error::fault("writing a manifest", e))
 }

@@ -132,7 +132,7 @@ fn a_lost_log_and_a_lost_archive_file_are_named() {
     assert!(said.contains("archive plays"), "{said}");
     let said = complaint(&run(data, &["batch", "run", "--full"]), 1);
     assert!(
-        said.contains(".parquet") && said.contains("restore"),
+        said.contains(".parquet") && said.contains("Restore"),
         "{said}"
     );
 

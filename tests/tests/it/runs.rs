@@ -12,7 +12,7 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::live::{LiveWrite, SlotId};
 use stores::views::{NewRows, PartQuery, TallyShape, ViewsRead, ViewsWrite};
-use tests::process::{done, run_with_input};
+use tests::process::{done, run, run_with_input};
 use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -168,6 +168,56 @@ fn corrected(name: &str, amount: i64) -> String {
         "at": "2026-03-01T10:00:00Z",
     })
     .to_string()
+}
+
+/// The log goes back to a copy that ends before what was counted: no run is recorded at offsets that
+/// will be those of other records.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_run_is_sealed_beyond_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    round(data, &plays("a", 40));
+    let old = Copy::of(data, "log.db");
+    counted(data, &plays("b", 40));
+    let whole = Copy::of(data, "log.db");
+    for again in [0, 10, 90] {
+        old.restore();
+        let lines = plays("c", again).join("\n");
+        let ingested = run_with_input(data, &["ingest", "plays", "-"], lines.as_bytes());
+        assert!(ingested.status.success(), "{ingested:?}");
+        let refused = run(data, &["batch", "run"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && said.contains("another log"),
+            "{said}"
+        );
+    }
+    whole.restore();
+    done(data, &["batch", "run"]);
+    assert_eq!(total(&World::open(data).await).await, 80);
+}
+
+/// A result's file that is damaged is made anew: at the second try.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_result_is_made_anew() {
+    let world = World::new().await;
+    counted_and_run(&world, "a", 50).await.expect("a run");
+    let data = world.path().join("archive/results/plays/data");
+    for file in files(&data) {
+        let mut bytes = std::fs::read(&file).expect("the file");
+        bytes[30] ^= 4;
+        std::fs::write(&file, bytes).expect("a file");
+    }
+    let damaged = counted_and_run(&world, "b", 50).await;
+    let said = damaged.expect_err("a damaged file").to_string();
+    assert!(said.contains("is deleted now"), "{said}");
+    assert_eq!(total(&world).await, 100);
+    let mut tries = 1;
+    while let Err(error) = world.run(&RunRequest::default()).await {
+        tries += 1;
+        assert!(tries < 12, "{error}");
+    }
+    assert_eq!(total(&world).await, 100);
 }
 
 /// The archive goes back to a copy: its newest result is not what the tables hold.
@@ -439,7 +489,7 @@ async fn damage_in_the_archive_is_found() {
         if let Err(error) = world.run(&full).await {
             let said = error.to_string();
             assert!(
-                said.contains(".parquet") && said.contains("restore"),
+                said.contains(".parquet") && said.contains("Restore"),
                 "{said}"
             );
             found += 1;

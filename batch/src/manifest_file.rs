@@ -1,0 +1,50 @@
+//! Manifests as files: a line of JSON, and a line with its checksum. A flipped bit in a number is a
+//! number too.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Error, Result};
+
+/// The bytes of a manifest's file.
+pub(crate) fn to_bytes(manifest: &impl Serialize) -> Result<Bytes> {
+    let mut bytes =
+        serde_json::to_vec(manifest).map_err(|e| Error::fault("writing a manifest", e))?;
+    let checksum = checksum_line(&bytes);
+    bytes.extend_from_slice(checksum.as_bytes());
+    Ok(Bytes::from(bytes))
+}
+
+/// The manifest in a file, or what is wrong with it.
+pub(crate) fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let (body, checksum) = bytes.split_at(end.unwrap_or(bytes.len()));
+    if checksum != checksum_line(body).as_bytes() {
+        return Err("its checksum is wrong".to_owned());
+    }
+    serde_json::from_slice(body).map_err(|error| format!("not a manifest: {error}"))
+}
+
+fn checksum_line(body: &[u8]) -> String {
+    format!("\n{{\"xxh3\":\"{:016x}\"}}\n", xxh3_64(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flipped_bit_is_believed() {
+        let bytes = to_bytes(&vec![12, 345]).expect("bytes");
+        assert_eq!(from_bytes(&bytes), Ok(vec![12, 345]));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            from_bytes::<Vec<i32>>(&damaged).expect_err("damage");
+        }
+        from_bytes::<Vec<i32>>(&bytes[..bytes.len() - 1]).expect_err("cut off");
+        from_bytes::<Vec<i32>>(b"").expect_err("empty");
+    }
+}
