@@ -21,7 +21,7 @@ use crate::question::{Question, Segments, Time};
 const DIRECT_PARTS_MAX: i64 = 62;
 
 /// The most groups that one question is fanned out over.
-pub(crate) const GROUPS_MAX: usize = 1_000;
+pub(crate) const GROUPS_MAX: usize = 10_000;
 
 /// Why a question has no plan: each is the asker's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
