@@ -19,7 +19,7 @@ use crate::drift::{Drift, Fingerprint, Stretch};
 use crate::planning::plan;
 use crate::publish::{Edition, Published};
 use crate::report::{RunReport, Stages};
-use crate::result::Results;
+use crate::result::{Held, Results};
 use crate::seal::{recognise_cuts, sealed_run};
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest};
 
@@ -179,9 +179,6 @@ impl Batch {
             archive: &self.ports.archive,
             source,
         };
-        // What a try that died had not begun to publish.
-        self.remove_others(&results).await?;
-        self.ports.archive.tidy().await?;
         stages.begin("compute", report.rows_read);
         let compute = Arc::new(Compute {
             engine: self.engine.clone(),
@@ -262,9 +259,15 @@ impl Batch {
         self.remove_others(&results).await
     }
 
-    async fn remove_others(&self, results: &Results<'_>) -> Result<()> {
+    /// What is known of the rows of each view's table now.
+    async fn held(&self, results: &Results<'_>) -> Result<BTreeMap<String, Held>> {
         let tables = self.ports.views.results(results.source).await?;
-        results.remove_others(&tables).await
+        results.held(&tables).await
+    }
+
+    /// Deletes the results that no table holds rows of now.
+    async fn remove_others(&self, results: &Results<'_>) -> Result<()> {
+        results.remove_others(&self.held(results).await?).await
     }
 
     /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
@@ -300,9 +303,10 @@ impl Batch {
             archive: &self.ports.archive,
             source,
         };
-        let held = results
-            .held(&self.ports.views.results(source).await?)
-            .await?;
+        let held = self.held(&results).await?;
+        // What a try that died had not begun to publish.
+        results.remove_others(&held).await?;
+        self.ports.archive.tidy().await?;
         let plan = plan(source, request, &run, jobs, manifests, held)?;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {

@@ -143,8 +143,7 @@ impl Seam<'_> {
         let Some(cut) = self.runs.sealed_cut(base, partition) else {
             return Err(not_whole(Gap::Unrecorded));
         };
-        let since = slot.since.get(self.view).copied();
-        let since = since.unwrap_or(slot.position.next_offset);
+        let since = slot.counted_since(self.view);
         let dropped = slot.oldest > base.saturating_add(1);
         // A view without any run is new: what was let go before it came was never counted for it.
         let is_new = dropped && self.newest == 0;

@@ -120,18 +120,15 @@ impl<'a> Archiver<'a> {
                 self.archive.put(path, bytes).await?;
             }
             // The archive may have been moved away, or come back from a copy.
-            if !is_last(self.archive, self.source, &self.manifests).await? {
-                self.manifests = read_all(self.archive, self.source).await?;
-                continue;
-            }
-            if create(self.archive, self.source, &manifest).await? {
+            let goes_on = is_last(self.archive, self.source, &self.manifests).await?;
+            if goes_on && create(self.archive, self.source, &manifest).await? {
                 report.events += rows;
                 report.rejected += manifest.rejected;
                 report.files += u64::from(manifest.file.is_some());
                 progress.advance(rows + manifest.rejected);
                 self.manifests.push(manifest);
             } else {
-                // Another archiver was first; what it wrote counts.
+                // Another archiver was first, or the archive is another one: what is there counts.
                 if let Some(path) = &manifest.file {
                     self.archive.delete(path).await?;
                 }

@@ -134,13 +134,10 @@ impl Results<'_> {
 
     /// Deletes the results that no table holds rows of: those of tries that died before they
     /// published, of runs before, of views that are gone, of other databases.
-    pub(crate) async fn remove_others(
-        &self,
-        tables: &BTreeMap<String, TableResults>,
-    ) -> Result<()> {
+    pub(crate) async fn remove_others(&self, held: &BTreeMap<String, Held>) -> Result<()> {
         let (mut results, mut files) = (BTreeSet::new(), BTreeSet::new());
         // What is left of a table's results where one is missing is read by nobody.
-        for held in self.held(tables).await?.into_values() {
+        for held in held.values() {
             for manifest in held.published.iter().chain(&held.dirty) {
                 results.insert(self.manifest_path(&manifest.view, &manifest.result));
                 files.extend(manifest.files());

@@ -21,10 +21,7 @@ pub fn whole(slot: &Slot, partition: usize, base: Epoch, runs: &Runs, view: &str
     else {
         return false;
     };
-    let since = slot
-        .since
-        .get(view)
-        .copied()
-        .unwrap_or(slot.position.next_offset);
-    bound.next_offset == cut.next_offset && slot.oldest <= base + 1 && since <= bound.next_offset
+    bound.next_offset == cut.next_offset
+        && slot.oldest <= base + 1
+        && slot.counted_since(view) <= bound.next_offset
 }

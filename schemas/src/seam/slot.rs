@@ -125,6 +125,13 @@ impl Slot {
         self.position.next_offset < self.replay_until
     }
 
+    /// The offset from which on every event has been counted for a view.
+    #[must_use]
+    pub fn counted_since(&self, view: &str) -> Offset {
+        let since = self.since.get(view).copied();
+        since.unwrap_or(self.position.next_offset)
+    }
+
     /// What a worker must believe.
     #[must_use]
     pub const fn fence(&self) -> Fence {

@@ -351,24 +351,18 @@ impl ViewsWrite for SqliteViews {
         let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
         expect_publishing(source, &run, stamp_us)?;
         for (view, result) in results {
-            sqlx::query(
+            let newest: i64 = sqlx::query_scalar(
                 "INSERT INTO newest (source, view, epoch) VALUES (?, ?, ?)
-                 ON CONFLICT DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+                 ON CONFLICT DO UPDATE SET epoch = max(epoch, excluded.epoch)
+                 RETURNING epoch",
             )
             .bind(source.name())
             .bind(view)
             .bind(stored(epoch)?)
-            .execute(&mut *tx)
+            .fetch_one(&mut *tx)
             .await
             .map_err(fault)?;
             // A run that is done once more long after changes nothing that came since.
-            let newest: i64 =
-                sqlx::query_scalar("SELECT epoch FROM newest WHERE source = ? AND view = ?")
-                    .bind(source.name())
-                    .bind(view)
-                    .fetch_one(&mut *tx)
-                    .await
-                    .map_err(fault)?;
             if newest != stored(epoch)? {
                 continue;
             }
