@@ -6,22 +6,22 @@
 //! the other layers.
 
 mod archive;
-mod check;
-mod compute;
-mod drift;
+mod board;
 mod error;
 mod manifest_file;
 mod options;
-mod planning;
-mod publish;
 mod report;
-mod result;
+mod results;
 mod run;
 mod seal;
+mod snapshot;
+mod tally;
 
 pub use archive::ArchiveReport;
-pub use drift::{Drift, DriftedKey};
+
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
 pub use run::Batch;
+pub use snapshot::SnapshotReport;
+pub use tally::drift::{Drift, DriftedKey};

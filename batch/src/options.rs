@@ -6,6 +6,7 @@ use std::sync::Arc;
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
+use stores::canon::CanonRead;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
@@ -20,6 +21,8 @@ pub struct BatchPorts {
     pub live: Arc<dyn LiveWrite>,
     /// The rows and run records that it writes.
     pub views: Arc<dyn ViewsWrite>,
+    /// The canonical rows that snapshots are taken of.
+    pub canon: Arc<dyn CanonRead>,
     /// Snapshots and results.
     pub archive: Archive,
     /// What keeps two runs apart.
@@ -44,6 +47,9 @@ pub struct BatchOptions {
     pub archive_wait_ms: u64,
     /// Events or rows that one task reads, about: the days of a task are computed together.
     pub task_rows_max: u64,
+    /// Rows of one file of a snapshot, about: they are computed together, in memory. The rows of one
+    /// key are never divided.
+    pub snapshot_rows_max: u64,
     /// Bytes of one file of a result, about: bounds the memory for it.
     pub result_bytes_max: usize,
     /// Rows that are published in one step.
@@ -59,6 +65,7 @@ impl Default for BatchOptions {
             archive_bytes_max: 256 * 1024 * 1024,
             archive_wait_ms: 30_000,
             task_rows_max: 1_000_000,
+            snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
         }

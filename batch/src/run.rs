@@ -1,26 +1,19 @@
 //! A run from beginning to end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jobs::{Catalog, Engine, Job, Layers};
-use schemas::seam::{Cut, Offset, Run, RunState};
-use schemas::source::Source;
+use jobs::{Catalog, Engine};
+use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
+use schemas::source::{Source, SourceKind};
 use stores::ErrorKind;
 use stores::live::SlotId;
-use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{ArchiveReport, Archiver, FileSize, data_folder};
-use crate::check::check;
-use crate::compute::{Compute, Computed, Plan, View, record};
-use crate::drift::{Drift, Fingerprint, Stretch};
-use crate::planning::plan;
-use crate::publish::{Edition, Published};
 use crate::report::{RunReport, Stages};
-use crate::result::{Held, Results};
-use crate::seal::{recognise_cuts, sealed_run};
+use crate::results::{Held, Manifest, Results};
+use crate::seal::sealed_run;
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest};
 
 const GARBAGE_ROWS: usize = 20_000;
@@ -29,10 +22,10 @@ const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 /// The batch layer.
 #[derive(Debug)]
 pub struct Batch {
-    ports: BatchPorts,
-    catalog: Catalog,
-    engine: Engine,
-    options: BatchOptions,
+    pub(crate) ports: BatchPorts,
+    pub(crate) catalog: Catalog,
+    pub(crate) engine: Engine,
+    pub(crate) options: BatchOptions,
 }
 
 impl Batch {
@@ -106,6 +99,21 @@ impl Batch {
         }
     }
 
+    /// Whether anything of a source has come yet, as far as its log tells. The log of notifications may
+    /// be made before there is any.
+    ///
+    /// # Errors
+    /// Those of the stores.
+    pub async fn has_log(&self, source: Source) -> Result<bool> {
+        let ends = self.spans(source).await?;
+        let runs = self.ports.views.runs(source).await?.runs;
+        let has_come = match source.kind() {
+            SourceKind::Facts => !ends.is_empty(),
+            SourceKind::Entities => ends.iter().any(|end| *end > 0),
+        };
+        Ok(has_come || runs.partitions() > 0)
+    }
+
     /// Looks whether the archive of a source is whole and of this log, and answers how many files
     /// and events it has. What the files hold is not read.
     ///
@@ -174,52 +182,16 @@ impl Batch {
         stop: &CancellationToken,
     ) -> Result<RunReport> {
         let mut stages = Stages::new(progress);
-        let (plan, mut report) = self.prepare(source, request, &mut stages, stop).await?;
-        let results = Results {
-            archive: &self.ports.archive,
-            source,
-        };
-        stages.begin("compute", report.rows_read);
-        let compute = Arc::new(Compute {
-            engine: self.engine.clone(),
-            archive: self.ports.archive.clone(),
-            files: format!("{}/{:010}", results.data_folder(), plan.epoch),
-            task_rows_max: self.options.task_rows_max,
-            result_bytes_max: self.options.result_bytes_max,
-            plan,
-        });
-        let computed = compute.run(progress, stop).await?;
-        report.duplicates = computed.totals.duplicates;
-        stages.begin("check", 0);
-        let plan = &compute.plan;
-        if let Err(failed) = self.judge(request, plan, &computed, &mut report).await {
-            if let Err(error) = self.remove_others(&results).await {
-                tracing::warn!(%source, %error, "the files of a result that failed its check stay");
+        let mut report = match source.kind() {
+            SourceKind::Facts => {
+                self.run_tallies(source, request, &mut stages, stop)
+                    .await?
             }
-            return Err(failed);
-        }
-        record(&results, &computed).await?;
-        let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
-        stages.begin("publish", touched.sum());
-        let (prints, stamp_us) = self
-            .publish(plan, &computed, &mut report, (progress, stop))
-            .await?;
-        self.complete(request, plan, &computed, stamp_us).await?;
-        // Whatever fails from here on, the run is published, and the next one tidies up.
-        let outcome = self
-            .after(
-                request,
-                &compute.plan,
-                (&computed, prints),
-                &mut report,
-                (&mut stages, stop),
-            )
-            .await;
-        if let Err(error) = outcome {
-            tracing::warn!(%source, %error, "a run is published, and not all of what follows was done");
-            let warning = format!("published; what follows was not all done: {error}");
-            report.warnings.push(warning);
-        }
+            SourceKind::Entities => {
+                self.run_boards(source, request, &mut stages, stop)
+                    .await?
+            }
+        };
         report.seconds = stages.end();
         report.tell(source);
         if request.jobs.is_empty() {
@@ -228,124 +200,79 @@ impl Batch {
         Ok(report)
     }
 
-    /// What follows once a run is published: the drift is measured, and what nobody needs any more
-    /// is let go.
-    async fn after(
-        &self,
-        request: &RunRequest,
-        plan: &Plan,
-        (computed, prints): (&Computed, BTreeMap<String, Fingerprint>),
-        report: &mut RunReport,
-        (stages, stop): (&mut Stages<'_>, &CancellationToken),
-    ) -> Result<()> {
-        let results = Results {
-            archive: &self.ports.archive,
-            source: plan.source,
-        };
-        if request.jobs.is_empty() {
-            stages.begin("drift", 0);
-            report.drift = self.drift(plan, computed, prints).await?;
+    /// Notes what did not work of what follows a published run: the next one tidies up.
+    pub(crate) fn warn_after(source: Source, outcome: Result<()>, report: &mut RunReport) {
+        if let Err(error) = outcome {
+            tracing::warn!(%source, %error, "a run is published, and not all of what follows was done");
+            let warning = format!("published; what follows was not all done: {error}");
+            report.warnings.push(warning);
         }
-        stages.begin("drop", 0);
-        if request.jobs.is_empty() {
-            // Should the process end within the grace, what matters is told already.
-            report.seconds = stages.so_far();
-            self.record_report(plan.source, report).await?;
-        }
-        let jobs = plan.views.iter();
-        let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
-        self.ports.views.forget_views(plan.source, &keep).await?;
-        self.drop_epochs(plan, stop).await?;
-        self.remove_others(&results).await
     }
 
-    /// What is known of the rows of each view's table now.
-    async fn held(&self, results: &Results<'_>) -> Result<BTreeMap<String, Held>> {
-        let tables = self.ports.views.results(results.source).await?;
-        results.held(&tables).await
-    }
-
-    /// Deletes the results that no table holds rows of now.
-    async fn remove_others(&self, results: &Results<'_>) -> Result<()> {
-        results.remove_others(&self.held(results).await?).await
-    }
-
-    /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
-    async fn prepare(
+    /// Records that views, and with them the run, are complete; `results` by view.
+    pub(crate) async fn complete(
         &self,
         source: Source,
         request: &RunRequest,
-        stages: &mut Stages<'_>,
-        stop: &CancellationToken,
-    ) -> Result<(Plan, RunReport)> {
-        stages.begin("seal", 0);
-        let jobs = self.catalog.of_layer(source, Layers::Batch);
-        let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
-        self.check_names(&jobs, request)?;
-        for job in &jobs {
-            self.ports.views.ensure_view(source, &shape(job)).await?;
-        }
-        let ends = self.log_ends(source).await?;
-        let mut archiver = self.archiver(source).await?;
-        // Before anything is recorded that would rest on the offsets of another log.
-        archiver.recognise_log().await?;
-        archiver.remove_orphans().await?;
-        let run = self.the_run(source, request, ends.len(), stop).await?;
-        recognise_cuts(&self.ports, source, &run.cuts).await?;
-        let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
-        stages.begin("archive", archiver.behind(&cuts));
-        archiver.up_to(&cuts, stages.progress, stop).await?;
-        if stop.is_cancelled() {
-            return Err(Error::Stopped);
-        }
-        let manifests = archiver.into_manifests();
-        let results = Results {
-            archive: &self.ports.archive,
-            source,
-        };
-        let held = self.held(&results).await?;
-        // What a try that died had not begun to publish.
-        results.remove_others(&held).await?;
-        self.ports.archive.tidy().await?;
-        let plan = plan(source, request, &run, jobs, manifests, held)?;
-        let names = plan.wanted().map(|view| view.job.name().to_owned());
-        let report = RunReport {
-            epoch: run.epoch,
-            cuts,
-            jobs: names.collect(),
-            full: plan.full,
-            rows_read: plan.days.values().sum(),
-            warnings: warnings(&plan, &run.cuts, &ends),
-            ..RunReport::default()
-        };
-        Ok((plan, report))
-    }
-
-    /// Records that the views, and with them the run, are complete.
-    async fn complete(
-        &self,
-        request: &RunRequest,
-        plan: &Plan,
-        computed: &Computed,
-        stamp_us: i64,
+        at: (Epoch, i64),
+        results: &BTreeMap<String, String>,
     ) -> Result<()> {
-        let (results, now_ms) = (computed.results(), self.ports.clock.now_ms());
-        let run_ends = request.jobs.is_empty();
-        let at = (plan.epoch, stamp_us);
+        let (run_ends, now_ms) = (request.jobs.is_empty(), self.ports.clock.now_ms());
         let views = &self.ports.views;
         Ok(views
-            .complete(plan.source, at, &results, run_ends, now_ms)
+            .complete(source, at, results, run_ends, now_ms)
             .await?)
     }
 
-    async fn record_report(&self, source: Source, report: &RunReport) -> Result<()> {
+    /// Lets a result pass that has no faults or was forced; otherwise abandons the run.
+    pub(crate) async fn judge(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        faults: Vec<String>,
+        report: &mut RunReport,
+    ) -> Result<()> {
+        if faults.is_empty() {
+            return Ok(());
+        }
+        if request.force {
+            report.warnings.extend(faults);
+            return Ok(());
+        }
+        let (epoch, what) = (report.epoch, faults.join("; "));
+        if request.jobs.is_empty() {
+            report.warnings.extend(faults);
+            self.record_report(source, report).await?;
+            self.ports
+                .views
+                .abandon(source, epoch, self.ports.clock.now_ms())
+                .await?;
+        }
+        Err(Error::Check { epoch, what })
+    }
+
+    pub(crate) async fn record_report(&self, source: Source, report: &RunReport) -> Result<()> {
         let value =
             serde_json::to_value(report).map_err(|e| Error::fault("writing a report", e))?;
         let views = &self.ports.views;
         Ok(views.report(source, report.epoch, &value).await?)
     }
 
-    async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
+    /// What is known of the rows of each view's table now.
+    pub(crate) async fn held<M: Manifest>(
+        &self,
+        results: &Results<'_>,
+    ) -> Result<BTreeMap<String, Held<M>>> {
+        let tables = self.ports.views.results(results.source).await?;
+        results.held(&tables).await
+    }
+
+    /// Deletes the results that no table holds rows of now.
+    pub(crate) async fn remove_others<M: Manifest>(&self, results: &Results<'_>) -> Result<()> {
+        results.remove_others(&self.held::<M>(results).await?).await
+    }
+
+    pub(crate) async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
         let size = FileSize {
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
@@ -359,10 +286,10 @@ impl Batch {
         Ok(spans.iter().map(|span| span.end).collect())
     }
 
-    fn check_names(&self, jobs: &[Arc<Job>], request: &RunRequest) -> Result<()> {
+    /// Whether there are all the jobs that are asked for.
+    pub(crate) fn check_names(have: &[&str], request: &RunRequest) -> Result<()> {
         for name in &request.jobs {
-            if !jobs.iter().any(|job| job.name() == name) {
-                let have: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
+            if !have.contains(&name.as_str()) {
                 return Err(Error::Request(format!(
                     "there is no batch job {name:?}; there are {}",
                     have.join(", ")
@@ -372,7 +299,7 @@ impl Batch {
         Ok(())
     }
 
-    async fn log_ends(&self, source: Source) -> Result<Vec<Offset>> {
+    pub(crate) async fn log_ends(&self, source: Source) -> Result<Vec<Offset>> {
         let ends = self.spans(source).await?;
         let recorded = self.ports.views.runs(source).await?.runs.partitions();
         if ends.is_empty() && recorded == 0 {
@@ -390,7 +317,7 @@ impl Batch {
     }
 
     /// The run to carry out: a sealed one, or for single jobs the newest complete one once more.
-    async fn the_run(
+    pub(crate) async fn the_run(
         &self,
         source: Source,
         request: &RunRequest,
@@ -424,129 +351,29 @@ impl Batch {
         })
     }
 
-    /// Lets a result pass, or abandons the run.
-    async fn judge(
-        &self,
-        request: &RunRequest,
-        plan: &Plan,
-        computed: &Computed,
-        report: &mut RunReport,
-    ) -> Result<()> {
-        let faults = check(plan, computed);
-        if faults.is_empty() {
-            return Ok(());
-        }
-        if request.force {
-            report.warnings.extend(faults);
-            return Ok(());
-        }
-        let what = faults.join("; ");
-        if request.jobs.is_empty() {
-            report.warnings.extend(faults);
-            self.record_report(plan.source, report).await?;
-            self.ports
-                .views
-                .abandon(plan.source, plan.epoch, self.ports.clock.now_ms())
-                .await?;
-        }
-        Err(Error::Check {
-            epoch: plan.epoch,
-            what,
-        })
-    }
-
-    /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.
-    async fn publish(
-        &self,
-        plan: &Plan,
-        computed: &Computed,
-        report: &mut RunReport,
-        told: (&dyn Progress, &CancellationToken),
-    ) -> Result<(BTreeMap<String, Fingerprint>, i64)> {
-        let source = plan.source;
-        let now_ms = self.ports.clock.now_ms();
-        let stamp_us = self
-            .ports
-            .views
-            .begin_publishing(source, report.epoch, &computed.results(), now_ms)
-            .await?;
-        let edition = Edition {
-            ports: &self.ports,
-            source,
-            epoch: report.epoch,
-            stamp_us,
-            rows_max: self.options.publish_rows.max(1),
-        };
-        let mut prints = BTreeMap::new();
-        for view in plan.wanted() {
-            let Some(manifest) = computed.manifests.get(view.job.name()) else {
-                continue;
-            };
-            let mut print = compared(view).then(Fingerprint::new);
-            let Published { written, skipped } = edition
-                .publish(view, manifest, print.as_mut(), told)
-                .await?;
-            report.rows_written += written;
-            report.rows_skipped += skipped;
-            if let Some(print) = print {
-                prints.insert(view.job.name().to_owned(), print);
-            }
-        }
-        Ok((prints, stamp_us))
-    }
-
-    async fn drift(
-        &self,
-        plan: &Plan,
-        computed: &Computed,
-        mut prints: BTreeMap<String, Fingerprint>,
-    ) -> Result<Drift> {
-        let source = plan.source;
-        let runs = &self.ports.views.runs(source).await?.runs;
-        let mut all = Drift {
-            total: Some(0),
-            ..Drift::default()
-        };
-        for view in plan.wanted() {
-            let name = view.job.name();
-            let (Some(print), Some(manifest)) = (prints.remove(name), computed.manifests.get(name))
-            else {
-                continue;
-            };
-            let stretch = Stretch {
-                ports: &self.ports,
-                source,
-                runs,
-                epochs: (
-                    view.published.as_ref().map_or(0, |old| old.epoch),
-                    manifest.epoch,
-                ),
-                partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
-            };
-            let drift = stretch.drift(view, manifest, print).await?;
-            all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
-            all.keys += drift.keys;
-            all.worst.extend(drift.worst);
-            all.is_lower_bound |= drift.is_lower_bound;
-            all.unknown = all.unknown.or(drift.unknown);
-        }
-        Ok(all)
-    }
-
-    /// After the grace lets go of the live epochs that every view's rows hold.
-    async fn drop_epochs(&self, plan: &Plan, stop: &CancellationToken) -> Result<()> {
-        let source = plan.source;
+    /// Waits until nobody reads what was there before the run; false if it is time to stop.
+    pub(crate) async fn grace(&self, stop: &CancellationToken) -> bool {
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(self.options.grace_ms)) => {}
-            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(Duration::from_millis(self.options.grace_ms)) => true,
+            () = stop.cancelled() => false,
         }
+    }
+
+    /// Lets go of the live epochs that the rows of all `views` hold.
+    pub(crate) async fn drop_epochs(
+        &self,
+        source: Source,
+        views: &[String],
+        partitions: usize,
+        stop: &CancellationToken,
+    ) -> Result<()> {
         let seen = self.ports.views.runs(source).await?;
-        let newest = |view: &View| seen.newest.get(view.job.view()).copied().unwrap_or(0);
-        let epoch = plan.views.iter().map(newest).min().unwrap_or(0);
+        let newest = |view: &String| seen.newest.get(view).copied().unwrap_or(0);
+        let epoch = views.iter().map(newest).min().unwrap_or(0);
         if epoch == 0 {
             return Ok(());
         }
-        for (index, partition) in (0..plan.cuts.len()).zip(0_u32..) {
+        for (index, partition) in (0..partitions).zip(0_u32..) {
             let slot = SlotId { source, partition };
             let Some(cut) = seen.runs.cut(epoch, index) else {
                 continue;
@@ -561,37 +388,8 @@ impl Batch {
     }
 }
 
-/// Views that read the events are compared with live state; the others follow from them.
-fn compared(view: &View) -> bool {
-    view.job.over().is_none() && view.job.layers() == Layers::Both
-}
-
-fn shape(job: &Job) -> TallyShape {
-    TallyShape {
-        view: job.view().to_owned(),
-        group: job.group().clone(),
-        partition: job.partition(),
-        row: job.row().clone(),
-    }
-}
-
-fn warnings(plan: &Plan, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
-    let unknown: Vec<&str> = plan
-        .wanted()
-        .filter(|view| view.is_unknown)
-        .map(|view| view.job.name())
-        .collect();
-    let mut warnings = behind(plan.source, cuts, ends);
-    if !unknown.is_empty() {
-        warnings.push(format!(
-            "the archive lacks results whose rows {} hold; so everything was computed and written anew",
-            unknown.join(", ")
-        ));
-    }
-    warnings
-}
-
-fn behind(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
+/// What the run says of records that it does not hold.
+pub(crate) fn behind(source: Source, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
     let behind: Offset = cuts
         .iter()
         .zip(ends)

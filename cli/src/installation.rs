@@ -10,9 +10,9 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serving::{MetricsText, Serving, ServingPorts};
-use speed::{Speed, SpeedPorts};
+use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::embedded::Embedded;
-use stores::intake::Intake;
+use stores::intake::{Intake, IntakePorts};
 
 use crate::clock::SystemClock;
 use crate::settings::Settings;
@@ -76,15 +76,19 @@ impl Installation {
         Ok(Catalog::built_in()?)
     }
 
-    /// The way into the log.
+    /// The way in for the lines of a source.
     ///
     /// # Errors
     /// Those of the log.
     pub(crate) async fn intake(&self, source: Source) -> anyhow::Result<Intake> {
-        let log = Arc::clone(&self.stores.log);
         let partitions = self.settings.log.partitions;
-        let intake = Intake::open(log, Arc::clone(&self.clock), source, partitions).await?;
-        if intake.partitions() != partitions {
+        let ports = IntakePorts {
+            log: Arc::clone(&self.stores.log) as _,
+            canon: Arc::clone(&self.stores.canon) as _,
+            clock: Arc::clone(&self.clock),
+        };
+        let intake = Intake::open(ports, source, partitions).await?;
+        if Source::LOGGED.contains(&source) && intake.partitions() != partitions {
             tracing::warn!(
                 %source,
                 configured = partitions,
@@ -120,12 +124,16 @@ impl Installation {
         let stores = &self.stores;
         let ports = SpeedPorts {
             log: Arc::clone(&stores.log) as _,
-            dead_letters: Arc::clone(&stores.log) as _,
+            log_writes: Arc::clone(&stores.log) as _,
+            canon: Arc::clone(&stores.canon) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             clock: Arc::clone(&self.clock),
         };
-        let options = self.settings.speed.clone();
+        let options = SpeedOptions {
+            partitions: self.settings.log.partitions,
+            ..self.settings.speed.clone()
+        };
         Ok(Speed::build(ports, &Self::catalog()?, engine, source, options).await?)
     }
 
@@ -139,6 +147,7 @@ impl Installation {
             log: Arc::clone(&stores.log) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
+            canon: Arc::clone(&stores.canon) as _,
             archive: stores.archive.clone(),
             leases: Arc::clone(&stores.leases) as _,
             clock: Arc::clone(&self.clock),
@@ -161,6 +170,7 @@ impl Installation {
         let ports = ServingPorts {
             log: Arc::clone(&stores.log) as _,
             ingest: Arc::clone(&stores.log) as _,
+            canon: Arc::clone(&stores.canon) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             clock: Arc::clone(&self.clock),

@@ -100,7 +100,7 @@ impl Roles {
         installation: &Installation,
         engine: &Engine,
     ) -> anyhow::Result<()> {
-        for source in Source::ALL {
+        for source in Source::LOGGED {
             installation.intake(source).await?;
             let speed = installation.speed(engine, source).await?;
             let stop = self.stop.clone();
@@ -191,7 +191,10 @@ async fn run_batches(
     while sleep(wait, stop).await {
         let begun = tokio::time::Instant::now();
         watch.under_way.store(true, Ordering::Relaxed);
-        for source in Source::ALL {
+        for source in Source::LOGGED {
+            if !batch.has_log(source).await.unwrap_or(true) {
+                continue;
+            }
             match batch.run(source, &RunRequest::default(), &(), stop).await {
                 Ok(_) => {
                     watch.runs.fetch_add(1, Ordering::Relaxed);

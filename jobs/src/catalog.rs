@@ -7,16 +7,20 @@ use std::sync::Arc;
 use include_dir::{Dir, include_dir};
 use schemas::source::Source;
 
+use crate::board::Board;
 use crate::job::{Job, Layers};
-use crate::spec::File;
+use crate::spec::{AnySpec, File};
+use crate::tally::Tally;
 use crate::{Error, Result};
 
 static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/views");
 
-/// All views. A job stands after the one whose rows it reads.
-#[derive(Debug, Clone)]
+/// All views.
+#[derive(Debug, Clone, Default)]
 pub struct Catalog {
+    /// A job stands after the one whose rows it reads.
     jobs: Vec<Arc<Job>>,
+    boards: Vec<Arc<Job<Board>>>,
 }
 
 /// The texts of one folder.
@@ -79,20 +83,40 @@ impl Catalog {
         Self::of(folders)
     }
 
-    /// The jobs, each after the one that it reads from.
+    /// The tallies, each after the one that it reads from.
     #[must_use]
     pub fn jobs(&self) -> &[Arc<Job>] {
         &self.jobs
     }
 
-    /// The jobs of a source that a layer runs.
-    pub fn of_layer(&self, source: Source, layer: Layers) -> impl Iterator<Item = &Arc<Job>> {
-        self.jobs.iter().filter(move |job| {
-            job.source() == source && (job.layers() == Layers::Both || job.layers() == layer)
-        })
+    /// The boards.
+    #[must_use]
+    pub fn boards(&self) -> &[Arc<Job<Board>>] {
+        &self.boards
     }
 
-    /// The job of that name.
+    /// The tallies of a source that a layer runs.
+    pub fn of_layer(&self, source: Source, layer: Layers) -> impl Iterator<Item = &Arc<Job>> {
+        of_layer(&self.jobs, source, layer)
+    }
+
+    /// The boards of a source that a layer runs.
+    pub fn boards_of_layer(
+        &self,
+        source: Source,
+        layer: Layers,
+    ) -> impl Iterator<Item = &Arc<Job<Board>>> {
+        of_layer(&self.boards, source, layer)
+    }
+
+    /// Names and sources of all views, in the order in which they are shown.
+    pub fn names(&self) -> impl Iterator<Item = (&str, Source)> {
+        let tallies = self.jobs.iter().map(|job| (job.name(), job.source()));
+        let boards = self.boards.iter().map(|job| (job.name(), job.source()));
+        tallies.chain(boards)
+    }
+
+    /// The tally of that name.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<&Arc<Job>> {
         self.jobs.iter().find(|job| job.name() == name)
@@ -103,7 +127,7 @@ impl Catalog {
             .into_iter()
             .map(|folder| (folder.name.clone(), folder))
             .collect();
-        let mut jobs: Vec<Arc<Job>> = Vec::new();
+        let mut catalog = Self::default();
         while !waiting.is_empty() {
             let ready = waiting
                 .values()
@@ -118,14 +142,38 @@ impl Catalog {
                 name: format!("{}/job.toml", folder.place),
                 text: &folder.definition,
             };
-            let job = Job::check(&folder.name, &file, &folder.sql, |name| {
-                jobs.iter().find(|job| job.name() == name).map(Arc::as_ref)
-            })?;
-            crate::plan::check_query(&job, &jobs, &format!("{}/query.sql", folder.place))?;
-            jobs.push(Arc::new(job));
+            let query_file = format!("{}/query.sql", folder.place);
+            let spec: AnySpec = file.spec()?;
+            match spec.kind.get_ref().as_str() {
+                "tally" => {
+                    let jobs = &mut catalog.jobs;
+                    let job = Job::<Tally>::check(&folder.name, &file, &folder.sql, |name| {
+                        jobs.iter().find(|job| job.name() == name).map(Arc::as_ref)
+                    })?;
+                    crate::plan::check_query(&job, jobs, &query_file)?;
+                    jobs.push(Arc::new(job));
+                }
+                "board" => {
+                    let job = Job::<Board>::check(&folder.name, &file, &folder.sql, &query_file)?;
+                    catalog.boards.push(Arc::new(job));
+                }
+                _ => {
+                    let what = "kind: expected \"tally\" or \"board\"";
+                    return Err(file.error_at(&spec.kind, what));
+                }
+            }
         }
-        Ok(Self { jobs })
+        Ok(catalog)
     }
+}
+
+fn of_layer<K>(
+    jobs: &[Arc<Job<K>>],
+    source: Source,
+    layer: Layers,
+) -> impl Iterator<Item = &Arc<Job<K>>> {
+    jobs.iter()
+        .filter(move |job| job.source() == source && job.layers().include(layer))
 }
 
 /// Whether a definition reads from a job that has not been checked yet. A definition that can't be
@@ -135,7 +183,7 @@ fn reads_one_of(folder: &Folder, waiting: &BTreeMap<String, Folder>) -> bool {
         name: String::new(),
         text: &folder.definition,
     };
-    file.spec()
+    file.spec::<AnySpec>()
         .ok()
         .and_then(|spec| spec.over)
         .is_some_and(|over| waiting.contains_key(over.get_ref()))

@@ -18,21 +18,22 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, collect};
 use datafusion::prelude::SessionContext;
-use schemas::plays;
-
+use crate::board::{Board, BoardRows};
 use crate::job::Job;
+use crate::plan::source_schema;
+use crate::tally::Tally;
 use crate::{Engine, Error, Result, checked, query};
 
 /// What one job makes of a micro-batch.
 #[derive(Debug, Clone)]
-pub struct Folded {
+pub struct Folded<K = Tally> {
     /// The job.
-    pub job: Arc<Job>,
+    pub job: Arc<Job<K>>,
     /// Its rows, with the columns of [`Job::schema`].
     pub rows: RecordBatch,
 }
 
-impl Folded {
+impl Folded<Tally> {
     /// The encoded group keys, the encoded row keys and the counts of the rows.
     ///
     /// # Errors
@@ -54,13 +55,23 @@ impl Folded {
     }
 }
 
+impl Folded<Board> {
+    /// The rows, encoded.
+    ///
+    /// # Errors
+    /// [`Error::Rows`] if a row can't be encoded.
+    pub fn board_rows(&self) -> Result<BoardRows> {
+        BoardRows::encode(&self.job, &self.rows)
+    }
+}
+
 /// The prepared plans of some jobs.
-pub struct Fold {
-    steps: Vec<Step>,
+pub struct Fold<K = Tally> {
+    steps: Vec<Step<K>>,
     context: SessionContext,
 }
 
-impl fmt::Debug for Fold {
+impl<K: fmt::Debug> fmt::Debug for Fold<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fold")
             .field("steps", &self.steps)
@@ -69,23 +80,23 @@ impl fmt::Debug for Fold {
 }
 
 #[derive(Debug)]
-struct Step {
-    job: Arc<Job>,
+struct Step<K> {
+    job: Arc<Job<K>>,
     input: Arc<Exchange>,
     plan: Arc<dyn ExecutionPlan>,
     /// The step whose rows this one reads, where it does not read the events.
     reads: Option<usize>,
 }
 
-impl Fold {
-    /// Plans the jobs, which come in the order of [`crate::Catalog::jobs`].
+impl<K> Fold<K> {
+    /// Plans the jobs of one source, which come in the order of [`crate::Catalog::jobs`].
     ///
     /// # Errors
     /// [`Error::Query`] if a query can't be planned; [`Error::Rows`] if a job reads from one that
     /// is not among them.
-    pub async fn new(engine: &Engine, jobs: &[Arc<Job>]) -> Result<Self> {
+    pub async fn new(engine: &Engine, jobs: &[Arc<Job<K>>]) -> Result<Self> {
         let context = engine.session();
-        let mut steps: Vec<Step> = Vec::with_capacity(jobs.len());
+        let mut steps: Vec<Step<K>> = Vec::with_capacity(jobs.len());
         for job in jobs {
             let reads = match job.over() {
                 None => None,
@@ -101,7 +112,7 @@ impl Fold {
             };
             let schema = reads
                 .and_then(|step| steps.get(step))
-                .map_or_else(plays::schema, |step| step.job.schema());
+                .map_or_else(|| source_schema(job.source()), |step| step.job.schema());
             let input = Arc::new(Exchange {
                 schema: Arc::clone(&schema),
                 rows: Mutex::default(),
@@ -130,12 +141,12 @@ impl Fold {
         self.steps.iter().map(|step| step.job.view()).collect()
     }
 
-    /// Runs every job over the events, in the jobs' order.
+    /// Runs every job over the events or rows of its source, in the jobs' order.
     ///
     /// # Errors
     /// [`Error::Query`] or [`Error::Rows`] if a query fails; then nothing of the micro-batch counts.
-    pub async fn run(&self, events: &RecordBatch) -> Result<Vec<Folded>> {
-        let mut folded: Vec<Folded> = Vec::with_capacity(self.steps.len());
+    pub async fn run(&self, events: &RecordBatch) -> Result<Vec<Folded<K>>> {
+        let mut folded: Vec<Folded<K>> = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let input = step
                 .reads
@@ -148,7 +159,7 @@ impl Fold {
             let batches = collect(plan, self.context.task_ctx())
                 .await
                 .map_err(|source| failed(&step.job, source))?;
-            step.input.take();
+            step.input.clear();
             let rows = match batches.first() {
                 None => RecordBatch::new_empty(step.job.schema()),
                 Some(first) => {
@@ -166,7 +177,7 @@ impl Fold {
     }
 }
 
-fn failed(job: &Job, source: datafusion::error::DataFusionError) -> Error {
+fn failed<K>(job: &Job<K>, source: datafusion::error::DataFusionError) -> Error {
     Error::Query {
         job: job.name().to_owned(),
         source,
@@ -184,11 +195,13 @@ impl Exchange {
         *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows);
     }
 
-    fn take(&self) -> Option<RecordBatch> {
-        self.rows
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    fn rows(&self) -> Option<RecordBatch> {
+        let rows = self.rows.lock();
+        rows.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn clear(&self) {
+        *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -204,7 +217,8 @@ impl PartitionStream for Exchange {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let rows = futures::stream::iter(self.take().map(Ok));
+        // A query may read its table more than once; the rows are shared, not copied.
+        let rows = futures::stream::iter(self.rows().map(Ok));
         Box::pin(RecordBatchStreamAdapter::new(
             Arc::clone(&self.schema),
             rows,

@@ -4,6 +4,7 @@
 //! cases. Both layers run the same query; tables, live keys, serving and reconciliation derive from
 //! the definition. Nothing in this crate knows a store.
 
+pub mod board;
 mod catalog;
 mod engine;
 mod error;
@@ -12,10 +13,14 @@ mod job;
 pub mod merge;
 mod plan;
 mod spec;
+mod tally;
+pub mod tree;
 
 pub use catalog::Catalog;
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use fold::{Fold, Folded};
-pub use job::{BUCKET, COUNT, Job, Layers};
+pub use board::Board;
+pub use job::{Job, Layers};
 pub use plan::{Input, checked, query};
+pub use tally::{BUCKET, COUNT, Tally};

@@ -1,15 +1,24 @@
 //! A definition as it stands in `job.toml`, not yet checked.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 
 use crate::{Error, Result};
 
-/// The fields of `job.toml`, each with its place in the file.
+/// What stands in every `job.toml`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AnySpec {
+    pub(crate) kind: Spanned<String>,
+    pub(crate) over: Option<Spanned<String>>,
+}
+
+/// The fields of a tally, each with its place in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct JobSpec {
-    pub(crate) kind: Spanned<String>,
+pub(crate) struct TallySpec {
+    #[serde(rename = "kind")]
+    _kind: String,
     pub(crate) metric: Spanned<String>,
     pub(crate) source: Spanned<String>,
     pub(crate) over: Option<Spanned<String>>,
@@ -18,6 +27,28 @@ pub(crate) struct JobSpec {
     pub(crate) bucket: Spanned<String>,
     pub(crate) partition: Spanned<String>,
     pub(crate) dimensions: Vec<Spanned<String>>,
+}
+
+/// The fields of a board.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BoardSpec {
+    #[serde(rename = "kind")]
+    _kind: String,
+    pub(crate) board: Spanned<String>,
+    pub(crate) source: Spanned<String>,
+    pub(crate) layers: Spanned<String>,
+    pub(crate) key: Spanned<String>,
+    pub(crate) member: Spanned<String>,
+    #[serde(default)]
+    pub(crate) boards: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) score: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) shown: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) filters: Vec<Spanned<String>>,
+    pub(crate) weight: Option<Spanned<String>>,
 }
 
 /// A file of a definition, for messages that name the line.
@@ -29,7 +60,7 @@ pub(crate) struct File<'a> {
 
 impl File<'_> {
     /// Reads the definition.
-    pub(crate) fn spec(&self) -> Result<JobSpec> {
+    pub(crate) fn spec<S: DeserializeOwned>(&self) -> Result<S> {
         toml::from_str(self.text)
             .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))
     }

@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Builder, StringBuilder,
-    TimestampMillisecondBuilder,
+    TimestampMicrosecondBuilder, TimestampMillisecondBuilder,
 };
-use arrow::datatypes::{DataType, Field, Int64Type, TimeUnit, TimestampMillisecondType};
+use arrow::datatypes::{
+    DataType, Field, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a key column holds.
@@ -26,6 +28,8 @@ pub enum KeyKind {
     Text,
     /// An instant on a full second: the start of a bucket.
     Time,
+    /// An instant in microseconds.
+    Instant,
 }
 
 impl KeyKind {
@@ -36,7 +40,16 @@ impl KeyKind {
             Self::Int => DataType::Int64,
             Self::Text => DataType::Utf8,
             Self::Time => DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into())),
+            Self::Instant => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
         }
+    }
+
+    /// The kind of a column of that Arrow type, where there is one.
+    #[must_use]
+    pub fn of(data_type: &DataType) -> Option<Self> {
+        [Self::Int, Self::Text, Self::Time, Self::Instant]
+            .into_iter()
+            .find(|kind| kind.data_type() == *data_type)
     }
 }
 
@@ -70,6 +83,8 @@ pub enum KeyValue {
     Text(String),
     /// An instant, in seconds since the Unix epoch.
     Time(i64),
+    /// An instant, in microseconds since the Unix epoch.
+    Instant(i64),
 }
 
 /// The columns of a key, in their order.
@@ -119,11 +134,20 @@ const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 const TEXT_END: [u8; 2] = [0, 1];
 
 impl KeyShape {
-    /// Encodes the rows of `columns`, which are in the shape's order.
+    /// Encodes the rows of `columns`, which are in the shape's order. Of a shape without columns
+    /// nothing tells how many rows there are: [`KeyShape::encode_rows`] is told.
     ///
     /// # Errors
     /// [`KeyError`] where number, types or values of the columns are not those of the shape.
     pub fn encode(&self, columns: &[ArrayRef]) -> Result<BinaryArray, KeyError> {
+        self.encode_rows(columns, columns.first().map_or(0, |array| array.len()))
+    }
+
+    /// Encodes `rows` rows of `columns`.
+    ///
+    /// # Errors
+    /// As [`KeyShape::encode`].
+    pub fn encode_rows(&self, columns: &[ArrayRef], rows: usize) -> Result<BinaryArray, KeyError> {
         if columns.len() != self.0.len() {
             return Err(KeyError::Columns {
                 expected: self.0.len(),
@@ -136,7 +160,6 @@ impl KeyShape {
             .zip(columns)
             .map(|(column, array)| Reader::new(column, array))
             .collect::<Result<Vec<_>, _>>()?;
-        let rows = columns.first().map_or(0, |array| array.len());
         let mut keys = BinaryBuilder::with_capacity(rows, rows * 12 * columns.len());
         let mut key = Vec::with_capacity(64);
         for row in 0..rows {
@@ -165,7 +188,9 @@ impl KeyShape {
             match (column.kind, value) {
                 (_, KeyValue::Null) if column.nullable => key.push(NULL),
                 (_, KeyValue::Null) => return Err(KeyError::Null(column.name.clone())),
-                (KeyKind::Int, KeyValue::Int(n)) | (KeyKind::Time, KeyValue::Time(n)) => {
+                (KeyKind::Int, KeyValue::Int(n))
+                | (KeyKind::Time, KeyValue::Time(n))
+                | (KeyKind::Instant, KeyValue::Instant(n)) => {
                     write_present(column.nullable, &mut key);
                     write_int(*n, &mut key);
                 }
@@ -297,6 +322,10 @@ impl<'a> Reader<'a> {
                 }
                 write_int(millis.div_euclid(1000), key);
             }
+            KeyKind::Instant => {
+                let micros = self.array.as_primitive::<TimestampMicrosecondType>();
+                write_int(micros.value(row), key);
+            }
         }
         Ok(())
     }
@@ -307,6 +336,7 @@ enum Writer {
     Int(Int64Builder),
     Text(StringBuilder, Vec<u8>),
     Time(TimestampMillisecondBuilder),
+    Instant(TimestampMicrosecondBuilder),
 }
 
 impl Writer {
@@ -315,6 +345,9 @@ impl Writer {
             KeyKind::Int => Self::Int(Int64Builder::new()),
             KeyKind::Text => Self::Text(StringBuilder::new(), Vec::new()),
             KeyKind::Time => Self::Time(TimestampMillisecondBuilder::new().with_timezone("UTC")),
+            KeyKind::Instant => {
+                Self::Instant(TimestampMicrosecondBuilder::new().with_timezone("UTC"))
+            }
         }
     }
 
@@ -329,6 +362,7 @@ impl Writer {
                         Self::Int(builder) => builder.append_null(),
                         Self::Text(builder, _) => builder.append_null(),
                         Self::Time(builder) => builder.append_null(),
+                        Self::Instant(builder) => builder.append_null(),
                     }
                     return Some(rest);
                 }
@@ -352,6 +386,11 @@ impl Writer {
                 builder.append_value(seconds.checked_mul(1000)?);
                 Some(after)
             }
+            Self::Instant(builder) => {
+                let (micros, after) = read_int(rest)?;
+                builder.append_value(micros);
+                Some(after)
+            }
         }
     }
 
@@ -360,6 +399,7 @@ impl Writer {
             Self::Int(mut builder) => Arc::new(builder.finish()),
             Self::Text(mut builder, _) => Arc::new(builder.finish()),
             Self::Time(mut builder) => Arc::new(builder.finish()),
+            Self::Instant(mut builder) => Arc::new(builder.finish()),
         }
     }
 }

@@ -1,11 +1,14 @@
-//! The nouns of Backstitch: events and their decoding, keys, buckets, cuts and the rules of the seam.
+//! The nouns of Backstitch: events and entities and their decoding, keys, buckets, cuts and the
+//! rules of the seam.
 //!
 //! Everything here is pure. Nothing in this crate reads a clock, a file, an environment variable or
 //! a socket, and it names no store and no query engine.
 
 pub mod clock;
 pub mod dead_letter;
+pub mod entities;
 pub mod key;
+mod line;
 pub mod partition;
 pub mod plays;
 pub mod provenance;

@@ -1,32 +1,85 @@
-//! The sources of events, and what their topics are called.
+//! The sources: streams of events, and tables of things that change.
 
 use serde::{Deserialize, Serialize};
 
-/// A stream of events with a topic of its own.
+/// What is taken in under one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// Plays and downloads of tracks, and corrections to them: facts.
     Plays,
+    /// Efforts of athletes on segments: entities, notified by segment.
+    Efforts,
+    /// Permissions that athletes gave to applications: entities, notified by application.
+    Authorizations,
+    /// Athletes: entities. What changes of one is notified with the athlete's efforts.
+    Athletes,
+    /// Which athlete is in which club: entities that answers look up.
+    Clubs,
+    /// Who follows whom: entities that answers look up.
+    Follows,
+    /// Applications and their capacity: entities that answers look up.
+    Applications,
+}
+
+/// What a source is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SourceKind {
+    /// Events that are only ever appended: the log is the truth.
+    Facts,
+    /// Rows of the canonical store, which change: the log only says that a group of them did.
+    Entities,
 }
 
 impl Source {
     /// Every source, in the order in which they are shown.
-    pub const ALL: [Self; 1] = [Self::Plays];
+    pub const ALL: [Self; 7] = [
+        Self::Plays,
+        Self::Efforts,
+        Self::Authorizations,
+        Self::Athletes,
+        Self::Clubs,
+        Self::Follows,
+        Self::Applications,
+    ];
+
+    /// The sources with a log of their own, which both layers follow.
+    pub const LOGGED: [Self; 3] = [Self::Plays, Self::Efforts, Self::Authorizations];
+
+    /// What it is made of.
+    #[must_use]
+    pub const fn kind(self) -> SourceKind {
+        match self {
+            Self::Plays => SourceKind::Facts,
+            _ => SourceKind::Entities,
+        }
+    }
 
     /// The name as users write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plays => "plays",
+            Self::Efforts => "efforts",
+            Self::Authorizations => "authorizations",
+            Self::Athletes => "athletes",
+            Self::Clubs => "clubs",
+            Self::Follows => "follows",
+            Self::Applications => "applications",
         }
     }
 
-    /// The log topic of the source's events.
+    /// The log topic: of events, or of notifications. Only sources of [`Source::LOGGED`] have one.
     #[must_use]
     pub const fn topic(self) -> &'static str {
         match self {
             Self::Plays => "backstitch.plays.v1",
+            Self::Efforts => "backstitch.efforts.v1",
+            Self::Authorizations => "backstitch.authorizations.v1",
+            Self::Athletes => "backstitch.athletes.v1",
+            Self::Clubs => "backstitch.clubs.v1",
+            Self::Follows => "backstitch.follows.v1",
+            Self::Applications => "backstitch.applications.v1",
         }
     }
 
@@ -35,13 +88,19 @@ impl Source {
     pub const fn dead_letter_topic(self) -> &'static str {
         match self {
             Self::Plays => "backstitch.plays.v1.dlq",
+            Self::Efforts => "backstitch.efforts.v1.dlq",
+            Self::Authorizations => "backstitch.authorizations.v1.dlq",
+            Self::Athletes => "backstitch.athletes.v1.dlq",
+            Self::Clubs => "backstitch.clubs.v1.dlq",
+            Self::Follows => "backstitch.follows.v1.dlq",
+            Self::Applications => "backstitch.applications.v1.dlq",
         }
     }
 }
 
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 
@@ -58,5 +117,41 @@ impl std::str::FromStr for Source {
 
 /// A name that is no source's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no source {0:?}; the sources are: plays")]
+#[error(
+    "there is no source {0:?}; the sources are: {all}",
+    all = Source::ALL.map(Source::name).join(", ")
+)]
 pub struct UnknownSource(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_goes_by_one_name() {
+        for source in Source::ALL {
+            let name = source.name();
+            assert_eq!(name.parse(), Ok(source));
+            assert_eq!(source.to_string(), name);
+            assert_eq!(
+                serde_json::to_string(&source).unwrap(),
+                format!("\"{name}\"")
+            );
+            assert_eq!(source.topic(), format!("backstitch.{name}.v1"));
+            assert_eq!(
+                source.dead_letter_topic(),
+                format!("backstitch.{name}.v1.dlq")
+            );
+        }
+        assert_eq!(
+            format!("{:>7}|{:<6}|", Source::Plays, Source::Clubs),
+            "  plays|clubs |"
+        );
+        let unknown = "Plays".parse::<Source>().unwrap_err().to_string();
+        assert!(unknown.contains("\"Plays\""), "{unknown}");
+        assert!(
+            unknown.ends_with("clubs, follows, applications"),
+            "{unknown}"
+        );
+    }
+}

@@ -363,7 +363,7 @@ fn change(count: i64, previous: Option<i64>) -> Option<f64> {
 fn row_key(key: KeyValue) -> Option<RowKey> {
     match key {
         KeyValue::Null => None,
-        KeyValue::Int(n) | KeyValue::Time(n) => Some(RowKey::Int(n)),
+        KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => Some(RowKey::Int(n)),
         KeyValue::Text(text) => Some(RowKey::Text(text)),
     }
 }
@@ -390,7 +390,8 @@ fn trimmed(range: Range, segments: &Segments, cells: &[Cell]) -> std::ops::Range
     start..end.max(start)
 }
 
-fn provenance(source: Origin, standing: Standing) -> Provenance {
+/// Where an answer comes from, and how far it reaches.
+pub(crate) fn provenance(source: Origin, standing: Standing) -> Provenance {
     metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
     Provenance {
         source,

@@ -6,6 +6,7 @@
 //! and nothing here knows which store is behind a port.
 
 mod answer;
+mod board;
 mod error;
 mod http;
 #[cfg(test)]

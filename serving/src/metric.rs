@@ -77,9 +77,7 @@ impl Metric {
 /// The column by which records of a source are put into partitions: all events of one value of it
 /// are in one partition.
 pub(crate) const fn log_key(source: Source) -> &'static str {
-    match source {
-        Source::Plays => "owner_id",
-    }
+    schemas::entities::key_column(source)
 }
 
 /// The dimensions of a view, without its bucket.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
+use stores::canon::CanonWrite;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::views::ViewsRead;
@@ -17,8 +18,10 @@ use crate::{Error, Result};
 pub struct ServingPorts {
     /// The log, for positions and how far they lag.
     pub log: Arc<dyn LogRead>,
-    /// Where events that come in over HTTP go.
+    /// Where events that come in over HTTP go, and notifications.
     pub ingest: Arc<dyn LogWrite>,
+    /// Clubs, applications, and rows that come in over HTTP.
+    pub canon: Arc<dyn CanonWrite>,
     /// Live state.
     pub live: Arc<dyn LiveRead>,
     /// Batch rows and run records.

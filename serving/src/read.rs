@@ -25,8 +25,8 @@ use crate::tally::{Columns, Tally};
 /// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
 /// calls are joined.
 const PARTS_MAX: usize = if cfg!(test) { 2 } else { 128 };
-const FIRST_WAIT: Duration = Duration::from_millis(5);
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
+pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(5);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
 /// What a read found.
 #[derive(Debug)]
@@ -63,6 +63,10 @@ pub(crate) enum ReadError {
     Store(#[from] stores::Error),
     #[error(transparent)]
     Damaged(#[from] KeyError),
+    #[error("the batch rows of a board are being replaced; the next read sees the new ones")]
+    Replaced,
+    #[error("{0}")]
+    DamagedBoard(String),
 }
 
 /// What one try came to.
@@ -144,21 +148,66 @@ pub(crate) async fn read(
     }
 }
 
-/// The run records, slots and parts that one try found.
-struct Seen {
-    runs: RunsSeen,
-    live: LiveAnswer,
+/// The run records and slots that one try found.
+pub(crate) struct Seen {
+    pub(crate) runs: RunsSeen,
+    pub(crate) slots: Vec<Option<Slot>>,
+}
+
+impl Seen {
+    /// How far the try reaches.
+    pub(crate) fn standing(&self, source: Source, epoch: Epoch) -> Standing {
+        let slots = &self.slots;
+        let cut = |partition| self.runs.runs.cut(epoch, partition);
+        let last = |slot: &Slot| slot.position.last.map(|last| last.logged_at_ms);
+        Standing {
+            source,
+            epoch,
+            complete: slots.iter().all(|slot| {
+                let slot = slot.as_ref();
+                slot.is_some_and(|slot| !slot.is_replaying())
+            }),
+            as_of_ms: slots.iter().flatten().filter_map(last).max(),
+            position: slots
+                .iter()
+                .enumerate()
+                .map(|(partition, slot)| match slot {
+                    Some(slot) => slot.position.next_offset,
+                    None => cut(partition).map_or(0, |cut| cut.next_offset),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Standing {
+    /// That of an answer while there is no log yet.
+    pub(crate) const fn nothing(source: Source, epoch: Epoch) -> Self {
+        Self {
+            source,
+            epoch,
+            as_of_ms: None,
+            position: Vec::new(),
+            complete: true,
+        }
+    }
+}
+
+/// What one try found of a tally.
+struct SeenParts {
+    seen: Seen,
+    parts: Vec<LiveParts>,
     /// The only partition that can hold what the filters let through, where that is certain.
     only: Option<usize>,
 }
 
-impl Seen {
+impl SeenParts {
     fn seam<'a>(&'a self, view: &'a str) -> Seam<'a> {
         Seam {
             view,
-            newest: newest_of(&self.runs, view),
-            runs: &self.runs.runs,
-            slots: &self.live.slots,
+            newest: newest_of(&self.seen.runs, view),
+            runs: &self.seen.runs.runs,
+            slots: &self.seen.slots,
             only: self.only,
         }
     }
@@ -213,13 +262,18 @@ impl Reader<'_> {
             .collect::<Result<_, _>>()?;
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
         let live = self.ports.live.read(self.source, count, &queries).await?;
-        let seen = Seen { runs, live, only };
+        let LiveAnswer { slots, parts } = live;
+        let seen = SeenParts {
+            seen: Seen { runs, slots },
+            parts,
+            only,
+        };
         match self.count(plan, &mut layout, groups, &seen).await {
             Ok(None) => Ok(Attempt::Widened),
             Ok(Some((segments, tally))) => Ok(Attempt::Done(Box::new(Reading {
                 segments,
                 tally,
-                standing: self.standing(&seen, epoch),
+                standing: seen.seen.standing(self.source, epoch),
             }))),
             Err(ReadError::NotWhole(not_whole)) => Ok(Attempt::NotWhole(not_whole)),
             Err(error) => Err(error),
@@ -232,12 +286,12 @@ impl Reader<'_> {
         plan: &mut Plan,
         layout: &mut Layout,
         groups: &mut BTreeSet<Vec<KeyValue>>,
-        seen: &Seen,
+        seen: &SeenParts,
     ) -> Result<Option<(Segments, Tally)>, ReadError> {
         let mut starts: Vec<BTreeSet<Seconds>> = Vec::new();
         let mut widened = false;
         for (index, lane) in layout.helpers.iter().enumerate() {
-            let parts = seen.live.parts.get(index);
+            let parts = seen.parts.get(index);
             let mut found = BTreeSet::new();
             let mut named = BTreeSet::new();
             let walk = Walk {
@@ -286,7 +340,7 @@ impl Reader<'_> {
             if lane.spans.is_empty() {
                 continue;
             }
-            let parts = seen.live.parts.get(layout.helpers.len() + index);
+            let parts = seen.parts.get(layout.helpers.len() + index);
             let walk = Walk {
                 lane,
                 parts,
@@ -304,7 +358,7 @@ impl Reader<'_> {
     async fn walk(
         &self,
         walk: &Walk<'_>,
-        seen: &Seen,
+        seen: &SeenParts,
         mut take: impl FnMut(&[Merged<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
         let view = walk.lane.job.view();
@@ -362,29 +416,6 @@ impl Reader<'_> {
         Some(partition_for(value, partitions))
     }
 
-    fn standing(&self, seen: &Seen, epoch: Epoch) -> Standing {
-        let slots = &seen.live.slots;
-        let cut = |partition| seen.runs.runs.cut(epoch, partition);
-        let last = |slot: &Slot| slot.position.last.map(|last| last.logged_at_ms);
-        Standing {
-            source: self.source,
-            epoch,
-            complete: slots.iter().all(|slot| {
-                let slot = slot.as_ref();
-                slot.is_some_and(|slot| !slot.is_replaying())
-            }),
-            as_of_ms: slots.iter().flatten().filter_map(last).max(),
-            position: slots
-                .iter()
-                .enumerate()
-                .map(|(partition, slot)| match slot {
-                    Some(slot) => slot.position.next_offset,
-                    None => cut(partition).map_or(0, |cut| cut.next_offset),
-                })
-                .collect(),
-        }
-    }
-
     /// The answer while there is no log yet.
     fn nothing(&self, epoch: Epoch) -> Result<Attempt, ReadError> {
         let segments = match &self.question.time {
@@ -394,13 +425,7 @@ impl Reader<'_> {
         Ok(Attempt::Done(Box::new(Reading {
             tally: Tally::new(self.question, segments.len()),
             segments,
-            standing: Standing {
-                source: self.source,
-                epoch,
-                as_of_ms: None,
-                position: Vec::new(),
-                complete: true,
-            },
+            standing: Standing::nothing(self.source, epoch),
         })))
     }
 }
@@ -408,7 +433,9 @@ impl Reader<'_> {
 fn partition_for(value: &KeyValue, partitions: usize) -> usize {
     let count = u32::try_from(partitions).unwrap_or(u32::MAX);
     let partition = match value {
-        KeyValue::Int(n) | KeyValue::Time(n) => partition_of(n.to_string().as_bytes(), count),
+        KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => {
+            partition_of(n.to_string().as_bytes(), count)
+        }
         KeyValue::Text(text) => partition_of(text.as_bytes(), count),
         KeyValue::Null => partition_of(b"", count),
     };

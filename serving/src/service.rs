@@ -30,7 +30,8 @@ impl Serving {
         metrics: Option<MetricsText>,
     ) -> Result<Self> {
         options.check()?;
-        let api = Api::new(ports, options, Metric::all(&catalog), metrics);
+        let boards = crate::board::all(&catalog);
+        let api = Api::new(ports, options, Metric::all(&catalog), boards, metrics);
         Ok(Self { api: Arc::new(api) })
     }
 

@@ -72,7 +72,9 @@ impl Keys {
     #[cfg(test)]
     pub(crate) fn put(&mut self, key: &KeyValue, pair: Pair) {
         match key {
-            KeyValue::Int(n) | KeyValue::Time(n) => drop(self.ints.insert(*n, pair)),
+            KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => {
+                self.ints.insert(*n, pair);
+            }
             KeyValue::Text(text) => drop(self.texts.insert(text.clone(), pair)),
             KeyValue::Null => self.null = Some(pair),
         }
@@ -244,7 +246,7 @@ impl<'a> Columns<'a> {
             _ if column.is_null(row) => false,
             KeyValue::Int(n) => ints(column).is_some_and(|ints| ints.value(row) == *n),
             KeyValue::Text(text) => texts(column).is_some_and(|texts| texts.value(row) == text),
-            KeyValue::Time(_) => false,
+            KeyValue::Time(_) | KeyValue::Instant(_) => false,
         }
     }
 

@@ -3,18 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
+use arrow::array::{BinaryArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
 use jobs::{Catalog, Job};
 use schemas::clock::FixedClock;
+use schemas::entities::{Application, Entity, Group};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::live::{Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, SlotId};
+use stores::canon::{
+    Applied, Authorized, CanonRead, CanonWrite, Notification, Revoked,
+};
+use stores::live::{
+    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStates, SlotId, StateQuery, StatesAnswer,
+};
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
-use stores::views::{FoundRows, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead};
+use stores::views::{
+    FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead,
+};
 use stores::{Error, Result};
 
 use crate::{Serving, ServingOptions, ServingPorts};
@@ -181,6 +191,7 @@ impl World {
         let ports = ServingPorts {
             log: Arc::clone(&world) as _,
             ingest: Arc::clone(&world) as _,
+            canon: Arc::clone(&world) as _,
             live: Arc::clone(&world) as _,
             views: Arc::clone(&world) as _,
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
@@ -231,7 +242,10 @@ fn within(key: &[u8], (from, to): &(Vec<u8>, Option<Vec<u8>>)) -> bool {
 
 #[async_trait]
 impl LogRead for World {
-    async fn spans(&self, _: &str) -> Result<Vec<Span>> {
+    async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
+        if topic != Source::Plays.topic() {
+            return Ok(Vec::new());
+        }
         let slots = self.slots.lock().unwrap();
         let end = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.position.next_offset);
         Ok(slots
@@ -305,6 +319,25 @@ impl LiveRead for World {
         })
     }
 
+    async fn read_states(
+        &self,
+        _: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        // It counts plays; of the sources that have boards nothing has come.
+        let nothing = LiveStates {
+            partitions: UInt32Array::from(Vec::<u32>::new()),
+            epochs: UInt64Array::from(Vec::<u64>::new()),
+            members: BinaryArray::from_iter_values(std::iter::empty::<&[u8]>()),
+            states: BinaryArray::from_iter_values(std::iter::empty::<&[u8]>()),
+        };
+        Ok(StatesAnswer {
+            slots: vec![None; partitions as usize],
+            states: vec![nothing; queries.len()],
+        })
+    }
+
     async fn scan(
         &self,
         _: SlotId,
@@ -319,7 +352,13 @@ impl LiveRead for World {
 
 #[async_trait]
 impl ViewsRead for World {
-    async fn runs(&self, _: Source) -> Result<RunsSeen> {
+    async fn runs(&self, source: Source) -> Result<RunsSeen> {
+        if source != Source::Plays {
+            return Ok(RunsSeen {
+                runs: Runs::default(),
+                newest: BTreeMap::new(),
+            });
+        }
         Ok(RunsSeen {
             runs: Runs::from_iter(self.runs.clone()),
             newest: self
@@ -350,12 +389,82 @@ impl ViewsRead for World {
         }))
     }
 
+    async fn heads(&self, _: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
+        Ok(Some(vec![None; keys.len()]))
+    }
+
+    async fn nodes(&self, _: &str, _: &[u8], names: &[NodeName]) -> Result<Vec<Option<Bytes>>> {
+        Ok(vec![None; names.len()])
+    }
+
     async fn stories(&self, _: Source, limit: usize) -> Result<Vec<RunStory>> {
         Ok(self.runs.iter().rev().take(limit).map(story).collect())
     }
 
     async fn story(&self, _: Source, epoch: Epoch) -> Result<Option<RunStory>> {
         Ok(self.runs.iter().find(|run| run.epoch == epoch).map(story))
+    }
+}
+
+#[async_trait]
+impl CanonRead for World {
+    async fn groups(&self, _: Source, _: &[Group]) -> Result<RecordBatch> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn dump(
+        &self,
+        _: Source,
+        _: Option<&[i64]>,
+        _: usize,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn club_members(&self, _: i64) -> Result<Vec<i64>> {
+        Ok(Vec::new())
+    }
+
+    async fn followed_by(&self, _: i64) -> Result<Vec<i64>> {
+        Ok(Vec::new())
+    }
+
+    async fn application(&self, _: i64) -> Result<Option<Application>> {
+        Ok(None)
+    }
+
+    async fn applications(&self, _: Option<i64>, _: usize) -> Result<Vec<Application>> {
+        Ok(Vec::new())
+    }
+
+    async fn pending(&self, _: i64, _: usize) -> Result<Vec<Notification>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl CanonWrite for World {
+    async fn apply(&self, rows: &[Entity], _: i64) -> Result<Applied> {
+        Ok(Applied {
+            accepted: rows.len() as u64,
+            ..Applied::default()
+        })
+    }
+
+    async fn authorize(&self, _: i64, _: i64, _: i64) -> Result<Authorized> {
+        Ok(Authorized::UnknownApplication)
+    }
+
+    async fn revoke(&self, _: i64, _: i64, _: i64) -> Result<Revoked> {
+        Ok(Revoked::UnknownApplication)
+    }
+
+    async fn set_capacity(&self, _: i64, _: i64) -> Result<Option<Application>> {
+        Ok(None)
+    }
+
+    async fn notified(&self, _: &[i64]) -> Result<()> {
+        Ok(())
     }
 }
 

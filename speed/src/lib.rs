@@ -1,14 +1,17 @@
 //! The speed layer: fenced micro-batches from the log into live state.
 //!
 //! One worker for each log partition. It resumes from the slot's fence and from nothing else, folds
-//! each micro-batch with the views' own queries and applies the few rows that come out together
-//! with the fence. So a crash, a replay, a second worker or lost live state each end with every
+//! each micro-batch (events, or the rows of the groups that notifications name) with the views' own
+//! queries and applies what comes out together with the fence. So a crash, a replay, a second worker or lost live state each end with every
 //! event counted exactly once. What a worker may do next is decided by [`schemas::seam`]; this
 //! crate knows no store's client and nothing of the other layers.
 
+mod entities;
 mod error;
+mod facts;
 mod options;
 mod supervise;
+mod taker;
 mod window;
 mod worker;
 

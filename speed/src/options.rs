@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
+use stores::canon::CanonWrite;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
 use stores::views::ViewsRead;
@@ -13,8 +14,10 @@ use stores::views::ViewsRead;
 pub struct SpeedPorts {
     /// The log that it reads.
     pub log: Arc<dyn LogRead>,
-    /// Where dead letters go.
-    pub dead_letters: Arc<dyn LogWrite>,
+    /// Where dead letters go, and notifications that were left behind.
+    pub log_writes: Arc<dyn LogWrite>,
+    /// The canonical rows that notifications are about, and the outbox.
+    pub canon: Arc<dyn CanonWrite>,
     /// The live state that it keeps.
     pub live: Arc<dyn LiveWrite>,
     /// The run records, which it obeys.
@@ -31,6 +34,11 @@ pub struct SpeedOptions {
     pub records_max: usize,
     /// Bytes of records in one micro-batch, at most.
     pub bytes_max: usize,
+    /// Partitions of a topic of notifications that is not there yet.
+    #[serde(skip)]
+    pub partitions: u32,
+    /// Groups whose rows are read again in one micro-batch of notifications, at most.
+    pub groups_max: usize,
     /// How long to wait at the end of the log before looking for more.
     pub poll_interval_ms: u64,
     /// How long to go on before looking at slot and run records again.
@@ -49,6 +57,8 @@ impl Default for SpeedOptions {
         Self {
             records_max: 50_000,
             bytes_max: 32 * 1024 * 1024,
+            partitions: 4,
+            groups_max: 10_000,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,
             run_wait_ms: 30_000,

@@ -4,31 +4,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jobs::{Catalog, Engine, Fold, Job, Layers};
-use schemas::source::Source;
+use jobs::{Board, Catalog, Engine, Fold, Job, Layers};
+use schemas::source::{Source, SourceKind};
 use serde::Serialize;
+use stores::relay::Relay;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::entities::Entities;
+use crate::facts::Facts;
+use crate::taker::Taker;
 use crate::worker::Worker;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
+
+/// A notification that has been in the outbox for so long was left behind: whoever made it relays it
+/// at once otherwise.
+const LEFT_BEHIND_MS: i64 = 1_000;
 
 /// The speed layer of one source.
 #[derive(Debug)]
 pub struct Speed {
     ports: SpeedPorts,
-    jobs: Vec<Arc<Job>>,
+    views: Views,
     engine: Engine,
     source: Source,
     options: SpeedOptions,
+    /// Brings left notifications into the log, where there are any.
+    relay: Option<Relay>,
+}
+
+/// What the layer keeps.
+#[derive(Debug)]
+enum Views {
+    Tallies(Vec<Arc<Job>>),
+    Boards(Vec<Arc<Job<Board>>>),
 }
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpeedReport {
-    /// Events that were counted.
+    /// Events that were counted, or groups whose state was made anew.
     pub events: u64,
-    /// Events that were passed over, since they were in the window already.
+    /// Events that were passed over, since they were in the window already; or notifications that
+    /// said what another of their micro-batch had said.
     pub duplicates: u64,
     /// Records that could not be taken.
     pub dead_letters: u64,
@@ -63,17 +81,49 @@ impl Speed {
         source: Source,
         options: SpeedOptions,
     ) -> Result<Self> {
-        let jobs: Vec<Arc<Job>> = catalog
-            .of_layer(source, Layers::Speed)
-            .map(Arc::clone)
-            .collect();
-        Fold::new(engine, &jobs).await?;
-        Ok(Self {
+        let views = match source.kind() {
+            SourceKind::Facts => {
+                let jobs = catalog.of_layer(source, Layers::Speed);
+                Views::Tallies(jobs.map(Arc::clone).collect())
+            }
+            SourceKind::Entities => {
+                let jobs = catalog.boards_of_layer(source, Layers::Speed);
+                Views::Boards(jobs.map(Arc::clone).collect())
+            }
+        };
+        let relay = matches!(views, Views::Boards(_)).then(|| {
+            Relay::new(
+                Arc::clone(&ports.canon),
+                Arc::clone(&ports.log_writes),
+                Arc::clone(&ports.clock),
+                options.partitions,
+            )
+        });
+        let speed = Self {
             ports,
-            jobs,
+            views,
             engine: engine.clone(),
             source,
             options,
+            relay,
+        };
+        speed.taker(0).await?;
+        Ok(speed)
+    }
+
+    /// What takes the records of a partition.
+    async fn taker(&self, partition: u32) -> Result<Taker> {
+        Ok(match &self.views {
+            Views::Tallies(jobs) => {
+                let fold = Fold::new(&self.engine, jobs).await?;
+                Taker::Facts(Facts::new(partition, fold))
+            }
+            Views::Boards(jobs) => Taker::Entities(Entities::new(
+                self.source,
+                Arc::clone(&self.ports.canon) as _,
+                Fold::new(&self.engine, jobs).await?,
+                self.options.groups_max.max(1),
+            )),
         })
     }
 
@@ -88,14 +138,21 @@ impl Speed {
         shutdown: CancellationToken,
     ) -> Result<SpeedReport> {
         let counts = Arc::new(Counts::default());
+        if until_caught_up {
+            self.relay_left(0).await?;
+        }
         let stop = shutdown.child_token();
         let mut workers: JoinSet<Result<()>> = JoinSet::new();
         let mut started = 0;
         let outcome = loop {
-            match self
-                .start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop)
-                .await
-            {
+            let looked = async {
+                if !until_caught_up {
+                    self.relay_left(LEFT_BEHIND_MS).await?;
+                }
+                self.start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop)
+                    .await
+            };
+            match looked.await {
                 Ok(()) => {}
                 Err(error) if error.may_pass() && !until_caught_up => {
                     tracing::warn!(%error, "what is to be counted can't be looked up; trying again");
@@ -130,6 +187,19 @@ impl Speed {
         outcome.map(|()| counts.report())
     }
 
+    /// Relays the notifications that have been in the outbox for so long.
+    async fn relay_left(&self, age_ms: i64) -> Result<()> {
+        let Some(relay) = &self.relay else {
+            return Ok(());
+        };
+        let made_before_ms = self.ports.clock.now_ms().saturating_add(1) - age_ms;
+        let left = relay.drain(made_before_ms).await?;
+        if left > 0 {
+            tracing::info!(left, "notifications that were left in the outbox were relayed");
+        }
+        Ok(())
+    }
+
     /// Starts workers for partitions that have none yet.
     async fn start_missing(
         &self,
@@ -156,12 +226,11 @@ impl Speed {
         for partition in *started..partitions {
             let worker = Worker {
                 ports: self.ports.clone(),
-                fold: Fold::new(&self.engine, &self.jobs).await?,
+                taker: self.taker(partition).await?,
                 source: self.source,
                 partition,
                 options: self.options.clone(),
                 counts: Arc::clone(counts),
-                window: None,
             };
             workers.spawn(worker.run(until_caught_up, stop.clone()));
         }

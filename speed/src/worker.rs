@@ -4,20 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
-use jobs::Fold;
 use schemas::dead_letter::DeadLetter;
-use schemas::plays::{Decoded, Decoder, Line, identities};
+use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
-use stores::live::{Deltas, SlotId};
+use stores::live::SlotId;
 use stores::log::{FetchLimit, Fetched, Records, recognise};
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::Counts;
-use crate::window::Window;
+use crate::taker::{Before, Taker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// How often a step that did not get through is tried again when the end is to be reached.
@@ -28,13 +25,11 @@ const PAUSE_MS_MAX: u64 = 5_000;
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) ports: SpeedPorts,
-    pub(crate) fold: Fold,
+    pub(crate) taker: Taker,
     pub(crate) source: Source,
     pub(crate) partition: u32,
     pub(crate) options: SpeedOptions,
     pub(crate) counts: Arc<Counts>,
-    /// The duplicate window and the fence that it reaches up to.
-    pub(crate) window: Option<(Fence, Window)>,
 }
 
 /// How a stretch of folding ended.
@@ -81,7 +76,7 @@ impl Worker {
                     }
                     let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << failures.min(10));
                     tracing::warn!(partition = self.partition, %error, wait_ms, "trying again");
-                    self.window = None;
+                    self.taker.forget();
                     pause(wait_ms, &stop).await;
                 }
                 Err(error) => return Err(error),
@@ -157,7 +152,7 @@ impl Worker {
         let look_interval = Duration::from_millis(self.options.look_interval_ms);
         let mut fence = slot.fence();
         let mut last = slot.position.last;
-        self.open_window(fence, last).await?;
+        self.begin(fence, last).await?;
         while looked.elapsed() < look_interval && !stop.is_cancelled() {
             if until.is_some_and(|cut| fence.next_offset >= cut) {
                 return Ok(Ended::Look);
@@ -179,16 +174,14 @@ impl Worker {
                 next_offset: fetched.next_offset,
                 last: fetched.records.last().or(last),
             };
-            if !self.apply(fence, next, fetched.records).await? {
+            let Some(next) = self.apply(fence, next, fetched.records).await? else {
                 self.refused();
-                self.window = None;
+                self.taker.forget();
                 return Ok(Ended::Look);
-            }
+            };
             fence.next_offset = next.next_offset;
             last = next.last;
-            if let Some((reaches, _)) = &mut self.window {
-                *reaches = fence;
-            }
+            self.taker.reached(fence);
         }
         Ok(Ended::Look)
     }
@@ -220,72 +213,55 @@ impl Worker {
         Ok(fetched)
     }
 
-    /// Decodes, removes duplicates, folds and applies; answers whether the fence was where it was
-    /// believed.
-    async fn apply(&mut self, fence: Fence, next: Cut, records: Records) -> Result<bool> {
-        let (records, decoded) = self.decode(records).await?;
-        self.set_aside(&records, &decoded).await?;
-        let (events, duplicates) = self.first_of_each(&decoded.events)?;
-        let mut deltas = Vec::new();
-        if events.num_rows() > 0 {
-            for folded in self.fold.run(&events).await? {
-                let (groups, rows, counts) = folded.encoded()?;
-                deltas.push(Deltas {
-                    view: folded.job.view().to_owned(),
-                    groups,
-                    rows,
-                    counts,
-                });
-            }
-        }
-        let views = self.fold.views();
-        let applied = self
+    /// Takes as many of the records as fit, and applies what comes out together with the fence;
+    /// answers where that now stands, or nothing if it was elsewhere than believed.
+    async fn apply(&mut self, fence: Fence, next: Cut, records: Records) -> Result<Option<Cut>> {
+        let taken = self.taker.take(&records).await?;
+        let next = next_after(&records, taken.records, next);
+        self.set_aside(&records, &taken.rejected).await?;
+        let views = self.taker.views();
+        let moved = self
             .ports
             .live
-            .apply(self.slot_id(), fence, next, &views, &deltas)
-            .await?
-            .is_ok();
-        if applied {
-            let rows = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-            let counts = &self.counts;
-            self.count(
+            .apply(self.slot_id(), fence, next, &views, &taken.changes)
+            .await?;
+        if moved.is_err() {
+            return Ok(None);
+        }
+        let rows = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let counts = &self.counts;
+        for (total, name, n) in [
+            (
                 &counts.events,
                 "backstitch_speed_events_total",
-                rows(events.num_rows()),
-            );
-            self.count(
+                taken.events,
+            ),
+            (
                 &counts.duplicates,
                 "backstitch_speed_duplicates_total",
-                duplicates,
-            );
-            self.count(
+                taken.duplicates,
+            ),
+            (
                 &counts.dead_letters,
                 "backstitch_speed_dead_letters_total",
-                rows(decoded.rejected.len()),
-            );
-            self.count(
+                rows(taken.rejected.len()),
+            ),
+            (
                 &counts.micro_batches,
                 "backstitch_speed_micro_batches_total",
                 1,
-            );
+            ),
+        ] {
+            self.count(total, name, n);
         }
-        Ok(applied)
-    }
-
-    async fn decode(&self, records: Records) -> Result<(Records, Decoded)> {
-        let partition = self.partition;
-        let work = move || decode(partition, &records).map(|decoded| (records, decoded));
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| Error::Fault(format!("decoding ended: {error}")))?
+        Ok(Some(next))
     }
 
     /// Appends dead letters before the fence moves past them, so that none is lost. A crash in
     /// between appends them once more; their origin tells that they are the same.
-    async fn set_aside(&self, records: &Records, decoded: &Decoded) -> Result<()> {
+    async fn set_aside(&self, records: &Records, rejected: &[Rejected]) -> Result<()> {
         let topic = self.source.topic();
-        let letters: Vec<DeadLetter> = decoded
-            .rejected
+        let letters: Vec<DeadLetter> = rejected
             .iter()
             .map(|rejected| DeadLetter {
                 source: self.source.name().to_owned(),
@@ -300,7 +276,7 @@ impl Worker {
             })
             .collect();
         append_dead_letters(
-            &*self.ports.dead_letters,
+            &*self.ports.log_writes,
             self.source,
             &letters,
             self.ports.clock.now_ms(),
@@ -309,52 +285,31 @@ impl Worker {
         Ok(())
     }
 
-    /// The events that are the first of their identity in the window.
-    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, u64)> {
-        let Some((_, window)) = &mut self.window else {
-            return Err(Error::Fault(
-                "a micro-batch without a duplicate window".to_owned(),
-            ));
-        };
-        let keep = keep_first(window, events)?;
-        let duplicates = keep.len() - keep.true_count();
-        let kept = filter_record_batch(events, &keep)
-            .map_err(|error| Error::Fault(format!("filtering duplicates: {error}")))?;
-        Ok((kept, u64::try_from(duplicates).unwrap_or(u64::MAX)))
-    }
-
-    /// Makes sure that the duplicate window reaches exactly up to the fence, reading the stretch of
-    /// the log again if it does not, and that the log is the one that the slot was made from.
-    async fn open_window(&mut self, fence: Fence, last: Option<LastRecord>) -> Result<()> {
-        let stands = self.window.as_ref().is_some_and(|(reaches, _)| {
-            reaches.generation == fence.generation && reaches.next_offset == fence.next_offset
-        });
-        if stands {
+    /// Looks once whether the log is the one that the slot was made from, and lets what takes the
+    /// records remember what it must of those before the fence.
+    async fn begin(&mut self, fence: Fence, last: Option<LastRecord>) -> Result<()> {
+        if self.taker.stands_at(&fence) {
             return Ok(());
         }
-        let mut window = Window::new(self.options.dedup_window_ms, self.options.dedup_events_max);
         if let Some(last) = last {
             let topic = self.source.topic();
             recognise(&*self.ports.log, topic, self.partition, last)
                 .await?
                 .map_err(|other| self.other_log(other.to_string()))?;
-            let since_ms = last
-                .logged_at_ms
-                .saturating_sub(self.options.dedup_window_ms);
-            let log = &self.ports.log;
-            let mut from = log.offset_at(topic, self.partition, since_ms).await?;
-            while from < fence.next_offset {
-                let fetched = self.fetch(from, Some(fence.next_offset)).await?;
-                if fetched.next_offset == from {
-                    break;
-                }
-                from = fetched.next_offset;
-                let (_, decoded) = self.decode(fetched.records).await?;
-                keep_first(&mut window, &decoded.events)?;
-            }
         }
-        self.window = Some((fence, window));
-        Ok(())
+        let before = Before {
+            ports: &self.ports,
+            source: self.source,
+            partition: self.partition,
+            options: &self.options,
+        };
+        self.taker
+            .begin(&before, fence, last)
+            .await
+            .map_err(|error| match error {
+                Error::Store(error) => self.explain(error),
+                error => error,
+            })
     }
 
     fn explain(&self, error: stores::Error) -> Error {
@@ -398,29 +353,15 @@ impl Worker {
     }
 }
 
-fn decode(partition: u32, records: &Records) -> Result<Decoded> {
-    let lines = (0..records.len()).map(|index| Line {
-        offset: records.offsets.value(index),
-        logged_at_ms: records.logged_at_ms.value(index),
-        bytes: records.values.value(index),
-    });
-    Decoder::new(partition)
-        .decode(lines)
-        .map_err(|error| Error::Fault(format!("decoding a micro-batch: {error}")))
-}
-
-fn keep_first(window: &mut Window, events: &RecordBatch) -> Result<BooleanArray> {
-    use arrow::array::AsArray;
-    use arrow::datatypes::TimestampMillisecondType;
-    let logged_at = events
-        .column_by_name("logged_at")
-        .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
-        .ok_or_else(|| Error::Fault("events without logged_at".to_owned()))?;
-    Ok(identities(events)
-        .into_iter()
-        .zip(logged_at.values())
-        .map(|(identity, at)| Some(window.is_first(identity, *at)))
-        .collect())
+/// The position after the first `taken` of the records, where `end` is the one after all of them.
+fn next_after(records: &Records, taken: usize, end: Cut) -> Cut {
+    if taken >= records.len() {
+        return end;
+    }
+    Cut {
+        next_offset: records.offsets.value(taken),
+        last: records.slice(0, taken).last().or(end.last),
+    }
 }
 
 async fn pause(wait_ms: u64, stop: &CancellationToken) {

@@ -1,6 +1,6 @@
-//! Taking facts in: lines are checked, keyed and appended to the log; what can't be taken becomes a
-//! dead letter. The same way for files, for the HTTP edge and for everything else that brings
-//! facts.
+//! Taking lines in: they are checked, then facts are keyed and appended to the log, rows of entities
+//! are applied to the canonical store and notified; what can't be taken becomes a dead letter. The
+//! same way for files, for the HTTP edge and for everything else that brings lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +8,14 @@ use std::sync::Arc;
 use arrow::array::BinaryBuilder;
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
+use schemas::entities::{self, Entity};
 use schemas::partition::partition_of;
 use schemas::plays;
-use schemas::source::Source;
+use schemas::source::{Source, SourceKind};
 
+use crate::canon::CanonWrite;
 use crate::log::{LogWrite, NewRecords};
+use crate::relay::Relay;
 use crate::{Error, Result};
 
 /// A line that was not taken.
@@ -27,27 +30,69 @@ pub struct RejectedLine {
 /// What became of some lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Lines that are in the log now.
+    /// Lines that are in the log or in the canonical store now.
     pub accepted: u64,
-    /// Lines that are dead letters now.
+    /// Lines that are dead letters now, in their order.
     pub rejected: Vec<RejectedLine>,
 }
 
-/// Lines that were checked and keyed, ready to be written.
+/// Lines that were checked, ready to be written.
 #[derive(Debug)]
 pub struct Checked {
-    groups: Vec<NewRecords>,
-    letters: Vec<DeadLetter>,
-    taken: Taken,
-    now_ms: i64,
+    good: Good,
+    letters: Letters,
+    accepted: u64,
 }
 
-/// The way into the log for the facts of one source.
+/// What is to be written of the lines that are good.
+#[derive(Debug)]
+enum Good {
+    Events(Vec<NewRecords>),
+    /// Rows, each with its line's number and bytes.
+    Rows(Vec<Entity>, Vec<(u64, Vec<u8>)>),
+}
+
+/// Dead letters as they come up.
+#[derive(Debug)]
+struct Letters {
+    source: Source,
+    origin: String,
+    now_ms: i64,
+    letters: Vec<DeadLetter>,
+    rejected: Vec<RejectedLine>,
+}
+
+impl Letters {
+    fn add(&mut self, line: u64, bytes: &[u8], reason: String) {
+        self.letters.push(DeadLetter {
+            source: self.source.name().to_owned(),
+            reason: reason.clone(),
+            origin: format!("{}:{line}", self.origin),
+            at_ms: self.now_ms,
+            raw: bytes.to_vec(),
+        });
+        self.rejected.push(RejectedLine { line, reason });
+    }
+}
+
+/// The stores that lines go into.
+#[derive(Debug, Clone)]
+pub struct IntakePorts {
+    /// The log of facts, of notifications and of dead letters.
+    pub log: Arc<dyn LogWrite>,
+    /// The canonical rows.
+    pub canon: Arc<dyn CanonWrite>,
+    /// The present moment.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The way in for the lines of one source.
 #[derive(Debug, Clone)]
 pub struct Intake {
-    log: Arc<dyn LogWrite>,
-    clock: Arc<dyn Clock>,
+    ports: IntakePorts,
+    relay: Relay,
     source: Source,
+    /// Of the source's topic; 1 where it has none.
     partitions: u32,
 }
 
@@ -57,36 +102,42 @@ impl Intake {
     ///
     /// # Errors
     /// Those of the log.
-    pub async fn open(
-        log: Arc<dyn LogWrite>,
-        clock: Arc<dyn Clock>,
-        source: Source,
-        partitions: u32,
-    ) -> Result<Self> {
-        let partitions = log.ensure_topic(source.topic(), partitions).await?;
+    pub async fn open(ports: IntakePorts, source: Source, partitions: u32) -> Result<Self> {
+        let log = &ports.log;
+        let mut of_topic = 1;
+        if Source::LOGGED.contains(&source) {
+            of_topic = log.ensure_topic(source.topic(), partitions).await?;
+        }
         log.ensure_topic(source.dead_letter_topic(), 1).await?;
-        Ok(Self {
-            log,
-            clock,
-            source,
+        let relay = Relay::new(
+            Arc::clone(&ports.canon),
+            Arc::clone(log),
+            Arc::clone(&ports.clock),
             partitions,
+        );
+        Ok(Self {
+            ports,
+            relay,
+            source,
+            partitions: of_topic,
         })
     }
 
-    /// How many partitions the topic has.
+    /// How many partitions the source's topic has; 1 if it has no topic.
     #[must_use]
     pub const fn partitions(&self) -> u32 {
         self.partitions
     }
 
     /// Takes lines, each with its number; blank ones are passed over. When it answers, every line
-    /// is durably in the log or among the dead letters, whose origin is `origin:NUMBER`.
+    /// is durably in the log, in the canonical store or among the dead letters, whose origin is
+    /// `origin:NUMBER`.
     ///
     /// Give a few thousand lines at a time: what is given is written in one step.
     ///
     /// # Errors
-    /// Those of the log; then nothing of the lines is certain, and giving them again is safe for
-    /// facts, since an event that comes again counts once.
+    /// Those of the stores; then nothing of the lines is certain, and giving them again is safe: an
+    /// event that comes again counts once, and a row that comes again changes nothing.
     pub async fn take<'a>(
         &self,
         origin: &str,
@@ -99,15 +150,76 @@ impl Intake {
     /// next lines can be checked while the last ones are written.
     #[must_use]
     pub fn check<'a>(&self, origin: &str, lines: impl Iterator<Item = (u64, &'a [u8])>) -> Checked {
-        let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
-        let mut letters = Vec::new();
-        let mut taken = Taken::default();
-        let now_ms = self.clock.now_ms();
-        for (number, bytes) in lines {
-            let bytes = bytes.trim_ascii();
-            if bytes.is_empty() {
-                continue;
+        let lines = lines
+            .map(|(number, bytes)| (number, bytes.trim_ascii()))
+            .filter(|(_, bytes)| !bytes.is_empty());
+        let mut letters = Letters {
+            source: self.source,
+            origin: origin.to_owned(),
+            now_ms: self.ports.clock.now_ms(),
+            letters: Vec::new(),
+            rejected: Vec::new(),
+        };
+        let (good, accepted) = match self.source.kind() {
+            SourceKind::Facts => self.check_events(lines, &mut letters),
+            SourceKind::Entities => self.check_rows(lines, &mut letters),
+        };
+        Checked {
+            good,
+            letters,
+            accepted,
+        }
+    }
+
+    /// The second half of [`Intake::take`]: writes what was checked, durably when it answers.
+    ///
+    /// # Errors
+    /// As [`Intake::take`].
+    pub async fn write(&self, checked: Checked) -> Result<Taken> {
+        let Checked {
+            good,
+            mut letters,
+            mut accepted,
+        } = checked;
+        let log = &*self.ports.log;
+        let now_ms = letters.now_ms;
+        match good {
+            Good::Events(groups) => {
+                append_dead_letters(log, self.source, &letters.letters, now_ms).await?;
+                if !groups.is_empty() {
+                    log.append(self.source.topic(), &groups, now_ms).await?;
+                }
             }
+            Good::Rows(rows, lines) => {
+                let applied = self.ports.canon.apply(&rows, now_ms).await?;
+                accepted = applied.accepted;
+                for (index, reason) in applied.rejected {
+                    if let Some((line, bytes)) = lines.get(index) {
+                        letters.add(*line, bytes, reason);
+                    }
+                }
+                letters.rejected.sort_by_key(|rejected| rejected.line);
+                append_dead_letters(log, self.source, &letters.letters, now_ms).await?;
+                self.relay.send(&applied.notifications).await?;
+                if applied.more_pending {
+                    self.relay.drain(now_ms.saturating_add(1)).await?;
+                }
+            }
+        }
+        Ok(Taken {
+            accepted,
+            rejected: letters.rejected,
+        })
+    }
+
+    fn check_events<'a>(
+        &self,
+        lines: impl Iterator<Item = (u64, &'a [u8])>,
+        letters: &mut Letters,
+    ) -> (Good, u64) {
+        let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
+        let mut accepted = 0;
+        for (number, bytes) in lines {
             match plays::check_line(bytes) {
                 Ok(owner_id) => {
                     let key = owner_id.to_string();
@@ -115,21 +227,9 @@ impl Intake {
                     let (keys, values) = groups.entry(partition).or_default();
                     keys.append_value(key.as_bytes());
                     values.append_value(bytes);
-                    taken.accepted += 1;
+                    accepted += 1;
                 }
-                Err(reason) => {
-                    letters.push(DeadLetter {
-                        source: self.source.name().to_owned(),
-                        reason: reason.clone(),
-                        origin: format!("{origin}:{number}"),
-                        at_ms: now_ms,
-                        raw: bytes.to_vec(),
-                    });
-                    taken.rejected.push(RejectedLine {
-                        line: number,
-                        reason,
-                    });
-                }
+                Err(reason) => letters.add(number, bytes, reason),
             }
         }
         let groups = groups
@@ -140,27 +240,38 @@ impl Intake {
                 values: values.finish(),
             })
             .collect();
-        Checked {
-            groups,
-            letters,
-            taken,
-            now_ms,
-        }
+        (Good::Events(groups), accepted)
     }
 
-    /// The second half of [`Intake::take`]: writes what was checked, durably when it answers.
-    ///
-    /// # Errors
-    /// As [`Intake::take`].
-    pub async fn write(&self, checked: Checked) -> Result<Taken> {
-        let now_ms = checked.now_ms;
-        append_dead_letters(&*self.log, self.source, &checked.letters, now_ms).await?;
-        if !checked.groups.is_empty() {
-            self.log
-                .append(self.source.topic(), &checked.groups, now_ms)
-                .await?;
+    fn check_rows<'a>(
+        &self,
+        lines: impl Iterator<Item = (u64, &'a [u8])>,
+        letters: &mut Letters,
+    ) -> (Good, u64) {
+        let mut rows = Vec::new();
+        let mut of_rows = Vec::new();
+        for (number, bytes) in lines {
+            match entities::parse(self.source, bytes) {
+                Ok(row) => {
+                    rows.push(row);
+                    of_rows.push((number, bytes.to_vec()));
+                }
+                Err(reason) => letters.add(number, bytes, reason),
+            }
         }
-        Ok(checked.taken)
+        let accepted = rows.len() as u64;
+        (Good::Rows(rows, of_rows), accepted)
+    }
+}
+
+/// Whether a line could be taken by itself, whatever is stored.
+///
+/// # Errors
+/// The reason for which it can't.
+pub fn check_line(source: Source, bytes: &[u8]) -> Result<(), String> {
+    match source.kind() {
+        SourceKind::Facts => plays::check_line(bytes).map(drop),
+        SourceKind::Entities => entities::parse(source, bytes).map(drop),
     }
 }
 

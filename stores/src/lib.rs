@@ -5,6 +5,7 @@
 //! all of them.
 
 pub mod archive;
+pub mod canon;
 mod durable;
 pub mod embedded;
 mod error;
@@ -13,6 +14,7 @@ pub mod lease;
 pub mod live;
 pub mod log;
 pub mod parquet_file;
+pub mod relay;
 pub mod views;
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,10 +1,11 @@
 //! The live port: one slot for each log partition, changed only by atomic scripts.
 //!
 //! The scripts are the rules of [`schemas::seam`] on a stored slot, together with the live parts
-//! that belong to it: both change in one step or not at all. Parts are kept by generation, epoch,
-//! view, group and row; a part is a delta that adds up.
+//! that belong to it: both change in one step or not at all. Parts are kept by generation, epoch and
+//! view. Those of tallies are *deltas*, which add up, by group and row; those of boards are *states*,
+//! by key and member: everything that a member has under a key, of which the newest counts.
 
-use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
+use arrow::array::{Array, BinaryArray, Int64Array, UInt32Array, UInt64Array};
 use async_trait::async_trait;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
@@ -32,6 +33,82 @@ pub struct Deltas {
     pub rows: BinaryArray,
     /// What to add.
     pub counts: Int64Array,
+}
+
+/// What a micro-batch makes of one view of boards: the whole present state of each group that it
+/// touched. No two groups are the same.
+#[derive(Debug, Clone)]
+pub struct States {
+    /// The view, with its version.
+    pub view: String,
+    /// Encoded keys.
+    pub keys: BinaryArray,
+    /// Encoded members.
+    pub members: BinaryArray,
+    /// The states; null where the member has nothing under the key any more.
+    pub states: BinaryArray,
+}
+
+impl States {
+    /// The state of a group, by its index.
+    #[must_use]
+    pub fn state(&self, index: usize) -> Option<&[u8]> {
+        self.states
+            .is_valid(index)
+            .then(|| self.states.value(index))
+    }
+}
+
+/// What a micro-batch changes.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    /// What it adds to tallies.
+    pub deltas: Vec<Deltas>,
+    /// What it makes of boards.
+    pub states: Vec<States>,
+}
+
+impl From<Vec<Deltas>> for Changes {
+    fn from(deltas: Vec<Deltas>) -> Self {
+        Self {
+            deltas,
+            states: Vec::new(),
+        }
+    }
+}
+
+/// One question for live states: those of a view under a key.
+#[derive(Debug, Clone)]
+pub struct StateQuery {
+    /// The view, with its version.
+    pub view: String,
+    /// The encoded key.
+    pub key: Vec<u8>,
+    /// The only partition that can hold states of this key, where that is known; else all are asked.
+    pub partition: Option<u32>,
+}
+
+/// Live states, row by row: the answer to one [`StateQuery`]. Only those of the slot's present
+/// generation, of epochs that it still keeps.
+#[derive(Debug, Clone)]
+pub struct LiveStates {
+    /// The partition that each state is of.
+    pub partitions: UInt32Array,
+    /// The epoch of each state.
+    pub epochs: UInt64Array,
+    /// The encoded member of each state.
+    pub members: BinaryArray,
+    /// The states; null where the member has nothing under the key.
+    pub states: BinaryArray,
+}
+
+/// Slots and live states as of one moment of each slot.
+#[derive(Debug, Clone)]
+pub struct StatesAnswer {
+    /// Each slot as it stood when its states were read; nothing where it is missing.
+    pub slots: Vec<Option<Slot>>,
+    /// The answers, in the order of the queries.
+    pub states: Vec<LiveStates>,
 }
 
 /// One question for live parts: those of a view in a group, within ranges of row keys.
@@ -84,6 +161,15 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         queries: &[LiveQuery],
     ) -> Result<LiveAnswer>;
 
+    /// The slots of partitions 0 to `partitions` - 1 and the live states that are asked for, each
+    /// slot with its states in one atomic step.
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer>;
+
     /// A page of all live parts of a view in one slot within the epochs `from..=to`: groups, rows
     /// and the sum of the deltas over these epochs, in the order of group and row key, after the
     /// key `after`. Used to compare a run with what was counted live.
@@ -100,16 +186,16 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
 /// Changing live state. Each call is one atomic script on one slot.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
-    /// Adds the deltas of a micro-batch and moves the fence to `next`, if the fence is exactly
+    /// Applies the changes of a micro-batch and moves the fence to `next`, if the fence is exactly
     /// where the worker believes; otherwise nothing changes and the answer says where it stands.
-    /// `views` are all views that the worker keeps, also those to which this batch adds nothing.
+    /// `views` are all views that the worker keeps, also those that this batch leaves alone.
     async fn apply(
         &self,
         slot: SlotId,
         believed: Fence,
         next: Cut,
         views: &[&str],
-        deltas: &[Deltas],
+        changes: &Changes,
     ) -> Result<Result<(), Moved>>;
 
     /// Ends the epoch that is being filled at the fence: a recorded cut is put back.

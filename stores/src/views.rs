@@ -1,13 +1,20 @@
 //! The views port: run records, batch rows, and which run is the newest complete one of each view.
 //!
-//! A batch row holds a count and the epoch that it holds for. Rows are written with the stamp of
-//! their run, and a row with a later stamp stays: so a load may be repeated, and one that was
-//! overtaken changes nothing. Nothing else writes these tables.
+//! A batch row of a tally holds a count and the epoch that it holds for. Rows are written with the
+//! stamp of their run, and a row with a later stamp stays: so a load may be repeated, and one that
+//! was overtaken changes nothing. Nothing else writes these tables.
+//!
+//! The boards of a key are an *edition*: a head, which holds the epoch and the root of what the
+//! batch layer made of them, and the nodes that the root refers to, by the hash of their content. A
+//! head is written last and in one step, and its nodes stay as they are until long after another
+//! head has taken its place: so whoever has read a head sees all boards of the key as of one epoch,
+//! also in the middle of a load.
 
 use std::collections::BTreeMap;
 
 use arrow::array::{BinaryArray, Int64Array, UInt32Array, UInt64Array};
 use async_trait::async_trait;
+use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::{Cut, Epoch, Run, Runs};
 use schemas::source::Source;
@@ -40,6 +47,74 @@ impl TallyShape {
         part.extend_from_slice(group);
         part
     }
+}
+
+/// What the table of a view holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ViewShape {
+    /// The rows of a tally.
+    Tally(TallyShape),
+    /// The editions of boards.
+    Board(BoardShape),
+}
+
+impl From<TallyShape> for ViewShape {
+    fn from(shape: TallyShape) -> Self {
+        Self::Tally(shape)
+    }
+}
+
+impl ViewShape {
+    /// The view with the version of its definition.
+    #[must_use]
+    pub fn view(&self) -> &str {
+        match self {
+            Self::Tally(shape) => &shape.view,
+            Self::Board(shape) => &shape.view,
+        }
+    }
+}
+
+/// The shape of boards: how what is in their nodes is made up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoardShape {
+    /// The view with the version of its definition, as `name@version`.
+    pub view: String,
+    /// What is asked for: a segment, an application.
+    pub key: KeyShape,
+    /// What tells the boards of a key apart.
+    pub boards: KeyShape,
+    /// The member.
+    pub member: KeyShape,
+    /// What ranks members.
+    pub score: KeyShape,
+    /// What is stored besides.
+    pub payload: KeyShape,
+}
+
+/// The name of a node: a hash of its bytes.
+pub type NodeName = [u8; 16];
+
+/// What the batch layer made of the boards of one key: where it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// The epoch that the boards hold.
+    pub epoch: Epoch,
+    /// The root.
+    pub root: Bytes,
+}
+
+/// An edition to write, or a part of it.
+#[derive(Debug, Clone)]
+pub struct NewEdition {
+    /// The encoded key.
+    pub key: Vec<u8>,
+    /// Nodes: each is there before the head is.
+    pub nodes: Vec<(NodeName, Bytes)>,
+    /// The root, once all nodes are written: it takes the place of the one before.
+    pub root: Option<Bytes>,
 }
 
 /// Rows to write: encoded partition, encoded row key, count. A count that is null says that no
@@ -129,6 +204,19 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
     /// table, since it was never made or has been deleted.
     async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>>;
 
+    /// The heads of several keys of a view of boards in one round trip, each where it is known;
+    /// nothing if the view has no table.
+    async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>>;
+
+    /// Nodes of one key in one round trip, each where it is there: those of a head that was
+    /// replaced long ago are not.
+    async fn nodes(
+        &self,
+        view: &str,
+        key: &[u8],
+        names: &[NodeName],
+    ) -> Result<Vec<Option<Bytes>>>;
+
     /// The stories of the newest runs, newest first.
     async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>>;
 
@@ -140,7 +228,7 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
 #[async_trait]
 pub trait ViewsWrite: ViewsRead {
     /// Makes the table of a view if it is not there.
-    async fn ensure_view(&self, source: Source, shape: &TallyShape) -> Result<()>;
+    async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()>;
 
     /// Records the cuts of run `epoch` as proposed, over an older proposal of the same run, and
     /// gives it a stamp that no run had before.
@@ -202,6 +290,46 @@ pub trait ViewsWrite: ViewsRead {
         stamp_us: i64,
         rows: &NewRows,
     ) -> Result<()>;
+
+    /// Writes editions of run `epoch`, in their order. A head that has a larger stamp stays as it
+    /// is; a node that is there already too.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced.
+    async fn publish_editions(
+        &self,
+        source: Source,
+        view: &str,
+        epoch: Epoch,
+        stamp_us: i64,
+        editions: &[NewEdition],
+    ) -> Result<()>;
+
+    /// The names of all nodes that are stored for a key, whether a head refers to them or not.
+    async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>>;
+
+    /// Deletes nodes of a key that no head has referred to for long.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced: it may
+    /// refer to them again.
+    async fn delete_nodes(
+        &self,
+        source: Source,
+        (view, key): (&str, &[u8]),
+        (epoch, stamp_us): (Epoch, i64),
+        names: &[NodeName],
+    ) -> Result<()>;
+
+    /// Keys whose head has a stamp before `stamp_us`, in their order, at most `limit` of them after
+    /// the key `after`: once a result was written whole, these are the keys that it does not have.
+    async fn keys_before(
+        &self,
+        view: &str,
+        stamp_us: i64,
+        after: Option<Vec<u8>>,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>>;
 
     /// Records that views are complete at `epoch`, each with the result that its table holds, and
     /// with `run_ends` that the run is. Once a view is complete at an epoch it never goes back.

@@ -3,9 +3,11 @@
 
 #![expect(clippy::panic, reason = "what does not hold ends the test")]
 
+pub mod boards;
 pub mod conformance;
 pub mod http;
 pub mod process;
 pub mod questions;
 pub mod recount;
+pub mod standings;
 pub mod world;

@@ -11,7 +11,7 @@ use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
 use stores::embedded::Embedded;
-use stores::intake::{Intake, Taken};
+use stores::intake::{Intake, IntakePorts, Taken};
 use stores::live::LiveRead;
 use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
 use tempfile::TempDir;
@@ -99,6 +99,7 @@ impl World {
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
             speed_options: SpeedOptions {
                 records_max: 7,
+                groups_max: 3,
                 poll_interval_ms: 1,
                 look_interval_ms: 5,
                 run_wait_ms: 200,
@@ -112,6 +113,7 @@ impl World {
                 result_bytes_max: 8_000,
                 archive_wait_ms: 0,
                 task_rows_max: 40,
+                snapshot_rows_max: 5,
                 publish_rows: 9,
             },
             counted: Arc::default(),
@@ -142,23 +144,27 @@ impl World {
         }
     }
 
-    /// The way into the log.
-    pub async fn intake(&self) -> Intake {
-        let log: Arc<dyn LogWrite> = Arc::clone(&self.stores.log) as _;
-        let clock = Arc::clone(&self.clock) as _;
-        Intake::open(log, clock, Source::Plays, PARTITIONS)
-            .await
-            .expect("an intake")
+    /// The way in for the lines of a source.
+    pub async fn intake(&self, source: Source) -> Intake {
+        let ports = IntakePorts {
+            log: Arc::clone(&self.stores.log) as _,
+            canon: Arc::clone(&self.stores.canon) as _,
+            clock: Arc::clone(&self.clock) as _,
+        };
+        let intake = Intake::open(ports, source, PARTITIONS).await;
+        intake.expect("an intake")
     }
 
-    /// Takes lines in.
+    /// Takes plays in.
     pub async fn ingest(&self, lines: &[String]) -> Taken {
+        self.ingest_into(Source::Plays, lines).await
+    }
+
+    /// Takes lines of a source in.
+    pub async fn ingest_into(&self, source: Source, lines: &[String]) -> Taken {
         let numbered = (1..).zip(lines.iter().map(|line| line.as_bytes()));
-        self.intake()
-            .await
-            .take("test", numbered)
-            .await
-            .expect("ingesting")
+        let taken = self.intake(source).await.take("test", numbered).await;
+        taken.expect("ingesting")
     }
 
     /// Appends records to the log as another producer would, unchecked.
@@ -246,26 +252,38 @@ impl World {
         self.counted.lock().expect("no panic").lost = false;
     }
 
-    /// A speed layer.
+    /// The speed layer of plays.
     pub async fn speed(&self) -> Speed {
+        self.speed_of(Source::Plays).await
+    }
+
+    /// The speed layer of a source.
+    pub async fn speed_of(&self, source: Source) -> Speed {
         let ports = SpeedPorts {
             log: Arc::clone(&self.stores.log) as _,
-            dead_letters: Arc::clone(&self.stores.log) as _,
+            log_writes: Arc::clone(&self.stores.log) as _,
+            canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
             clock: Arc::clone(&self.clock) as _,
         };
         let options = self.speed_options.clone();
-        Speed::build(ports, &self.catalog, &self.engine, Source::Plays, options)
+        Speed::build(ports, &self.catalog, &self.engine, source, options)
             .await
             .expect("a speed layer")
     }
 
-    /// Counts everything that is in the log.
+    /// Counts all plays that are in the log.
     pub async fn catch_up(&self) -> SpeedReport {
-        let speed = self.speed().await;
-        let done = speed.run(true, CancellationToken::new()).await;
+        let done = self.catch_up_on(Source::Plays).await;
         self.live_is_back();
+        done
+    }
+
+    /// Lets the speed layer of a source come to the end of its log.
+    pub async fn catch_up_on(&self, source: Source) -> SpeedReport {
+        let speed = self.speed_of(source).await;
+        let done = speed.run(true, CancellationToken::new()).await;
         done.expect("catching up")
     }
 
@@ -276,6 +294,7 @@ impl World {
             log: Arc::clone(&self.stores.log) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
+            canon: Arc::clone(&self.stores.canon) as _,
             archive: self.stores.archive.clone(),
             leases: Arc::clone(&self.stores.leases) as _,
             clock: Arc::clone(&self.clock) as _,
@@ -284,13 +303,21 @@ impl World {
         Batch::build(ports, self.catalog.clone(), self.engine.clone(), options)
     }
 
-    /// One batch run.
+    /// One batch run of plays.
     ///
     /// # Errors
     /// Those of the run.
     pub async fn run(&self, request: &RunRequest) -> batch::Result<RunReport> {
+        self.run_on(Source::Plays, request).await
+    }
+
+    /// One batch run of a source.
+    ///
+    /// # Errors
+    /// Those of the run.
+    pub async fn run_on(&self, source: Source, request: &RunRequest) -> batch::Result<RunReport> {
         let stop = CancellationToken::new();
-        self.batch().run(Source::Plays, request, &(), &stop).await
+        self.batch().run(source, request, &(), &stop).await
     }
 
     /// Starts the API.
@@ -298,6 +325,7 @@ impl World {
         let ports = ServingPorts {
             log: Arc::clone(&self.stores.log) as _,
             ingest: Arc::clone(&self.stores.log) as _,
+            canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
             clock: Arc::clone(&self.clock) as _,

@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Speed(FollowArgs),
     /// Copy the log to the archive of Parquet files
     Archive(FollowArgs),
+    /// Copy canonical tables to Parquet files
+    Snapshot(FollowArgs),
     /// Run the batch layer, or show its runs
     #[command(subcommand)]
     Batch(BatchCommand),
@@ -248,7 +250,7 @@ mod tests {
             "backstitch",
             "backstitch generate plays",
             "backstitch generate plays --rows x --seed 1 -o f",
-            "backstitch ingest efforts f",
+            "backstitch ingest songs f",
             "backstitch nothing",
             "backstitch --nothing",
             "backstitch generate plays --rows 1 --seed 1 -o f --late 2",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use batch::{Drift, DriftedKey, RunReport, RunRequest};
+use batch::{Batch, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
 use schemas::source::Source;
 use serde::Serialize;
@@ -47,9 +47,12 @@ async fn run_batch(
             args.engine
         )));
     }
-    let requests = requests(args)?;
+    let mut requests = requests(args)?;
     let installation = Installation::open(context.settings()).await?;
     let batch = installation.batch(&installation.engine()?)?;
+    if args.jobs.is_empty() {
+        requests = with_log(&batch, requests).await?;
+    }
     let stages = Stages::default();
     let mut runs = Vec::new();
     for (source, jobs) in requests {
@@ -76,24 +79,41 @@ async fn run_batch(
 /// By source: the jobs that are asked for, none for all.
 fn requests(args: &BatchRunArgs) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
     if args.jobs.is_empty() {
-        return Ok(Source::ALL.map(|source| (source, Vec::new())).into());
+        return Ok(Source::LOGGED.map(|source| (source, Vec::new())).into());
     }
     let catalog = Installation::catalog()?;
     let mut requests: BTreeMap<Source, Vec<String>> = BTreeMap::new();
     for name in &args.jobs {
-        let Some(job) = catalog.job(name) else {
-            let known: Vec<&str> = catalog.jobs().iter().map(|job| job.name()).collect();
+        let Some((_, source)) = catalog.names().find(|(known, _)| known == name) else {
+            let known: Vec<&str> = catalog.names().map(|(name, _)| name).collect();
             return Err(usage(format!(
                 "--job {name}: there is no such job; there are {}",
                 known.join(", ")
             )));
         };
-        let jobs = requests.entry(job.source()).or_default();
+        let jobs = requests.entry(source).or_default();
         if !jobs.contains(name) {
             jobs.push(name.clone());
         }
     }
     Ok(requests)
+}
+
+/// Leaves out the sources of which nothing has come yet; where that is all of them, one says so.
+async fn with_log(
+    batch: &Batch,
+    requests: BTreeMap<Source, Vec<String>>,
+) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
+    let mut kept = BTreeMap::new();
+    for (source, jobs) in &requests {
+        if batch.has_log(*source).await? {
+            kept.insert(*source, jobs.clone());
+        }
+    }
+    if kept.is_empty() {
+        kept.insert(Source::Plays, Vec::new());
+    }
+    Ok(kept)
 }
 
 fn text_of(ran: &Ran) -> String {
@@ -198,7 +218,7 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
     let installation = Installation::open_existing(context.settings()).await?;
     let limit = usize::try_from(limit)?;
     let mut runs = Vec::new();
-    for of in Source::ALL {
+    for of in Source::LOGGED {
         if source.is_none_or(|source| source == of) {
             let stories = installation.stores().views.stories(of, limit).await?;
             runs.extend(stories.into_iter().map(|story| Listed::of(of, story)));

@@ -4,8 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use schemas::seam::broken;
-use schemas::source::Source;
+use schemas::source::{Source, SourceKind};
 use serde::Serialize;
+use stores::canon::CanonRead;
 use stores::live::LiveRead;
 use stores::log::{FetchLimit, LogRead, Span, recognise};
 use stores::views::{PartQuery, ViewsRead};
@@ -15,6 +16,8 @@ use crate::installation::Installation;
 
 /// Less free space than this is named.
 const SPARE_BYTES_MIN: u64 = 1024 * 1024 * 1024;
+/// Changes that wait to be told are counted up to here.
+const PENDING_SHOWN: usize = 1_000;
 /// Stretches of each partition of the log that are read.
 const PROBES: i64 = 16;
 const PROBE: FetchLimit = FetchLimit {
@@ -84,14 +87,21 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
 
 async fn stores(installation: &Installation, findings: &mut Findings) {
     for source in Source::ALL {
-        for topic in [source.topic(), source.dead_letter_topic()] {
-            findings.note(format!("log {topic}"), log(installation, topic).await);
-        }
+        let topic = source.dead_letter_topic();
+        findings.note(format!("log {topic}"), log(installation, topic).await);
+    }
+    for source in Source::LOGGED {
+        let topic = source.topic();
+        findings.note(format!("log {topic}"), log(installation, topic).await);
         findings.note(format!("live {source}"), live(installation, source).await);
         findings.note(format!("views {source}"), views(installation, source).await);
     }
     findings.note("archive", archive(installation).await);
-    for source in Source::ALL {
+    findings.note("canonical store", canonical(installation).await);
+    for source in Source::LOGGED {
+        if source.kind() == SourceKind::Entities {
+            continue;
+        }
         findings.note(
             format!("archive {source}"),
             archived(installation, source).await,
@@ -263,10 +273,29 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
         stores.views.rows(job.view(), &[nothing]).await?;
         views += 1;
     }
+    let boards = catalog.boards().iter();
+    for job in boards.filter(|job| job.source() == source) {
+        stores.views.heads(job.view(), &[Vec::new()]).await?;
+        views += 1;
+    }
     Ok(format!(
         "{views} views, newest complete run {}",
         seen.runs.newest()
     ))
+}
+
+/// Whether the canonical store can be read, and its outbox is not left behind.
+async fn canonical(installation: &Installation) -> anyhow::Result<String> {
+    let canon = &installation.stores().canon;
+    canon.applications(None, 1).await?;
+    let left = canon.pending(i64::MAX, PENDING_SHOWN).await?.len();
+    Ok(match left {
+        0 => "can be read, every change is in the log".to_owned(),
+        PENDING_SHOWN => {
+            format!("can be read, {left} changes or more wait to be told; `backstitch speed` tells them")
+        }
+        _ => format!("can be read, {left} changes wait to be told; `backstitch speed` tells them"),
+    })
 }
 
 /// Whether the archive can be listed, written and read.

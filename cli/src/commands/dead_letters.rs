@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 use schemas::dead_letter::DeadLetter;
-use schemas::plays::check_line;
 use schemas::source::Source;
 use serde::Serialize;
+use stores::intake::check_line;
 use stores::log::{FetchLimit, LogRead};
 
 use super::Context;
@@ -215,8 +215,8 @@ async fn replay_source(
         }
         let mut good = Vec::new();
         for letter in more {
-            match check_line(&letter.raw) {
-                Ok(_) => good.push(letter),
+            match check_line(source, &letter.raw) {
+                Ok(()) => good.push(letter),
                 Err(reason) => {
                     replayed.still_bad += 1;
                     replayed

@@ -1,7 +1,8 @@
-//! `speed` and `archive`: what follows the log.
+//! `speed` and `archive`: what follows the log; `snapshot`.
 
 use std::collections::BTreeMap;
 
+use schemas::source::{Source, SourceKind};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -9,7 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::FollowArgs;
+use crate::failure::usage;
 use crate::installation::Installation;
+use crate::progress::Stages;
 
 /// By source: what was done.
 type Reports = BTreeMap<&'static str, Value>;
@@ -45,7 +48,7 @@ pub(super) async fn archive(
     let installation = Installation::open(context.settings()).await?;
     let batch = std::sync::Arc::new(installation.batch(&installation.engine()?)?);
     let mut tasks = JoinSet::new();
-    for source in args.sources() {
+    for source in of_kind(args, SourceKind::Facts)? {
         let batch = std::sync::Arc::clone(&batch);
         let (until_caught_up, stop) = (args.until_caught_up, stop.clone());
         tasks.spawn(async move {
@@ -56,6 +59,45 @@ pub(super) async fn archive(
     let reports = all(tasks, &stop).await?;
     print(context, &reports)?;
     expect_caught_up(args, &stop)
+}
+
+/// Takes a snapshot of each source: as of one moment, so there is nothing to follow.
+pub(super) async fn snapshot(
+    args: &FollowArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let sources = of_kind(args, SourceKind::Entities)?;
+    let installation = Installation::open(context.settings()).await?;
+    let batch = installation.batch(&installation.engine()?)?;
+    let stages = Stages::default();
+    let mut reports = Reports::new();
+    for source in sources {
+        let report = batch.snapshot(source, &stages, &stop).await;
+        stages.clear();
+        reports.insert(source.name(), serde_json::to_value(report?)?);
+    }
+    print(context, &reports)
+}
+
+/// The sources of a kind that are named, or all of that kind.
+fn of_kind(args: &FollowArgs, kind: SourceKind) -> anyhow::Result<Vec<Source>> {
+    let (fit, other): (Vec<_>, Vec<_>) = args
+        .sources()
+        .into_iter()
+        .partition(|source| Source::LOGGED.contains(source) && source.kind() == kind);
+    match (args.sources.is_empty(), other.first()) {
+        (false, Some(other)) => Err(usage(format!(
+            "--source {other}: {}",
+            match kind {
+                SourceKind::Facts =>
+                    "only events are archived; `backstitch snapshot` copies rows of the canonical store",
+                SourceKind::Entities =>
+                    "it has no snapshot of its own; `backstitch archive` copies events",
+            }
+        ))),
+        _ => Ok(fit),
+    }
 }
 
 /// What was to reach the end of the log and was told to end before has not done what was asked.

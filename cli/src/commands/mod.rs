@@ -102,6 +102,7 @@ pub(crate) async fn run(
         Command::Ingest(args) => ingest::run(&args, context, stop).await,
         Command::Speed(args) => follow::speed(&args, context, stop).await,
         Command::Archive(args) => follow::archive(&args, context, stop).await,
+        Command::Snapshot(args) => follow::snapshot(&args, context, stop).await,
         Command::Batch(command) => batch::run(&command, context, stop).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
@@ -122,7 +123,7 @@ impl FollowArgs {
         sources.sort_unstable();
         sources.dedup();
         if sources.is_empty() {
-            Source::ALL.to_vec()
+            Source::LOGGED.to_vec()
         } else {
             sources
         }

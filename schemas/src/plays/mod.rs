@@ -11,19 +11,19 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 pub use decode::{Decoded, Decoder, Line, Rejected, check_line};
 pub use identity::{EventIdentity, identities};
 
+use crate::line::INSTANT_SECONDS;
+pub use crate::line::LINE_BYTES_MAX;
+
 /// The longest `event_id`, in bytes.
 pub const EVENT_ID_BYTES_MAX: usize = 1024;
 /// The longest `referrer`, in bytes: a row key must fit into every store.
 pub const REFERRER_BYTES_MAX: usize = 16 * 1024;
-/// The longest line, in bytes.
-pub const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest `amount`, and with a minus the smallest: so that no sum of real events can pass the
 /// range of 64-bit integers unseen.
 pub const AMOUNT_MAX: i64 = 1_000_000_000_000;
 
-/// The times that a play can have, in seconds since the Unix epoch: from 1678 until 2261. The query
-/// engine counts in nanoseconds of 64 bits when it puts a time into its bucket.
-pub const AT_SECONDS: Range<i64> = -9_214_560_000..9_214_646_400;
+/// The times that a play can have, in seconds since the Unix epoch: from 1678 until 2261.
+pub const AT_SECONDS: Range<i64> = INSTANT_SECONDS;
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let time = |unit| DataType::Timestamp(unit, Some("UTC".into()));

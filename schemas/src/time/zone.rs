@@ -54,6 +54,12 @@ impl Zone {
         self.0.iana_name().unwrap_or("UTC")
     }
 
+    /// The zone itself, for what reads the calendar only.
+    #[must_use]
+    pub(crate) fn into_inner(self) -> TimeZone {
+        self.0
+    }
+
     /// What the local calendar and clock show at the instant.
     ///
     /// # Errors

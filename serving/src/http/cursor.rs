@@ -17,7 +17,7 @@ pub(crate) fn fingerprint(question: &str) -> u64 {
 pub(crate) fn of_place(fingerprint: u64, place: &Place) -> String {
     let key = match &place.key {
         KeyValue::Null => None,
-        KeyValue::Int(n) | KeyValue::Time(n) => Some(RowKey::Int(*n)),
+        KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => Some(RowKey::Int(*n)),
         KeyValue::Text(text) => Some(RowKey::Text(text.clone())),
     };
     write(&(fingerprint, place.count, key))

@@ -8,7 +8,9 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use jobs::merge::{Gap, NotWhole, Seam};
+use jobs::{Board, Job};
 use schemas::seam::Slot;
+use schemas::source::Source;
 use serde::Serialize;
 use serde_json::json;
 use stores::views::RunsSeen;
@@ -64,6 +66,9 @@ pub(crate) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Readiness
     for metric in api.metrics.values() {
         checks.extend(check_metric(&api, metric).await);
     }
+    for job in api.boards.values() {
+        checks.extend(check_board(&api, job).await);
+    }
     let reasons: Vec<String> = checks
         .iter()
         .filter_map(|check: &Check| {
@@ -82,7 +87,25 @@ pub(crate) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Readiness
 }
 
 async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
-    let source = metric.source;
+    check_source(api, metric.source, |runs, slots| {
+        check_views(metric, runs, slots)
+    })
+    .await
+}
+
+async fn check_board(api: &Api, job: &Job<Board>) -> Vec<Check> {
+    check_source(api, job.source(), |runs, slots| {
+        let seam = seam(runs, slots, job.view());
+        seam.check(seam.newest)
+    })
+    .await
+}
+
+async fn check_source(
+    api: &Api,
+    source: Source,
+    is_whole: impl Fn(&RunsSeen, &[Option<Slot>]) -> Result<(), NotWhole>,
+) -> Vec<Check> {
     // Runs before slots, as every read does.
     let runs = api.ports.views.runs(source).await;
     let spans = api.ports.log.spans(source.topic()).await;
@@ -96,7 +119,7 @@ async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
         check("batch views", source.name(), runs.as_ref().map(drop)),
     ];
     if let (Ok(runs), Ok(live)) = (&runs, &live) {
-        let whole = check_views(metric, runs, &live.slots);
+        let whole = is_whole(runs, &live.slots);
         checks.push(check("seam", source.name(), whole));
     }
     checks

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use schemas::source::Source;
 use serde::Serialize;
-use stores::intake::Intake;
+use stores::intake::{Intake, IntakePorts};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
@@ -26,7 +26,7 @@ const REJECTED_MAX: usize = 10_000;
 /// What became of the lines of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Ingested {
-    /// Lines that are in the log now.
+    /// Lines that are in the log or in the canonical store now.
     accepted: u64,
     /// Lines that are dead letters now: the first 10,000 of them.
     rejected: Vec<Rejected>,
@@ -43,14 +43,14 @@ pub(crate) struct Rejected {
     reason: String,
 }
 
-/// Takes events, one JSON object a line. When it answers, every line is durably in the log or among
-/// the dead letters. After an error some lines may be taken: sending all again is safe, since an
-/// event that comes again counts once.
+/// Takes events or rows, one JSON object a line. When it answers, every line is durably in the log,
+/// in the canonical store or among the dead letters. After an error some lines may be taken: sending
+/// all again is safe, since an event that comes again counts once and a row changes nothing.
 #[utoipa::path(
     post,
     path = "/api/v1/ingest/{source}",
     tag = "ingest",
-    params(("source" = String, Path, description = "plays")),
+    params(("source" = String, Path, description = "plays, efforts, authorizations, athletes, clubs, follows or applications")),
     request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB"),
     responses(
         (status = 200, description = "What became of the lines", body = Ingested),
@@ -82,8 +82,12 @@ pub(crate) async fn ingest(
     check_head(request.headers(), limit)?;
     let intake = cell
         .get_or_try_init(|| {
-            let (log, clock) = (Arc::clone(&api.ports.ingest), Arc::clone(&api.ports.clock));
-            Intake::open(log, clock, source, api.options.partitions)
+            let ports = IntakePorts {
+                log: Arc::clone(&api.ports.ingest),
+                canon: Arc::clone(&api.ports.canon),
+                clock: Arc::clone(&api.ports.clock),
+            };
+            Intake::open(ports, source, api.options.partitions)
         })
         .await?;
     let mut lines = Lines {

@@ -1,5 +1,7 @@
 //! The HTTP edge: routes, and what goes around every one of them.
 
+mod applications;
+mod boards;
 mod csv;
 mod cursor;
 mod health;
@@ -21,7 +23,9 @@ use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use schemas::source::Source;
+use jobs::{Board, Job};
 use stores::intake::Intake;
+use stores::relay::Relay;
 use tokio::sync::OnceCell;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
@@ -40,6 +44,8 @@ pub(crate) struct Api {
     pub(crate) ports: ServingPorts,
     pub(crate) options: ServingOptions,
     pub(crate) metrics: BTreeMap<String, Metric>,
+    pub(crate) boards: BTreeMap<String, Arc<Job<Board>>>,
+    pub(crate) relay: Relay,
     pub(crate) metrics_text: Option<MetricsText>,
     /// By source: the way into the log, opened when the first events come.
     pub(crate) intakes: BTreeMap<Source, OnceCell<Intake>>,
@@ -51,12 +57,20 @@ impl Api {
         ports: ServingPorts,
         options: ServingOptions,
         metrics: BTreeMap<String, Metric>,
+        boards: BTreeMap<String, Arc<Job<Board>>>,
         metrics_text: Option<MetricsText>,
     ) -> Self {
         Self {
+            relay: Relay::new(
+                Arc::clone(&ports.canon),
+                Arc::clone(&ports.ingest),
+                Arc::clone(&ports.clock),
+                options.partitions,
+            ),
             ports,
             options,
             metrics,
+            boards,
             metrics_text,
             intakes: Source::ALL
                 .into_iter()
@@ -76,7 +90,7 @@ impl Api {
 #[openapi(
     info(
         title = "Backstitch",
-        description = "Counts of events that are exact at every moment, and say where they come from. \
+        description = "Counts of events and boards of athletes that are exact at every moment, and say where they come from. \
                        Errors are problem documents (RFC 9457)."
     ),
     components(schemas(problem::ProblemShape))
@@ -89,6 +103,11 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(stats::total))
         .routes(routes!(stats::series))
         .routes(routes!(stats::breakdown))
+        .routes(routes!(boards::page))
+        .routes(routes!(boards::place))
+        .routes(routes!(boards::counts))
+        .routes(routes!(applications::list))
+        .routes(routes!(applications::show))
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(overview::overview))
@@ -101,7 +120,13 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
     // Events are written for as long as they come: a write is not dropped for being slow.
     let (router, openapi) = OpenApiRouter::with_openapi(Description::openapi())
         .merge(timed)
-        .merge(OpenApiRouter::new().routes(routes!(ingest::ingest)))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(ingest::ingest))
+                .routes(routes!(applications::change))
+                .routes(routes!(applications::connect))
+                .routes(routes!(applications::disconnect)),
+        )
         .split_for_parts();
     if let Ok(json) = openapi.to_pretty_json() {
         api.openapi.get_or_init(|| json);

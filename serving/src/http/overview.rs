@@ -68,7 +68,7 @@ pub(crate) struct PartitionShown {
 )]
 pub(crate) async fn overview(State(api): State<Arc<Api>>) -> Result<Json<Overview>, Problem> {
     let mut sources = Vec::new();
-    for source in Source::ALL {
+    for source in Source::LOGGED {
         sources.push(of_source(&api, source).await?);
     }
     Ok(Json(Overview {
@@ -111,10 +111,12 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         .values()
         .filter(|metric| metric.source == source)
         .flat_map(|metric| &metric.views)
-        .map(|job| {
-            let newest = runs.newest.get(job.view()).copied().unwrap_or(0);
-            (job.view().to_owned(), newest)
-        });
+        .map(|job| job.view());
+    let boards = api.boards.values().filter(|job| job.source() == source);
+    let views = views.chain(boards.map(|job| job.view())).map(|view| {
+        let newest = runs.newest.get(view).copied().unwrap_or(0);
+        (view.to_owned(), newest)
+    });
     Ok(SourceShown {
         source: source.name(),
         partitions: partitions.collect(),

@@ -135,7 +135,7 @@ fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Probl
             "play or download; leave it out for both"
         }
         (_, KeyKind::Text) => return Ok(KeyValue::Text(text.to_owned())),
-        (_, KeyKind::Time) => "something that can be filtered by",
+        (_, KeyKind::Time | KeyKind::Instant) => "something that can be filtered by",
     };
     Err(Problem::parameter(format!(
         "{name}={text:?} is not {expected}"

@@ -6,6 +6,8 @@ use problem_details::{ProblemDetails, ProblemType};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use schemas::key::KeyError;
+
 use crate::answer::Overflow;
 use crate::read::ReadError;
 
@@ -26,6 +28,10 @@ pub(crate) enum Kind {
     UnknownMetric,
     UnknownSource,
     UnknownRun,
+    UnknownBoard,
+    UnknownApplication,
+    NotOnBoard,
+    CapacityExceeded,
     NotCollected,
     MethodNotAllowed,
     SlowBody,
@@ -69,6 +75,10 @@ impl Kind {
             Self::UnknownMetric => "/problems/unknown-metric",
             Self::UnknownSource => "/problems/unknown-source",
             Self::UnknownRun => "/problems/unknown-run",
+            Self::UnknownBoard => "/problems/unknown-board",
+            Self::UnknownApplication => "/problems/unknown-application",
+            Self::NotOnBoard => "/problems/not-on-board",
+            Self::CapacityExceeded => "/problems/capacity-exceeded",
             Self::NotCollected => "/problems/not-collected",
             Self::MethodNotAllowed => "/problems/method-not-allowed",
             Self::SlowBody => "/problems/slow-body",
@@ -91,6 +101,10 @@ impl Kind {
             Self::UnknownMetric => "There is no such metric",
             Self::UnknownSource => "There is no such source",
             Self::UnknownRun => "There is no such run",
+            Self::UnknownBoard => "There is no such board",
+            Self::UnknownApplication => "There is no such application",
+            Self::NotOnBoard => "The athlete is not on the board",
+            Self::CapacityExceeded => "The application is full",
             Self::NotCollected => "Metrics are not collected here",
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::SlowBody => "The body came too slowly",
@@ -112,7 +126,11 @@ impl Kind {
             | Self::UnknownMetric
             | Self::UnknownSource
             | Self::UnknownRun
+            | Self::UnknownBoard
+            | Self::UnknownApplication
+            | Self::NotOnBoard
             | Self::NotCollected => StatusCode::NOT_FOUND,
+            Self::CapacityExceeded => StatusCode::FORBIDDEN,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -195,6 +213,14 @@ impl From<ReadError> for Problem {
                 .with("partition", not_whole.partition)
                 .with("view", not_whole.view.clone()),
             ReadError::Store(error) => error.into(),
+            ReadError::Replaced => Self::new(Kind::NotWhole, error.to_string()),
+            ReadError::DamagedBoard(what) => {
+                tracing::error!(what, "a stored board can't be read");
+                Self::new(
+                    Kind::StoreUnavailable,
+                    "stored rows could not be read: see the service's log",
+                )
+            }
             ReadError::Damaged(error) => {
                 tracing::error!(%error, "a stored key does not decode");
                 Self::new(
@@ -223,6 +249,12 @@ impl From<stores::Error> for Problem {
                 "a store refused what it was asked for: see the service's log",
             ),
         }
+    }
+}
+
+impl From<KeyError> for Problem {
+    fn from(error: KeyError) -> Self {
+        ReadError::from(error).into()
     }
 }
 

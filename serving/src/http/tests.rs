@@ -443,10 +443,17 @@ async fn the_description_has_every_path() {
         paths,
         [
             "/",
+            "/api/v1/applications",
+            "/api/v1/applications/{id}",
+            "/api/v1/applications/{id}/authorizations",
+            "/api/v1/applications/{id}/authorizations/{athlete_id}",
             "/api/v1/batch/runs",
             "/api/v1/batch/runs/{epoch}",
+            "/api/v1/boards/{name}/{key}",
+            "/api/v1/boards/{name}/{key}/athletes/{athlete_id}",
             "/api/v1/ingest/{source}",
             "/api/v1/overview",
+            "/api/v1/segments/{segment_id}/counts",
             "/api/v1/stats/{metric}/breakdown",
             "/api/v1/stats/{metric}/series",
             "/api/v1/stats/{metric}/total",
@@ -465,6 +472,11 @@ async fn the_description_has_every_path() {
         "Problem",
         "Ingested",
         "Runs",
+        "BoardPage",
+        "BoardPlace",
+        "BoardEntry",
+        "Counts",
+        "ApplicationShown",
     ] {
         assert!(schemas.contains_key(name), "{name}");
     }

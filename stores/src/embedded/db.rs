@@ -236,6 +236,22 @@ impl Opened {
         })
     }
 
+    /// A connection that reads and is the caller's own, for what takes long: the others stay free.
+    /// It is closed when it is dropped.
+    pub(super) async fn own_reader(&self) -> Result<SqliteConnection> {
+        let connection = options(&self.path, self.kind, false)
+            .connect()
+            .await
+            .map_err(self.fault("opening"))?;
+        if self.stands() {
+            return Ok(connection);
+        }
+        Err(Error::Unavailable {
+            what: format!("using {}", self.path.display()),
+            why: "the file was removed or replaced while it was opened once more".to_owned(),
+        })
+    }
+
     /// What turns an error of a statement into one of the ports.
     pub(super) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
         move |error| {

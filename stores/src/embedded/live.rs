@@ -2,7 +2,8 @@
 //!
 //! A *place* holds the parts of one slot, generation, epoch and view, and has a small number. So the
 //! parts of a micro-batch lie together in its file, a read is a range of one place for each epoch
-//! that is kept, and letting go of an epoch is the end of a whole range.
+//! that is kept, and letting go of an epoch is the end of a whole range. The parts of a tally are
+//! deltas in the table `parts`, those of boards are states in the table `states`.
 //!
 //! The file can be made again from the log, so it may be deleted while processes use it: the next
 //! call finds an empty one, without slots, and the worker heals them.
@@ -16,9 +17,11 @@ use sqlx::Connection;
 
 use super::db::{BEGIN_WRITE, Db, Kind};
 use super::live_read;
-use super::live_write::{add, bind_deltas, delete_garbage, ensure_place, load, store};
+use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
 use crate::Result;
-use crate::live::{Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId};
+use crate::live::{
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+};
 
 /// So many old bounds are remembered when epochs are let go.
 const KEEP_BOUNDS: u64 = 8;
@@ -28,7 +31,7 @@ const GARBAGE_PARTS: usize = 4096;
 
 static LIVE: Kind = Kind {
     name: "live.db",
-    version: 1,
+    version: 2,
     // A count that overflows becomes a float in SQLite, which a strict table refuses; the check
     // says so once more.
     tables: "
@@ -55,6 +58,13 @@ static LIVE: Kind = Kind {
             row BLOB NOT NULL,
             count INTEGER NOT NULL CHECK (typeof(count) = 'integer'),
             PRIMARY KEY (place, grp, row)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE states (
+            place INTEGER NOT NULL,
+            key BLOB NOT NULL,
+            member BLOB NOT NULL,
+            state BLOB,
+            PRIMARY KEY (place, key, member)
         ) STRICT, WITHOUT ROWID;",
     replaceable: true,
     readers: 4,
@@ -88,6 +98,16 @@ impl LiveRead for SqliteLive {
         live_read::read(&db, source, partitions, queries).await
     }
 
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        let db = self.db.current().await?;
+        live_read::read_states(&db, source, partitions, queries).await
+    }
+
     async fn scan(
         &self,
         slot: SlotId,
@@ -109,9 +129,9 @@ impl LiveWrite for SqliteLive {
         believed: Fence,
         next: Cut,
         views: &[&str],
-        deltas: &[Deltas],
+        changes: &Changes,
     ) -> Result<Result<(), Moved>> {
-        let bound = bind_deltas(deltas).await?;
+        let bound = bind_changes(changes).await?;
         let db = self.db.current().await?;
         let fault = db.fault("applying a micro-batch");
         let mut connection = db.writer().await?;
@@ -122,10 +142,10 @@ impl LiveWrite for SqliteLive {
         if let Err(moved) = held.slot.apply(&believed, next, views) {
             return Ok(Err(moved));
         }
-        for (view, rows) in bound {
-            let place = ensure_place(&mut tx, &db, &held, &view).await?;
-            for rows in rows {
-                add(&mut tx, &db, place, rows).await?;
+        for of_view in bound {
+            let place = ensure_place(&mut tx, &db, &held, &of_view.view).await?;
+            for rows in of_view.rows {
+                add(&mut tx, &db, of_view.table, place, rows).await?;
             }
         }
         store(&mut tx, &db, slot, &held.slot).await?;

@@ -13,7 +13,9 @@ use sqlx::{Connection, Row, SqliteConnection};
 use super::db::Opened;
 use super::statement::stored;
 use crate::Result;
-use crate::live::{Deltas, LiveAnswer, LiveParts, LiveQuery, SlotId};
+use crate::live::{
+    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer,
+};
 
 pub(super) async fn read(
     db: &Opened,
@@ -45,6 +47,78 @@ pub(super) async fn read(
         parts.push(found.finish());
     }
     Ok(LiveAnswer { slots, parts })
+}
+
+/// Slots and live states; as [`read`].
+pub(super) async fn read_states(
+    db: &Opened,
+    source: Source,
+    partitions: u32,
+    queries: &[StateQuery],
+) -> Result<StatesAnswer> {
+    let doing = "reading live states";
+    let fault = db.fault(doing);
+    let mut connection = db.reader().await?;
+    let mut tx = connection.begin().await.map_err(fault)?;
+    let slots = read_slots(&mut tx, db, source, partitions).await?;
+    let mut states = Vec::with_capacity(queries.len());
+    for query in queries {
+        let (from, to) = match query.partition {
+            Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
+            None => (0, partitions),
+        };
+        // The order of the joins is fixed, as for deltas.
+        let mut rows = sqlx::query(
+            "SELECT s.partition, p.epoch, t.member, t.state
+             FROM slots s
+             CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
+                 AND p.generation = s.generation AND p.epoch >= s.oldest
+             CROSS JOIN states t ON t.place = p.id AND t.key = ?5
+             WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
+        )
+        .bind(source.name())
+        .bind(from)
+        .bind(to)
+        .bind(&query.view)
+        .bind(&query.key)
+        .fetch(&mut *tx);
+        let mut found = FoundStates::default();
+        while let Some(row) = rows.try_next().await.map_err(fault)? {
+            found.add(&row).map_err(fault)?;
+        }
+        states.push(found.finish());
+    }
+    Ok(StatesAnswer { slots, states })
+}
+
+/// The states that answer one query, as they are found.
+#[derive(Debug, Default)]
+struct FoundStates {
+    partitions: UInt32Builder,
+    epochs: UInt64Builder,
+    members: BinaryBuilder,
+    states: BinaryBuilder,
+}
+
+impl FoundStates {
+    fn add(&mut self, row: &SqliteRow) -> std::result::Result<(), sqlx::Error> {
+        self.partitions.append_value(row.try_get(0)?);
+        self.epochs
+            .append_value(row.try_get::<i64, _>(1)?.cast_unsigned());
+        self.members.append_value(row.try_get::<&[u8], _>(2)?);
+        self.states
+            .append_option(row.try_get::<Option<&[u8]>, _>(3)?);
+        Ok(())
+    }
+
+    fn finish(mut self) -> LiveStates {
+        LiveStates {
+            partitions: self.partitions.finish(),
+            epochs: self.epochs.finish(),
+            members: self.members.finish(),
+            states: self.states.finish(),
+        }
+    }
 }
 
 async fn read_slots(

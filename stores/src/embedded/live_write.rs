@@ -2,17 +2,17 @@
 
 use std::sync::LazyLock;
 
-use arrow::array::Array;
+use arrow::array::{Array, BinaryArray};
 use schemas::seam::Slot;
-use sqlx::{Arguments, Connection, SqliteConnection};
+use sqlx::{Arguments, AssertSqlSafe, Connection, SqliteConnection};
 
 use super::db::{BEGIN_WRITE, Opened};
 use super::fault::is_constraint;
 use super::statement::{BoundRows, RowsStatement, bind, heavy, stored};
-use crate::live::{Deltas, SlotId};
+use crate::live::{Changes, Deltas, SlotId, States};
 use crate::{Error, Result};
 
-static UPSERT: LazyLock<RowsStatement> = LazyLock::new(|| {
+static ADD_DELTAS: LazyLock<RowsStatement> = LazyLock::new(|| {
     RowsStatement::new(
         "INSERT INTO parts (place, grp, row, count)",
         "p.id, v.column1, v.column2, v.column3",
@@ -20,6 +20,30 @@ static UPSERT: LazyLock<RowsStatement> = LazyLock::new(|| {
         "ON CONFLICT DO UPDATE SET count = count + excluded.count",
     )
 });
+
+static PUT_STATES: LazyLock<RowsStatement> = LazyLock::new(|| {
+    RowsStatement::new(
+        "INSERT INTO states (place, key, member, state)",
+        "p.id, v.column1, v.column2, v.column3",
+        "SELECT ? AS id",
+        "ON CONFLICT DO UPDATE SET state = excluded.state",
+    )
+});
+
+/// The table that holds the parts of a view.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum PartsTable {
+    Deltas,
+    States,
+}
+
+/// What a micro-batch changes of one view, bound for its statements.
+#[derive(Debug)]
+pub(super) struct OfView {
+    pub(super) view: String,
+    pub(super) table: PartsTable,
+    pub(super) rows: Vec<BoundRows>,
+}
 
 /// A slot as it is stored.
 #[derive(Debug)]
@@ -93,15 +117,19 @@ pub(super) async fn ensure_place(
     .map_err(db.fault("making a place for live parts"))
 }
 
-/// Adds rows of deltas to the parts of a place.
+/// Adds deltas to the parts of a place, or puts states in the place of those before.
 pub(super) async fn add(
     connection: &mut SqliteConnection,
     db: &Opened,
+    table: PartsTable,
     place: i64,
     rows: BoundRows,
 ) -> Result<()> {
-    let doing = "adding deltas";
-    UPSERT
+    let (doing, statement) = match table {
+        PartsTable::Deltas => ("adding deltas", &ADD_DELTAS),
+        PartsTable::States => ("putting states", &PUT_STATES),
+    };
+    statement
         .run(connection, rows, &[place])
         .await
         .map_err(|error| {
@@ -141,75 +169,121 @@ pub(super) async fn delete_garbage(
     let Some(place) = place else {
         return Ok(None);
     };
-    let first_to_stay: Option<(Vec<u8>, Vec<u8>)> = sqlx::query_as(
-        "SELECT grp, row FROM parts WHERE place = ? ORDER BY grp, row LIMIT 1 OFFSET ?",
-    )
-    .bind(place)
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-    .fetch_optional(&mut *tx)
-    .await
-    .map_err(fault)?;
-    let done = if let Some((group, row)) = first_to_stay {
-        sqlx::query("DELETE FROM parts WHERE place = ? AND (grp, row) < (?, ?)")
-            .bind(place)
-            .bind(group)
-            .bind(row)
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?
-    } else {
+    let mut deleted = 0;
+    for (table, first, second) in [("parts", "grp", "row"), ("states", "key", "member")] {
+        let keys = (first, second);
+        deleted += delete_first(&mut tx, db, (table, keys), place, limit - deleted).await?;
+    }
+    if deleted < limit {
         sqlx::query("DELETE FROM places WHERE id = ?")
             .bind(place)
             .execute(&mut *tx)
             .await
             .map_err(fault)?;
-        sqlx::query("DELETE FROM parts WHERE place = ?")
-            .bind(place)
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?
-    };
+    }
     tx.commit().await.map_err(fault)?;
-    Ok(Some(
-        usize::try_from(done.rows_affected()).unwrap_or(usize::MAX),
-    ))
+    Ok(Some(deleted))
+}
+
+/// Deletes the first `limit` rows of a place in one table, or all if there are not more.
+async fn delete_first(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    (table, (first, second)): (&str, (&str, &str)),
+    place: i64,
+    limit: usize,
+) -> Result<usize> {
+    let fault = db.fault("deleting dropped live parts");
+    if limit == 0 {
+        return Ok(0);
+    }
+    let find = format!(
+        "SELECT {first}, {second} FROM {table} WHERE place = ? ORDER BY {first}, {second}
+         LIMIT 1 OFFSET ?"
+    );
+    let first_to_stay: Option<(Vec<u8>, Vec<u8>)> = sqlx::query_as(AssertSqlSafe(find))
+        .bind(place)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_optional(&mut *connection)
+        .await
+        .map_err(fault)?;
+    let rest = if first_to_stay.is_some() {
+        format!("AND ({first}, {second}) < (?, ?)")
+    } else {
+        String::new()
+    };
+    let delete = format!("DELETE FROM {table} WHERE place = ? {rest}");
+    let mut delete = sqlx::query(AssertSqlSafe(delete)).bind(place);
+    if let Some((first, second)) = first_to_stay {
+        delete = delete.bind(first).bind(second);
+    }
+    let done = delete.execute(&mut *connection).await.map_err(fault)?;
+    Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
 }
 
 /// Rows in the order of their keys, so that neighbours in the file are written together.
-pub(super) async fn bind_deltas(deltas: &[Deltas]) -> Result<Vec<(String, Vec<BoundRows>)>> {
-    let rows = deltas.iter().map(|deltas| deltas.counts.len()).sum();
-    let deltas = deltas.to_vec();
+pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<OfView>> {
+    let deltas = changes.deltas.iter().map(|deltas| deltas.counts.len());
+    let states = changes.states.iter().map(|states| states.states.len());
+    let rows = deltas.chain(states).sum();
+    let changes = changes.clone();
     heavy(rows, move || {
-        let bind_view = |deltas: Deltas| Ok((deltas.view.clone(), bind_view(&deltas)?));
-        deltas.into_iter().map(bind_view).collect()
+        let deltas = changes.deltas.iter().map(bind_deltas);
+        deltas.chain(changes.states.iter().map(bind_states)).collect()
     })
     .await
 }
 
-fn bind_view(deltas: &Deltas) -> Result<Vec<BoundRows>> {
-    let Deltas {
-        view,
-        groups,
-        rows,
-        counts,
-    } = deltas;
-    if groups.len() != counts.len() || rows.len() != counts.len() {
-        return Err(Error::Refused(format!(
-            "deltas of {view}: {} groups, {} rows and {} counts; give as many of each",
-            groups.len(),
-            rows.len(),
-            counts.len()
-        )));
-    }
-    let key = |index: usize| (groups.value(index), rows.value(index));
-    let mut order: Vec<usize> = (0..counts.len()).collect();
-    if !order.is_sorted_by_key(|index| key(*index)) {
-        order.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
-    }
+fn bind_deltas(deltas: &Deltas) -> Result<OfView> {
+    let (groups, rows, counts) = (&deltas.groups, &deltas.rows, &deltas.counts);
+    let order = order(&deltas.view, groups, rows, counts.len())?;
     let length = order.len();
-    bind(order.into_iter(), length, |arguments, index| {
+    let rows = bind(order.into_iter(), length, |arguments, index| {
         arguments.add(groups.value(index))?;
         arguments.add(rows.value(index))?;
         arguments.add(counts.value(index))
+    })?;
+    Ok(OfView {
+        view: deltas.view.clone(),
+        table: PartsTable::Deltas,
+        rows,
     })
+}
+
+fn bind_states(states: &States) -> Result<OfView> {
+    let (keys, members) = (&states.keys, &states.members);
+    let order = order(&states.view, keys, members, states.states.len())?;
+    let length = order.len();
+    let rows = bind(order.into_iter(), length, |arguments, index| {
+        arguments.add(keys.value(index))?;
+        arguments.add(members.value(index))?;
+        arguments.add(states.state(index))
+    })?;
+    Ok(OfView {
+        view: states.view.clone(),
+        table: PartsTable::States,
+        rows,
+    })
+}
+
+/// The indices of rows in the order of their two keys.
+fn order(
+    view: &str,
+    first: &BinaryArray,
+    second: &BinaryArray,
+    values: usize,
+) -> Result<Vec<usize>> {
+    if first.len() != values || second.len() != values {
+        return Err(Error::Refused(format!(
+            "parts of {view}: {} and {} keys for {values} values; give as many of each",
+            first.len(),
+            second.len(),
+        )));
+    }
+    let key = |index: usize| (first.value(index), second.value(index));
+    let mut order: Vec<usize> = (0..values).collect();
+    if !order.is_sorted_by_key(|index| key(*index)) {
+        order.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
+    }
+    Ok(order)
 }

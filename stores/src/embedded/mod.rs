@@ -5,6 +5,7 @@
 //! | `log.db` | topics: batches of records, compressed and with a checksum |
 //! | `live.db` | slots and live parts; a link to the present file |
 //! | `views.db` | run records and batch rows, one table for each view |
+//! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
 //!
@@ -12,7 +13,15 @@
 //! writer go on side by side, and every change is one transaction that begins with the right to
 //! write.
 
+mod canon;
+mod canon_apply;
+mod canon_connect;
+mod canon_dump;
+mod canon_outbox;
+mod canon_rows;
+mod canon_statement;
 mod db;
+mod editions;
 mod fault;
 mod lease;
 mod live;
@@ -28,6 +37,7 @@ mod views;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use canon::SqliteCanon;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
@@ -45,6 +55,8 @@ pub struct Embedded {
     pub live: Arc<SqliteLive>,
     /// Run records and batch rows.
     pub views: Arc<SqliteViews>,
+    /// Entities.
+    pub canon: Arc<SqliteCanon>,
     /// The archive.
     pub archive: Archive,
     /// Leases.
@@ -76,6 +88,7 @@ impl Embedded {
             log: Arc::new(SqliteLog::open(folder).await?),
             live: Arc::new(SqliteLive::open(folder).await?),
             views: Arc::new(SqliteViews::open(folder).await?),
+            canon: Arc::new(SqliteCanon::open(folder).await?),
             archive: Archive::local(&folder.join("archive"))?,
             leases: Arc::new(FileLeases::new(folder.join(db::LOCKS))),
         })

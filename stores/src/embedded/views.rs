@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use schemas::seam::{Cut, Epoch, Run, RunState};
 use schemas::source::Source;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::db::{BEGIN_WRITE, Db, Kind};
-use super::runs;
+use super::{editions, runs};
 use super::statement::stored;
 use super::view_rows::{
     Found, bind_rows, expect_publishing, find_table, rows_before, table_name, upsert,
 };
 use crate::views::{
-    FoundRows, NewRows, PartQuery, RowKeys, RunStory, RunsSeen, TableResults, TallyShape,
-    ViewsRead, ViewsWrite,
+    FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
+    TableResults, ViewShape, ViewsRead, ViewsWrite,
 };
 use crate::{Error, Result};
 
@@ -70,6 +71,19 @@ static VIEWS: Kind = Kind {
     remedy: "stop every process of this folder and restore views.db from a copy",
 };
 
+fn rows_table(name: &str) -> String {
+    format!(
+        "CREATE TABLE {name} (
+            part BLOB NOT NULL,
+            row BLOB NOT NULL,
+            count INTEGER,
+            epoch INTEGER NOT NULL,
+            stamp_us INTEGER NOT NULL,
+            PRIMARY KEY (part, row)
+        ) STRICT, WITHOUT ROWID"
+    )
+}
+
 /// The batch rows and run records of a data folder.
 #[derive(Debug)]
 pub struct SqliteViews {
@@ -121,6 +135,27 @@ impl ViewsRead for SqliteViews {
         Ok(Some(found.finish()))
     }
 
+    async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
+        let db = self.db.current().await?;
+        let fault = db.fault("reading heads");
+        let mut connection = db.reader().await?;
+        let mut tx = connection.begin().await.map_err(fault)?;
+        editions::heads(&mut tx, &db, view, keys).await
+    }
+
+    async fn nodes(
+        &self,
+        view: &str,
+        key: &[u8],
+        names: &[NodeName],
+    ) -> Result<Vec<Option<Bytes>>> {
+        let db = self.db.current().await?;
+        let fault = db.fault("reading nodes");
+        let mut connection = db.reader().await?;
+        let mut tx = connection.begin().await.map_err(fault)?;
+        editions::nodes(&mut tx, &db, (view, key), names).await
+    }
+
     async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
@@ -137,7 +172,7 @@ impl ViewsRead for SqliteViews {
 
 #[async_trait]
 impl ViewsWrite for SqliteViews {
-    async fn ensure_view(&self, source: Source, shape: &TallyShape) -> Result<()> {
+    async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()> {
         let doing = "making the table of a view";
         let db = self.db.current().await?;
         let fault = db.fault(doing);
@@ -148,7 +183,7 @@ impl ViewsWrite for SqliteViews {
             "INSERT INTO views (name, source, shape) VALUES (?, ?, ?)
              ON CONFLICT DO NOTHING RETURNING id",
         )
-        .bind(&shape.view)
+        .bind(shape.view())
         .bind(source.name())
         .bind(&json)
         .fetch_optional(&mut *tx)
@@ -156,31 +191,24 @@ impl ViewsWrite for SqliteViews {
         .map_err(fault)?;
         let Some(id) = made else {
             let stored: String = sqlx::query_scalar("SELECT shape FROM views WHERE name = ?")
-                .bind(&shape.view)
+                .bind(shape.view())
                 .fetch_one(&mut *tx)
                 .await
                 .map_err(fault)?;
-            if serde_json::from_str::<TallyShape>(&stored).ok().as_ref() == Some(shape) {
+            if serde_json::from_str::<ViewShape>(&stored).ok().as_ref() == Some(shape) {
                 return Ok(());
             }
             return Err(Error::Refused(format!(
                 "{}: its stored rows have other keys ({stored}); give a changed definition a new \
                  version",
-                shape.view
+                shape.view()
             )));
         };
-        let table = format!(
-            "CREATE TABLE {} (
-                part BLOB NOT NULL,
-                row BLOB NOT NULL,
-                count INTEGER,
-                epoch INTEGER NOT NULL,
-                stamp_us INTEGER NOT NULL,
-                PRIMARY KEY (part, row)
-            ) STRICT, WITHOUT ROWID",
-            table_name(id, &shape.view)
-        );
-        sqlx::raw_sql(AssertSqlSafe(table))
+        let tables = match shape {
+            ViewShape::Tally(_) => rows_table(&table_name(id, shape.view())),
+            ViewShape::Board(_) => editions::tables(id, shape.view()),
+        };
+        sqlx::raw_sql(AssertSqlSafe(tables))
             .execute(&mut *tx)
             .await
             .map_err(fault)?;
@@ -336,6 +364,59 @@ impl ViewsWrite for SqliteViews {
         }
     }
 
+    async fn publish_editions(
+        &self,
+        source: Source,
+        view: &str,
+        epoch: Epoch,
+        stamp_us: i64,
+        editions: &[NewEdition],
+    ) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("publishing editions");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
+        expect_publishing(source, &run, stamp_us)?;
+        editions::write(&mut tx, &db, view, (epoch, stamp_us), editions).await?;
+        tx.commit().await.map_err(fault)
+    }
+
+    async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        editions::names(&mut connection, &db, view, key).await
+    }
+
+    async fn delete_nodes(
+        &self,
+        source: Source,
+        (view, key): (&str, &[u8]),
+        (epoch, stamp_us): (Epoch, i64),
+        names: &[NodeName],
+    ) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("deleting nodes");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
+        expect_publishing(source, &run, stamp_us)?;
+        editions::delete(&mut tx, &db, (view, key), names).await?;
+        tx.commit().await.map_err(fault)
+    }
+
+    async fn keys_before(
+        &self,
+        view: &str,
+        stamp_us: i64,
+        after: Option<Vec<u8>>,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        editions::keys_before(&mut connection, &db, (view, stamp_us), after, limit).await
+    }
+
     async fn complete(
         &self,
         source: Source,
@@ -430,15 +511,15 @@ impl ViewsWrite for SqliteViews {
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         // Tables go only when their view was forgotten before: a reader may still be at it now.
-        let tables: Vec<(String, i64)> = sqlx::query_as(
-            "SELECT name, id FROM views AS v WHERE source = ?1 AND NOT EXISTS (
+        let tables: Vec<(String, i64, String)> = sqlx::query_as(
+            "SELECT name, id, shape FROM views AS v WHERE source = ?1 AND NOT EXISTS (
                  SELECT 1 FROM newest AS n WHERE n.source = v.source AND n.view = v.name)",
         )
         .bind(source.name())
         .fetch_all(&mut *tx)
         .await
         .map_err(fault)?;
-        for (view, id) in tables.iter().filter(|(view, _)| !keep.contains(view)) {
+        for (view, id, shape) in tables.iter().filter(|(view, ..)| !keep.contains(view)) {
             sqlx::query("DELETE FROM views WHERE id = ?")
                 .bind(id)
                 .execute(&mut *tx)
@@ -450,8 +531,11 @@ impl ViewsWrite for SqliteViews {
                 .execute(&mut *tx)
                 .await
                 .map_err(fault)?;
-            let table = format!("DROP TABLE {}", table_name(*id, view));
-            sqlx::raw_sql(AssertSqlSafe(table))
+            let drop = match serde_json::from_str(shape) {
+                Ok(ViewShape::Board(_)) => editions::drop_tables(*id, view),
+                _ => format!("DROP TABLE {}", table_name(*id, view)),
+            };
+            sqlx::raw_sql(AssertSqlSafe(drop))
                 .execute(&mut *tx)
                 .await
                 .map_err(fault)?;

@@ -261,7 +261,7 @@ async fn apply(live: &dyn LiveWrite, id: SlotId, model: &mut Model, call: &Call)
         model.add(believed, &sums);
     }
     let told = live
-        .apply(id, believed, next, views, &columns(&sums))
+        .apply(id, believed, next, views, &columns(&sums).into())
         .await?;
     assert_eq!(told, expected, "{call:?}");
     Ok(())

@@ -162,8 +162,8 @@ pub async fn stamps_rise(ports: &Ports) -> Result<()> {
 /// rows then count for nothing.
 pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     let keep = [VIEW.to_owned()];
     sealed(views, 1).await?;
     complete(views, 1, &[VIEW], false, 1).await?;
@@ -182,7 +182,7 @@ pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
     let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
     assert!(gone.is_none(), "its table is gone");
-    views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     assert_eq!(
         found(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?),
         []

@@ -115,9 +115,9 @@ pub async fn rows_come_back(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
     assert!(nothing.is_none(), "a view that was never made has no table");
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
-    views.ensure_view(PLAYS, &shape(OTHER_VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
     let run = sealed(views, 1).await?;
     let new = rows(&[
         ("o", "a", Some(1)),
@@ -156,7 +156,7 @@ pub async fn rows_come_back(ports: &Ports) -> Result<()> {
 /// not write stay.
 pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
     let first = rows(&[
         ("p", "a", Some(1)),
@@ -201,7 +201,7 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
 /// alone once it is complete; a try that was overtaken completes nothing.
 pub async fn results_are_recorded(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     assert!(views.results(PLAYS).await?.is_empty());
     sealed(views, 1).await?;
     let named = |name: &str| BTreeMap::from([(VIEW.to_owned(), name.to_owned())]);
@@ -240,7 +240,7 @@ pub async fn results_are_recorded(ports: &Ports) -> Result<()> {
 /// The rows of earlier results are found in the order of their keys, page by page.
 pub async fn rows_of_earlier_results_are_found(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
     let old = rows(&[
         ("p", "a", Some(1)),
@@ -281,7 +281,7 @@ pub async fn publishing_needs_a_run(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     let some = rows(&[("p", "a", Some(1))]);
     let none = rows(&[]);
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     assert_refused(
         views.publish(PLAYS, VIEW, 1, 1, &some).await,
         "there is no run",
@@ -308,7 +308,7 @@ pub async fn publishing_needs_a_run(ports: &Ports) -> Result<()> {
 pub async fn large_loads_are_whole(ports: &Ports) -> Result<()> {
     const ROWS: i64 = 20_000;
     let views = &*ports.views;
-    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     for (epoch, step) in [(1, 1), (2, 3)] {
         let run = sealed(views, epoch).await?;
         let numbers = || (0..ROWS).filter(move |n| n % step == 0);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use batch::RunRequest;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use schemas::source::Source;
 use tests::questions::{Traffic, ask_and_compare};
 use tests::world::{Served, World};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ async fn every_answer_at_every_moment_is_what_a_recount_gives() {
 
 async fn history(seed: u64) {
     let world = World::new().await;
-    world.intake().await;
+    world.intake(Source::Plays).await;
     world.catch_up().await;
     let served = world.serve().await;
     let mut rng = SmallRng::seed_from_u64(seed);
@@ -94,7 +95,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                 };
                 let stop = CancellationToken::new();
                 let ended = batch
-                    .run(schemas::source::Source::Plays, &request, &(), &stop)
+                    .run(Source::Plays, &request, &(), &stop)
                     .await;
                 // A run that finds live state behind an abandoned cut may wait for a worker.
                 if let Err(error) = ended {

@@ -60,7 +60,7 @@ async fn standing(live: &dyn LiveRead) -> Result<Option<(Fence, i64)>> {
 async fn apply_one(live: &dyn LiveWrite, fence: Fence) -> Result<Fence> {
     let next = cut(fence.next_offset + 1);
     let done = live
-        .apply(slot(0), fence, next, &[VIEW], &[one_row(1)])
+        .apply(slot(0), fence, next, &[VIEW], &vec![one_row(1)].into())
         .await?;
     assert_eq!(done, Ok(()));
     Ok(Fence {
@@ -159,7 +159,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
             let next = cut(fence.next_offset + 1);
             let _done = stores
                 .live
-                .apply(slot(0), fence, next, &[VIEW], &[one_row(1)])
+                .apply(slot(0), fence, next, &[VIEW], &vec![one_row(1)].into())
                 .await?;
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 use schemas::time::{Seconds, Width};
 
-use crate::compute::{Computed, Plan, View, rows_of};
-use crate::result::ViewManifest;
+use super::compute::{Computed, Plan, View, rows_of};
+use super::result::ViewManifest;
 
 const DAY_SECONDS: Seconds = 86_400;
 /// Fewer rows than this say nothing about a trend.

@@ -8,9 +8,9 @@ use schemas::time::Seconds;
 use stores::views::{NewRows, TallyShape};
 use tokio_util::sync::CancellationToken;
 
-use crate::compute::View;
-use crate::drift::Fingerprint;
-use crate::result::{Diff, ViewManifest};
+use super::compute::View;
+use super::drift::Fingerprint;
+use super::result::{Diff, ViewManifest};
 use crate::{BatchPorts, Error, Progress, Result};
 
 /// Rows of a view that were written, and those that stayed as they were.

@@ -8,9 +8,10 @@ use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
 
+use super::compute::{Plan, View};
+use super::result::ViewManifest;
 use crate::archive::Manifest;
-use crate::compute::{Plan, View};
-use crate::result::Held;
+use crate::results::Held;
 use crate::{Error, Result, RunRequest};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -22,7 +23,7 @@ pub(crate) fn plan(
     run: &Run,
     jobs: Vec<Arc<Job>>,
     manifests: Vec<Manifest>,
-    mut held: BTreeMap<String, Held>,
+    mut held: BTreeMap<String, Held<ViewManifest>>,
 ) -> Result<Plan> {
     let mut views = Vec::new();
     for job in jobs {

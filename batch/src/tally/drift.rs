@@ -15,9 +15,9 @@ use serde::Serialize;
 use stores::live::{Deltas, SlotId};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::compute::View;
-use crate::publish::diff_of;
-use crate::result::ViewManifest;
+use super::compute::View;
+use super::publish::diff_of;
+use super::result::ViewManifest;
 use crate::{BatchPorts, Error, Result};
 
 /// One for each value of 16 bits of the hash.

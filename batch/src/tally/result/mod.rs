@@ -13,6 +13,6 @@ mod write;
 
 pub(crate) use add::add;
 pub(crate) use diff::Diff;
-pub(crate) use manifest::{Held, Piece, Results, ViewManifest, result_name};
+pub(crate) use manifest::{Piece, ViewManifest};
 pub(crate) use read::{Cursor, RowStream};
 pub(crate) use write::{PieceWriter, Written};

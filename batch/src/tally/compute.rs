@@ -21,10 +21,11 @@ use stores::archive::Archive;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{DayTotals, EventStream, Manifest};
-use crate::result::{
-    Cursor, Diff, Piece, PieceWriter, Results, RowStream, ViewManifest, Written, add, result_name,
+use super::result::{
+    Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add,
 };
+use crate::archive::{DayTotals, EventStream, Manifest};
+use crate::results::{Results, result_name};
 use crate::{Error, Progress, Result};
 
 const DAY_SECONDS: Seconds = 86_400;

@@ -1,11 +1,12 @@
-//! Which rows a view has after a run, and which result is the published one.
+//! Results: what a try of a run computed for a view. Their manifests, and which of them a table
+//! holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::seam::{Cut, Epoch};
+use schemas::seam::Epoch;
 use schemas::source::Source;
-use schemas::time::Seconds;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use stores::archive::{Archive, Created};
 use stores::views::TableResults;
 use uuid::Uuid;
@@ -13,48 +14,35 @@ use uuid::Uuid;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
-/// Row groups of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Segment {
-    pub(crate) file: String,
-    /// The first row group, and the one after the last.
-    pub(crate) row_groups: (usize, usize),
-}
-
-/// Where the rows of one stretch of time are.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Piece {
-    pub(crate) segments: Vec<Segment>,
-    pub(crate) rows: u64,
-    /// The sum of the counts.
-    pub(crate) total: i128,
-    /// Of each nullable dimension, how many rows have none.
-    pub(crate) nulls: BTreeMap<String, u64>,
-}
-
-/// The result of a view.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ViewManifest {
-    pub(crate) view: String,
-    pub(crate) epoch: Epoch,
-    /// The name of the result: its epoch and something that no other try has.
-    pub(crate) result: String,
-    pub(crate) cuts: Vec<Cut>,
-    /// By start: every piece that has rows.
-    pub(crate) pieces: BTreeMap<Seconds, Piece>,
-    /// The pieces that the run computed.
-    pub(crate) touched: BTreeSet<Seconds>,
-}
-
 /// What is known of the rows that a view's table holds.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Held {
+#[derive(Debug, Clone)]
+pub(crate) struct Held<M> {
     /// The published result.
-    pub(crate) published: Option<ViewManifest>,
+    pub(crate) published: Option<M>,
     /// Results that may have been published in part since.
-    pub(crate) dirty: Vec<ViewManifest>,
+    pub(crate) dirty: Vec<M>,
     /// Whether a result is missing that is among the rows: then the others are not given either.
     pub(crate) is_unknown: bool,
+}
+
+impl<M> Default for Held<M> {
+    fn default() -> Self {
+        Self {
+            published: None,
+            dirty: Vec::new(),
+            is_unknown: false,
+        }
+    }
+}
+
+/// What names the rows of a view's result and the files that hold them.
+pub(crate) trait Manifest: Serialize + DeserializeOwned {
+    /// The view.
+    fn view(&self) -> &str;
+    /// The name of the result.
+    fn result(&self) -> &str;
+    /// The files.
+    fn files(&self) -> BTreeSet<String>;
 }
 
 /// The name of a new result.
@@ -83,8 +71,8 @@ impl Results<'_> {
     }
 
     /// Writes a manifest down.
-    pub(crate) async fn create(&self, manifest: &ViewManifest) -> Result<()> {
-        let path = self.manifest_path(&manifest.view, &manifest.result);
+    pub(crate) async fn create(&self, manifest: &impl Manifest) -> Result<()> {
+        let path = self.manifest_path(manifest.view(), manifest.result());
         match self.archive.create(&path, to_bytes(manifest)?).await? {
             Created::New => Ok(()),
             Created::Exists => Err(Error::Fault(format!("{path} is there already"))),
@@ -92,16 +80,16 @@ impl Results<'_> {
     }
 
     /// What is known of the rows of each view's table. Views without any are not there.
-    pub(crate) async fn held(
+    pub(crate) async fn held<M: Manifest>(
         &self,
         tables: &BTreeMap<String, TableResults>,
-    ) -> Result<BTreeMap<String, Held>> {
+    ) -> Result<BTreeMap<String, Held<M>>> {
         let files: BTreeSet<String> = self.files().await?.into_iter().collect();
         let mut held = BTreeMap::new();
         for (view, table) in tables {
-            let mut of_view = Held::default();
+            let mut of_view = Held::<M>::default();
             for result in table.published.iter().chain(&table.begun) {
-                let manifest = self.load(view, result).await?;
+                let manifest: Option<M> = self.load(view, result).await?;
                 let whole = manifest.filter(|manifest| manifest.files().is_subset(&files));
                 match whole {
                     None => of_view.is_unknown = true,
@@ -118,7 +106,7 @@ impl Results<'_> {
         Ok(held)
     }
 
-    async fn load(&self, view: &str, result: &str) -> Result<Option<ViewManifest>> {
+    async fn load<M: Manifest>(&self, view: &str, result: &str) -> Result<Option<M>> {
         let path = self.manifest_path(view, result);
         let Some(bytes) = self.archive.get(&path).await? else {
             return Ok(None);
@@ -134,12 +122,15 @@ impl Results<'_> {
 
     /// Deletes the results that no table holds rows of: those of tries that died before they
     /// published, of runs before, of views that are gone, of other databases.
-    pub(crate) async fn remove_others(&self, held: &BTreeMap<String, Held>) -> Result<()> {
+    pub(crate) async fn remove_others<M: Manifest>(
+        &self,
+        held: &BTreeMap<String, Held<M>>,
+    ) -> Result<()> {
         let (mut results, mut files) = (BTreeSet::new(), BTreeSet::new());
         // What is left of a table's results where one is missing is read by nobody.
         for held in held.values() {
             for manifest in held.published.iter().chain(&held.dirty) {
-                results.insert(self.manifest_path(&manifest.view, &manifest.result));
+                results.insert(self.manifest_path(manifest.view(), manifest.result()));
                 files.extend(manifest.files());
             }
         }
@@ -159,12 +150,5 @@ impl Results<'_> {
 
     async fn files(&self) -> Result<Vec<String>> {
         Ok(self.archive.list(&self.data_folder()).await?)
-    }
-}
-
-impl ViewManifest {
-    fn files(&self) -> BTreeSet<String> {
-        let segments = self.pieces.values().flat_map(|piece| &piece.segments);
-        segments.map(|segment| segment.file.clone()).collect()
     }
 }

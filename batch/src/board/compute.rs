@@ -1,0 +1,189 @@
+//! Computing boards: each file of the snapshot by itself, since it holds all rows of its keys.
+
+use std::sync::Arc;
+
+use datafusion::catalog::MemTable;
+use datafusion::logical_expr::SortExpr;
+use datafusion::prelude::ident;
+use futures::TryStreamExt;
+use jobs::{Board, Engine, Job, checked, query};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use schemas::entities;
+use stores::archive::Archive;
+use stores::parquet_file;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::manifest::ResultFile;
+use crate::snapshot::{Snapshot, SnapshotFile};
+use crate::{Error, Progress, Result};
+
+const READ_ROWS: usize = 65_536;
+const GROUP_ROWS_MAX: usize = 262_144;
+
+/// What tasks share.
+#[derive(Debug, Clone)]
+pub(crate) struct Compute {
+    pub(crate) engine: Engine,
+    pub(crate) archive: Archive,
+    /// How the paths of result files begin.
+    pub(crate) files: String,
+    /// Bytes of one of them, about.
+    pub(crate) result_bytes_max: usize,
+    pub(crate) jobs: Vec<Arc<Job<Board>>>,
+}
+
+impl Compute {
+    /// Computes every job over the snapshot: for each, by file of the snapshot, the files of its rows.
+    pub(crate) async fn run(
+        &self,
+        snapshot: &Snapshot,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Vec<Vec<ResultFile>>>> {
+        let mut waiting = snapshot.files.iter().enumerate();
+        let mut done: Vec<Vec<Vec<ResultFile>>> = vec![Vec::new(); snapshot.files.len()];
+        let mut running: JoinSet<Result<(usize, u64, Vec<Vec<ResultFile>>)>> = JoinSet::new();
+        loop {
+            while running.len() < self.engine.threads() && !stop.is_cancelled() {
+                let Some((index, file)) = waiting.next() else {
+                    break;
+                };
+                let (compute, file) = (self.clone(), file.clone());
+                running.spawn(async move { Ok((index, file.rows, compute.file(&file).await?)) });
+            }
+            let Some(ended) = running.join_next().await else {
+                break;
+            };
+            let (index, rows, files) = ended.map_err(|e| Error::fault("a task ended", e))??;
+            if let Some(place) = done.get_mut(index) {
+                *place = files;
+            }
+            progress.advance(rows);
+        }
+        if stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        let mut by_job: Vec<Vec<Vec<ResultFile>>> = vec![Vec::new(); self.jobs.len()];
+        for of_file in done {
+            for (stretches, files) in by_job.iter_mut().zip(of_file) {
+                stretches.push(files);
+            }
+        }
+        Ok(by_job)
+    }
+
+    /// Every job over one file of the snapshot.
+    async fn file(&self, file: &SnapshotFile) -> Result<Vec<Vec<ResultFile>>> {
+        let groups = (0..file.row_groups).collect();
+        let rows = self.archive.rows(&file.path, groups, READ_ROWS).await?;
+        let rows: Vec<_> = rows.try_collect().await?;
+        let mut written = Vec::new();
+        for job in &self.jobs {
+            let failed = |source| jobs::Error::Query {
+                job: job.name().to_owned(),
+                source,
+            };
+            let schema = entities::schema(job.source())
+                .ok_or_else(|| Error::Fault(format!("{} has no rows", job.source())))?;
+            if rows.iter().any(|batch| batch.schema().fields() != schema.fields()) {
+                let what = "a snapshot's file has not the columns of its source";
+                return Err(Error::damaged(&file.path, what));
+            }
+            let context = self.engine.session();
+            // A query may read its table several times, so it is held in memory.
+            let table = MemTable::try_new(schema, vec![rows.clone()]).map_err(failed)?;
+            let mut batches = query(&context, job, Arc::new(table))
+                .await?
+                .sort(order(job))
+                .map_err(failed)?
+                .execute_stream()
+                .await
+                .map_err(failed)?;
+            let mut writer = RowWriter::new(self, job);
+            while let Some(batch) = batches.try_next().await.map_err(failed)? {
+                writer.write(&checked(job, &batch)?).await?;
+            }
+            written.push(writer.finish().await?);
+        }
+        Ok(written)
+    }
+}
+
+/// The order of results: key, board, score, member.
+fn order(job: &Job<Board>) -> Vec<SortExpr> {
+    [job.key(), job.boards(), job.score(), job.member()]
+        .into_iter()
+        .flat_map(|shape| &shape.0)
+        .map(|column| ident(&column.name).sort(true, true))
+        .collect()
+}
+
+/// Writes the rows of one job over one file of a snapshot.
+struct RowWriter<'a> {
+    compute: &'a Compute,
+    job: &'a Job<Board>,
+    file: Option<(ArrowWriter<Vec<u8>>, u64)>,
+    done: Vec<ResultFile>,
+}
+
+impl<'a> RowWriter<'a> {
+    const fn new(compute: &'a Compute, job: &'a Job<Board>) -> Self {
+        Self {
+            compute,
+            job,
+            file: None,
+            done: Vec::new(),
+        }
+    }
+
+    async fn write(&mut self, rows: &arrow::array::RecordBatch) -> Result<()> {
+        let fault = |error| Error::fault("writing a result", error);
+        if self.file.is_none() {
+            let properties = ZstdLevel::try_new(1).map(|level| {
+                WriterProperties::builder()
+                    .set_compression(Compression::ZSTD(level))
+                    .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
+                    .build()
+            });
+            let properties = Some(properties.map_err(fault)?);
+            let writer = ArrowWriter::try_new(Vec::new(), self.job.schema(), properties);
+            self.file = Some((writer.map_err(fault)?, 0));
+        }
+        let Some((writer, count)) = &mut self.file else {
+            return Ok(());
+        };
+        writer.write(rows).map_err(fault)?;
+        *count += rows.num_rows() as u64;
+        if writer.bytes_written() + writer.in_progress_size() > self.compute.result_bytes_max {
+            self.end_file().await?;
+        }
+        Ok(())
+    }
+
+    async fn end_file(&mut self) -> Result<()> {
+        let fault = |error| Error::fault("writing a result", error);
+        if let Some((mut writer, rows)) = self.file.take() {
+            let id = Uuid::new_v4();
+            let path = format!("{}-{}-{id}.parquet", self.compute.files, self.job.name());
+            writer.flush().map_err(fault)?;
+            let row_groups = writer.flushed_row_groups().len();
+            let bytes = parquet_file::finish(writer).map_err(fault)?;
+            self.compute.archive.put(&path, bytes).await?;
+            self.done.push(ResultFile {
+                path,
+                row_groups,
+                rows,
+            });
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<Vec<ResultFile>> {
+        self.end_file().await?;
+        Ok(self.done)
+    }
+}

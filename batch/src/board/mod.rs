@@ -1,0 +1,9 @@
+//! Boards of entities: computed from a snapshot by stretches of keys, and published as an edition
+//! for each key whose boards differ.
+
+mod compute;
+mod editions;
+mod manifest;
+mod planning;
+mod publish;
+mod run;

@@ -1,0 +1,156 @@
+//! What a run computes: all keys, or those that were notified since the last published result.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jobs::{Board, Job};
+use schemas::entities::parse_notification;
+use schemas::seam::{Cut, Offset, Run};
+use schemas::source::Source;
+use stores::log::{FetchLimit, LogRead};
+
+use super::manifest::BoardManifest;
+use crate::results::Held;
+use crate::{Error, Result, RunRequest};
+
+/// More keys than this are not listed: then all are computed.
+const KEYS_MAX: usize = 100_000;
+const FETCH: FetchLimit = FetchLimit {
+    records: 50_000,
+    bytes: 32 * 1024 * 1024,
+};
+
+/// A view that a run computes.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) job: Arc<Job<Board>>,
+    /// The published result.
+    pub(crate) published: Option<BoardManifest>,
+    /// Whether this run computes it.
+    pub(crate) wanted: bool,
+}
+
+/// What a run computes.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) source: Source,
+    pub(crate) run: Run,
+    pub(crate) views: Vec<View>,
+    /// The keys to compute; all if there is no list.
+    pub(crate) keys: Option<BTreeSet<i64>>,
+}
+
+impl Plan {
+    /// The views that this run computes.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &View> {
+        self.views.iter().filter(|view| view.wanted)
+    }
+
+    /// The names of all views.
+    pub(crate) fn view_names(&self) -> Vec<String> {
+        let views = self.views.iter();
+        views.map(|view| view.job.view().to_owned()).collect()
+    }
+}
+
+/// Plans a run.
+pub(crate) async fn plan(
+    log: &dyn LogRead,
+    source: Source,
+    request: &RunRequest,
+    run: Run,
+    jobs: Vec<Arc<Job<Board>>>,
+    held: &mut BTreeMap<String, Held<BoardManifest>>,
+) -> Result<Plan> {
+    let mut is_full = request.full || !request.jobs.is_empty();
+    let mut keys = BTreeSet::new();
+    let mut since: Option<Vec<Cut>> = None;
+    let mut views = Vec::new();
+    for job in jobs {
+        let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
+        let held = held.remove(job.view()).unwrap_or_default();
+        if wanted {
+            is_full |= held.published.is_none();
+            for dirty in &held.dirty {
+                match &dirty.keys {
+                    Some(some) => keys.extend(some),
+                    None => is_full = true,
+                }
+            }
+            if let Some(published) = &held.published {
+                since = Some(earlier(since, &published.cuts));
+            }
+        }
+        views.push(View {
+            job,
+            published: held.published,
+            wanted,
+        });
+    }
+    if !is_full {
+        let since = since.unwrap_or_default();
+        is_full = !notified(log, source, &since, &run.cuts, &mut keys).await?;
+    }
+    Ok(Plan {
+        source,
+        run,
+        views,
+        keys: (!is_full).then_some(keys),
+    })
+}
+
+/// By partition, the least of the cuts; one that is not there is at the beginning.
+fn earlier(least: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
+    let Some(least) = least else {
+        return cuts.to_vec();
+    };
+    let both = least.into_iter().zip(cuts);
+    let least = both.map(|(a, b)| if a.next_offset <= b.next_offset { a } else { *b });
+    least.collect()
+}
+
+/// Adds the keys that were notified between cuts; answers false if that can't be told, or they are
+/// too many to be listed.
+async fn notified(
+    log: &dyn LogRead,
+    source: Source,
+    since: &[Cut],
+    cuts: &[Cut],
+    keys: &mut BTreeSet<i64>,
+) -> Result<bool> {
+    for (partition, cut) in (0_u32..).zip(cuts) {
+        let from = usize::try_from(partition).ok();
+        let from = from.and_then(|index| since.get(index));
+        let mut next: Offset = from.map_or(0, |cut| cut.next_offset);
+        while next < cut.next_offset {
+            let fetched = match log.fetch(source.topic(), partition, next, FETCH).await {
+                Ok(fetched) => fetched,
+                // The log does not reach back so far any more.
+                Err(stores::Error::OffsetOutOfRange { asked, start, .. }) if asked < start => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if fetched.next_offset == next {
+                return Err(Error::Request(format!(
+                    "{}/{partition} ends at offset {next}, before the cut of the run at {}: the log was lost. Restore it, or begin anew with an empty data folder and ingest again",
+                    source.topic(),
+                    cut.next_offset
+                )));
+            }
+            next = fetched.next_offset;
+            let offsets = fetched.records.offsets.values();
+            let below = offsets.partition_point(|offset| *offset < cut.next_offset);
+            for value in fetched.records.values.iter().take(below).flatten() {
+                // What is no notification is a dead letter of the speed layer.
+                if let Ok(group) = parse_notification(source, value) {
+                    keys.insert(group.key);
+                }
+            }
+            if keys.len() > KEYS_MAX {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}

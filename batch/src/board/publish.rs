@@ -1,0 +1,263 @@
+//! Publishing editions: of the keys whose boards differ from those that are there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use jobs::board::BoardRows;
+use jobs::tree::NodeId;
+use jobs::{Board, Job};
+use schemas::key::KeyValue;
+use schemas::seam::Epoch;
+use schemas::source::Source;
+use stores::archive::Archive;
+use stores::views::NodeName;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::editions::{Edition, Editions, empty};
+use super::manifest::{BoardManifest, ResultFile};
+use crate::{BatchPorts, Error, Progress, Result};
+
+const READ_ROWS: usize = 32_768;
+/// Keys and bytes that are written in one step, about.
+const KEYS_MAX: usize = 256;
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Steps that wait to be written, at most.
+const STEPS_WAITING: usize = 2;
+/// Keys that are listed at once.
+const LIST_KEYS: usize = 10_000;
+
+/// What became of a view's editions.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    /// Rows of keys whose boards were written.
+    pub(crate) written: u64,
+    /// Rows of keys whose boards stayed as they were.
+    pub(crate) skipped: u64,
+    /// By key: nodes that the new editions do not refer to.
+    pub(crate) garbage: Vec<(Vec<u8>, Vec<NodeName>)>,
+}
+
+/// Where and as what editions are published.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Publisher<'a> {
+    pub(crate) ports: &'a BatchPorts,
+    pub(crate) source: Source,
+    pub(crate) epoch: Epoch,
+    pub(crate) stamp_us: i64,
+    /// Files that are built at the same time.
+    pub(crate) threads: usize,
+}
+
+impl Publisher<'_> {
+    /// Publishes a view.
+    pub(crate) async fn publish(
+        &self,
+        job: &Arc<Job<Board>>,
+        manifest: &BoardManifest,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Published> {
+        let (send, mut steps) = mpsc::channel(STEPS_WAITING);
+        let mut builders = self.builders(job, manifest, send);
+        let mut published = Published::default();
+        let mut seen: HashSet<Vec<u8>> = HashSet::new();
+        while let Some(step) = steps.recv().await {
+            if stop.is_cancelled() {
+                return Err(Error::Stopped);
+            }
+            seen.extend(step.iter().map(|edition: &Edition| edition.new.key.clone()));
+            progress.advance(step.iter().map(|edition| edition.rows).sum());
+            self.write(job, step, &mut published).await?;
+        }
+        while let Some(ended) = builders.join_next().await {
+            ended.map_err(|e| Error::fault("a task ended", e))??;
+        }
+        self.take_out(job, manifest, &seen, &mut published).await?;
+        Ok(published)
+    }
+
+    /// Deletes nodes that nobody refers to any more.
+    pub(crate) async fn collect(&self, view: &str, garbage: &Published) -> Result<()> {
+        for (key, names) in &garbage.garbage {
+            let at = (self.epoch, self.stamp_us);
+            let views = &self.ports.views;
+            views
+                .delete_nodes(self.source, (view, key), at, names)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Starts to build the editions of all files. Files may end in the middle of a key, so those of
+    /// one stretch of keys are built one after the other.
+    fn builders(
+        &self,
+        job: &Arc<Job<Board>>,
+        manifest: &BoardManifest,
+        send: mpsc::Sender<Vec<Edition>>,
+    ) -> JoinSet<Result<()>> {
+        let mut builders = JoinSet::new();
+        let threads = self.threads.max(1);
+        let mut stretches: Vec<Vec<Vec<ResultFile>>> = vec![Vec::new(); threads];
+        for (index, files) in manifest.stretches.iter().enumerate() {
+            if let Some(of_thread) = stretches.get_mut(index % threads) {
+                of_thread.push(files.clone());
+            }
+        }
+        for of_thread in stretches {
+            let (job, send) = (Arc::clone(job), send.clone());
+            let archive = self.ports.archive.clone();
+            builders.spawn(async move {
+                for files in of_thread {
+                    build(&archive, &job, files, &send).await?;
+                }
+                Ok(())
+            });
+        }
+        builders
+    }
+
+    /// Writes those of some editions that differ from what is there.
+    async fn write(
+        &self,
+        job: &Job<Board>,
+        step: Vec<Edition>,
+        published: &mut Published,
+    ) -> Result<()> {
+        let views = &self.ports.views;
+        let keys: Vec<Vec<u8>> = step.iter().map(|edition| edition.new.key.clone()).collect();
+        let heads = views.heads(job.view(), &keys).await?.unwrap_or_default();
+        let mut heads = heads.into_iter();
+        let mut new = Vec::new();
+        for mut edition in step {
+            let head = heads.next().flatten();
+            if let (Some(head), Some(root)) = (&head, &edition.new.root) {
+                if head.root == *root {
+                    published.skipped += edition.rows;
+                    continue;
+                }
+                let stored = views.node_names(job.view(), &edition.new.key).await?;
+                let stored: HashSet<NodeName> = stored.into_iter().collect();
+                edition.new.nodes.retain(|(name, _)| !stored.contains(name));
+                let names: HashSet<&NodeName> =
+                    edition.names.iter().map(NodeId::as_bytes).collect();
+                let garbage: Vec<NodeName> = stored
+                    .into_iter()
+                    .filter(|name| !names.contains(name))
+                    .collect();
+                if !garbage.is_empty() {
+                    published.garbage.push((edition.new.key.clone(), garbage));
+                }
+            }
+            published.written += edition.rows;
+            new.push(edition.new);
+        }
+        let at = (self.epoch, self.stamp_us);
+        views
+            .publish_editions(self.source, job.view(), at.0, at.1, &new)
+            .await?;
+        Ok(())
+    }
+
+    /// Empties the boards of the keys that the result is about and has no rows of.
+    async fn take_out(
+        &self,
+        job: &Job<Board>,
+        manifest: &BoardManifest,
+        seen: &HashSet<Vec<u8>>,
+        published: &mut Published,
+    ) -> Result<()> {
+        // Once even without any key: a run that was overtaken must hear it.
+        self.write(job, Vec::new(), published).await?;
+        let Some(keys) = &manifest.keys else {
+            return self.take_out_all(job, seen, published).await;
+        };
+        let mut gone = Vec::new();
+        for key in keys {
+            let key = job.key().encode_values(&[KeyValue::Int(*key)]);
+            let key = key.map_err(|e| Error::fault("encoding a key", e))?;
+            if !seen.contains(&key) {
+                gone.push(key);
+            }
+        }
+        for keys in gone.chunks(KEYS_MAX) {
+            self.empty(job, keys, published).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_out_all(
+        &self,
+        job: &Job<Board>,
+        seen: &HashSet<Vec<u8>>,
+        published: &mut Published,
+    ) -> Result<()> {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let views = &self.ports.views;
+            let keys = views
+                .keys_before(job.view(), i64::MAX, after, LIST_KEYS)
+                .await?;
+            let Some(last) = keys.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            let gone: Vec<Vec<u8>> = keys
+                .into_iter()
+                .filter(|key| !seen.contains(key))
+                .collect();
+            for keys in gone.chunks(KEYS_MAX) {
+                self.empty(job, keys, published).await?;
+            }
+        }
+    }
+
+    /// Empties the boards of keys, where there are any.
+    async fn empty(
+        &self,
+        job: &Job<Board>,
+        keys: &[Vec<u8>],
+        published: &mut Published,
+    ) -> Result<()> {
+        let heads = self.ports.views.heads(job.view(), keys).await?;
+        let heads = heads.unwrap_or_default();
+        let known = keys.iter().zip(heads).filter(|(_, head)| head.is_some());
+        let step = known.map(|(key, _)| empty(job, key)).collect();
+        self.write(job, step, published).await
+    }
+}
+
+/// Builds the editions of files that follow each other.
+async fn build(
+    archive: &Archive,
+    job: &Job<Board>,
+    files: Vec<ResultFile>,
+    send: &mpsc::Sender<Vec<Edition>>,
+) -> Result<()> {
+    let mut editions = Editions::new(job);
+    let mut step = Vec::new();
+    for file in files {
+        let groups = (0..file.row_groups).collect();
+        let mut batches = archive.rows(&file.path, groups, READ_ROWS).await?;
+        while let Some(batch) = batches.try_next().await? {
+            editions.push(&BoardRows::encode(job, &batch)?, &mut step)?;
+            if is_full(&step) && send.send(std::mem::take(&mut step)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    editions.end(&mut step)?;
+    // Who does not take it has failed, and says so.
+    drop(send.send(step).await);
+    Ok(())
+}
+
+fn is_full(step: &[Edition]) -> bool {
+    let nodes = step.iter().flat_map(|edition| &edition.new.nodes);
+    let nodes: usize = nodes.map(|(_, bytes)| bytes.len()).sum();
+    let roots = step.iter().filter_map(|edition| edition.new.root.as_ref());
+    let roots: usize = roots.map(bytes::Bytes::len).sum();
+    step.len() >= KEYS_MAX || nodes + roots >= BYTES_MAX
+}

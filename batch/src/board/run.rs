@@ -1,0 +1,271 @@
+//! A run of a source of entities, from beginning to end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jobs::{Board, Job, Layers};
+use schemas::source::Source;
+use stores::views::{BoardShape, ViewShape};
+use tokio_util::sync::CancellationToken;
+
+use super::compute::Compute;
+use super::manifest::BoardManifest;
+use super::planning::{Plan, plan};
+use super::publish::{Published, Publisher};
+use crate::report::{RunReport, Stages};
+use crate::results::{Results, result_name};
+use crate::run::{Batch, behind};
+use crate::seal::recognise_cuts;
+use crate::snapshot::{Snapshot, SnapshotReport, Taking};
+use crate::{Progress, Result, RunRequest};
+
+/// Fewer rows than this say nothing about a trend.
+const ROWS_MIN: u64 = 1_000;
+
+impl Batch {
+    /// Runs the boards of a source.
+    pub(crate) async fn run_boards(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<RunReport> {
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+        };
+        stages.begin("seal", 0);
+        let (plan, mut report) = self.plan_boards(source, request, &results, stop).await?;
+        stages.begin("snapshot", 0);
+        let taking = self.taking(source);
+        let (snapshot, taken) = taking
+            .take(plan.keys.as_ref(), stages.progress, stop)
+            .await?;
+        report.rows_read = snapshot.rows();
+        stages.begin("compute", report.rows_read);
+        let manifests = self
+            .compute_boards(&plan, &snapshot, stages.progress, stop)
+            .await?;
+        stages.begin("check", 0);
+        let judged = self
+            .judge(source, request, faults(&plan, &manifests), &mut report)
+            .await;
+        if let Err(failed) = judged {
+            if let Err(error) = self.remove_others::<BoardManifest>(&results).await {
+                tracing::warn!(%source, %error, "the files of a result that failed its check stay");
+            }
+            return Err(failed);
+        }
+        for manifest in manifests.values() {
+            results.create(manifest).await?;
+        }
+        stages.begin("publish", manifests.values().map(BoardManifest::rows).sum());
+        let names: BTreeMap<String, String> = manifests
+            .values()
+            .map(|manifest| (manifest.view.clone(), manifest.result.clone()))
+            .collect();
+        let epoch = plan.run.epoch;
+        let now_ms = self.ports.clock.now_ms();
+        let stamp_us = self
+            .ports
+            .views
+            .begin_publishing(source, epoch, &names, now_ms)
+            .await?;
+        let publisher = Publisher {
+            ports: &self.ports,
+            source,
+            epoch,
+            stamp_us,
+            threads: self.engine.threads(),
+        };
+        let mut published = Vec::new();
+        for view in plan.wanted() {
+            let Some(manifest) = manifests.get(view.job.name()) else {
+                continue;
+            };
+            let told = (stages.progress, stop);
+            let done = publisher.publish(&view.job, manifest, told).await?;
+            report.rows_written += done.written;
+            report.rows_skipped += done.skipped;
+            published.push((view.job.view().to_owned(), done));
+        }
+        self.complete(source, request, (epoch, stamp_us), &names)
+            .await?;
+        // Whatever fails from here on, the run is published, and the next one tidies up.
+        stages.begin("drop", 0);
+        let outcome = self
+            .after_boards(request, &plan, (&publisher, &published), &mut report, stop)
+            .await;
+        let outcome = match outcome {
+            Ok(()) => self.tidy_boards(&results, &taking, &taken).await,
+            failed => failed,
+        };
+        Self::warn_after(source, outcome, &mut report);
+        Ok(report)
+    }
+
+    /// Takes a snapshot of all rows of a source.
+    ///
+    /// # Errors
+    /// Those of the stores, and [`crate::Error::Stopped`].
+    pub async fn snapshot(
+        &self,
+        source: Source,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<SnapshotReport> {
+        let taking = self.taking(source);
+        let (_, report) = taking.take(None, progress, stop).await?;
+        taking.remove_others(Some(&report)).await?;
+        Ok(report)
+    }
+
+    fn taking(&self, source: Source) -> Taking<'_> {
+        Taking {
+            canon: &*self.ports.canon,
+            archive: &self.ports.archive,
+            source,
+            taken_at_ms: self.ports.clock.now_ms(),
+            rows_max: self.options.snapshot_rows_max,
+        }
+    }
+
+    /// Ends the epoch, and plans what is to be computed.
+    async fn plan_boards(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        results: &Results<'_>,
+        stop: &CancellationToken,
+    ) -> Result<(Plan, RunReport)> {
+        let jobs = self.catalog.boards_of_layer(source, Layers::Batch);
+        let jobs: Vec<Arc<Job<Board>>> = jobs.map(Arc::clone).collect();
+        let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
+        Self::check_names(&names, request)?;
+        for job in &jobs {
+            self.ports.views.ensure_view(source, &shape(job)).await?;
+        }
+        let ends = self.log_ends(source).await?;
+        let run = self.the_run(source, request, ends.len(), stop).await?;
+        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        let mut held = self.held::<BoardManifest>(results).await?;
+        // What a try that died had not begun to publish.
+        results.remove_others(&held).await?;
+        self.ports.archive.tidy().await?;
+        let plan = plan(&*self.ports.log, source, request, run, jobs, &mut held).await?;
+        let names = plan.wanted().map(|view| view.job.name().to_owned());
+        let report = RunReport {
+            epoch: plan.run.epoch,
+            cuts: plan.run.cuts.iter().map(|cut| cut.next_offset).collect(),
+            jobs: names.collect(),
+            full: plan.keys.is_none(),
+            warnings: behind(source, &plan.run.cuts, &ends),
+            ..RunReport::default()
+        };
+        Ok((plan, report))
+    }
+
+    /// Computes the wanted views: by job name, what is to be published.
+    async fn compute_boards(
+        &self,
+        plan: &Plan,
+        snapshot: &Snapshot,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<BTreeMap<String, BoardManifest>> {
+        let results = Results {
+            archive: &self.ports.archive,
+            source: plan.source,
+        };
+        let compute = Compute {
+            engine: self.engine.clone(),
+            archive: self.ports.archive.clone(),
+            files: format!("{}/{:010}", results.data_folder(), plan.run.epoch),
+            result_bytes_max: self.options.result_bytes_max,
+            jobs: plan.wanted().map(|view| Arc::clone(&view.job)).collect(),
+        };
+        let files = compute.run(snapshot, progress, stop).await?;
+        let manifests = compute.jobs.iter().zip(files).map(|(job, stretches)| {
+            let manifest = BoardManifest {
+                view: job.view().to_owned(),
+                epoch: plan.run.epoch,
+                result: result_name(plan.run.epoch),
+                cuts: plan.run.cuts.clone(),
+                keys: plan.keys.clone(),
+                stretches,
+            };
+            (job.name().to_owned(), manifest)
+        });
+        Ok(manifests.collect())
+    }
+
+    /// What follows once a run is published: what nobody reads any more is let go.
+    async fn after_boards(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        (publisher, published): (&Publisher<'_>, &[(String, Published)]),
+        report: &mut RunReport,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let source = plan.source;
+        if request.jobs.is_empty() {
+            // Should the process end within the grace, what matters is told already.
+            self.record_report(source, report).await?;
+        }
+        let keep = plan.view_names();
+        self.ports.views.forget_views(source, &keep).await?;
+        if !self.grace(stop).await {
+            return Ok(());
+        }
+        for (view, published) in published {
+            publisher.collect(view, published).await?;
+        }
+        let partitions = plan.run.cuts.len();
+        self.drop_epochs(source, &keep, partitions, stop).await
+    }
+
+    async fn tidy_boards(
+        &self,
+        results: &Results<'_>,
+        taking: &Taking<'_>,
+        taken: &SnapshotReport,
+    ) -> Result<()> {
+        taking.remove_others(Some(taken)).await?;
+        self.remove_others::<BoardManifest>(results).await
+    }
+}
+
+/// What does not hold; empty if all is well.
+fn faults(plan: &Plan, manifests: &BTreeMap<String, BoardManifest>) -> Vec<String> {
+    let mut faults = Vec::new();
+    for view in plan.wanted() {
+        let name = view.job.name();
+        let Some(manifest) = manifests.get(name) else {
+            faults.push(format!("job {name}: there is no result"));
+            continue;
+        };
+        // Only results of all keys can be compared.
+        let whole = view.published.as_ref().filter(|old| old.keys.is_none());
+        if let Some(before) = whole.filter(|_| manifest.keys.is_none())
+            && before.rows() >= ROWS_MIN
+            && manifest.rows() < before.rows() / 2
+        {
+            let (rows, had) = (manifest.rows(), before.rows());
+            faults.push(format!("job {name}: {rows} rows are left of {had}"));
+        }
+    }
+    faults
+}
+
+fn shape(job: &Job<Board>) -> ViewShape {
+    ViewShape::Board(BoardShape {
+        view: job.view().to_owned(),
+        key: job.key().clone(),
+        boards: job.boards().clone(),
+        member: job.member().clone(),
+        score: job.score().clone(),
+        payload: job.payload().clone(),
+    })
+}

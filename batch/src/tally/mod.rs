@@ -1,0 +1,10 @@
+//! Tallies of facts: computed from the archive by pieces of time, published where they differ, and
+//! compared with what was counted live.
+
+mod check;
+mod compute;
+pub(crate) mod drift;
+mod planning;
+mod publish;
+mod result;
+mod run;

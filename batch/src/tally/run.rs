@@ -1,0 +1,273 @@
+//! A run of a source of facts, from beginning to end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jobs::{Job, Layers};
+use schemas::seam::{Cut, Offset};
+use schemas::source::Source;
+use stores::views::{TallyShape, ViewShape};
+use tokio_util::sync::CancellationToken;
+
+use super::check::check;
+use super::compute::{Compute, Computed, Plan, View, record};
+use super::drift::{Drift, Fingerprint, Stretch};
+use super::planning::plan;
+use super::publish::{Edition, Published};
+use super::result::ViewManifest;
+use crate::report::{RunReport, Stages};
+use crate::results::Results;
+use crate::run::{Batch, behind};
+use crate::seal::recognise_cuts;
+use crate::{Error, Progress, Result, RunRequest};
+
+impl Batch {
+    /// Runs the tallies of a source.
+    pub(crate) async fn run_tallies(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<RunReport> {
+        let progress = stages.progress;
+        let (plan, mut report) = self.prepare(source, request, stages, stop).await?;
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+        };
+        stages.begin("compute", report.rows_read);
+        let compute = Arc::new(Compute {
+            engine: self.engine.clone(),
+            archive: self.ports.archive.clone(),
+            files: format!("{}/{:010}", results.data_folder(), plan.epoch),
+            task_rows_max: self.options.task_rows_max,
+            result_bytes_max: self.options.result_bytes_max,
+            plan,
+        });
+        let computed = compute.run(progress, stop).await?;
+        report.duplicates = computed.totals.duplicates;
+        stages.begin("check", 0);
+        let plan = &compute.plan;
+        if let Err(failed) = self.judge(source, request, check(plan, &computed), &mut report).await {
+            if let Err(error) = self.remove_others::<ViewManifest>(&results).await {
+                tracing::warn!(%source, %error, "the files of a result that failed its check stay");
+            }
+            return Err(failed);
+        }
+        record(&results, &computed).await?;
+        let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
+        stages.begin("publish", touched.sum());
+        let (prints, stamp_us) = self
+            .publish(plan, &computed, &mut report, (progress, stop))
+            .await?;
+        let at = (plan.epoch, stamp_us);
+        self.complete(source, request, at, &computed.results()).await?;
+        // Whatever fails from here on, the run is published, and the next one tidies up.
+        let outcome = self
+            .after(
+                request,
+                &compute.plan,
+                (&computed, prints),
+                &mut report,
+                (stages, stop),
+            )
+            .await;
+        Self::warn_after(source, outcome, &mut report);
+        Ok(report)
+    }
+
+    /// What follows once a run is published: the drift is measured, and what nobody needs any more
+    /// is let go.
+    async fn after(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        (computed, prints): (&Computed, BTreeMap<String, Fingerprint>),
+        report: &mut RunReport,
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<()> {
+        let results = Results {
+            archive: &self.ports.archive,
+            source: plan.source,
+        };
+        if request.jobs.is_empty() {
+            stages.begin("drift", 0);
+            report.drift = self.drift(plan, computed, prints).await?;
+        }
+        stages.begin("drop", 0);
+        if request.jobs.is_empty() {
+            // Should the process end within the grace, what matters is told already.
+            report.seconds = stages.so_far();
+            self.record_report(plan.source, report).await?;
+        }
+        let jobs = plan.views.iter();
+        let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
+        self.ports.views.forget_views(plan.source, &keep).await?;
+        if self.grace(stop).await {
+            self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
+                .await?;
+        }
+        self.remove_others::<ViewManifest>(&results).await
+    }
+
+    /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
+    async fn prepare(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<(Plan, RunReport)> {
+        stages.begin("seal", 0);
+        let jobs = self.catalog.of_layer(source, Layers::Batch);
+        let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
+        let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
+        Self::check_names(&names, request)?;
+        for job in &jobs {
+            self.ports.views.ensure_view(source, &shape(job)).await?;
+        }
+        let ends = self.log_ends(source).await?;
+        let mut archiver = self.archiver(source).await?;
+        // Before anything is recorded that would rest on the offsets of another log.
+        archiver.recognise_log().await?;
+        archiver.remove_orphans().await?;
+        let run = self.the_run(source, request, ends.len(), stop).await?;
+        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
+        stages.begin("archive", archiver.behind(&cuts));
+        archiver.up_to(&cuts, stages.progress, stop).await?;
+        if stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        let manifests = archiver.into_manifests();
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+        };
+        let held = self.held::<ViewManifest>(&results).await?;
+        // What a try that died had not begun to publish.
+        results.remove_others(&held).await?;
+        self.ports.archive.tidy().await?;
+        let plan = plan(source, request, &run, jobs, manifests, held)?;
+        let names = plan.wanted().map(|view| view.job.name().to_owned());
+        let report = RunReport {
+            epoch: run.epoch,
+            cuts,
+            jobs: names.collect(),
+            full: plan.full,
+            rows_read: plan.days.values().sum(),
+            warnings: warnings(&plan, &run.cuts, &ends),
+            ..RunReport::default()
+        };
+        Ok((plan, report))
+    }
+
+    /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.
+    async fn publish(
+        &self,
+        plan: &Plan,
+        computed: &Computed,
+        report: &mut RunReport,
+        told: (&dyn Progress, &CancellationToken),
+    ) -> Result<(BTreeMap<String, Fingerprint>, i64)> {
+        let source = plan.source;
+        let now_ms = self.ports.clock.now_ms();
+        let stamp_us = self
+            .ports
+            .views
+            .begin_publishing(source, report.epoch, &computed.results(), now_ms)
+            .await?;
+        let edition = Edition {
+            ports: &self.ports,
+            source,
+            epoch: report.epoch,
+            stamp_us,
+            rows_max: self.options.publish_rows.max(1),
+        };
+        let mut prints = BTreeMap::new();
+        for view in plan.wanted() {
+            let Some(manifest) = computed.manifests.get(view.job.name()) else {
+                continue;
+            };
+            let mut print = compared(view).then(Fingerprint::new);
+            let Published { written, skipped } = edition
+                .publish(view, manifest, print.as_mut(), told)
+                .await?;
+            report.rows_written += written;
+            report.rows_skipped += skipped;
+            if let Some(print) = print {
+                prints.insert(view.job.name().to_owned(), print);
+            }
+        }
+        Ok((prints, stamp_us))
+    }
+
+    async fn drift(
+        &self,
+        plan: &Plan,
+        computed: &Computed,
+        mut prints: BTreeMap<String, Fingerprint>,
+    ) -> Result<Drift> {
+        let source = plan.source;
+        let runs = &self.ports.views.runs(source).await?.runs;
+        let mut all = Drift {
+            total: Some(0),
+            ..Drift::default()
+        };
+        for view in plan.wanted() {
+            let name = view.job.name();
+            let (Some(print), Some(manifest)) = (prints.remove(name), computed.manifests.get(name))
+            else {
+                continue;
+            };
+            let stretch = Stretch {
+                ports: &self.ports,
+                source,
+                runs,
+                epochs: (
+                    view.published.as_ref().map_or(0, |old| old.epoch),
+                    manifest.epoch,
+                ),
+                partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
+            };
+            let drift = stretch.drift(view, manifest, print).await?;
+            all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
+            all.keys += drift.keys;
+            all.worst.extend(drift.worst);
+            all.is_lower_bound |= drift.is_lower_bound;
+            all.unknown = all.unknown.or(drift.unknown);
+        }
+        Ok(all)
+    }
+}
+
+/// Views that read the events are compared with live state; the others follow from them.
+fn compared(view: &View) -> bool {
+    view.job.over().is_none() && view.job.layers() == Layers::Both
+}
+
+fn shape(job: &Job) -> ViewShape {
+    ViewShape::Tally(TallyShape {
+        view: job.view().to_owned(),
+        group: job.group().clone(),
+        partition: job.partition(),
+        row: job.row().clone(),
+    })
+}
+
+fn warnings(plan: &Plan, cuts: &[Cut], ends: &[Offset]) -> Vec<String> {
+    let unknown: Vec<&str> = plan
+        .wanted()
+        .filter(|view| view.is_unknown)
+        .map(|view| view.job.name())
+        .collect();
+    let mut warnings = behind(plan.source, cuts, ends);
+    if !unknown.is_empty() {
+        warnings.push(format!(
+            "the archive lacks results whose rows {} hold; so everything was computed and written anew",
+            unknown.join(", ")
+        ));
+    }
+    warnings
+}

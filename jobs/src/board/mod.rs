@@ -1,0 +1,215 @@
+//! Boards: sets of members under a key, each with an optional score and a payload, at most one row
+//! a member.
+//!
+//! A key (a segment, an application) has one or more boards, told apart by the columns `boards` of
+//! the definition. What is read and written together is the *group*: all rows of one member under
+//! one key. The query's result over a group's rows is the group's whole new state.
+
+mod rows;
+mod standings;
+mod state;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use schemas::entities;
+use schemas::key::{KeyColumn, KeyKind, KeyShape};
+use schemas::source::SourceKind;
+use toml::Spanned;
+
+pub use rows::BoardRows;
+pub use standings::{
+    Head, LiveState, OnBoard, Ranked, ReadError, Sheet, Standings, member_key, rank_key,
+};
+pub use state::{GroupState, Place, StateError};
+
+use crate::Result;
+use crate::job::{Job, layers, source, version};
+use crate::plan::output_schema;
+use crate::spec::{BoardSpec, File};
+
+/// What makes a view a set of boards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Board {
+    board: String,
+    key: KeyShape,
+    boards: KeyShape,
+    member: KeyShape,
+    score: KeyShape,
+    shown: KeyShape,
+    payload: KeyShape,
+    weight: Option<String>,
+}
+
+impl Job<Board> {
+    /// The name under which it is served: the `NAME` of `/boards/NAME/…`.
+    #[must_use]
+    pub fn board(&self) -> &str {
+        &self.kind.board
+    }
+
+    /// The column by which it is asked for; it decides the log partition.
+    #[must_use]
+    pub const fn key(&self) -> &KeyShape {
+        &self.kind.key
+    }
+
+    /// The columns that tell the boards of a key apart; none if there is only one.
+    #[must_use]
+    pub const fn boards(&self) -> &KeyShape {
+        &self.kind.boards
+    }
+
+    /// The member's column.
+    #[must_use]
+    pub const fn member(&self) -> &KeyShape {
+        &self.kind.member
+    }
+
+    /// The columns that rank members, lowest first; none for a board without ranks.
+    #[must_use]
+    pub const fn score(&self) -> &KeyShape {
+        &self.kind.score
+    }
+
+    /// The columns that are told of a row besides.
+    #[must_use]
+    pub const fn shown(&self) -> &KeyShape {
+        &self.kind.shown
+    }
+
+    /// What is stored of a row besides: what is shown, then what can be filtered by. All of it may
+    /// be null.
+    #[must_use]
+    pub const fn payload(&self) -> &KeyShape {
+        &self.kind.payload
+    }
+
+    /// The column that says how many of the source's rows stand behind a row; each counts one where
+    /// there is none.
+    #[must_use]
+    pub fn weight(&self) -> Option<&str> {
+        self.kind.weight.as_deref()
+    }
+
+    /// Checks a definition together with its query, which gives the columns their types.
+    pub(crate) fn check(name: &str, file: &File<'_>, sql: &str, query_file: &str) -> Result<Self> {
+        let spec: BoardSpec = file.spec()?;
+        let source = source(file, &spec.source, "board", SourceKind::Entities)?;
+        let layers = layers(file, &spec.layers)?;
+        for (field, expected, what) in [
+            (&spec.key, entities::key_column(source), "key"),
+            (&spec.member, MEMBER, "member"),
+        ] {
+            if field.get_ref() != expected {
+                let what = format!("{what}: the groups of {source} are told apart by {expected:?}");
+                return Err(file.error_at(field, what));
+            }
+        }
+        let input = entities::schema(source).unwrap_or_else(|| Arc::new(Schema::empty()));
+        let found = output_schema(source.name(), &input, sql, query_file)?;
+        let mut columns = Columns {
+            file,
+            found: &found,
+            seen: Vec::new(),
+        };
+        let key = columns.ids(std::slice::from_ref(&spec.key))?;
+        let boards = columns.ids(&spec.boards)?;
+        let member = columns.ids(std::slice::from_ref(&spec.member))?;
+        let score = columns.ids(&spec.score)?;
+        let shown = columns.payload(&spec.shown)?;
+        let filters = columns.payload(&spec.filters)?;
+        let weight = columns.ids(spec.weight.as_slice())?;
+        let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
+        let fields: Vec<Field> = [&key, &boards, &member, &score, &payload, &weight]
+            .into_iter()
+            .flat_map(|shape| &shape.0)
+            .map(KeyColumn::field)
+            .collect();
+        // Types that the engine infers are stored with the rows: other ones are another view.
+        let rests_on = format!("{fields:?}");
+        Ok(Self {
+            view: format!("{name}@{}", version(file.text, sql, Some(&rests_on))),
+            name: name.to_owned(),
+            source,
+            over: None,
+            layers,
+            schema: Arc::new(Schema::new(fields)),
+            sql: sql.to_owned(),
+            kind: Board {
+                board: spec.board.into_inner(),
+                key,
+                boards,
+                member,
+                score,
+                shown,
+                payload,
+                weight: weight.0.into_iter().next().map(|column| column.name),
+            },
+        })
+    }
+}
+
+/// The column of every source's members.
+const MEMBER: &str = "athlete_id";
+
+/// The columns of a query's result, as a definition names them.
+struct Columns<'a> {
+    file: &'a File<'a>,
+    found: &'a SchemaRef,
+    seen: Vec<String>,
+}
+
+impl Columns<'_> {
+    /// Whole numbers that are never null.
+    fn ids(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
+        let columns = fields.iter().map(|field| {
+            let found = self.find(field)?;
+            if found != DataType::Int64 {
+                let what = format!("column {:?} must be a BIGINT, not {found}", field.get_ref());
+                return Err(self.file.error_at(field, what));
+            }
+            Ok(KeyColumn {
+                name: field.get_ref().clone(),
+                kind: KeyKind::Int,
+                nullable: false,
+            })
+        });
+        Ok(KeyShape(columns.collect::<Result<_>>()?))
+    }
+
+    /// Values of any kind that can be stored.
+    fn payload(&mut self, fields: &[Spanned<String>]) -> Result<KeyShape> {
+        let columns = fields.iter().map(|field| {
+            let found = self.find(field)?;
+            let kind = KeyKind::of(&found).ok_or_else(|| {
+                let what = format!("column {:?} is {found}: cast it", field.get_ref());
+                self.file.error_at(field, what)
+            })?;
+            Ok(KeyColumn {
+                name: field.get_ref().clone(),
+                kind,
+                nullable: true,
+            })
+        });
+        Ok(KeyShape(columns.collect::<Result<_>>()?))
+    }
+
+    fn find(&mut self, field: &Spanned<String>) -> Result<DataType> {
+        let name = field.get_ref();
+        let Ok(found) = self.found.field_with_name(name) else {
+            let have: Vec<&str> = self.found.fields().iter().map(|f| f.name().as_str()).collect();
+            let what = format!(
+                "the query gives no column {name:?}; it gives {}",
+                have.join(", ")
+            );
+            return Err(self.file.error_at(field, what));
+        };
+        if self.seen.contains(name) {
+            let what = format!("column {name:?} stands here twice");
+            return Err(self.file.error_at(field, what));
+        }
+        self.seen.push(name.clone());
+        Ok(found.data_type().clone())
+    }
+}

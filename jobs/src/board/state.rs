@@ -1,0 +1,203 @@
+//! The state of a group as bytes: a member's rows on all boards of a key.
+//!
+//! Layout: a version byte; the distinct values (score and payload), since the same best stands on
+//! several boards; then the rows: board, weight, number of the value. Lengths and numbers are
+//! LEB128. The layout is stored in live state and in batch tables.
+
+use std::collections::HashMap;
+
+/// A row of a group: what a member has on one board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Which board, encoded.
+    pub board: Vec<u8>,
+    /// The encoded score.
+    pub score: Vec<u8>,
+    /// The encoded payload.
+    pub payload: Vec<u8>,
+    /// How many of the source's rows stand behind it.
+    pub weight: i64,
+}
+
+/// A member's rows on all boards of a key; none if the member is on no board.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupState {
+    /// The rows, by board.
+    pub places: Vec<Place>,
+}
+
+/// Stored bytes that are no state of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stored state of a group does not decode: the store is damaged or of another version")]
+pub struct StateError;
+
+const VERSION: u8 = 1;
+
+impl GroupState {
+    /// The row on one board.
+    #[must_use]
+    pub fn on(&self, board: &[u8]) -> Option<&Place> {
+        self.places.iter().find(|place| place.board == board)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut values: Vec<(&[u8], &[u8])> = Vec::new();
+        let mut numbers: HashMap<(&[u8], &[u8]), u64> = HashMap::new();
+        let mut rows = Vec::new();
+        for place in &self.places {
+            let value = (place.score.as_slice(), place.payload.as_slice());
+            let next = values.len() as u64;
+            let number = *numbers.entry(value).or_insert(next);
+            if number == next {
+                values.push(value);
+            }
+            write_bytes(&mut rows, &place.board);
+            write_number(&mut rows, place.weight.cast_unsigned());
+            write_number(&mut rows, number);
+        }
+        let mut bytes = vec![VERSION];
+        write_number(&mut bytes, values.len() as u64);
+        for (score, payload) in values {
+            write_bytes(&mut bytes, score);
+            write_bytes(&mut bytes, payload);
+        }
+        write_number(&mut bytes, self.places.len() as u64);
+        bytes.extend_from_slice(&rows);
+        bytes
+    }
+
+    /// The state in bytes.
+    ///
+    /// # Errors
+    /// [`StateError`] if they are not what [`GroupState::encode`] gives.
+    pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
+        let mut reader = Reader { rest: bytes };
+        if reader.byte()? != VERSION {
+            return Err(StateError);
+        }
+        let count = reader.count()?;
+        let mut values = Vec::new();
+        for _ in 0..count {
+            values.push((reader.bytes()?, reader.bytes()?));
+        }
+        let count = reader.count()?;
+        let mut places = Vec::new();
+        for _ in 0..count {
+            let board = reader.bytes()?.to_vec();
+            let weight = reader.number()?.cast_signed();
+            let number = usize::try_from(reader.number()?).map_err(|_| StateError)?;
+            let (score, payload) = values.get(number).ok_or(StateError)?;
+            places.push(Place {
+                board,
+                score: score.to_vec(),
+                payload: payload.to_vec(),
+                weight,
+            });
+        }
+        if reader.rest.is_empty() {
+            Ok(Self { places })
+        } else {
+            Err(StateError)
+        }
+    }
+}
+
+fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        let [low, ..] = number.to_le_bytes();
+        bytes.push(low | 0x80);
+        number >>= 7;
+    }
+    let [low, ..] = number.to_le_bytes();
+    bytes.push(low);
+}
+
+fn write_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
+    write_number(bytes, value.len() as u64);
+    bytes.extend_from_slice(value);
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Result<u8, StateError> {
+        let (first, rest) = self.rest.split_first().ok_or(StateError)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    fn number(&mut self) -> Result<u64, StateError> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let part = u64::from(byte & 0x7f);
+            if shift == 63 && part > 1 {
+                return Err(StateError);
+            }
+            number |= part << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(StateError)
+    }
+
+    /// A number of things, each of which has a byte at least.
+    fn count(&mut self) -> Result<usize, StateError> {
+        let count = usize::try_from(self.number()?).map_err(|_| StateError)?;
+        if count > self.rest.len() {
+            return Err(StateError);
+        }
+        Ok(count)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], StateError> {
+        let length = self.count()?;
+        let (value, rest) = self.rest.split_at_checked(length).ok_or(StateError)?;
+        self.rest = rest;
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn states() -> impl Strategy<Value = GroupState> {
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..4);
+        let place = (bytes(), bytes(), bytes(), 0..i64::MAX);
+        let place = place.prop_map(|(board, score, payload, weight)| Place {
+            board,
+            score,
+            payload,
+            weight,
+        });
+        proptest::collection::vec(place, 0..12).prop_map(|places| GroupState { places })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_comes_back(state in states()) {
+            prop_assert_eq!(GroupState::decode(&state.encode()), Ok(state));
+        }
+
+        #[test]
+        fn no_bytes_are_taken_for_a_state_in_part(state in states(), cut in 0..64_usize) {
+            let bytes = state.encode();
+            if cut < bytes.len() {
+                prop_assert_eq!(GroupState::decode(&bytes[..cut]), Err(StateError));
+            }
+        }
+
+        #[test]
+        fn any_bytes_end_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            drop(GroupState::decode(&bytes));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::super::model::{Items, build, items, many, tiny};
+use super::super::{Node, Tree};
+use super::*;
+
+const SMALL: Options = Options {
+    leaf_items_mean: 16,
+    inner_children_mean: 8,
+    node_bytes_max: 64 << 10,
+    compress: true,
+};
+
+proptest! {
+    #[test]
+    fn equal_items_make_equal_trees(
+        items in items(300),
+        others in items(300),
+        options in tiny(),
+    ) {
+        let tree = build(options, &items);
+        let other = build(options, &others);
+        prop_assert_eq!(other.0 == tree.0, items == others);
+        // Now what packs leaves has packed others, and nodes are taken at other times.
+        let mut builder = Builder::new(options);
+        for (key, (weight, value)) in &items {
+            builder.push(key, *weight, value).unwrap();
+        }
+        let built = builder.finish();
+        prop_assert_eq!((built.root, built.nodes), tree);
+    }
+
+    #[test]
+    fn nodes_keep_within_their_bounds(items in items(400), options in tiny()) {
+        let (root, nodes) = build(options, &items);
+        for (id, bytes) in &nodes {
+            let node = Node::decode(bytes).unwrap();
+            prop_assert_eq!(node.id(), *id);
+            let mean = [options.inner_children_mean, options.leaf_items_mean];
+            prop_assert!(node.len() <= 4 * mean[usize::from(node.level() == 0)]);
+            // One entry, or two children, may be longer than a node.
+            prop_assert!(bytes.len() <= options.node_bytes_max + 100);
+        }
+        let root = Tree::open(&root).unwrap();
+        prop_assert_eq!(root.height() == 0, nodes.is_empty());
+    }
+}
+
+/// Nodes of the one tree that the other does not have, and levels.
+fn new_nodes(before: &Items, after: &Items) -> (usize, usize) {
+    let (_, old) = build(SMALL, before);
+    let (root, new) = build(SMALL, after);
+    let old: HashSet<NodeId> = old.into_iter().map(|(id, _)| id).collect();
+    let added = new.iter().filter(|(id, _)| !old.contains(id)).count();
+    (added, Tree::open(&root).unwrap().height())
+}
+
+#[test]
+fn a_change_leaves_most_nodes_as_they_were() {
+    let (mut most, mut all) = (0, 0);
+    for seed in 0..40_u8 {
+        let before = many(5000, u64::from(seed));
+        let at = before.keys().step_by(113).nth(usize::from(seed)).unwrap();
+
+        let mut changed = before.clone();
+        changed.get_mut(at).unwrap().0 += 1;
+        let (added, height) = new_nodes(&before, &changed);
+        assert!(height >= 3);
+        assert_eq!(added, height, "only the way down, without the root");
+
+        let mut removed = before.clone();
+        removed.remove(at);
+        let mut inserted = before.clone();
+        inserted.insert([at.as_slice(), b"!"].concat(), (7, b"new".to_vec()));
+        for after in [removed, inserted] {
+            let (added, _) = new_nodes(&before, &after);
+            most = most.max(added);
+            all += added;
+        }
+    }
+    assert!(most <= 12, "{most} new nodes");
+    assert!(all <= 80 * 5, "{all} new nodes after 80 changes");
+}
+
+#[test]
+fn nodes_are_handed_out_before_the_end() {
+    let mut builder = Builder::new(SMALL);
+    let mut taken = 0;
+    for (key, (weight, value)) in &many(20_000, 0) {
+        builder.push(key, *weight, value).unwrap();
+        let nodes = builder.take_nodes();
+        // The last of each level, and the first two where a level begins.
+        assert!(nodes.len() <= 8);
+        taken += nodes.len();
+    }
+    let built = builder.finish();
+    assert!(taken > 1000 && built.nodes.len() <= 8, "{taken}");
+}
+
+#[test]
+fn leaves_have_about_the_mean_of_items() {
+    let options = Options {
+        leaf_items_mean: 64,
+        ..Options::default()
+    };
+    let (_, nodes) = build(options, &many(50_000, 0));
+    let leaves = nodes.iter().filter(|(_, bytes)| bytes[1] == 0).count();
+    assert!((600..1000).contains(&leaves), "{leaves}");
+}
+
+#[test]
+fn few_items_are_only_a_root() {
+    let items = many(60, 0);
+    let (root, nodes) = build(Options::default(), &items);
+    assert_eq!((nodes.len(), Tree::open(&root).unwrap().height()), (0, 0));
+    // Also where the only leaf ends with its last item.
+    let every = Options {
+        leaf_items_mean: 1,
+        ..Options::default()
+    };
+    let one = items.into_iter().take(1).collect();
+    assert_eq!(build(every, &one).1, []);
+}
+
+#[test]
+fn long_keys_and_values_make_no_endless_tree() {
+    let mut builder = Builder::new(Options::default());
+    for at in 0..40_u8 {
+        let mut key = vec![at; ITEM_BYTES_MAX];
+        key.truncate(ITEM_BYTES_MAX - usize::from(at) * 1500);
+        let value = vec![at; ITEM_BYTES_MAX - key.len()];
+        builder.push(&key, 1, &value).unwrap();
+    }
+    let built = builder.finish();
+    assert_eq!(Tree::open(&built.root).unwrap().sum().count, 40);
+    assert!(
+        built
+            .nodes
+            .iter()
+            .all(|(_, bytes)| Node::decode(bytes).is_ok())
+    );
+    assert!((40..80).contains(&built.nodes.len()));
+}
+
+#[test]
+fn what_can_t_be_added_changes_nothing() {
+    let mut builder = Builder::new(SMALL);
+    builder.push(b"b", 1, b"one").unwrap();
+    let long = vec![b'c'; ITEM_BYTES_MAX];
+    let refused = [
+        (builder.push(b"b", 1, b""), BuildError::NotAscending(1)),
+        (builder.push(b"a", 1, b""), BuildError::NotAscending(1)),
+        (
+            builder.push(b"c", -1, b""),
+            BuildError::Negative {
+                item: 1,
+                weight: -1,
+            },
+        ),
+        (builder.push(b"c", i64::MAX, b""), BuildError::Overflow(1)),
+        (
+            builder.push(&long, 1, b"1"),
+            BuildError::TooLong {
+                item: 1,
+                bytes: ITEM_BYTES_MAX + 1,
+            },
+        ),
+    ];
+    for (result, error) in refused {
+        assert_eq!(result, Err(error));
+    }
+    builder.push(b"c", i64::MAX - 1, b"").unwrap();
+    let items = [(b"b", 1, &b"one"[..]), (b"c", i64::MAX - 1, b"")];
+    let items = items.map(|(key, weight, value)| (key.to_vec(), (weight, value.to_vec())));
+    assert_eq!(builder.finish().root, build(SMALL, &Items::from(items)).0);
+}
+
+/// What is stored is found again by its id: this test fails where a change would make every
+/// published tree anew. Nothing here depends on the compressor.
+#[test]
+fn the_layout_stays() {
+    let plain = Options {
+        compress: false,
+        ..SMALL
+    };
+    let (root, nodes) = build(plain, &many(1000, 0));
+    let root = Tree::open(&root).unwrap();
+    assert_eq!((root.height(), nodes.len()), (3, 75));
+    assert_eq!(root.id().to_string(), "9205901acfc4792b6263292a4383ecce");
+}

@@ -1,0 +1,100 @@
+//! Nodes in the making: entries are gathered in columns until the node is sealed.
+
+use bytes::Bytes;
+
+use super::wire::{self, ENTRY_BYTES};
+use super::{NodeId, Sum};
+
+/// A node in the making.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    entries: usize,
+    lengths: Vec<u8>,
+    numbers: Vec<u8>,
+    keys: Vec<u8>,
+    rest: Vec<u8>,
+    last: Vec<u8>,
+    bytes: usize,
+    sum: Sum,
+}
+
+/// A finished node, and what its parent says of it.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) id: NodeId,
+    pub(super) bytes: Bytes,
+    pub(super) last: Vec<u8>,
+    pub(super) sum: Sum,
+}
+
+impl Draft {
+    /// Entries so far.
+    pub(super) const fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes that the entries take with their keys in full, which a body never takes more of.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds an item, whose weight is not negative, to a leaf.
+    pub(super) fn push_item(&mut self, key: &[u8], weight: i64, value: &[u8]) {
+        let numbers = [weight.cast_unsigned(), value.len() as u64];
+        self.push(key, Sum { count: 1, weight }, numbers, value);
+    }
+
+    /// Adds a child to an inner node.
+    pub(super) fn push_child(&mut self, child: &Sealed) {
+        let numbers = [child.sum.count, child.sum.weight.cast_unsigned()];
+        self.push(&child.last, child.sum, numbers, child.id.as_bytes());
+    }
+
+    fn push(&mut self, key: &[u8], sum: Sum, numbers: [u64; 2], rest: &[u8]) {
+        self.sum = self.sum.plus(sum);
+        let both = self.last.iter().zip(key);
+        let shared = both.take_while(|(before, byte)| before == byte).count();
+        let own = key.get(shared..).unwrap_or_default();
+        wire::write(&mut self.lengths, shared as u64);
+        wire::write(&mut self.lengths, own.len() as u64);
+        self.keys.extend_from_slice(own);
+        for number in numbers {
+            wire::write(&mut self.numbers, number);
+        }
+        self.rest.extend_from_slice(rest);
+        self.last.truncate(shared);
+        self.last.extend_from_slice(own);
+        self.entries += 1;
+        self.bytes += key.len() + rest.len() + ENTRY_BYTES;
+    }
+
+    /// Finishes the node and begins the next one.
+    pub(super) fn seal(&mut self, level: u8, compress: bool) -> Sealed {
+        let columns = [&self.lengths, &self.numbers, &self.keys, &self.rest];
+        let mut body = Vec::with_capacity(columns.iter().map(|c| c.len()).sum::<usize>() + 16);
+        wire::write(&mut body, self.entries as u64);
+        for column in columns.iter().take(3) {
+            wire::write(&mut body, column.len() as u64);
+        }
+        for column in columns {
+            body.extend_from_slice(column);
+        }
+        let bytes = wire::close(level, &body, compress);
+        let sealed = Sealed {
+            id: NodeId::of(&bytes),
+            bytes: Bytes::from(bytes),
+            last: std::mem::take(&mut self.last),
+            sum: std::mem::take(&mut self.sum),
+        };
+        for column in [
+            &mut self.lengths,
+            &mut self.numbers,
+            &mut self.keys,
+            &mut self.rest,
+        ] {
+            column.clear();
+        }
+        (self.entries, self.bytes) = (0, 0);
+        sealed
+    }
+}

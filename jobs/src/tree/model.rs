@@ -1,0 +1,127 @@
+//! What the tests compare a tree with: a sorted list of items, and a store that counts its calls.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+
+pub(super) type Items = BTreeMap<Vec<u8>, (i64, Vec<u8>)>;
+
+/// An item of the model, to be compared with [`Item`].
+pub(super) type Plain = (Vec<u8>, i64, Vec<u8>);
+
+pub(super) fn plain(item: &Item) -> Plain {
+    (item.key().to_vec(), item.weight(), item.value().to_vec())
+}
+
+/// Options with which few items make a high tree.
+pub(super) fn tiny() -> impl Strategy<Value = Options> {
+    (1..12_usize, 2..8_usize, 64..2000_usize, any::<bool>()).prop_map(
+        |(leaf_items_mean, inner_children_mean, node_bytes_max, compress)| Options {
+            leaf_items_mean,
+            inner_children_mean,
+            node_bytes_max,
+            compress,
+        },
+    )
+}
+
+/// Keys that are often equal, and often one another's prefix.
+pub(super) fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(
+        prop_oneof![Just(0), Just(b'a'), Just(255), any::<u8>()],
+        0..7,
+    )
+}
+
+/// Up to so many items.
+pub(super) fn items(max: usize) -> impl Strategy<Value = Items> {
+    let value = prop::collection::vec(any::<u8>(), 0..9);
+    let item = (key(), (0..1_000_000_i64, value));
+    prop::collection::vec(item, 0..=max).prop_map(Items::from_iter)
+}
+
+/// Items that differ with the seed, with keys of 12 bytes.
+pub(super) fn many(length: u64, seed: u64) -> Items {
+    let hash = |at: u64| NodeId::of(&[seed.to_be_bytes(), at.to_be_bytes()].concat());
+    let item = |at| {
+        let hash = *hash(at).as_bytes();
+        (
+            hash[..12].to_vec(),
+            (i64::from(hash[12]), hash[13..].to_vec()),
+        )
+    };
+    (0..length).map(item).collect()
+}
+
+/// All nodes of a finished tree, and its root.
+pub(super) fn build(options: Options, items: &Items) -> (Bytes, Vec<(NodeId, Bytes)>) {
+    let mut builder = Builder::new(options);
+    let mut nodes = Vec::new();
+    for (at, (key, (weight, value))) in items.iter().enumerate() {
+        builder.push(key, *weight, value).unwrap();
+        if at % 3 == 0 {
+            nodes.extend(builder.take_nodes());
+        }
+    }
+    let built = builder.finish();
+    nodes.extend(built.nodes);
+    let weight = items.values().map(|(weight, _)| weight).sum();
+    let count = items.len() as u64;
+    assert_eq!(built.sum, Sum { count, weight });
+    (built.root, nodes)
+}
+
+/// A store of encoded nodes that keeps what it was asked for, call by call.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    pub(super) nodes: HashMap<NodeId, Bytes>,
+    pub(super) calls: Mutex<Vec<Vec<NodeId>>>,
+}
+
+impl Store {
+    pub(super) fn build(options: Options, items: &Items) -> (Tree, Self) {
+        let (root, nodes) = build(options, items);
+        let length = nodes.len();
+        let store = Self {
+            nodes: nodes.into_iter().collect(),
+            calls: Mutex::default(),
+        };
+        assert_eq!(store.nodes.len(), length, "a tree has no node twice");
+        (Tree::open(&root).unwrap(), store)
+    }
+
+    /// What was asked for since this was called last, after a check that each call but the first
+    /// is for nodes one level lower, none of them twice, and that there is one call a level.
+    pub(super) fn checked_calls(&self, tree: &Tree) -> Vec<Vec<NodeId>> {
+        let calls = std::mem::take(&mut *self.calls.lock().unwrap());
+        assert!(calls.len() <= tree.height());
+        for (ids, level) in calls.iter().zip((0..tree.height()).rev()) {
+            assert!(!ids.is_empty());
+            assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+            assert!(ids.iter().all(|id| usize::from(self.nodes[id][1]) == level));
+        }
+        calls
+    }
+}
+
+impl Nodes for Store {
+    type Error = Damaged;
+
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Self::Error> {
+        self.calls.lock().unwrap().push(ids.to_vec());
+        let decode = |bytes: &Bytes| Node::decode(bytes).map(Arc::new);
+        ids.iter()
+            .map(|id| self.nodes.get(id).map(decode).transpose())
+            .collect()
+    }
+}
+
+/// What a future gives that waits for nothing.
+pub(super) fn now<T>(future: impl Future<Output = T> + Send) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(future)
+}

@@ -1,0 +1,277 @@
+//! Nodes as they are read: decoded once, then searched without another allocation.
+
+use super::wire::{self, BODY_BYTES_MAX, Columns};
+use super::{Damaged, NodeId, Sum};
+
+/// A decoded node: a leaf with items or an inner node with children, its entries in ascending order
+/// of their keys. A store may keep it for as long as it likes, since its content never changes.
+#[derive(Debug)]
+pub struct Node {
+    id: NodeId,
+    level: u8,
+    /// The keys, one after the other, and where each ends.
+    keys: Vec<u8>,
+    key_ends: Vec<u32>,
+    /// What the entries before each entry weigh, and what all of them do.
+    weights: Vec<i64>,
+    entries: Entries,
+}
+
+#[derive(Debug)]
+enum Entries {
+    Items {
+        values: Box<[u8]>,
+        value_ends: Vec<u32>,
+    },
+    Children {
+        ids: Vec<NodeId>,
+        /// As [`Node::weights`], of the counts.
+        counts: Vec<u64>,
+    },
+}
+
+/// What a node says of one of its children.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Child<'a> {
+    pub(super) id: NodeId,
+    pub(super) level: u8,
+    pub(super) last: &'a [u8],
+    pub(super) sum: Sum,
+}
+
+impl Node {
+    /// Reads a node. Whether it is the one that was asked for is checked by the tree.
+    ///
+    /// # Errors
+    /// [`Damaged`] if no node is laid out like this. Any bytes may be given.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let (level, body) = wire::open(bytes)?;
+        let mut columns = Columns::of(&body)?;
+        let length = columns.entries;
+        let mut node = Self {
+            id: NodeId::of(bytes),
+            level,
+            keys: Vec::new(),
+            key_ends: Vec::with_capacity(length),
+            weights: Vec::with_capacity(length + 1),
+            entries: Entries::with_capacity(level, length),
+        };
+        node.weights.push(0);
+        for _ in 0..length {
+            node.read_entry(&mut columns)?;
+        }
+        if let Entries::Items { values, value_ends } = &mut node.entries {
+            let length = value_ends.last().copied().unwrap_or(0);
+            *values = columns.rest.take(length as usize)?.into();
+        } else if length == 0 {
+            return Err(Damaged::Content("it is an inner node without children"));
+        }
+        columns.end()?;
+        node.keys.shrink_to_fit();
+        Ok(node)
+    }
+
+    fn read_entry(&mut self, columns: &mut Columns<'_>) -> Result<(), Damaged> {
+        self.read_key(columns)?;
+        let weight = match &mut self.entries {
+            Entries::Items { value_ends, .. } => {
+                let weight = columns.numbers.weight()?;
+                let start = value_ends.last().copied().unwrap_or(0) as usize;
+                value_ends.push(end(start, columns.numbers.length()?)?);
+                weight
+            }
+            Entries::Children { ids, counts } => {
+                let count = columns.numbers.number()?;
+                if count == 0 {
+                    return Err(Damaged::Content("a child is empty"));
+                }
+                let before = counts.last().copied().unwrap_or(0);
+                counts.push(before.checked_add(count).ok_or(OVERFLOW)?);
+                ids.push(columns.rest.id()?);
+                columns.numbers.weight()?
+            }
+        };
+        let before = self.weights.last().copied().unwrap_or(0);
+        self.weights
+            .push(before.checked_add(weight).ok_or(OVERFLOW)?);
+        Ok(())
+    }
+
+    fn read_key(&mut self, columns: &mut Columns<'_>) -> Result<(), Damaged> {
+        let shared = columns.lengths.length()?;
+        let own = columns.lengths.length()?;
+        let own = columns.keys.take(own)?;
+        let begin = self.keys.len();
+        let before = self.len().checked_sub(1).map(|last| self.key(last));
+        let rest = match before {
+            None if shared == 0 => None,
+            Some(before) if shared <= before.len() => before.get(shared..),
+            _ => return Err(Damaged::Content("a key shares more than there is")),
+        };
+        if rest.is_some_and(|rest| rest >= own) {
+            return Err(Damaged::Content("its keys do not ascend"));
+        }
+        let from = begin - before.map_or(0, <[u8]>::len);
+        let key_end = end(begin + shared, own.len())?;
+        self.keys.extend_from_within(from..from + shared);
+        self.keys.extend_from_slice(own);
+        self.key_ends.push(key_end);
+        Ok(())
+    }
+
+    /// The hash of the bytes that the node was decoded from.
+    #[must_use]
+    pub const fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The sum of the items in it or beneath it.
+    #[must_use]
+    pub fn sum(&self) -> Sum {
+        self.before(self.len())
+    }
+
+    /// About how many bytes of memory the node takes, for the bound of a cache.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let entries = match &self.entries {
+            Entries::Items { values, value_ends } => values.len() + 4 * value_ends.len(),
+            Entries::Children { ids, counts } => NodeId::LEN * ids.len() + 8 * counts.len(),
+        };
+        let keys = self.keys.len() + 4 * self.key_ends.len();
+        size_of::<Self>() + keys + 8 * self.weights.len() + entries
+    }
+
+    /// Levels beneath it.
+    pub(super) const fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Entries in it.
+    pub(super) const fn len(&self) -> usize {
+        self.key_ends.len()
+    }
+
+    /// The key of an item or the last key beneath a child; empty where there is no such entry.
+    pub(super) fn key(&self, at: usize) -> &[u8] {
+        piece(&self.keys, &self.key_ends, at)
+    }
+
+    /// The sum of what lies before an entry; of all, where there is no such entry.
+    pub(super) fn before(&self, at: usize) -> Sum {
+        let at = at.min(self.len());
+        let count = match &self.entries {
+            Entries::Items { .. } => at as u64,
+            Entries::Children { counts, .. } => counts.get(at).copied().unwrap_or(0),
+        };
+        let weight = self.weights.get(at).copied().unwrap_or(0);
+        Sum { count, weight }
+    }
+
+    /// The value of an item; empty where there is none.
+    pub(super) fn value(&self, at: usize) -> &[u8] {
+        match &self.entries {
+            Entries::Items { values, value_ends } => piece(values, value_ends, at),
+            Entries::Children { .. } => &[],
+        }
+    }
+
+    /// The sum of one entry.
+    pub(super) fn sum_at(&self, at: usize) -> Sum {
+        let (before, through) = (self.before(at), self.before(at + 1));
+        Sum {
+            count: through.count - before.count,
+            weight: through.weight - before.weight,
+        }
+    }
+
+    pub(super) fn child(&self, at: usize) -> Option<Child<'_>> {
+        let Entries::Children { ids, .. } = &self.entries else {
+            return None;
+        };
+        Some(Child {
+            id: *ids.get(at)?,
+            level: self.level.checked_sub(1)?,
+            last: self.key(at),
+            sum: self.sum_at(at),
+        })
+    }
+
+    /// All children; none of a leaf.
+    pub(super) fn children(&self) -> impl Iterator<Item = Child<'_>> {
+        (0..self.len()).map_while(|at| self.child(at))
+    }
+
+    /// The first entry that is or may hold `key` or a key after it.
+    pub(super) fn seek(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.key(middle) < key {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// The entries that are or hold the items at these positions.
+    pub(super) fn slots(&self, positions: std::ops::Range<u64>) -> std::ops::Range<usize> {
+        let (from, to) = (positions.start, positions.end);
+        match &self.entries {
+            Entries::Items { .. } => {
+                let slot = |at| usize::try_from(at).map_or(self.len(), |at| at.min(self.len()));
+                slot(from)..slot(to)
+            }
+            Entries::Children { counts, .. } => {
+                let ends = counts.get(1..).unwrap_or_default();
+                let starts = counts.get(..self.len()).unwrap_or_default();
+                ends.partition_point(|end| *end <= from)..starts.partition_point(|at| *at < to)
+            }
+        }
+    }
+}
+
+impl Entries {
+    fn with_capacity(level: u8, length: usize) -> Self {
+        if level == 0 {
+            return Self::Items {
+                values: Box::default(),
+                value_ends: Vec::with_capacity(length),
+            };
+        }
+        let mut counts = Vec::with_capacity(length + 1);
+        counts.push(0);
+        Self::Children {
+            ids: Vec::with_capacity(length),
+            counts,
+        }
+    }
+}
+
+const OVERFLOW: Damaged = Damaged::Content("its sums are too large");
+
+/// The end of a piece, if it is one that a node can have.
+fn end(start: usize, length: usize) -> Result<u32, Damaged> {
+    let end = start
+        .checked_add(length)
+        .filter(|end| *end <= BODY_BYTES_MAX);
+    end.and_then(|end| u32::try_from(end).ok())
+        .ok_or(wire::TOO_LONG)
+}
+
+fn piece<'a>(pieces: &'a [u8], ends: &[u32], at: usize) -> &'a [u8] {
+    let start = at
+        .checked_sub(1)
+        .map_or(Some(0), |before| ends.get(before).copied());
+    let end = ends.get(at).copied();
+    start
+        .zip(end)
+        .and_then(|(start, end)| pieces.get(start as usize..end as usize))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

@@ -1,0 +1,7 @@
+SELECT
+    application_id,
+    athlete_id,
+    count(*) AS authorizations
+FROM authorizations
+WHERE revoked_at IS NULL
+GROUP BY application_id, athlete_id

@@ -1,0 +1,248 @@
+//! The columns that views of entities read: rows of the canonical store, with what belongs to them.
+//!
+//! Whatever brings rows (a query for some groups, a snapshot) builds them here, so what is computed
+//! from a row, such as its local day, is computed once and by one function.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{
+    ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
+    TimestampMicrosecondBuilder,
+};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::error::ArrowError;
+
+use super::decode::local_day;
+use crate::source::Source;
+
+static EFFORTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("id", DataType::Int64, false),
+        Field::new("segment_id", DataType::Int64, false),
+        Field::new("athlete_id", DataType::Int64, false),
+        Field::new("activity_id", DataType::Int64, false),
+        Field::new("elapsed_time", DataType::Int64, false),
+        Field::new("started_at", instant(), false),
+        Field::new("day", DataType::Int64, false),
+        Field::new("is_hidden", DataType::Boolean, false),
+        Field::new("is_deleted", DataType::Boolean, false),
+        Field::new("gender", DataType::Utf8, true),
+        Field::new("birth_year", DataType::Int64, true),
+        Field::new("weight_kg", DataType::Float64, true),
+        Field::new("athlete_is_deleted", DataType::Boolean, false),
+    ]))
+});
+
+static AUTHORIZATIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("id", DataType::Int64, false),
+        Field::new("application_id", DataType::Int64, false),
+        Field::new("athlete_id", DataType::Int64, false),
+        Field::new("created_at", instant(), false),
+        Field::new("revoked_at", instant(), true),
+    ]))
+});
+
+fn instant() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
+}
+
+/// The columns of a source whose rows views are made of; nothing for the others.
+///
+/// `efforts` come with what their athlete tells: `gender`, `birth_year`, `weight_kg` and
+/// `athlete_is_deleted` (false where the athlete is not known). `day` is the day of `started_at` in
+/// the effort's own zone, as a number: 20130506.
+#[must_use]
+pub fn schema(source: Source) -> Option<SchemaRef> {
+    match source {
+        Source::Efforts => Some(Arc::clone(&EFFORTS)),
+        Source::Authorizations => Some(Arc::clone(&AUTHORIZATIONS)),
+        _ => None,
+    }
+}
+
+/// A row of `efforts` with what its athlete tells.
+#[derive(Debug, Clone, Copy)]
+pub struct EffortRow<'a> {
+    /// The effort's id.
+    pub id: i64,
+    /// Its segment.
+    pub segment_id: i64,
+    /// Its athlete.
+    pub athlete_id: i64,
+    /// Its activity.
+    pub activity_id: i64,
+    /// Whole seconds.
+    pub elapsed_time_s: i64,
+    /// Microseconds since the Unix epoch.
+    pub started_at_us: i64,
+    /// The IANA name of its zone.
+    pub tz: &'a str,
+    /// Whether only the athlete may see it.
+    pub is_hidden: bool,
+    /// Whether it was deleted.
+    pub is_deleted: bool,
+    /// The athlete's gender.
+    pub gender: Option<&'a str>,
+    /// The athlete's year of birth.
+    pub birth_year: Option<i64>,
+    /// The athlete's weight.
+    pub weight_kg: Option<f64>,
+    /// Whether the athlete was deleted.
+    pub athlete_is_deleted: bool,
+}
+
+/// Rows of `efforts` as they grow.
+#[derive(Debug, Default)]
+pub struct EffortColumns {
+    id: Int64Builder,
+    segment_id: Int64Builder,
+    athlete_id: Int64Builder,
+    activity_id: Int64Builder,
+    elapsed_time: Int64Builder,
+    started_at: TimestampMicrosecondBuilder,
+    day: Int64Builder,
+    is_hidden: BooleanBuilder,
+    is_deleted: BooleanBuilder,
+    gender: StringBuilder,
+    birth_year: Int64Builder,
+    weight_kg: Float64Builder,
+    athlete_is_deleted: BooleanBuilder,
+    rows: usize,
+    days: DayFinder,
+}
+
+impl EffortColumns {
+    /// How many rows there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// What is wrong with its zone or time; the row is not added then.
+    pub fn push(&mut self, row: &EffortRow<'_>) -> Result<(), String> {
+        let day = self.days.day(row.started_at_us, row.tz)?;
+        self.id.append_value(row.id);
+        self.segment_id.append_value(row.segment_id);
+        self.athlete_id.append_value(row.athlete_id);
+        self.activity_id.append_value(row.activity_id);
+        self.elapsed_time.append_value(row.elapsed_time_s);
+        self.started_at.append_value(row.started_at_us);
+        self.day.append_value(day);
+        self.is_hidden.append_value(row.is_hidden);
+        self.is_deleted.append_value(row.is_deleted);
+        self.gender.append_option(row.gender);
+        self.birth_year.append_option(row.birth_year);
+        self.weight_kg.append_option(row.weight_kg);
+        self.athlete_is_deleted.append_value(row.athlete_is_deleted);
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// The rows, with the columns of [`schema`]; from here on there are none.
+    ///
+    /// # Errors
+    /// Only where Arrow can't build the batch: give fewer rows at a time.
+    pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
+        self.rows = 0;
+        let started_at = self.started_at.finish().with_timezone("UTC");
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(self.id.finish()),
+            Arc::new(self.segment_id.finish()),
+            Arc::new(self.athlete_id.finish()),
+            Arc::new(self.activity_id.finish()),
+            Arc::new(self.elapsed_time.finish()),
+            Arc::new(started_at),
+            Arc::new(self.day.finish()),
+            Arc::new(self.is_hidden.finish()),
+            Arc::new(self.is_deleted.finish()),
+            Arc::new(self.gender.finish()),
+            Arc::new(self.birth_year.finish()),
+            Arc::new(self.weight_kg.finish()),
+            Arc::new(self.athlete_is_deleted.finish()),
+        ];
+        RecordBatch::try_new(Arc::clone(&EFFORTS), columns)
+    }
+}
+
+/// Rows of `authorizations` as they grow.
+#[derive(Debug, Default)]
+pub struct AuthorizationColumns {
+    id: Int64Builder,
+    application_id: Int64Builder,
+    athlete_id: Int64Builder,
+    created_at: TimestampMicrosecondBuilder,
+    revoked_at: TimestampMicrosecondBuilder,
+    rows: usize,
+}
+
+impl AuthorizationColumns {
+    /// How many rows there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Adds a row: id, application, athlete, and the two times in microseconds since the Unix epoch.
+    pub fn push(&mut self, ids: (i64, i64, i64), created_at_us: i64, revoked_at_us: Option<i64>) {
+        self.id.append_value(ids.0);
+        self.application_id.append_value(ids.1);
+        self.athlete_id.append_value(ids.2);
+        self.created_at.append_value(created_at_us);
+        self.revoked_at.append_option(revoked_at_us);
+        self.rows += 1;
+    }
+
+    /// The rows, with the columns of [`schema`]; from here on there are none.
+    ///
+    /// # Errors
+    /// Only where Arrow can't build the batch: give fewer rows at a time.
+    pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
+        self.rows = 0;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(self.id.finish()),
+            Arc::new(self.application_id.finish()),
+            Arc::new(self.athlete_id.finish()),
+            Arc::new(self.created_at.finish().with_timezone("UTC")),
+            Arc::new(self.revoked_at.finish().with_timezone("UTC")),
+        ];
+        RecordBatch::try_new(Arc::clone(&AUTHORIZATIONS), columns)
+    }
+}
+
+/// Finds local days; rows that follow each other are mostly of one zone.
+#[derive(Debug, Default)]
+struct DayFinder {
+    zone: Option<(String, jiff::tz::TimeZone)>,
+}
+
+impl DayFinder {
+    fn day(&mut self, at_us: i64, tz: &str) -> Result<i64, String> {
+        if self.zone.as_ref().is_none_or(|(name, _)| name != tz) {
+            self.zone = Some((tz.to_owned(), super::decode::zone(tz)?));
+        }
+        let Some((_, zone)) = &self.zone else {
+            return Err(format!("tz: {tz:?} is not known"));
+        };
+        local_day(at_us, zone)
+    }
+}
+
+#[cfg(test)]
+#[path = "columns_tests.rs"]
+mod tests;

@@ -1,0 +1,91 @@
+//! Rows as they stand in lines: the names and the types of their fields, and which must be there.
+//!
+//! Unknown fields are ignored, and `null` for an optional field is the same as its absence.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::line::Text;
+
+#[derive(Deserialize)]
+pub(super) struct RawEffort<'a> {
+    pub(super) id: i64,
+    pub(super) segment_id: i64,
+    pub(super) athlete_id: i64,
+    pub(super) activity_id: i64,
+    pub(super) elapsed_time: i64,
+    #[serde(borrow)]
+    pub(super) started_at: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) tz: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) visibility: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) deleted: Option<bool>,
+    #[serde(default)]
+    pub(super) version: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawAthlete<'a> {
+    pub(super) id: i64,
+    #[serde(borrow, default)]
+    pub(super) name: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) gender: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) birth_year: Option<i64>,
+    #[serde(default)]
+    pub(super) weight_kg: Option<f64>,
+    #[serde(borrow, default)]
+    pub(super) country: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) deleted: Option<bool>,
+    #[serde(default)]
+    pub(super) version: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawMembership {
+    pub(super) club_id: i64,
+    pub(super) athlete_id: i64,
+    #[serde(default)]
+    pub(super) deleted: Option<bool>,
+    #[serde(default)]
+    pub(super) version: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawFollow {
+    pub(super) follower_id: i64,
+    pub(super) followed_id: i64,
+    #[serde(default)]
+    pub(super) deleted: Option<bool>,
+    #[serde(default)]
+    pub(super) version: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawAuthorization<'a> {
+    pub(super) id: i64,
+    pub(super) application_id: i64,
+    pub(super) athlete_id: i64,
+    #[serde(borrow)]
+    pub(super) created_at: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) revoked_at: Option<Text<'a>>,
+    #[serde(default)]
+    pub(super) version: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawApplication<'a> {
+    pub(super) id: i64,
+    #[serde(borrow)]
+    pub(super) name: Text<'a>,
+    pub(super) owner: Value,
+    #[serde(default)]
+    pub(super) athlete_capacity: Option<i64>,
+    #[serde(default)]
+    pub(super) version: Option<i64>,
+}

@@ -1,0 +1,181 @@
+//! A JSON line: what every source of lines asks of one, and of the kinds of values that several
+//! sources have.
+//!
+//! It owns the line's own limits, the reasons for which a line is not taken, and the strict form of
+//! instants. It must not know any source: the names of fields and what is expected are parameters.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+/// The longest line, in bytes.
+pub const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The times that events and rows can have, in seconds since the Unix epoch: from 1678 until 2261.
+/// The query engine counts in nanoseconds of 64 bits when it puts a time into its bucket.
+pub(crate) const INSTANT_SECONDS: Range<i64> = -9_214_560_000..9_214_646_400;
+
+/// The most characters of a reason.
+pub(crate) const REASON_CHARS_MAX: usize = 400;
+
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+const NANO_DIGITS: usize = 9;
+const DAY_SECONDS: i64 = 86_400;
+
+/// A text, borrowed from the line unless it has escapes.
+#[derive(Deserialize)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+
+/// The one JSON object of a line. `expected` is what a line that is something else is told.
+///
+/// # Errors
+/// What is wrong with the line, and with which field; not clipped.
+pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8], expected: &str) -> Result<T, String> {
+    if bytes.len() > LINE_BYTES_MAX {
+        return Err(format!(
+            "the line has {} bytes; at most {LINE_BYTES_MAX} are taken",
+            bytes.len()
+        ));
+    }
+    // Some editors put a byte order mark at the beginning of a file.
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    // A derived decoder takes an array in the place of an object; a line must be an object.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(not_an_object(bytes, expected));
+    }
+    serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
+}
+
+/// A reason may quote what it is about, but not all of it.
+pub(crate) fn clip(mut reason: String) -> String {
+    if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {
+        reason.truncate(end);
+        reason.push('…');
+    }
+    reason
+}
+
+/// Checks the field `country`.
+///
+/// # Errors
+/// That it is no country.
+pub(crate) fn check_country(country: &str) -> Result<(), String> {
+    if country.len() == 2 && country.bytes().all(|b| b.is_ascii_uppercase()) {
+        return Ok(());
+    }
+    Err(format!(
+        "country: {country:?} is not an ISO 3166 alpha-2 code such as \"DE\""
+    ))
+}
+
+/// An RFC 3339 instant in microseconds; finer digits are cut off. The parser behind it takes more
+/// forms than the standard has and fewer digits, so the form is checked first.
+pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
+    let bad = |why: &str| {
+        format!(
+            "{field}: {text:?} is not an RFC 3339 instant such as \"2026-11-21T09:30:00Z\"{why}"
+        )
+    };
+    let Some(fraction) = fraction_of_instant(text.as_bytes()) else {
+        return Err(bad(""));
+    };
+    let parsed = match (
+        text.get(..fraction.start + NANO_DIGITS),
+        text.get(fraction.end..),
+    ) {
+        (Some(kept), Some(offset)) if fraction.len() > NANO_DIGITS => {
+            format!("{kept}{offset}").parse()
+        }
+        _ => text.parse(),
+    };
+    let instant: Timestamp = parsed.map_err(|error: jiff::Error| bad(&format!(": {error}")))?;
+    // Leap seconds are the last of a UTC day; they count in the second before.
+    let leap = text.get(17..19) == Some("60");
+    if leap && instant.as_second().rem_euclid(DAY_SECONDS) != DAY_SECONDS - 1 {
+        return Err(bad(
+            ": only the last minute of a UTC day can have a second 60",
+        ));
+    }
+    if !INSTANT_SECONDS.contains(&instant.as_second()) {
+        return Err(format!(
+            "{field}: {text:?} is not a time between the years 1678 and 2261"
+        ));
+    }
+    i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
+}
+
+fn not_an_object(bytes: &[u8], expected: &str) -> String {
+    match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
+        Ok(_) => format!("not a JSON object: {expected}"),
+        Err(error) => format!("not JSON: {error}"),
+    }
+}
+
+/// Why a line does not parse: read again, slowly, with the path of the field.
+fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> String {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let error = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Ok(_) => match json.end() {
+            Ok(()) => return "not taken".to_owned(),
+            Err(error) => return format!("more than one JSON value on the line: {error}"),
+        },
+        Err(error) => error,
+    };
+    let path = error.path().to_string();
+    let inner = error.into_inner();
+    if inner.is_data() && path != "." {
+        format!("{path}: {inner}")
+    } else if inner.is_data() {
+        inner.to_string()
+    } else {
+        format!("not JSON: {inner}")
+    }
+}
+
+/// Where the digits of the fraction stand, which may be none, if the text has the form of an
+/// instant.
+fn fraction_of_instant(bytes: &[u8]) -> Option<Range<usize>> {
+    let digits = |range: Range<usize>| {
+        bytes
+            .get(range)
+            .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
+    };
+    let is = |at: usize, any: &[u8]| bytes.get(at).is_some_and(|byte| any.contains(byte));
+    let date_time = digits(0..4)
+        && is(4, b"-")
+        && digits(5..7)
+        && is(7, b"-")
+        && digits(8..10)
+        && is(10, b"Tt ")
+        && digits(11..13)
+        && is(13, b":")
+        && digits(14..16)
+        && is(16, b":")
+        && digits(17..19);
+    if !date_time {
+        return None;
+    }
+    let mut fraction = 19..19;
+    if is(19, b".") {
+        let rest = bytes.get(20..)?;
+        let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if length == 0 {
+            return None;
+        }
+        fraction = 20..20 + length;
+    }
+    let end = fraction.end;
+    let whole = if is(end, b"Zz") {
+        bytes.len() == end + 1
+    } else {
+        is(end, b"+-")
+            && digits(end + 1..end + 3)
+            && bytes.get(end + 1..end + 3) < Some(b"24")
+            && is(end + 3, b":")
+            && digits(end + 4..end + 6)
+            && bytes.len() == end + 6
+    };
+    whole.then_some(fraction)
+}

@@ -1,0 +1,305 @@
+//! Boards: pages, one athlete with neighbours, counts.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jobs::{Board, Job};
+
+use super::params::{Format, Params, integer};
+use super::problem::{Kind, Problem, ProblemShape};
+use super::stats::link_to_next;
+use super::{Api, csv, cursor};
+use crate::board::answer::{
+    BoardPage, BoardPlace, Counts, csv_row, entries, field_names, of_reading, row_at,
+};
+use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
+use crate::board::read::{BoardQuestion, BoardReading, Want, read};
+
+/// Neighbours before and after, unless it is said.
+const AROUND_DEFAULT: u64 = 5;
+/// Neighbours before and after, at most.
+const AROUND_MAX: u64 = 500;
+/// The board of segments, which counts are told of.
+const SEGMENTS: &str = "segments";
+
+/// A page of a board: the best of each athlete, best first. Of equal ones the one with the lower
+/// effort id stands first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/boards/{name}/{key}",
+    tag = "boards",
+    params(
+        ("name" = String, Path, description = "segments, or the name of another board"),
+        ("key" = i64, Path, description = "The segment"),
+        ("board" = Option<String>, Query, description = "overall, gender:F, age:35-44 or weight:75-84; overall if left out"),
+        ("window" = Option<String>, Query, description = "all, year, month or day; all if left out"),
+        ("date" = Option<String>, Query, description = "The day whose year, month or day it is; today in UTC if left out"),
+        ("club_id" = Option<i64>, Query, description = "Only athletes of this club"),
+        ("following" = Option<i64>, Query, description = "Only this athlete and those that this athlete follows"),
+        ("limit" = Option<usize>, Query, description = "Rows of a page, at most 1,000; 50 if left out"),
+        ("offset" = Option<u64>, Query, description = "Rows before the page"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before, in the place of offset"),
+        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+    ),
+    responses(
+        (status = 200, description = "The page; an unknown or empty board has total 0", body = BoardPage),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such kind of board", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn page(
+    State(api): State<Arc<Api>>,
+    Path((name, key)): Path<(String, String)>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let job = find(&api, &name)?;
+    let mut known = known(job);
+    known.extend(["limit", "offset", "cursor", "format"]);
+    let params = Params::read(&uri, &known)?;
+    let (limit, format) = (params.limit()?, params.format()?);
+    let question = params.question();
+    let fingerprint = cursor::fingerprint(&format!("board {name} {key} {question}"));
+    let offset = match (params.get("offset"), params.get("cursor")) {
+        (Some(_), Some(_)) => {
+            return Err(Problem::parameter(
+                "offset and cursor say both where the page begins: leave one of them out",
+            ));
+        }
+        (Some(text), None) => natural("offset", text)?,
+        (None, Some(text)) => cursor::run(fingerprint, text)?,
+        (None, None) => 0,
+    };
+    let want = Want::Page { offset, limit };
+    let asked = ask(&api, job, &key, &params, want).await?;
+    let patience = api.options.whole_wait();
+    let reading = read(&api.ports, job, &asked, patience).await?;
+    let board = reading.boards.into_iter().next().unwrap_or_default();
+    let next = offset + board.rows.len() as u64;
+    let more = !board.rows.is_empty() && next < board.sum.count;
+    let page = BoardPage {
+        total: board.sum.count,
+        entries: entries(job, &board)?,
+        cursor: more.then(|| cursor::of_run(fingerprint, next)),
+        provenance: of_reading([&board], reading.standing),
+    };
+    let link = page.cursor.as_deref().and_then(|cursor| link_to_next(&uri, cursor));
+    let answer = match format {
+        Format::Json => Json(page).into_response(),
+        Format::Csv => {
+            let names = field_names(job);
+            let rows = page.entries.iter().map(|entry| csv_row(&names, entry));
+            csv::response(csv::write(&names, rows)?, Some(&page.provenance))
+        }
+    };
+    Ok((link.map(|link| [link]), answer).into_response())
+}
+
+/// One athlete on a board, with the neighbours.
+#[utoipa::path(
+    get,
+    path = "/api/v1/boards/{name}/{key}/athletes/{athlete_id}",
+    tag = "boards",
+    params(
+        ("name" = String, Path, description = "segments, or the name of another board"),
+        ("key" = i64, Path, description = "The segment"),
+        ("athlete_id" = i64, Path, description = "The athlete"),
+        ("around" = Option<u64>, Query, description = "Places before and after the athlete's that are shown, at most 500; 5 if left out"),
+        ("board" = Option<String>, Query, description = "overall, gender:F, age:35-44 or weight:75-84; overall if left out"),
+        ("window" = Option<String>, Query, description = "all, year, month or day; all if left out"),
+        ("date" = Option<String>, Query, description = "The day whose year, month or day it is; today in UTC if left out"),
+        ("club_id" = Option<i64>, Query, description = "Only athletes of this club"),
+        ("following" = Option<i64>, Query, description = "Only this athlete and those that this athlete follows")
+    ),
+    responses(
+        (status = 200, description = "The athlete's place", body = BoardPlace),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "The athlete is not on the board, or there is no such kind of board", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn place(
+    State(api): State<Arc<Api>>,
+    Path((name, key, athlete)): Path<(String, String, String)>,
+    uri: Uri,
+) -> Result<Json<BoardPlace>, Problem> {
+    let job = find(&api, &name)?;
+    let mut known = known(job);
+    known.push("around");
+    let params = Params::read(&uri, &known)?;
+    let member = id("athlete_id", &athlete)?;
+    let around = match params.get("around") {
+        None => AROUND_DEFAULT,
+        Some(text) => natural("around", text)?,
+    };
+    if around > AROUND_MAX {
+        return Err(Problem::parameter(format!(
+            "around={around} is more than {AROUND_MAX}: ask for a page of the board"
+        )));
+    }
+    let want = Want::Around { member, around };
+    let asked = ask(&api, job, &key, &params, want).await?;
+    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
+    let board = reading.boards.into_iter().next().unwrap_or_default();
+    let place = board.found.ok_or_else(|| {
+        Problem::new(
+            Kind::NotOnBoard,
+            format!("athlete {member} is not on this board"),
+        )
+    })?;
+    let neighbours = entries(job, &board)?;
+    let own = BoardReading {
+        first: place,
+        rows: row_at(&board, place).cloned().into_iter().collect(),
+        ..BoardReading::default()
+    };
+    Ok(Json(BoardPlace {
+        total: board.sum.count,
+        entry: entries(job, &own)?.pop().unwrap_or_default(),
+        neighbours,
+        provenance: of_reading([&board], reading.standing),
+    }))
+}
+
+/// How many efforts and athletes there are on a segment.
+#[utoipa::path(
+    get,
+    path = "/api/v1/segments/{segment_id}/counts",
+    tag = "boards",
+    params(("segment_id" = i64, Path, description = "The segment")),
+    responses(
+        (status = 200, description = "The counts; an unknown segment has none", body = Counts),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn counts(
+    State(api): State<Arc<Api>>,
+    Path(segment): Path<String>,
+    uri: Uri,
+) -> Result<Json<Counts>, Problem> {
+    Params::read(&uri, &[])?;
+    let job = find(&api, SEGMENTS)?;
+    let asked = BoardQuestion {
+        keys: vec![id("segment_id", &segment)?],
+        section: whole_section(job),
+        members: None,
+        want: Want::Sums,
+    };
+    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
+    let board = reading.boards.into_iter().next().unwrap_or_default();
+    Ok(Json(Counts {
+        efforts: board.sum.weight,
+        athletes: board.sum.count,
+        provenance: of_reading([&board], reading.standing),
+    }))
+}
+
+/// The board of that name.
+pub(super) fn find<'a>(api: &'a Api, name: &str) -> Result<&'a Arc<Job<Board>>, Problem> {
+    api.boards.get(name).ok_or_else(|| {
+        let have: Vec<&str> = api.boards.keys().map(String::as_str).collect();
+        Problem::new(
+            Kind::UnknownBoard,
+            format!("there is no board {name:?}; there are {}", have.join(", ")),
+        )
+    })
+}
+
+/// The board of everybody and all time.
+pub(super) fn whole_section(job: &Job<Board>) -> Section {
+    section(job, Named::Overall, Window::All, Date::default())
+}
+
+/// The parameters that say which rows of which board.
+fn known(job: &Job<Board>) -> Vec<&'static str> {
+    let mut known = vec!["club_id", "following"];
+    if has_sections(job) {
+        known.extend(["board", "window", "date"]);
+    }
+    known
+}
+
+async fn ask(
+    api: &Api,
+    job: &Job<Board>,
+    key: &str,
+    params: &Params,
+    want: Want,
+) -> Result<BoardQuestion, Problem> {
+    let column = job.key().0.first();
+    let key = id(column.map_or("key", |column| &column.name), key)?;
+    let named = named(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
+    let window = window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
+    let date = match params.get("date") {
+        None => api.now().to_zoned(TimeZone::UTC).date(),
+        Some(text) => date(text)?,
+    };
+    Ok(BoardQuestion {
+        keys: vec![key],
+        section: section(job, named, window, date),
+        members: members(api, params).await?,
+        want,
+    })
+}
+
+/// The members that a club or a following lets through; those that both do, if both are asked for.
+async fn members(api: &Api, params: &Params) -> Result<Option<Vec<i64>>, Problem> {
+    let canon = &api.ports.canon;
+    let mut members: Option<Vec<i64>> = None;
+    if let Some(text) = params.get("club_id") {
+        members = Some(canon.club_members(id("club_id", text)?).await?);
+    }
+    if let Some(text) = params.get("following") {
+        let follower = id("following", text)?;
+        let mut followed = canon.followed_by(follower).await?;
+        followed.push(follower);
+        followed.sort_unstable();
+        members = Some(match members {
+            None => followed,
+            Some(club) => {
+                let both = |athlete: &i64| followed.binary_search(athlete).is_ok();
+                club.into_iter().filter(both).collect()
+            }
+        });
+    }
+    if let Some(members) = &mut members {
+        members.sort_unstable();
+        members.dedup();
+    }
+    Ok(members)
+}
+
+fn date(text: &str) -> Result<Date, Problem> {
+    let wrong = || {
+        Problem::parameter(format!(
+            "date={text:?} is not a date such as 2026-11-21, in the years 1 to 9999"
+        ))
+    };
+    let plain = text.len() == 10 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    let date: Date = plain
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(wrong)?;
+    (date.year() > 0).then_some(date).ok_or_else(wrong)
+}
+
+/// An id of a path or a parameter.
+pub(super) fn id(name: &str, text: &str) -> Result<i64, Problem> {
+    integer(text).ok_or_else(|| {
+        Problem::parameter(format!(
+            "{name}={text:?} is not a 64-bit integer such as 42"
+        ))
+    })
+}
+
+fn natural(name: &str, text: &str) -> Result<u64, Problem> {
+    integer(text)
+        .and_then(|number| u64::try_from(number).ok())
+        .ok_or_else(|| Problem::parameter(format!("{name}={text:?} is not a number from 0 on")))
+}

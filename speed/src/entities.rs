@@ -1,0 +1,138 @@
+//! Entities: notifications name groups; their rows are read again, and what the views make of those
+//! is the groups' whole new state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::BinaryBuilder;
+use jobs::board::{GroupState, Place};
+use jobs::{Board, Fold, Folded};
+use schemas::entities::{Group, parse_notification};
+use schemas::key::KeyValue;
+use schemas::plays::Rejected;
+use schemas::seam::Fence;
+use schemas::source::Source;
+use stores::canon::CanonRead;
+use stores::live::States;
+use stores::log::Records;
+
+use crate::taker::Taken;
+use crate::{Error, Result};
+
+/// Keeps the states of the groups of one partition.
+#[derive(Debug)]
+pub(crate) struct Entities {
+    source: Source,
+    canon: Arc<dyn CanonRead>,
+    fold: Fold<Board>,
+    /// Groups that are read at once, at most.
+    groups_max: usize,
+    reaches: Option<Fence>,
+}
+
+impl Entities {
+    pub(crate) const fn new(
+        source: Source,
+        canon: Arc<dyn CanonRead>,
+        fold: Fold<Board>,
+        groups_max: usize,
+    ) -> Self {
+        Self {
+            source,
+            canon,
+            fold,
+            groups_max,
+            reaches: None,
+        }
+    }
+
+    pub(crate) fn views(&self) -> Vec<&str> {
+        self.fold.views()
+    }
+
+    pub(crate) const fn reaches(&self) -> Option<&Fence> {
+        self.reaches.as_ref()
+    }
+
+    pub(crate) const fn reached(&mut self, fence: Fence) {
+        self.reaches = Some(fence);
+    }
+
+    pub(crate) const fn forget(&mut self) {
+        self.reaches = None;
+    }
+
+    /// Takes notifications until they name as many groups as are read at once.
+    pub(crate) async fn take(&self, records: &Records) -> Result<Taken> {
+        let mut groups = BTreeSet::new();
+        let mut taken = Taken::default();
+        for (index, value) in records.values.iter().enumerate() {
+            match parse_notification(self.source, value.unwrap_or_default()) {
+                Ok(group) if groups.contains(&group) => taken.duplicates += 1,
+                Ok(_) if groups.len() >= self.groups_max => break,
+                Ok(group) => drop(groups.insert(group)),
+                Err(reason) => taken.rejected.push(Rejected { index, reason }),
+            }
+            taken.records = index + 1;
+        }
+        taken.events = groups.len() as u64;
+        if !groups.is_empty() {
+            let groups: Vec<Group> = groups.into_iter().collect();
+            taken.changes.states = self.states(&groups).await?;
+        }
+        Ok(taken)
+    }
+
+    /// The states of groups, by view.
+    async fn states(&self, groups: &[Group]) -> Result<Vec<States>> {
+        let rows = self.canon.groups(self.source, groups).await?;
+        let folded = self.fold.run(&rows).await?;
+        folded
+            .iter()
+            .map(|folded| states_of(folded, groups))
+            .collect()
+    }
+}
+
+/// The states of all `groups`, also of those of which nothing is left.
+fn states_of(folded: &Folded<Board>, groups: &[Group]) -> Result<States> {
+    let job = &folded.job;
+    let fault = |error: schemas::key::KeyError| Error::Fault(format!("encoding a group: {error}"));
+    let mut states: BTreeMap<(Vec<u8>, Vec<u8>), GroupState> = BTreeMap::new();
+    for group in groups {
+        let key = job.key().encode_values(&[KeyValue::Int(group.key)]);
+        let member = job.member().encode_values(&[KeyValue::Int(group.member)]);
+        states.insert((key.map_err(fault)?, member.map_err(fault)?), GroupState::default());
+    }
+    let rows = folded.board_rows()?;
+    for row in 0..rows.len() {
+        let group = (rows.keys.value(row).to_vec(), rows.members.value(row).to_vec());
+        let state = states.get_mut(&group).ok_or_else(|| {
+            Error::Fault(format!("job {}: a row of another group came out", job.name()))
+        })?;
+        state.places.push(Place {
+            board: rows.boards.value(row).to_vec(),
+            score: rows.scores.value(row).to_vec(),
+            payload: rows.payloads.value(row).to_vec(),
+            weight: rows.weights.value(row),
+        });
+    }
+    let mut keys = BinaryBuilder::new();
+    let mut members = BinaryBuilder::new();
+    let mut bytes = BinaryBuilder::new();
+    for ((key, member), state) in states {
+        keys.append_value(key);
+        members.append_value(member);
+        if state.places.is_empty() {
+            bytes.append_null();
+        } else {
+            bytes.append_value(state.encode());
+        }
+    }
+    Ok(States {
+        view: job.view().to_owned(),
+        keys: keys.finish(),
+        members: members.finish(),
+        states: bytes.finish(),
+    })
+}

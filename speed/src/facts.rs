@@ -1,0 +1,157 @@
+//! Facts: events are decoded, each counted once, and folded into deltas.
+
+use arrow::array::{AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::TimestampMillisecondType;
+use jobs::Fold;
+use schemas::plays::{Decoded, Decoder, Line, identities};
+use schemas::seam::{Fence, LastRecord};
+use stores::live::{Changes, Deltas};
+use stores::log::{FetchLimit, Records};
+
+use crate::taker::{Before, Taken};
+use crate::window::Window;
+use crate::{Error, Result};
+
+/// Counts the events of one partition.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    partition: u32,
+    fold: Fold,
+    /// The duplicate window and the fence that it reaches up to.
+    window: Option<(Fence, Window)>,
+}
+
+impl Facts {
+    pub(crate) const fn new(partition: u32, fold: Fold) -> Self {
+        Self {
+            partition,
+            fold,
+            window: None,
+        }
+    }
+
+    pub(crate) fn views(&self) -> Vec<&str> {
+        self.fold.views()
+    }
+
+    pub(crate) fn reaches(&self) -> Option<&Fence> {
+        self.window.as_ref().map(|(reaches, _)| reaches)
+    }
+
+    pub(crate) fn reached(&mut self, fence: Fence) {
+        if let Some((reaches, _)) = &mut self.window {
+            *reaches = fence;
+        }
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.window = None;
+    }
+
+    /// Reads the stretch of the log again that the duplicate window holds.
+    pub(crate) async fn begin(
+        &mut self,
+        before: &Before<'_>,
+        fence: Fence,
+        last: Option<LastRecord>,
+    ) -> Result<()> {
+        let options = before.options;
+        let mut window = Window::new(options.dedup_window_ms, options.dedup_events_max);
+        if let Some(last) = last {
+            let (log, topic) = (&before.ports.log, before.source.topic());
+            let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);
+            let mut from = log.offset_at(topic, before.partition, since_ms).await?;
+            let limit = FetchLimit {
+                records: options.records_max,
+                bytes: options.bytes_max,
+            };
+            while from < fence.next_offset {
+                let fetched = log.fetch(topic, before.partition, from, limit).await?;
+                if fetched.next_offset == from {
+                    break;
+                }
+                from = fetched.next_offset;
+                let offsets = fetched.records.offsets.values();
+                let below = offsets.partition_point(|offset| *offset < fence.next_offset);
+                let decoded = self.decode(&fetched.records.slice(0, below)).await?;
+                keep_first(&mut window, &decoded.events)?;
+            }
+        }
+        self.window = Some((fence, window));
+        Ok(())
+    }
+
+    pub(crate) async fn take(&mut self, records: &Records) -> Result<Taken> {
+        let decoded = self.decode(records).await?;
+        let (events, duplicates) = self.first_of_each(&decoded.events)?;
+        let mut deltas = Vec::new();
+        if events.num_rows() > 0 {
+            for folded in self.fold.run(&events).await? {
+                let (groups, rows, counts) = folded.encoded()?;
+                deltas.push(Deltas {
+                    view: folded.job.view().to_owned(),
+                    groups,
+                    rows,
+                    counts,
+                });
+            }
+        }
+        Ok(Taken {
+            records: records.len(),
+            changes: Changes {
+                deltas,
+                states: Vec::new(),
+            },
+            events: events.num_rows() as u64,
+            duplicates,
+            rejected: decoded.rejected,
+        })
+    }
+
+    async fn decode(&self, records: &Records) -> Result<Decoded> {
+        // Arrays are shared, so this copies no records.
+        let (partition, records) = (self.partition, records.clone());
+        let work = move || decode(partition, &records);
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Error::Fault(format!("decoding ended: {error}")))?
+    }
+
+    /// The events that are the first of their identity in the window.
+    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, u64)> {
+        let Some((_, window)) = &mut self.window else {
+            return Err(Error::Fault(
+                "a micro-batch without a duplicate window".to_owned(),
+            ));
+        };
+        let keep = keep_first(window, events)?;
+        let duplicates = keep.len() - keep.true_count();
+        let kept = filter_record_batch(events, &keep)
+            .map_err(|error| Error::Fault(format!("filtering duplicates: {error}")))?;
+        Ok((kept, duplicates as u64))
+    }
+}
+
+fn decode(partition: u32, records: &Records) -> Result<Decoded> {
+    let lines = (0..records.len()).map(|index| Line {
+        offset: records.offsets.value(index),
+        logged_at_ms: records.logged_at_ms.value(index),
+        bytes: records.values.value(index),
+    });
+    Decoder::new(partition)
+        .decode(lines)
+        .map_err(|error| Error::Fault(format!("decoding a micro-batch: {error}")))
+}
+
+fn keep_first(window: &mut Window, events: &RecordBatch) -> Result<BooleanArray> {
+    let logged_at = events
+        .column_by_name("logged_at")
+        .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
+        .ok_or_else(|| Error::Fault("events without logged_at".to_owned()))?;
+    Ok(identities(events)
+        .into_iter()
+        .zip(logged_at.values())
+        .map(|(identity, at)| Some(window.is_first(identity, *at)))
+        .collect())
+}

@@ -1,0 +1,107 @@
+//! What becomes of records: a micro-batch of them is taken, and live state changes.
+//!
+//! Facts are folded into deltas ([`crate::facts`]); notifications name groups, whose rows are read
+//! again and make states ([`crate::entities`]). Where the records stand, and whether they count, is
+//! the worker's business.
+
+use schemas::plays::Rejected;
+use schemas::seam::{Fence, LastRecord};
+use schemas::source::Source;
+use stores::live::Changes;
+use stores::log::Records;
+
+use crate::entities::Entities;
+use crate::facts::Facts;
+use crate::{Result, SpeedOptions, SpeedPorts};
+
+/// What a micro-batch came to.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// How many of the records were taken, from the first one on; at least one.
+    pub(crate) records: usize,
+    /// What live state changes.
+    pub(crate) changes: Changes,
+    /// Events or groups that count.
+    pub(crate) events: u64,
+    /// Records that said what another had said.
+    pub(crate) duplicates: u64,
+    /// Records that can't be taken, by their index.
+    pub(crate) rejected: Vec<Rejected>,
+}
+
+/// Where the records before the fence are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before<'a> {
+    pub(crate) ports: &'a SpeedPorts,
+    pub(crate) source: Source,
+    pub(crate) partition: u32,
+    pub(crate) options: &'a SpeedOptions,
+}
+
+/// What takes the records of one partition.
+#[derive(Debug)]
+pub(crate) enum Taker {
+    Facts(Facts),
+    Entities(Entities),
+}
+
+impl Taker {
+    /// The views that it keeps.
+    pub(crate) fn views(&self) -> Vec<&str> {
+        match self {
+            Self::Facts(facts) => facts.views(),
+            Self::Entities(entities) => entities.views(),
+        }
+    }
+
+    /// Whether it remembers the records right up to the fence.
+    pub(crate) fn stands_at(&self, fence: &Fence) -> bool {
+        let reaches = match self {
+            Self::Facts(facts) => facts.reaches(),
+            Self::Entities(entities) => entities.reaches(),
+        };
+        reaches.is_some_and(|reaches| {
+            reaches.generation == fence.generation && reaches.next_offset == fence.next_offset
+        })
+    }
+
+    /// Remembers what it must of the records before the fence.
+    pub(crate) async fn begin(
+        &mut self,
+        before: &Before<'_>,
+        fence: Fence,
+        last: Option<LastRecord>,
+    ) -> Result<()> {
+        match self {
+            Self::Facts(facts) => facts.begin(before, fence, last).await,
+            Self::Entities(entities) => {
+                entities.reached(fence);
+                Ok(())
+            }
+        }
+    }
+
+    /// The fence has moved past what was taken last.
+    pub(crate) fn reached(&mut self, fence: Fence) {
+        match self {
+            Self::Facts(facts) => facts.reached(fence),
+            Self::Entities(entities) => entities.reached(fence),
+        }
+    }
+
+    /// What was taken last may not count: nothing is remembered.
+    pub(crate) fn forget(&mut self) {
+        match self {
+            Self::Facts(facts) => facts.forget(),
+            Self::Entities(entities) => entities.forget(),
+        }
+    }
+
+    /// Takes a micro-batch, or the first part of it.
+    pub(crate) async fn take(&mut self, records: &Records) -> Result<Taken> {
+        match self {
+            Self::Facts(facts) => facts.take(records).await,
+            Self::Entities(entities) => entities.take(records).await,
+        }
+    }
+}

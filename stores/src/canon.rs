@@ -1,0 +1,142 @@
+//! The canonical port: the tables of entities, which are the truth about them.
+//!
+//! A change and the notifications of the groups that it touches are committed together: the
+//! notifications wait in an *outbox* until they are known to be in the log. So a crash between the
+//! commit and the notification loses none, and one may come more than once.
+
+use arrow::array::RecordBatch;
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use schemas::entities::{Application, Entity, Group};
+use schemas::source::Source;
+
+use crate::Result;
+
+/// A call that changes rows answers no more notifications than this: the rest waits in the outbox.
+pub const NOTIFICATIONS_MAX: usize = 10_000;
+
+/// That a group changed, as the outbox holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notification {
+    /// Its number in the outbox; it rises.
+    pub id: i64,
+    /// The source whose log it goes to: one of [`Source::LOGGED`].
+    pub source: Source,
+    /// The group.
+    pub group: Group,
+}
+
+/// What became of some rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Rows that were taken, those among them that were older than what is stored.
+    pub accepted: u64,
+    /// Rows that were not taken: by index, with the reason.
+    pub rejected: Vec<(usize, String)>,
+    /// What is to be told now: at most [`NOTIFICATIONS_MAX`].
+    pub notifications: Vec<Notification>,
+    /// Whether there is more to tell: that waits in the outbox ([`CanonRead::pending`]).
+    pub more_pending: bool,
+}
+
+/// What became of an athlete's wish to connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Authorized {
+    /// It is done: the id of the new authorization, and what is to be told.
+    New {
+        /// The id.
+        id: i64,
+        /// What is to be told now.
+        notification: Notification,
+    },
+    /// The athlete was connected already.
+    Already,
+    /// There is no room.
+    Full {
+        /// How many different athletes are connected.
+        connected: i64,
+        /// How many may be.
+        capacity: i64,
+    },
+    /// There is no such application.
+    UnknownApplication,
+}
+
+/// What became of an athlete's wish to disconnect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Revoked {
+    /// It is done, and this is to be told; nothing if the athlete was not connected.
+    Done(Option<Notification>),
+    /// There is no such application.
+    UnknownApplication,
+}
+
+/// Reading the canonical store.
+#[async_trait]
+pub trait CanonRead: std::fmt::Debug + Send + Sync {
+    /// All rows of some groups of a source as of one moment, with the columns of
+    /// [`schemas::entities::schema`]. Deleted rows and hidden ones are among them.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] for a source that has no groups.
+    async fn groups(&self, source: Source, groups: &[Group]) -> Result<RecordBatch>;
+
+    /// All rows of a source, or those of some keys, as of one moment: batches of at most
+    /// `batch_rows` rows with the columns of [`schemas::entities::schema`], in the order of key,
+    /// member and id. No table is held in memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] for a source that has no groups.
+    async fn dump(
+        &self,
+        source: Source,
+        keys: Option<&[i64]>,
+        batch_rows: usize,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>>;
+
+    /// The athletes in a club, ascending.
+    async fn club_members(&self, club_id: i64) -> Result<Vec<i64>>;
+
+    /// Whom an athlete follows, ascending.
+    async fn followed_by(&self, athlete_id: i64) -> Result<Vec<i64>>;
+
+    /// Applications by id, each where it is known.
+    async fn application(&self, id: i64) -> Result<Option<Application>>;
+
+    /// Applications in the order of their ids, after one of them, at most `limit`.
+    async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>>;
+
+    /// Notifications that are not known to be in the log and were made before that moment, oldest
+    /// first, at most `limit`.
+    async fn pending(&self, made_before_ms: i64, limit: usize) -> Result<Vec<Notification>>;
+}
+
+/// Changing the canonical store. Each call is one transaction.
+#[async_trait]
+pub trait CanonWrite: CanonRead {
+    /// Applies rows in their order: a row whose version is older than the stored one changes
+    /// nothing, one that would move an effort or an authorization to another group is rejected.
+    /// Each touched group is told of once. A change of an athlete that views can see touches the
+    /// groups of all efforts of that athlete.
+    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied>;
+
+    /// Connects an athlete to an application, if there is room or the athlete is connected already.
+    /// What is counted is a counter of different connected athletes, which every way of changing
+    /// authorizations keeps.
+    async fn authorize(
+        &self,
+        application_id: i64,
+        athlete_id: i64,
+        now_ms: i64,
+    ) -> Result<Authorized>;
+
+    /// Takes back all of an athlete's authorizations of an application.
+    async fn revoke(&self, application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
+
+    /// Sets how many athletes may be connected; the application as it is then, if there is one.
+    async fn set_capacity(&self, application_id: i64, capacity: i64)
+    -> Result<Option<Application>>;
+
+    /// Takes notifications out of the outbox: they are in the log.
+    async fn notified(&self, ids: &[i64]) -> Result<()>;
+}

@@ -1,0 +1,506 @@
+//! Applying rows of all kinds within one transaction.
+//!
+//! What is stored is read for all rows of a kind at once, what becomes of each is decided here, and
+//! what stays is written by statements of many rows. Kinds don't bind each other: in which order
+//! they are written shows nowhere.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+
+use schemas::entities::{
+    Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership,
+};
+use sqlx::{Arguments, SqliteConnection};
+
+use super::canon_outbox::{Touched, keep_segments, tell};
+use super::canon_statement::{RowsOf, json};
+use crate::canon::Applied;
+
+type Sql<T> = Result<T, sqlx::Error>;
+
+static EFFORTS: LazyLock<RowsOf> = LazyLock::new(|| {
+    RowsOf::insert(
+        "efforts",
+        &[
+            "id",
+            "segment_id",
+            "athlete_id",
+            "activity_id",
+            "elapsed_time_s",
+            "started_at_us",
+            "tz",
+            "is_hidden",
+            "is_deleted",
+            "version",
+        ],
+        "ON CONFLICT DO UPDATE
+         SET activity_id = excluded.activity_id, elapsed_time_s = excluded.elapsed_time_s,
+             started_at_us = excluded.started_at_us, tz = excluded.tz,
+             is_hidden = excluded.is_hidden, is_deleted = excluded.is_deleted,
+             version = excluded.version",
+    )
+});
+
+static AUTHORIZATIONS: LazyLock<RowsOf> = LazyLock::new(|| {
+    RowsOf::insert(
+        "authorizations",
+        &[
+            "id",
+            "application_id",
+            "athlete_id",
+            "created_at_us",
+            "revoked_at_us",
+            "version",
+        ],
+        "ON CONFLICT DO UPDATE
+         SET created_at_us = excluded.created_at_us, revoked_at_us = excluded.revoked_at_us,
+             version = excluded.version",
+    )
+});
+
+static ATHLETES: LazyLock<RowsOf> = LazyLock::new(|| {
+    RowsOf::insert(
+        "athletes",
+        &[
+            "id",
+            "name",
+            "gender",
+            "birth_year",
+            "weight_kg",
+            "country",
+            "is_deleted",
+            "version",
+        ],
+        "ON CONFLICT DO UPDATE
+         SET name = excluded.name, gender = excluded.gender, birth_year = excluded.birth_year,
+             weight_kg = excluded.weight_kg, country = excluded.country,
+             is_deleted = excluded.is_deleted, version = excluded.version",
+    )
+});
+
+static CLUBS: LazyLock<RowsOf> = LazyLock::new(|| {
+    RowsOf::insert(
+        "clubs",
+        &["club_id", "athlete_id", "is_deleted", "version"],
+        "ON CONFLICT DO UPDATE SET is_deleted = excluded.is_deleted, version = excluded.version
+         WHERE excluded.version >= version",
+    )
+});
+
+static FOLLOWS: LazyLock<RowsOf> = LazyLock::new(|| {
+    RowsOf::insert(
+        "follows",
+        &["follower_id", "followed_id", "is_deleted", "version"],
+        "ON CONFLICT DO UPDATE SET is_deleted = excluded.is_deleted, version = excluded.version
+         WHERE excluded.version >= version",
+    )
+});
+
+static APPLICATIONS: LazyLock<RowsOf> = LazyLock::new(|| {
+    RowsOf::insert(
+        "applications",
+        &["id", "name", "owner", "athlete_capacity", "version"],
+        "ON CONFLICT DO UPDATE
+         SET name = excluded.name, owner = excluded.owner,
+             athlete_capacity = excluded.athlete_capacity, version = excluded.version
+         WHERE excluded.version >= version",
+    )
+});
+
+/// Rows by their kind, those of a kind in their order; where one may be rejected, with its index.
+#[derive(Debug, Default)]
+struct ByKind<'a> {
+    efforts: Vec<(usize, &'a Effort)>,
+    athletes: Vec<(usize, &'a Athlete)>,
+    memberships: Vec<&'a Membership>,
+    follows: Vec<&'a Follow>,
+    authorizations: Vec<(usize, &'a Authorization)>,
+    applications: Vec<&'a Application>,
+}
+
+impl<'a> ByKind<'a> {
+    fn of(rows: &'a [Entity]) -> Self {
+        let mut kinds = Self::default();
+        for (index, row) in rows.iter().enumerate() {
+            match row {
+                Entity::Effort(row) => kinds.efforts.push((index, row)),
+                Entity::Athlete(row) => kinds.athletes.push((index, row)),
+                Entity::Membership(row) => kinds.memberships.push(row),
+                Entity::Follow(row) => kinds.follows.push(row),
+                Entity::Authorization(row) => kinds.authorizations.push((index, row)),
+                Entity::Application(row) => kinds.applications.push(row),
+            }
+        }
+        kinds
+    }
+}
+
+/// Applies rows; call it within a transaction that writes.
+pub(super) async fn apply(
+    connection: &mut SqliteConnection,
+    rows: &[Entity],
+    now_ms: i64,
+) -> Sql<Applied> {
+    let kinds = ByKind::of(rows);
+    let mut rejected = Vec::new();
+    let touched = Touched {
+        efforts: efforts(connection, &kinds.efforts, &mut rejected).await?,
+        authorizations: authorizations(connection, &kinds.authorizations, &mut rejected).await?,
+        athletes: athletes(connection, &kinds.athletes).await?,
+    };
+    CLUBS
+        .run(connection, &kinds.memberships, |values, row| {
+            values.add(row.club_id)?;
+            values.add(row.athlete_id)?;
+            values.add(row.is_deleted)?;
+            values.add(row.version)
+        })
+        .await?;
+    FOLLOWS
+        .run(connection, &kinds.follows, |values, row| {
+            values.add(row.follower_id)?;
+            values.add(row.followed_id)?;
+            values.add(row.is_deleted)?;
+            values.add(row.version)
+        })
+        .await?;
+    APPLICATIONS
+        .run(connection, &kinds.applications, |values, row| {
+            values.add(row.id)?;
+            values.add(&*row.name)?;
+            values.add(row.owner.to_string())?;
+            values.add(row.athlete_capacity)?;
+            values.add(row.version)
+        })
+        .await?;
+    let (notifications, more_pending) = tell(connection, touched, now_ms).await?;
+    rejected.sort_unstable();
+    Ok(Applied {
+        accepted: (rows.len() - rejected.len()) as u64,
+        rejected,
+        notifications,
+        more_pending,
+    })
+}
+
+/// Writes efforts; answers the groups that they touch.
+async fn efforts(
+    connection: &mut SqliteConnection,
+    rows: &[(usize, &Effort)],
+    rejected: &mut Vec<(usize, String)>,
+) -> Sql<Vec<Group>> {
+    let stored = stored(
+        connection,
+        "SELECT id, segment_id, athlete_id, version FROM efforts
+         WHERE id IN (SELECT value FROM json_each(?))",
+        rows,
+    )
+    .await?;
+    let mut decided = Decided::of(rows, stored, rejected);
+    // Neighbours in the index are written together.
+    decided
+        .kept
+        .sort_unstable_by_key(|row| (row.group(), row.id));
+    EFFORTS
+        .run(connection, &decided.kept, |values, row| {
+            values.add(row.id)?;
+            values.add(row.segment_id)?;
+            values.add(row.athlete_id)?;
+            values.add(row.activity_id)?;
+            values.add(row.elapsed_time_s)?;
+            values.add(row.started_at_us)?;
+            values.add(&*row.tz)?;
+            values.add(row.is_hidden)?;
+            values.add(row.is_deleted)?;
+            values.add(row.version)
+        })
+        .await?;
+    keep_segments(connection, &decided.groups(|row| decided.is_new(row))).await?;
+    Ok(decided.groups(|_| true))
+}
+
+/// Writes authorizations; answers the groups that they touch.
+async fn authorizations(
+    connection: &mut SqliteConnection,
+    rows: &[(usize, &Authorization)],
+    rejected: &mut Vec<(usize, String)>,
+) -> Sql<Vec<Group>> {
+    let stored = stored(
+        connection,
+        "SELECT id, application_id, athlete_id, version FROM authorizations
+         WHERE id IN (SELECT value FROM json_each(?))",
+        rows,
+    )
+    .await?;
+    let mut decided = Decided::of(rows, stored, rejected);
+    decided
+        .kept
+        .sort_unstable_by_key(|row| (row.group(), row.id));
+    write_authorizations(connection, &decided.kept).await?;
+    Ok(decided.groups(|_| true))
+}
+
+pub(super) async fn write_authorizations(
+    connection: &mut SqliteConnection,
+    rows: &[&Authorization],
+) -> Sql<()> {
+    AUTHORIZATIONS
+        .run(connection, rows, |values, row| {
+            values.add(row.id)?;
+            values.add(row.application_id)?;
+            values.add(row.athlete_id)?;
+            values.add(row.created_at_us)?;
+            values.add(row.revoked_at_us)?;
+            values.add(row.version)
+        })
+        .await
+}
+
+/// What views see of an athlete. Of one that is not known they see as much as of one that tells
+/// nothing.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    gender: Option<String>,
+    birth_year: Option<i64>,
+    weight_kg: Option<f64>,
+    is_deleted: bool,
+}
+
+/// Writes athletes; answers those of whom views see something else than before.
+async fn athletes(
+    connection: &mut SqliteConnection,
+    rows: &[(usize, &Athlete)],
+) -> Sql<Vec<i64>> {
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
+    let stored: Vec<Stored> = sqlx::query_as(
+        "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
+         WHERE id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(json(rows.iter().map(|(_, row)| row.id)))
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut known = HashMap::with_capacity(rows.len());
+    let mut seen = HashMap::with_capacity(stored.len());
+    for (id, version, gender, birth_year, weight_kg, is_deleted) in stored {
+        known.insert(id, Known::stored(None, version));
+        let row = Seen {
+            gender,
+            birth_year,
+            weight_kg,
+            is_deleted,
+        };
+        seen.insert(id, row);
+    }
+    let decided = Decided::of(rows, known, &mut Vec::new());
+    ATHLETES
+        .run(connection, &decided.kept, |values, row| {
+            values.add(row.id)?;
+            values.add(row.name.as_deref())?;
+            values.add(row.gender.map(Gender::letter))?;
+            values.add(row.birth_year)?;
+            values.add(row.weight_kg)?;
+            values.add(row.country.as_deref())?;
+            values.add(row.is_deleted)?;
+            values.add(row.version)
+        })
+        .await?;
+    let mut changed: Vec<i64> = decided
+        .kept
+        .iter()
+        .filter(|row| {
+            let now = Seen {
+                gender: row.gender.map(|gender| gender.letter().to_owned()),
+                birth_year: row.birth_year,
+                weight_kg: row.weight_kg,
+                is_deleted: row.is_deleted,
+            };
+            now != seen.remove(&row.id).unwrap_or_default()
+        })
+        .map(|row| row.id)
+        .collect();
+    changed.sort_unstable();
+    Ok(changed)
+}
+
+/// A row that has an id and a version.
+trait Versioned {
+    fn id(&self) -> i64;
+    fn version(&self) -> i64;
+    /// The group that it can't leave.
+    fn group(&self) -> Option<Group> {
+        None
+    }
+    /// Why a row can't be taken that has this one's id and stands in another group.
+    fn moved(&self, _from: Group) -> String {
+        String::new()
+    }
+}
+
+impl Versioned for Effort {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn version(&self) -> i64 {
+        self.version
+    }
+
+    fn group(&self) -> Option<Group> {
+        Some(Group {
+            key: self.segment_id,
+            member: self.athlete_id,
+        })
+    }
+
+    fn moved(&self, from: Group) -> String {
+        if from.key == self.segment_id {
+            return stays("effort", self.id, from.member, self.athlete_id);
+        }
+        format!(
+            "segment_id: effort {} is on segment {} and can't move to {}",
+            self.id, from.key, self.segment_id
+        )
+    }
+}
+
+impl Versioned for Authorization {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn version(&self) -> i64 {
+        self.version
+    }
+
+    fn group(&self) -> Option<Group> {
+        Some(Group {
+            key: self.application_id,
+            member: self.athlete_id,
+        })
+    }
+
+    fn moved(&self, from: Group) -> String {
+        if from.key == self.application_id {
+            return stays("authorization", self.id, from.member, self.athlete_id);
+        }
+        format!(
+            "application_id: authorization {} is for application {} and can't move to {}",
+            self.id, from.key, self.application_id
+        )
+    }
+}
+
+impl Versioned for Athlete {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn version(&self) -> i64 {
+        self.version
+    }
+}
+
+fn stays(what: &str, id: i64, from: i64, to: i64) -> String {
+    format!("athlete_id: {what} {id} is of athlete {from} and can't become one of {to}")
+}
+
+/// What is known of an id, while rows are gone through.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    group: Option<Group>,
+    version: i64,
+    /// Where the row stands among those that are kept.
+    kept: Option<usize>,
+}
+
+impl Known {
+    const fn stored(group: Option<Group>, version: i64) -> Self {
+        Self {
+            group,
+            version,
+            kept: None,
+        }
+    }
+}
+
+async fn stored<T: Versioned>(
+    connection: &mut SqliteConnection,
+    statement: &'static str,
+    rows: &[(usize, &T)],
+) -> Sql<HashMap<i64, Known>> {
+    let mut known = HashMap::with_capacity(rows.len());
+    if rows.is_empty() {
+        return Ok(known);
+    }
+    let stored: Vec<(i64, i64, i64, i64)> = sqlx::query_as(statement)
+        .bind(json(rows.iter().map(|(_, row)| row.id())))
+        .fetch_all(connection)
+        .await?;
+    for (id, key, member, version) in stored {
+        known.insert(id, Known::stored(Some(Group { key, member }), version));
+    }
+    Ok(known)
+}
+
+/// What is to be written: the last row of each id that was not older than what was known then.
+#[derive(Debug)]
+struct Decided<'a, T> {
+    kept: Vec<&'a T>,
+    /// The ids that were not stored before.
+    new: HashSet<i64>,
+}
+
+impl<'a, T: Versioned> Decided<'a, T> {
+    fn of(
+        rows: &[(usize, &'a T)],
+        mut known: HashMap<i64, Known>,
+        rejected: &mut Vec<(usize, String)>,
+    ) -> Self {
+        let mut kept: Vec<&T> = Vec::with_capacity(rows.len());
+        let mut new = HashSet::new();
+        for (index, row) in rows {
+            let before = known.get(&row.id()).copied();
+            match before {
+                Some(Known {
+                    group: Some(from), ..
+                }) if row.group() != Some(from) => {
+                    rejected.push((*index, row.moved(from)));
+                    continue;
+                }
+                Some(before) if row.version() < before.version => continue,
+                Some(_) => {}
+                None => {
+                    new.insert(row.id());
+                }
+            }
+            let place = before.and_then(|before| before.kept).unwrap_or(kept.len());
+            match kept.get_mut(place) {
+                Some(earlier) => *earlier = row,
+                None => kept.push(row),
+            }
+            let now = Known {
+                group: row.group(),
+                version: row.version(),
+                kept: Some(place),
+            };
+            known.insert(row.id(), now);
+        }
+        Self { kept, new }
+    }
+
+    fn is_new(&self, row: &T) -> bool {
+        self.new.contains(&row.id())
+    }
+
+    /// The groups of some of the rows, ascending, each once.
+    fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
+        let kept = self.kept.iter().filter(|row| of(row));
+        let mut groups: Vec<Group> = kept.filter_map(|row| row.group()).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+}

@@ -1,0 +1,221 @@
+//! The rows that views read, from their tables into columns.
+//!
+//! SQLite hands rows over as one JSON text for many of them: handing each over with a dozen values
+//! takes several times as long, since every value is copied on one thread and freed on another.
+
+use schemas::entities::{AuthorizationColumns, EffortColumns, EffortRow, Group};
+use schemas::source::Source;
+use serde::Deserialize;
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+
+use super::db::Opened;
+use super::statement::heavy;
+use crate::{Error, Result};
+
+/// So many groups are looked for by one statement.
+const GROUPS_AT_ONCE: usize = 4096;
+
+/// About as many bytes has a row as JSON.
+const ROW_BYTES: usize = 64;
+
+/// The place of a row in the order of key, member and id.
+pub(super) type Place = (i64, i64, i64);
+
+/// The sources whose rows are read by groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grouped {
+    Efforts,
+    Authorizations,
+}
+
+impl Grouped {
+    pub(super) fn of(source: Source) -> Result<Self> {
+        match source {
+            Source::Efforts => Ok(Self::Efforts),
+            Source::Authorizations => Ok(Self::Authorizations),
+            _ => Err(Error::Refused(format!(
+                "{source} has no groups of rows; ask for {} or {}",
+                Source::Efforts,
+                Source::Authorizations
+            ))),
+        }
+    }
+
+    pub(super) const fn table(self) -> &'static str {
+        match self {
+            Self::Efforts => "efforts",
+            Self::Authorizations => "authorizations",
+        }
+    }
+
+    /// The column of the key; the member is `athlete_id` in both.
+    pub(super) const fn key(self) -> &'static str {
+        match self {
+            Self::Efforts => "segment_id",
+            Self::Authorizations => "application_id",
+        }
+    }
+
+    /// The rows of the table `e` as one JSON text. Seventeen digits bring a weight back to the last
+    /// bit, but not one that no living being has.
+    pub(super) const fn rows(self) -> &'static str {
+        match self {
+            Self::Efforts => {
+                "json_group_array(json_array(e.id, e.segment_id, e.athlete_id, e.activity_id,
+                    e.elapsed_time_s, e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
+                    a.gender, a.birth_year,
+                    iif(a.weight_kg IS NULL, NULL, printf('%!.17g', a.weight_kg)),
+                    coalesce(a.is_deleted, 0)))"
+            }
+            Self::Authorizations => {
+                "json_group_array(json_array(e.id, e.application_id, e.athlete_id,
+                    e.created_at_us, e.revoked_at_us))"
+            }
+        }
+    }
+
+    /// What is joined to the table `e`.
+    pub(super) const fn join(self) -> &'static str {
+        match self {
+            Self::Efforts => "LEFT JOIN athletes a ON a.id = e.athlete_id",
+            Self::Authorizations => "",
+        }
+    }
+}
+
+/// A row of `efforts`, in the order of its JSON array.
+#[derive(Debug, Deserialize)]
+struct Effort<'a> {
+    id: i64,
+    segment_id: i64,
+    athlete_id: i64,
+    activity_id: i64,
+    elapsed_time_s: i64,
+    started_at_us: i64,
+    tz: &'a str,
+    is_hidden: u8,
+    is_deleted: u8,
+    gender: Option<&'a str>,
+    birth_year: Option<i64>,
+    weight_kg: Option<&'a str>,
+    athlete_is_deleted: u8,
+}
+
+/// Id, application, athlete, when it was made and revoked.
+type Authorization = (i64, i64, i64, i64, Option<i64>);
+
+/// Rows in columns, and the place of the last of them.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) batch: arrow::array::RecordBatch,
+    pub(super) last: Option<Place>,
+}
+
+/// Makes columns of rows as SQLite handed them over, in the order of their places.
+pub(super) async fn columns(db: &Opened, of: Grouped, texts: Vec<String>) -> Result<Rows> {
+    let bytes: usize = texts.iter().map(String::len).sum();
+    let parsed = heavy(bytes / ROW_BYTES, move || {
+        Ok(match of {
+            Grouped::Efforts => efforts(&texts),
+            Grouped::Authorizations => authorizations(&texts),
+        })
+    });
+    parsed
+        .await?
+        .map_err(|error| db.damaged(&format!("reading {}", of.table()), error))
+}
+
+fn efforts(texts: &[String]) -> Result<Rows, String> {
+    let mut rows: Vec<Effort<'_>> = parse(texts)?;
+    rows.sort_unstable_by_key(|row| (row.segment_id, row.athlete_id, row.id));
+    let mut columns = EffortColumns::default();
+    for row in &rows {
+        let weight_kg = row.weight_kg.map(str::parse).transpose();
+        columns
+            .push(&EffortRow {
+                id: row.id,
+                segment_id: row.segment_id,
+                athlete_id: row.athlete_id,
+                activity_id: row.activity_id,
+                elapsed_time_s: row.elapsed_time_s,
+                started_at_us: row.started_at_us,
+                tz: row.tz,
+                is_hidden: row.is_hidden != 0,
+                is_deleted: row.is_deleted != 0,
+                gender: row.gender,
+                birth_year: row.birth_year,
+                weight_kg: weight_kg.map_err(|error| format!("weight_kg: {error}"))?,
+                athlete_is_deleted: row.athlete_is_deleted != 0,
+            })
+            .map_err(|error| format!("effort {}: {error}", row.id))?;
+    }
+    Ok(Rows {
+        batch: columns.finish().map_err(|error| error.to_string())?,
+        last: rows
+            .last()
+            .map(|row| (row.segment_id, row.athlete_id, row.id)),
+    })
+}
+
+fn authorizations(texts: &[String]) -> Result<Rows, String> {
+    let mut rows: Vec<Authorization> = parse(texts)?;
+    rows.sort_unstable_by_key(|(id, key, member, ..)| (*key, *member, *id));
+    let mut columns = AuthorizationColumns::default();
+    for (id, key, member, created_at_us, revoked_at_us) in &rows {
+        columns.push((*id, *key, *member), *created_at_us, *revoked_at_us);
+    }
+    Ok(Rows {
+        batch: columns.finish().map_err(|error| error.to_string())?,
+        last: rows.last().map(|(id, key, member, ..)| (*key, *member, *id)),
+    })
+}
+
+fn parse<'a, T: Deserialize<'a>>(texts: &'a [String]) -> Result<Vec<T>, String> {
+    let mut rows = Vec::new();
+    for text in texts {
+        let some: Vec<T> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if rows.is_empty() {
+            rows = some;
+        } else {
+            rows.extend(some);
+        }
+    }
+    Ok(rows)
+}
+
+/// All rows of some groups as of one moment.
+pub(super) async fn groups(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    of: Grouped,
+    groups: &[Group],
+) -> Result<arrow::array::RecordBatch> {
+    let fault = db.fault("reading groups of rows");
+    let mut groups = groups.to_vec();
+    groups.sort_unstable();
+    groups.dedup();
+    let statement = format!(
+        "SELECT {rows} FROM json_each(?) v
+         CROSS JOIN {table} e ON e.{key} = v.value ->> 0 AND e.athlete_id = v.value ->> 1 {join}",
+        rows = of.rows(),
+        table = of.table(),
+        key = of.key(),
+        join = of.join(),
+    );
+    let statement: std::sync::Arc<str> = statement.into();
+    let mut texts = Vec::new();
+    let mut tx = connection.begin().await.map_err(fault)?;
+    for groups in groups.chunks(GROUPS_AT_ONCE) {
+        let asked: Vec<(i64, i64)> = groups.iter().map(|group| (group.key, group.member)).collect();
+        let asked = serde_json::to_string(&asked)
+            .map_err(|error| Error::broken("asking for groups of rows", error))?;
+        let text = sqlx::query_scalar(AssertSqlSafe(std::sync::Arc::clone(&statement)))
+            .bind(asked)
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(fault)?;
+        texts.push(text);
+    }
+    tx.commit().await.map_err(fault)?;
+    Ok(columns(db, of, texts).await?.batch)
+}

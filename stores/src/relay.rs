@@ -1,0 +1,113 @@
+//! From the outbox of the canonical store into the logs: notifications are appended after the
+//! commit that made them, and taken out of the outbox once they are durable there.
+//!
+//! Whoever changes rows relays what that gave; what a crash left behind is relayed by the speed
+//! layer. A notification may so come twice, which changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::BinaryBuilder;
+use schemas::clock::Clock;
+use schemas::partition::partition_of;
+use schemas::source::Source;
+use tokio::sync::Mutex;
+
+use crate::Result;
+use crate::canon::{CanonWrite, Notification};
+use crate::log::{LogWrite, NewRecords};
+
+/// Notifications that are read from the outbox at once.
+const STEP: usize = 10_000;
+
+/// The way of notifications into the log.
+#[derive(Debug, Clone)]
+pub struct Relay {
+    canon: Arc<dyn CanonWrite>,
+    log: Arc<dyn LogWrite>,
+    clock: Arc<dyn Clock>,
+    partitions_of_new: u32,
+    /// By source: how many partitions its topic has, once that is known.
+    partitions: Arc<Mutex<BTreeMap<Source, u32>>>,
+}
+
+impl Relay {
+    /// A relay that makes topics which are not there with `partitions` partitions.
+    #[must_use]
+    pub fn new(
+        canon: Arc<dyn CanonWrite>,
+        log: Arc<dyn LogWrite>,
+        clock: Arc<dyn Clock>,
+        partitions: u32,
+    ) -> Self {
+        Self {
+            canon,
+            log,
+            clock,
+            partitions_of_new: partitions,
+            partitions: Arc::default(),
+        }
+    }
+
+    /// Appends notifications to the logs of their sources, then takes them out of the outbox.
+    ///
+    /// # Errors
+    /// Those of the stores; then they stay in the outbox.
+    pub async fn send(&self, notifications: &[Notification]) -> Result<()> {
+        let mut groups: BTreeMap<(Source, u32), (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
+        for notification in notifications {
+            let source = notification.source;
+            let key = notification.group.key.to_string();
+            let partition = partition_of(key.as_bytes(), self.partitions(source).await?);
+            let (keys, values) = groups.entry((source, partition)).or_default();
+            keys.append_value(key.as_bytes());
+            values.append_value(notification.group.notification(source));
+        }
+        let mut by_source: BTreeMap<Source, Vec<NewRecords>> = BTreeMap::new();
+        for ((source, partition), (mut keys, mut values)) in groups {
+            by_source.entry(source).or_default().push(NewRecords {
+                partition,
+                keys: keys.finish(),
+                values: values.finish(),
+            });
+        }
+        let now_ms = self.clock.now_ms();
+        for (source, records) in by_source {
+            self.log.append(source.topic(), &records, now_ms).await?;
+        }
+        let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.canon.notified(&ids).await
+    }
+
+    /// Sends everything that has been in the outbox since before `made_before_ms`; answers how many
+    /// notifications that were.
+    ///
+    /// # Errors
+    /// As [`Relay::send`].
+    pub async fn drain(&self, made_before_ms: i64) -> Result<u64> {
+        let mut sent = 0;
+        loop {
+            let pending = self.canon.pending(made_before_ms, STEP).await?;
+            self.send(&pending).await?;
+            sent += pending.len() as u64;
+            if pending.len() < STEP {
+                return Ok(sent);
+            }
+        }
+    }
+
+    /// How many partitions the topic of a source has; it is made if it is not there.
+    async fn partitions(&self, source: Source) -> Result<u32> {
+        let mut known = self.partitions.lock().await;
+        if let Some(partitions) = known.get(&source) {
+            return Ok(*partitions);
+        }
+        let topic = source.topic();
+        let partitions = self.log.ensure_topic(topic, self.partitions_of_new).await?;
+        known.insert(source, partitions);
+        Ok(partitions)
+    }
+}

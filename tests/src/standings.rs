@@ -1,0 +1,226 @@
+//! The plain truth about boards: a sort of the raw lines, without any of the system's own parts.
+//!
+//! It shares no code with the jobs, the layers or serving. It is slow, and meant to be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use serde_json::{Value, json};
+
+/// A board, in the words of the API.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// The segment.
+    pub segment: i64,
+    /// `overall`, `gender:F`, `age:35-44`, `weight:75-84`.
+    pub board: String,
+    /// `all`, `year`, `month` or `day`.
+    pub window: String,
+    /// The day whose year, month or day it is.
+    pub date: Date,
+    /// Only athletes of this club.
+    pub club: Option<i64>,
+    /// Only this athlete and those that this athlete follows.
+    pub following: Option<i64>,
+}
+
+impl Asked {
+    /// The question as a query of the API.
+    #[must_use]
+    pub fn query(&self) -> String {
+        let mut query = format!(
+            "board={}&window={}&date={}",
+            self.board.replace('+', "%2B"),
+            self.window,
+            self.date
+        );
+        if let Some(club) = self.club {
+            query.push_str(&format!("&club_id={club}"));
+        }
+        if let Some(athlete) = self.following {
+            query.push_str(&format!("&following={athlete}"));
+        }
+        query
+    }
+}
+
+/// The canonical rows, as the lines leave them.
+#[derive(Debug, Clone, Default)]
+pub struct Truth {
+    efforts: BTreeMap<i64, Value>,
+    athletes: BTreeMap<i64, Value>,
+    clubs: BTreeMap<(i64, i64), Value>,
+    follows: BTreeMap<(i64, i64), Value>,
+    authorizations: BTreeMap<i64, Value>,
+}
+
+fn int(row: &Value, name: &str) -> Option<i64> {
+    row.get(name).and_then(Value::as_i64)
+}
+
+fn is_deleted(row: &Value) -> bool {
+    row.get("deleted") == Some(&json!(true))
+}
+
+impl Truth {
+    /// Takes a line as a user would expect: a row with an older version changes nothing, one that
+    /// would move to another group is refused. Answers whether it was taken.
+    pub fn take(&mut self, source: &str, line: &str) -> bool {
+        let row: Value = serde_json::from_str(line).expect("a line");
+        let id = |name: &str| int(&row, name).expect(name);
+        let version = |row: &Value| int(row, "version").unwrap_or(0);
+        let (stored, fixed): (Option<&Value>, &[&str]) = match source {
+            "efforts" => (self.efforts.get(&id("id")), &["segment_id", "athlete_id"]),
+            "athletes" => (self.athletes.get(&id("id")), &[]),
+            "clubs" => (self.clubs.get(&(id("club_id"), id("athlete_id"))), &[]),
+            "follows" => (self.follows.get(&(id("follower_id"), id("followed_id"))), &[]),
+            "authorizations" => (
+                self.authorizations.get(&id("id")),
+                &["application_id", "athlete_id"],
+            ),
+            other => panic!("{other}"),
+        };
+        if let Some(stored) = stored {
+            if fixed.iter().any(|name| stored.get(*name) != row.get(*name)) {
+                return false;
+            }
+            if version(stored) > version(&row) {
+                return true;
+            }
+        }
+        match source {
+            "efforts" => drop(self.efforts.insert(id("id"), row)),
+            "athletes" => drop(self.athletes.insert(id("id"), row)),
+            "clubs" => drop(self.clubs.insert((id("club_id"), id("athlete_id")), row)),
+            "follows" => {
+                drop(self.follows.insert((id("follower_id"), id("followed_id")), row));
+            }
+            _ => drop(self.authorizations.insert(id("id"), row)),
+        }
+        true
+    }
+
+    fn is_visible(&self, effort: &Value) -> bool {
+        let athlete = int(effort, "athlete_id").and_then(|id| self.athletes.get(&id));
+        !is_deleted(effort)
+            && effort.get("visibility") != Some(&json!("only_me"))
+            && !athlete.is_some_and(is_deleted)
+    }
+
+    /// Efforts and different athletes of a segment.
+    #[must_use]
+    pub fn counts(&self, segment: i64) -> (u64, u64) {
+        let visible = self.efforts.values().filter(|effort| {
+            int(effort, "segment_id") == Some(segment) && self.is_visible(effort)
+        });
+        let athletes: Vec<i64> = visible.filter_map(|row| int(row, "athlete_id")).collect();
+        let different: BTreeSet<&i64> = athletes.iter().collect();
+        (athletes.len() as u64, different.len() as u64)
+    }
+
+    /// How many different athletes are connected to an application.
+    #[must_use]
+    pub fn connected(&self, application: i64) -> u64 {
+        let live = self.authorizations.values().filter(|row| {
+            int(row, "application_id") == Some(application)
+                && row.get("revoked_at").is_none_or(Value::is_null)
+        });
+        let athletes: BTreeSet<i64> = live.filter_map(|row| int(row, "athlete_id")).collect();
+        athletes.len() as u64
+    }
+
+    /// The entries of a board in the order of ranks, as the API shows them.
+    #[must_use]
+    pub fn board(&self, asked: &Asked) -> Vec<Value> {
+        let mut best: BTreeMap<i64, (i64, i64, &Value)> = BTreeMap::new();
+        for (id, effort) in &self.efforts {
+            if int(effort, "segment_id") != Some(asked.segment)
+                || !self.is_visible(effort)
+                || !self.passes(asked, effort)
+            {
+                continue;
+            }
+            let athlete = int(effort, "athlete_id").expect("an athlete");
+            let time = int(effort, "elapsed_time").expect("a time");
+            let place = best.entry(athlete).or_insert((time, *id, effort));
+            if (time, *id) < (place.0, place.1) {
+                *place = (time, *id, effort);
+            }
+        }
+        let mut rows: Vec<(i64, i64, i64, &Value)> = best
+            .into_iter()
+            .map(|(athlete, (time, id, effort))| (time, id, athlete, effort))
+            .collect();
+        rows.sort_by_key(|row| (row.0, row.1));
+        let entry = |(rank, (time, id, athlete, effort)): (u64, &(i64, i64, i64, &Value))| {
+            json!({
+                "rank": rank,
+                "athlete_id": athlete,
+                "elapsed_time": time,
+                "effort_id": id,
+                "activity_id": effort["activity_id"],
+                "started_at": started_at(effort).to_string(),
+            })
+        };
+        (1..).zip(rows.iter()).map(entry).collect()
+    }
+
+    fn passes(&self, asked: &Asked, effort: &Value) -> bool {
+        let tz = effort.get("tz").and_then(Value::as_str).unwrap_or("UTC");
+        let day = started_at(effort).in_tz(tz).expect("a zone").date();
+        let in_window = match asked.window.as_str() {
+            "all" => true,
+            "year" => day.year() == asked.date.year(),
+            "month" => (day.year(), day.month()) == (asked.date.year(), asked.date.month()),
+            "day" => day == asked.date,
+            other => panic!("{other}"),
+        };
+        let athlete = int(effort, "athlete_id").expect("an athlete");
+        let in_club = asked.club.is_none_or(|club| {
+            let member = self.clubs.get(&(club, athlete));
+            member.is_some_and(|row| !is_deleted(row))
+        });
+        let is_followed = asked.following.is_none_or(|follower| {
+            let follow = self.follows.get(&(follower, athlete));
+            athlete == follower || follow.is_some_and(|row| !is_deleted(row))
+        });
+        in_window && in_club && is_followed && self.is_on(&asked.board, athlete, day)
+    }
+
+    fn is_on(&self, board: &str, athlete: i64, day: Date) -> bool {
+        let Some((kind, which)) = board.split_once(':') else {
+            return true;
+        };
+        let athlete = self.athletes.get(&athlete);
+        let number = |name: &str| athlete.and_then(|row| row.get(name)).and_then(Value::as_f64);
+        if kind == "gender" {
+            return athlete.and_then(|row| row.get("gender")) == Some(&json!(which));
+        }
+        let (lowest, highest) = match which.split_once('-') {
+            Some((lowest, highest)) => (
+                lowest.parse::<f64>().expect("a number"),
+                highest.parse::<f64>().expect("a number"),
+            ),
+            None => (
+                which.trim_end_matches('+').parse().expect("a number"),
+                f64::MAX,
+            ),
+        };
+        match kind {
+            "age" => number("birth_year").is_some_and(|born| {
+                let age = f64::from(day.year()) - born;
+                lowest <= age && age <= highest
+            }),
+            // A class reaches to just below the first kg of the next.
+            _ => number("weight_kg").is_some_and(|kg| lowest <= kg && kg < highest + 1.0),
+        }
+    }
+}
+
+fn started_at(effort: &Value) -> Timestamp {
+    let text = effort["started_at"].as_str().expect("a time");
+    let at: Timestamp = text.parse().expect("an instant");
+    let micros = at.as_nanosecond().div_euclid(1000);
+    Timestamp::from_microsecond(micros.try_into().expect("in range")).expect("in range")
+}
