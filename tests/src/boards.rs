@@ -52,6 +52,8 @@ pub struct Ledger {
     states: Vec<Truth>,
     /// By state and partition: where the log of efforts ended once it was told.
     ends: Vec<Vec<i64>>,
+    /// The first state that the log may not have been told of.
+    untold: Option<usize>,
     sent: Vec<(Source, String)>,
 }
 
@@ -63,6 +65,7 @@ impl Ledger {
             rng: SmallRng::seed_from_u64(seed),
             states: vec![Truth::default()],
             ends: vec![vec![0; PARTITIONS as usize]],
+            untold: None,
             sent: Vec::new(),
         }
     }
@@ -90,7 +93,17 @@ impl Ledger {
             .collect();
         let canon = &world.stores.canon;
         canon.apply(&rows, 1).await.expect("applying");
+        self.untold.get_or_insert(self.states.len());
         self.change(world, source, &lines).await;
+    }
+
+    /// What was left in the outbox has been told.
+    pub async fn all_told(&mut self, world: &World) {
+        self.note_ends(world).await;
+        let now = self.ends.last().cloned().unwrap_or_default();
+        if let Some(first) = self.untold.take() {
+            self.ends[first..].fill(now);
+        }
     }
 
     /// Appends notifications that others had sent already, late and in any order.
@@ -222,7 +235,8 @@ impl Ledger {
         let position = &answer["provenance"]["position"]["efforts"][partition];
         let position = position.as_i64().unwrap_or(0);
         // The newest state whose notifications are all below the position.
-        let told = self.ends.iter().rposition(|ends| ends[partition] <= position);
+        let known = &self.ends[..self.untold.unwrap_or(self.ends.len())];
+        let told = known.iter().rposition(|ends| ends[partition] <= position);
         // Clubs and follows are looked up at the moment of the question.
         let from = match (asked.club, asked.following) {
             (None, None) => told.unwrap_or(0),

@@ -39,19 +39,19 @@ async fn history(seed: u64) {
         world.intake(source).await;
     }
     ledger.ingest(&world).await;
-    settle(&world).await;
+    settle(&world, &mut ledger).await;
     let served = world.serve().await;
     for _ in 0..STEPS {
         Box::pin(step(&world, &served, &mut rng, &mut ledger)).await;
         ledger.ask(&world, &served.client, &mut rng).await;
         if rng.random_bool(0.2) {
-            settle(&world).await;
+            settle(&world, &mut ledger).await;
             for _ in 0..3 {
                 ledger.ask_at_rest(&served.client, &mut rng).await;
             }
         }
     }
-    settle(&world).await;
+    settle(&world, &mut ledger).await;
     for _ in 0..10 {
         ledger.ask_at_rest(&served.client, &mut rng).await;
     }
@@ -70,11 +70,12 @@ async fn history(seed: u64) {
 }
 
 /// Everything is told and counted.
-async fn settle(world: &World) {
+async fn settle(world: &World, ledger: &mut Ledger) {
     for source in SOURCES {
         world.catch_up_on(source).await;
     }
     world.live_is_back();
+    ledger.all_told(world).await;
 }
 
 async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut Ledger) {

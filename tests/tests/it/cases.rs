@@ -29,8 +29,9 @@ struct Case {
 fn cases() -> Vec<Case> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
     let mut cases = Vec::new();
-    for view in std::fs::read_dir(&root).expect("the views").flatten() {
-        let folder = view.path().join("cases");
+    let catalog = jobs::Catalog::built_in().expect("the views");
+    for job in catalog.jobs() {
+        let folder = root.join(job.name()).join("cases");
         let before = cases.len();
         for case in std::fs::read_dir(&folder).expect("cases").flatten() {
             let place = case.path();
@@ -47,7 +48,7 @@ fn cases() -> Vec<Case> {
                 (Value::Object(row).to_string(), count)
             });
             cases.push(Case {
-                view: view.file_name().to_string_lossy().into_owned(),
+                view: job.name().to_owned(),
                 expected: expected.collect(),
                 lines: lines("input.jsonl"),
                 place,

@@ -1,0 +1,684 @@
+//! Random histories of entities, against the rules in plain maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use futures::TryStreamExt;
+use proptest::prelude::*;
+use schemas::entities::{
+    Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership,
+};
+use schemas::source::Source;
+use stores::Result;
+use stores::canon::{Authorized, CanonWrite, Notification, Revoked};
+
+const ZONES: [&str; 4] = ["UTC", "Europe/Berlin", "Pacific/Auckland", "America/New_York"];
+
+/// Ids of one history are smaller than this; another begins with a multiple of it.
+const IDS: i64 = 1000;
+
+/// An effort that has just what it must.
+#[must_use]
+pub fn effort(id: i64, segment_id: i64, athlete_id: i64) -> Effort {
+    Effort {
+        id,
+        segment_id,
+        athlete_id,
+        activity_id: 1,
+        elapsed_time_s: 60,
+        started_at_us: 1_700_000_000_000_000,
+        tz: "UTC".to_owned(),
+        is_hidden: false,
+        is_deleted: false,
+        version: 0,
+    }
+}
+
+/// An athlete who tells nothing.
+#[must_use]
+pub const fn athlete(id: i64) -> Athlete {
+    Athlete {
+        id,
+        name: None,
+        gender: None,
+        birth_year: None,
+        weight_kg: None,
+        country: None,
+        is_deleted: false,
+        version: 0,
+    }
+}
+
+/// An authorization that is not revoked.
+#[must_use]
+pub const fn authorization(id: i64, application_id: i64, athlete_id: i64) -> Authorization {
+    Authorization {
+        id,
+        application_id,
+        athlete_id,
+        created_at_us: 1_600_000_000_000_000,
+        revoked_at_us: None,
+        version: 0,
+    }
+}
+
+/// An application.
+#[must_use]
+pub fn application(id: i64, athlete_capacity: i64) -> Application {
+    Application {
+        id,
+        name: "Ride".to_owned(),
+        owner: serde_json::json!("somebody"),
+        athlete_capacity,
+        version: 0,
+    }
+}
+
+/// A row of `efforts` as views read it.
+#[expect(missing_docs, reason = "named as the columns")]
+#[derive(Debug, Clone, PartialEq)]
+pub struct EffortRow {
+    pub id: i64,
+    pub segment_id: i64,
+    pub athlete_id: i64,
+    pub activity_id: i64,
+    pub elapsed_time_s: i64,
+    pub started_at_us: i64,
+    pub day: i64,
+    pub is_hidden: bool,
+    pub is_deleted: bool,
+    pub gender: Option<String>,
+    pub birth_year: Option<i64>,
+    pub weight_kg: Option<f64>,
+    pub athlete_is_deleted: bool,
+}
+
+/// A row of `authorizations` as views read it.
+#[expect(missing_docs, reason = "named as the columns")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthorizationRow {
+    pub id: i64,
+    pub application_id: i64,
+    pub athlete_id: i64,
+    pub created_at_us: i64,
+    pub revoked_at_us: Option<i64>,
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
+    batch
+        .column_by_name(name)
+        .unwrap_or_else(|| panic!("there is a column {name}"))
+}
+
+fn integer(batch: &RecordBatch, name: &str, row: usize) -> i64 {
+    column(batch, name).as_primitive::<Int64Type>().value(row)
+}
+
+fn boolean(batch: &RecordBatch, name: &str, row: usize) -> bool {
+    column(batch, name).as_boolean().value(row)
+}
+
+fn instant(batch: &RecordBatch, name: &str, row: usize) -> Option<i64> {
+    let column = column(batch, name);
+    let values = column.as_primitive::<TimestampMicrosecondType>();
+    column.is_valid(row).then(|| values.value(row))
+}
+
+/// The rows of a batch of `efforts`.
+#[must_use]
+pub fn effort_rows(batch: &RecordBatch) -> Vec<EffortRow> {
+    let row = |row: usize| EffortRow {
+        id: integer(batch, "id", row),
+        segment_id: integer(batch, "segment_id", row),
+        athlete_id: integer(batch, "athlete_id", row),
+        activity_id: integer(batch, "activity_id", row),
+        elapsed_time_s: integer(batch, "elapsed_time", row),
+        started_at_us: instant(batch, "started_at", row).unwrap_or_default(),
+        day: integer(batch, "day", row),
+        is_hidden: boolean(batch, "is_hidden", row),
+        is_deleted: boolean(batch, "is_deleted", row),
+        gender: {
+            let column = column(batch, "gender");
+            let text = || column.as_string::<i32>().value(row).to_owned();
+            column.is_valid(row).then(text)
+        },
+        birth_year: {
+            let is_there = column(batch, "birth_year").is_valid(row);
+            is_there.then(|| integer(batch, "birth_year", row))
+        },
+        weight_kg: {
+            let column = column(batch, "weight_kg");
+            let weight = || column.as_primitive::<Float64Type>().value(row);
+            column.is_valid(row).then(weight)
+        },
+        athlete_is_deleted: boolean(batch, "athlete_is_deleted", row),
+    };
+    (0..batch.num_rows()).map(row).collect()
+}
+
+/// The rows of a batch of `authorizations`.
+#[must_use]
+pub fn authorization_rows(batch: &RecordBatch) -> Vec<AuthorizationRow> {
+    let row = |row: usize| AuthorizationRow {
+        id: integer(batch, "id", row),
+        application_id: integer(batch, "application_id", row),
+        athlete_id: integer(batch, "athlete_id", row),
+        created_at_us: instant(batch, "created_at", row).unwrap_or_default(),
+        revoked_at_us: instant(batch, "revoked_at", row),
+    };
+    (0..batch.num_rows()).map(row).collect()
+}
+
+/// One call to a store. Ids are small, so that they meet.
+#[derive(Debug, Clone)]
+pub enum Call {
+    /// Rows are applied.
+    Apply(Vec<Entity>),
+    /// An athlete connects to an application.
+    Authorize(i64, i64),
+    /// An athlete disconnects.
+    Revoke(i64, i64),
+    /// An application gets another capacity.
+    SetCapacity(i64, i64),
+    /// So many of what waits in the outbox are taken out, from the oldest or the newest on.
+    Notified(usize, bool),
+}
+
+/// Histories of entities.
+pub fn histories() -> impl Strategy<Value = Vec<Call>> {
+    let call = prop_oneof![
+        8 => proptest::collection::vec(entities(), 0..12).prop_map(Call::Apply),
+        3 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Authorize(key, member)),
+        2 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Revoke(key, member)),
+        1 => (0..3_i64, 0..4_i64).prop_map(|(key, capacity)| Call::SetCapacity(key, capacity)),
+        3 => (0..20_usize, any::<bool>()).prop_map(|(count, oldest)| Call::Notified(count, oldest)),
+    ];
+    proptest::collection::vec(call, 1..25)
+}
+
+fn entities() -> impl Strategy<Value = Entity> {
+    let is_deleted = || proptest::bool::weighted(0.2);
+    let version = || 0..4_i64;
+    // Whose an effort is follows from its id, mostly.
+    let stray = || prop_oneof![9 => Just(0), 1 => 1..3_i64];
+    let efforts = (
+        (0..12_i64, stray(), stray()),
+        1..1000_i64,
+        // About a day on each side of New Year.
+        -100_000..100_000_i64,
+        0..ZONES.len(),
+        (proptest::bool::weighted(0.1), is_deleted(), version()),
+    )
+        .prop_map(|((id, segment, other), elapsed_time_s, at_s, zone, flags)| {
+            let (is_hidden, is_deleted, version) = flags;
+            Entity::Effort(Effort {
+                activity_id: elapsed_time_s * 3,
+                elapsed_time_s,
+                started_at_us: (1_704_067_200 + at_s) * 1_000_000 + elapsed_time_s,
+                tz: ZONES[zone].to_owned(),
+                is_hidden,
+                is_deleted,
+                version,
+                ..effort(id, (id + segment) % 4, (id + other) % 5)
+            })
+        });
+    let gender = prop_oneof![Just(None), Just(Some(Gender::F)), Just(Some(Gender::M))];
+    let weight = proptest::option::of(prop_oneof![Just(70.0), 40.0..120.0]);
+    let athletes = (0..6_i64, gender, 0..3_i64, weight, is_deleted(), version()).prop_map(
+        |(id, gender, year, weight_kg, is_deleted, version)| {
+            Entity::Athlete(Athlete {
+                name: Some(format!("{id}{version}")),
+                gender,
+                birth_year: (year > 0).then_some(1990 + year),
+                weight_kg,
+                is_deleted,
+                version,
+                ..athlete(id)
+            })
+        },
+    );
+    let clubs = (0..3_i64, 0..4_i64, is_deleted(), version()).prop_map(
+        |(club_id, athlete_id, is_deleted, version)| {
+            Entity::Membership(Membership { club_id, athlete_id, is_deleted, version })
+        },
+    );
+    let follows = (0..4_i64, 0..4_i64, is_deleted(), version()).prop_map(
+        |(follower_id, followed_id, is_deleted, version)| {
+            Entity::Follow(Follow { follower_id, followed_id, is_deleted, version })
+        },
+    );
+    let revoked = proptest::option::weighted(0.4, -5..5_i64);
+    let authorizations = ((0..12_i64, stray(), stray()), revoked, version()).prop_map(
+        |((id, application, other), revoked_at_us, version)| {
+            Entity::Authorization(Authorization {
+                created_at_us: version,
+                revoked_at_us,
+                version,
+                ..authorization(id, (id + application) % 3, (id + other) % 5)
+            })
+        },
+    );
+    let applications = (0..3_i64, 0..4_i64, version()).prop_map(|(id, capacity, version)| {
+        Entity::Application(Application {
+            owner: serde_json::json!(version),
+            version,
+            ..application(id, capacity)
+        })
+    });
+    prop_oneof![
+        6 => efforts,
+        3 => athletes,
+        1 => clubs,
+        1 => follows,
+        4 => authorizations,
+        1 => applications,
+    ]
+}
+
+/// The same row with ids of its own history.
+fn shifted(mut row: Entity, base: i64) -> Entity {
+    match &mut row {
+        Entity::Effort(row) => {
+            row.id += base;
+            row.segment_id += base;
+            row.athlete_id += base;
+        }
+        Entity::Athlete(row) => row.id += base,
+        Entity::Membership(row) => {
+            row.club_id += base;
+            row.athlete_id += base;
+        }
+        Entity::Follow(row) => {
+            row.follower_id += base;
+            row.followed_id += base;
+        }
+        Entity::Authorization(row) => {
+            row.id += base;
+            row.application_id += base;
+            row.athlete_id += base;
+        }
+        Entity::Application(row) => row.id += base,
+    }
+    row
+}
+
+/// What a store should hold.
+#[derive(Debug, Default)]
+struct Model {
+    efforts: BTreeMap<i64, Effort>,
+    athletes: BTreeMap<i64, Athlete>,
+    clubs: BTreeMap<(i64, i64), Membership>,
+    follows: BTreeMap<(i64, i64), Follow>,
+    authorizations: BTreeMap<i64, Authorization>,
+    applications: BTreeMap<i64, Application>,
+    outbox: BTreeMap<i64, (Source, Group)>,
+    /// The largest number in the outbox so far.
+    last: i64,
+}
+
+type TouchedGroups = BTreeSet<(Source, Group)>;
+
+impl Model {
+    /// Takes a row, or says which column speaks against it.
+    fn take(&mut self, row: Entity, touched: &mut TouchedGroups) -> Option<&'static str> {
+        match row {
+            Entity::Effort(row) => {
+                if let Some(stored) = self.efforts.get(&row.id) {
+                    if stored.segment_id != row.segment_id {
+                        return Some("segment_id");
+                    }
+                    if stored.athlete_id != row.athlete_id {
+                        return Some("athlete_id");
+                    }
+                    if stored.version > row.version {
+                        return None;
+                    }
+                }
+                let group = Group { key: row.segment_id, member: row.athlete_id };
+                touched.insert((Source::Efforts, group));
+                self.efforts.insert(row.id, row);
+            }
+            Entity::Authorization(row) => {
+                if let Some(stored) = self.authorizations.get(&row.id) {
+                    if stored.application_id != row.application_id {
+                        return Some("application_id");
+                    }
+                    if stored.athlete_id != row.athlete_id {
+                        return Some("athlete_id");
+                    }
+                    if stored.version > row.version {
+                        return None;
+                    }
+                }
+                let group = Group { key: row.application_id, member: row.athlete_id };
+                touched.insert((Source::Authorizations, group));
+                self.authorizations.insert(row.id, row);
+            }
+            Entity::Athlete(row) => {
+                put(&mut self.athletes, row.id, row, |row| row.version);
+            }
+            Entity::Membership(row) => {
+                let id = (row.club_id, row.athlete_id);
+                put(&mut self.clubs, id, row, |row| row.version);
+            }
+            Entity::Follow(row) => {
+                let id = (row.follower_id, row.followed_id);
+                put(&mut self.follows, id, row, |row| row.version);
+            }
+            Entity::Application(row) => {
+                put(&mut self.applications, row.id, row, |row| row.version);
+            }
+        }
+        None
+    }
+
+    /// What views see of each athlete who has efforts.
+    fn seen(&self) -> BTreeMap<i64, (Option<&'static str>, Option<i64>, Option<f64>, bool)> {
+        let unknown = athlete(0);
+        let ids = self.efforts.values().map(|row| row.athlete_id);
+        ids.chain(self.athletes.keys().copied())
+            .map(|id| {
+                let row = self.athletes.get(&id).unwrap_or(&unknown);
+                let gender = row.gender.map(Gender::letter);
+                (id, (gender, row.birth_year, row.weight_kg, row.is_deleted))
+            })
+            .collect()
+    }
+
+    fn effort_rows(&self) -> Vec<EffortRow> {
+        let seen = self.seen();
+        let mut rows: Vec<EffortRow> = self
+            .efforts
+            .values()
+            .map(|row| {
+                let (gender, birth_year, weight_kg, athlete_is_deleted) = seen[&row.athlete_id];
+                let at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
+                let date = at.in_tz(&row.tz).expect("a zone").date();
+                EffortRow {
+                    id: row.id,
+                    segment_id: row.segment_id,
+                    athlete_id: row.athlete_id,
+                    activity_id: row.activity_id,
+                    elapsed_time_s: row.elapsed_time_s,
+                    started_at_us: row.started_at_us,
+                    day: date.strftime("%Y%m%d").to_string().parse().expect("a number"),
+                    is_hidden: row.is_hidden,
+                    is_deleted: row.is_deleted,
+                    gender: gender.map(str::to_owned),
+                    birth_year,
+                    weight_kg,
+                    athlete_is_deleted,
+                }
+            })
+            .collect();
+        rows.sort_by_key(|row| (row.segment_id, row.athlete_id, row.id));
+        rows
+    }
+
+    fn authorization_rows(&self) -> Vec<AuthorizationRow> {
+        let rows = self.authorizations.values().map(|row| AuthorizationRow {
+            id: row.id,
+            application_id: row.application_id,
+            athlete_id: row.athlete_id,
+            created_at_us: row.created_at_us,
+            revoked_at_us: row.revoked_at_us,
+        });
+        let mut rows: Vec<AuthorizationRow> = rows.collect();
+        rows.sort_by_key(|row| (row.application_id, row.athlete_id, row.id));
+        rows
+    }
+
+    /// The athletes who are connected to an application, counted anew.
+    fn connected(&self, application_id: i64) -> BTreeSet<i64> {
+        let of = |row: &&Authorization| {
+            row.application_id == application_id && row.revoked_at_us.is_none()
+        };
+        let rows = self.authorizations.values().filter(of);
+        rows.map(|row| row.athlete_id).collect()
+    }
+
+    /// Checks what is told against what was touched, and keeps it in the outbox.
+    fn tell(&mut self, told: &[Notification], touched: &TouchedGroups) {
+        for told in told {
+            assert!(told.id > self.last, "numbers rise");
+            self.last = told.id;
+            self.outbox.insert(told.id, (told.source, told.group));
+        }
+        let groups: TouchedGroups = told.iter().map(|told| (told.source, told.group)).collect();
+        assert_eq!(&groups, touched, "what was touched is told");
+        assert_eq!(groups.len(), told.len(), "each group once");
+    }
+}
+
+fn put<K: Ord, T>(rows: &mut BTreeMap<K, T>, id: K, row: T, version: impl Fn(&T) -> i64) {
+    let is_older = rows.get(&id).is_some_and(|stored| version(stored) > version(&row));
+    if !is_older {
+        rows.insert(id, row);
+    }
+}
+
+/// A store that runs `calls` holds and answers what the plain rules do, at every moment. Every
+/// history of one store has another number.
+///
+/// # Errors
+/// Those of the store.
+pub async fn follows_the_model(canon: &dyn CanonWrite, number: i64, calls: &[Call]) -> Result<()> {
+    let base = number * IDS;
+    let mut model = Model::default();
+    for (index, call) in calls.iter().enumerate() {
+        run(canon, base, &mut model, call, 1000 + i64::try_from(index).unwrap_or(0)).await?;
+        if index % 3 == 0 || index + 1 == calls.len() {
+            compare(canon, base, &model).await?;
+        }
+    }
+    // Histories that share a store share its outbox.
+    let left: Vec<i64> = model.outbox.keys().copied().collect();
+    canon.notified(&left).await?;
+    Ok(())
+}
+
+async fn run(
+    canon: &dyn CanonWrite,
+    base: i64,
+    model: &mut Model,
+    call: &Call,
+    now_ms: i64,
+) -> Result<()> {
+    match call {
+        Call::Apply(rows) => {
+            let rows = rows.iter().map(|row| shifted(row.clone(), base));
+            apply(canon, model, rows.collect(), now_ms).await?;
+        }
+        Call::Authorize(key, member) => {
+            authorize(canon, model, (key + base, member + base), now_ms).await?;
+        }
+        Call::Revoke(key, member) => {
+            revoke(canon, model, (key + base, member + base), now_ms).await?;
+        }
+        Call::SetCapacity(key, capacity) => {
+            let expected = model.applications.get_mut(&(key + base)).map(|row| {
+                row.athlete_capacity = *capacity;
+                row.clone()
+            });
+            let found = canon.set_capacity(key + base, *capacity).await?;
+            assert_eq!(found, expected, "{call:?}");
+        }
+        Call::Notified(count, oldest) => {
+            let ids = model.outbox.keys().copied();
+            let ids: Vec<i64> = if *oldest {
+                ids.take(*count).collect()
+            } else {
+                ids.rev().take(*count).collect()
+            };
+            canon.notified(&ids).await?;
+            model.outbox.retain(|id, _| !ids.contains(id));
+        }
+    }
+    Ok(())
+}
+
+async fn apply(
+    canon: &dyn CanonWrite,
+    model: &mut Model,
+    rows: Vec<Entity>,
+    now_ms: i64,
+) -> Result<()> {
+    let applied = canon.apply(&rows, now_ms).await?;
+    let before = model.seen();
+    let mut touched = TouchedGroups::new();
+    let mut rejected = Vec::new();
+    let given = rows.len();
+    for (index, row) in rows.into_iter().enumerate() {
+        rejected.extend(model.take(row, &mut touched).map(|column| (index, column)));
+    }
+    for (id, seen) in model.seen() {
+        if before.get(&id).unwrap_or(&(None, None, None, false)) == &seen {
+            continue;
+        }
+        let efforts = model.efforts.values().filter(|row| row.athlete_id == id);
+        touched.extend(efforts.map(|row| {
+            let group = Group { key: row.segment_id, member: id };
+            (Source::Efforts, group)
+        }));
+    }
+    let told = applied.rejected.iter().map(|(index, reason)| {
+        let column = reason.split(':').next().unwrap_or_default();
+        (*index, column)
+    });
+    assert_eq!(told.collect::<Vec<_>>(), rejected, "{:?}", applied.rejected);
+    assert_eq!(applied.accepted, (given - rejected.len()) as u64);
+    assert!(!applied.more_pending);
+    model.tell(&applied.notifications, &touched);
+    Ok(())
+}
+
+async fn authorize(
+    canon: &dyn CanonWrite,
+    model: &mut Model,
+    (key, member): (i64, i64),
+    now_ms: i64,
+) -> Result<()> {
+    let connected = model.connected(key);
+    let capacity = model.applications.get(&key).map(|row| row.athlete_capacity);
+    let answer = canon.authorize(key, member, now_ms).await?;
+    let expected = match capacity {
+        None => Authorized::UnknownApplication,
+        Some(_) if connected.contains(&member) => Authorized::Already,
+        Some(capacity) if connected.len() as i64 >= capacity => Authorized::Full {
+            connected: connected.len() as i64,
+            capacity,
+        },
+        Some(_) => {
+            let Authorized::New { id, notification } = answer else {
+                panic!("there is room for {member} in {key}: {answer:?}");
+            };
+            let row = Authorization {
+                created_at_us: now_ms * 1000,
+                ..authorization(id, key, member)
+            };
+            assert!(model.authorizations.insert(id, row).is_none(), "a new id");
+            let touched = (Source::Authorizations, Group { key, member });
+            model.tell(&[notification], &[touched].into());
+            return Ok(());
+        }
+    };
+    assert_eq!(answer, expected, "{member} to {key}");
+    Ok(())
+}
+
+async fn revoke(
+    canon: &dyn CanonWrite,
+    model: &mut Model,
+    (key, member): (i64, i64),
+    now_ms: i64,
+) -> Result<()> {
+    let answer = canon.revoke(key, member, now_ms).await?;
+    if !model.applications.contains_key(&key) {
+        assert_eq!(answer, Revoked::UnknownApplication);
+        return Ok(());
+    }
+    let was_connected = model.connected(key).contains(&member);
+    for row in model.authorizations.values_mut() {
+        let is_meant = row.application_id == key && row.athlete_id == member;
+        if is_meant && row.revoked_at_us.is_none() {
+            row.revoked_at_us = Some(now_ms * 1000);
+            row.version += 1;
+        }
+    }
+    let Revoked::Done(told) = answer else {
+        panic!("application {key} is known");
+    };
+    let touched = (Source::Authorizations, Group { key, member });
+    let touched: TouchedGroups = was_connected.then_some(touched).into_iter().collect();
+    model.tell(told.as_slice(), &touched);
+    Ok(())
+}
+
+async fn compare(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()> {
+    let mine = base..base + IDS;
+    let efforts = model.effort_rows();
+    let authorizations = model.authorization_rows();
+    for (keys, batch_rows) in [(None, 4), (Some(vec![base + 2, base, base + 9, base]), 2)] {
+        let is_asked = |key: i64| keys.as_ref().is_none_or(|keys| keys.contains(&key));
+        let dump = canon.dump(Source::Efforts, keys.as_deref(), batch_rows).await?;
+        let found: Vec<RecordBatch> = dump.try_collect().await?;
+        let mut found: Vec<EffortRow> = found.iter().flat_map(effort_rows).collect();
+        found.retain(|row| mine.contains(&row.segment_id));
+        let mut expected = efforts.clone();
+        expected.retain(|row| is_asked(row.segment_id));
+        assert_eq!(found, expected, "efforts of {keys:?}");
+
+        let dump = canon.dump(Source::Authorizations, keys.as_deref(), batch_rows).await?;
+        let found: Vec<RecordBatch> = dump.try_collect().await?;
+        let mut found: Vec<AuthorizationRow> = found.iter().flat_map(authorization_rows).collect();
+        found.retain(|row| mine.contains(&row.application_id));
+        let mut expected = authorizations.clone();
+        expected.retain(|row| is_asked(row.application_id));
+        assert_eq!(found, expected, "authorizations of {keys:?}");
+    }
+    let asked: Vec<Group> = [(3, 4), (0, 0), (1, 1), (2, 2), (0, 3), (1, 1), (50, 60)]
+        .map(|(key, member)| Group { key: key + base, member: member + base })
+        .into();
+    let found = effort_rows(&canon.groups(Source::Efforts, &asked).await?);
+    let is_asked = |key: i64, member: i64| asked.contains(&Group { key, member });
+    let mut expected = efforts;
+    expected.retain(|row| is_asked(row.segment_id, row.athlete_id));
+    assert_eq!(found, expected, "groups of efforts");
+    let found = authorization_rows(&canon.groups(Source::Authorizations, &asked).await?);
+    let mut expected = authorizations;
+    expected.retain(|row| is_asked(row.application_id, row.athlete_id));
+    assert_eq!(found, expected, "groups of authorizations");
+    compare_lists(canon, base, model).await
+}
+
+async fn compare_lists(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()> {
+    for id in base..base + 4 {
+        let members = model.clubs.values();
+        let members = members.filter(|row| row.club_id == id && !row.is_deleted);
+        let members: Vec<i64> = members.map(|row| row.athlete_id).collect();
+        assert_eq!(canon.club_members(id).await?, members, "club {id}");
+        let followed = model.follows.values();
+        let followed = followed.filter(|row| row.follower_id == id && !row.is_deleted);
+        let followed: Vec<i64> = followed.map(|row| row.followed_id).collect();
+        assert_eq!(canon.followed_by(id).await?, followed, "followed by {id}");
+        let known = model.applications.get(&id);
+        assert_eq!(canon.application(id).await?.as_ref(), known);
+    }
+    let mut listed = canon.applications(Some(base - 1), 10).await?;
+    listed.retain(|row| row.id < base + IDS);
+    let expected: Vec<Application> = model.applications.values().cloned().collect();
+    assert_eq!(listed, expected);
+    let after = canon.applications(Some(base), 1).await?;
+    let after = after.first().filter(|row| row.id < base + IDS);
+    assert_eq!(after, expected.iter().find(|row| row.id > base));
+
+    let pending = canon.pending(i64::MAX, 100_000).await?;
+    let expected: Vec<Notification> = model
+        .outbox
+        .iter()
+        .map(|(id, (source, group))| Notification { id: *id, source: *source, group: *group })
+        .collect();
+    assert_eq!(pending, expected, "what waits in the outbox");
+    Ok(())
+}

@@ -1,0 +1,369 @@
+//! Each board view's own cases: the expected rows, which another program made, come out the same four
+//! ways: from the plain query, from the speed layer, from the batch layer, and stitched at any cut.
+//! And a view that is a folder and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use batch::RunRequest;
+use datafusion::prelude::SessionContext;
+use jobs::board::{GroupState, Head, LiveState, Sheet, Standings};
+use jobs::merge::Seam;
+use jobs::tree::{Node, NodeId, Nodes};
+use jobs::{Board, Catalog, Job, checked, query};
+use schemas::key::KeyShape;
+use schemas::source::Source;
+use serde_json::{Map, Value, json};
+use stores::canon::CanonRead;
+use stores::live::{LiveRead, StateQuery};
+use stores::views::ViewsRead;
+use tests::world::{PARTITIONS, World};
+
+/// Rows as JSON.
+type Rows = BTreeSet<String>;
+
+struct Case {
+    view: String,
+    place: PathBuf,
+    lines: Vec<(Source, String)>,
+    expected: Rows,
+}
+
+fn views() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views")
+}
+
+fn cases() -> Vec<Case> {
+    let catalog = Catalog::built_in().expect("the views");
+    let mut cases = Vec::new();
+    for job in catalog.boards() {
+        let folder = views().join(job.name()).join("cases");
+        let before = cases.len();
+        for case in std::fs::read_dir(&folder).expect("cases").flatten() {
+            let place = case.path();
+            let read = |file: &str| std::fs::read_to_string(place.join(file)).expect("a file");
+            let lines = read("input.jsonl");
+            let lines = lines.lines().map(|line| {
+                let of: BTreeMap<String, Value> = serde_json::from_str(line).expect("a line");
+                let (source, row) = of.into_iter().next().expect("a source");
+                (source.parse().expect("a source"), row.to_string())
+            });
+            let expected = read("expected.jsonl");
+            let rows = expected.lines().map(|line| {
+                let row: Value = serde_json::from_str(line).expect("a row");
+                row.to_string()
+            });
+            cases.push(Case {
+                view: job.name().to_owned(),
+                lines: lines.collect(),
+                expected: rows.collect(),
+                place: place.clone(),
+            });
+        }
+        assert!(cases.len() > before, "{} has no case", folder.display());
+    }
+    cases
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_of_boards_comes_out_the_same_four_ways() {
+    for case in cases() {
+        let place = case.place.display();
+        let total = case.lines.len();
+        for cut in [0, total / 2, total] {
+            let world = World::new().await;
+            let boards = world.catalog.boards();
+            let job = boards.iter().find(|job| job.name() == case.view);
+            let job = Arc::clone(job.expect("the view"));
+            let source = job.source();
+            world.intake(source).await;
+            take(&world, &case.lines[..cut]).await;
+            if cut == total {
+                let plain = plain_rows(&world, &job).await;
+                assert_eq!(plain, case.expected, "{place}: plain query");
+            }
+            world.catch_up_on(source).await;
+            let live = rows(&world, &job).await;
+            if cut == total {
+                assert_eq!(live, case.expected, "{place}: live");
+            }
+            run(&world, source, false).await;
+            assert_eq!(rows(&world, &job).await, live, "{place}: batch, cut at {cut}");
+            take(&world, &case.lines[cut..]).await;
+            world.catch_up_on(source).await;
+            let stitched = rows(&world, &job).await;
+            assert_eq!(stitched, case.expected, "{place}: stitched at {cut}");
+            run(&world, source, false).await;
+            let batch = rows(&world, &job).await;
+            assert_eq!(batch, case.expected, "{place}: incremental after {cut}");
+            run(&world, source, true).await;
+            let batch = rows(&world, &job).await;
+            assert_eq!(batch, case.expected, "{place}: full after {cut}");
+        }
+    }
+}
+
+async fn take(world: &World, lines: &[(Source, String)]) {
+    for (source, line) in lines {
+        let taken = world.ingest_into(*source, std::slice::from_ref(line)).await;
+        assert_eq!(taken.accepted, 1, "{line}: {taken:?}");
+    }
+}
+
+async fn run(world: &World, source: Source, full: bool) {
+    let request = RunRequest {
+        full,
+        ..RunRequest::default()
+    };
+    let report = world.run_on(source, &request).await.expect("a run");
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+}
+
+/// What the query gives over all canonical rows at once.
+async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
+    use futures::TryStreamExt;
+    let canon = &world.stores.canon;
+    let dump = canon.dump(job.source(), None, 10).await.expect("a dump");
+    let batches: Vec<_> = dump.try_collect().await.expect("rows");
+    let schema = schemas::entities::schema(job.source()).expect("columns");
+    let table = datafusion::catalog::MemTable::try_new(schema, vec![batches]).expect("a table");
+    let context = SessionContext::new();
+    let frame = query(&context, job, Arc::new(table)).await.expect("a plan");
+    let mut rows = Rows::new();
+    for batch in frame.collect().await.expect("rows") {
+        let batch = checked(job, &batch).expect("rows of the job's shape");
+        for row in 0..batch.num_rows() {
+            let columns = batch.columns().iter().zip(batch.schema_ref().fields());
+            let fields = columns.map(|(column, f)| (f.name().clone(), value(column, row)));
+            assert!(rows.insert(Value::Object(fields.collect()).to_string()));
+        }
+    }
+    rows
+}
+
+/// All rows of all boards of all keys, as a reader stitches them.
+async fn rows(world: &World, job: &Job<Board>) -> Rows {
+    let mut rows = Rows::new();
+    for key in keys(world, job).await {
+        let query = StateQuery {
+            view: job.view().to_owned(),
+            key: key.clone(),
+            partition: None,
+        };
+        let runs = world.stores.views.runs(job.source()).await.expect("runs");
+        let live = &world.stores.live;
+        let live = live
+            .read_states(job.source(), PARTITIONS, &[query])
+            .await
+            .expect("states");
+        let heads = world
+            .stores
+            .views
+            .heads(job.view(), std::slice::from_ref(&key))
+            .await
+            .expect("heads");
+        let head = heads.and_then(|mut heads| heads.pop().flatten());
+        let seam = Seam {
+            view: job.view(),
+            newest: runs.newest.get(job.view()).copied().unwrap_or(0),
+            runs: &runs.runs,
+            slots: &live.slots,
+            only: None,
+        };
+        let states = &live.states[0];
+        let found = (0..states.members.len()).map(|row| LiveState {
+            partition: states.partitions.value(row) as usize,
+            epoch: states.epochs.value(row),
+            member: states.members.value(row),
+            state: (!states.states.is_null(row)).then(|| states.states.value(row)),
+        });
+        let score_bytes = 8 * job.score().0.len();
+        let head_ref = head.as_ref().map(|head| Head {
+            epoch: head.epoch,
+            root: &head.root,
+        });
+        let standings = Standings::merge::<String>(&seam, head_ref, found, score_bytes);
+        let standings = standings.expect("whole");
+        let nodes = Stored { world, job, key: &key };
+        let mut boards: BTreeSet<Vec<u8>> = BTreeSet::new();
+        for state in states.states.iter().flatten() {
+            let state = GroupState::decode(state).expect("a state");
+            boards.extend(state.places.into_iter().map(|place| place.board));
+        }
+        if let Some(head) = &head {
+            let sheet = Sheet::open(&head.root, score_bytes > 0).expect("a sheet");
+            let by_rank = sheet.trees().next().expect("a tree");
+            let items = by_rank.slice(&nodes, 0, 100_000).await.expect("items");
+            let length = 8 * job.boards().0.len();
+            boards.extend(items.iter().map(|item| item.key()[..length].to_vec()));
+        }
+        for board in boards {
+            let on_board = standings.board(&nodes, &board).await.expect("a board");
+            let mut found = Vec::new();
+            on_board
+                .scan(|row| {
+                    found.push(row);
+                    true
+                })
+                .await
+                .expect("rows");
+            assert_eq!(on_board.sum().count, found.len() as u64);
+            for row in found {
+                let mut fields = Map::new();
+                for (shape, bytes) in [
+                    (job.key(), &key),
+                    (job.boards(), &board),
+                    (job.member(), &row.member),
+                    (job.score(), &row.score),
+                    (job.payload(), &row.payload),
+                ] {
+                    fields.extend(decoded(shape, bytes));
+                }
+                let weight = job.weight().expect("a weight");
+                fields.insert(weight.to_owned(), row.weight.into());
+                assert!(rows.insert(Value::Object(fields).to_string()), "a row twice");
+            }
+        }
+    }
+    rows
+}
+
+/// All keys that there are rows of.
+async fn keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
+    use futures::TryStreamExt;
+    let canon = &world.stores.canon;
+    let dump = canon.dump(job.source(), None, 10).await.expect("a dump");
+    let batches: Vec<_> = dump.try_collect().await.expect("rows");
+    let column = schemas::entities::key_column(job.source());
+    let mut keys = BTreeSet::new();
+    for batch in batches {
+        let column = batch.column_by_name(column).expect("the key");
+        let encoded = job.key().encode(std::slice::from_ref(column)).expect("keys");
+        keys.extend(encoded.iter().flatten().map(<[u8]>::to_vec));
+    }
+    keys
+}
+
+fn decoded(shape: &KeyShape, bytes: &[u8]) -> Vec<(String, Value)> {
+    let columns = shape.decode(std::iter::once(bytes)).expect("a key");
+    let names = shape.0.iter().map(|column| column.name.clone());
+    names
+        .zip(columns.iter().map(|column| value(column, 0)))
+        .collect()
+}
+
+fn value(column: &ArrayRef, row: usize) -> Value {
+    if column.is_null(row) {
+        return Value::Null;
+    }
+    if let Some(times) = column.as_primitive_opt::<TimestampMicrosecondType>() {
+        let at = jiff::Timestamp::from_microsecond(times.value(row)).expect("in range");
+        return at.to_string().into();
+    }
+    match column.as_string_opt::<i32>() {
+        Some(texts) => texts.value(row).into(),
+        None => column.as_primitive::<Int64Type>().value(row).into(),
+    }
+}
+
+struct Stored<'a> {
+    world: &'a World,
+    job: &'a Job<Board>,
+    key: &'a [u8],
+}
+
+impl Nodes for Stored<'_> {
+    type Error = String;
+
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
+        let names: Vec<[u8; 16]> = ids.iter().map(|id| *id.as_bytes()).collect();
+        let views = &self.world.stores.views;
+        let found = views.nodes(self.job.view(), self.key, &names).await;
+        let node = |bytes: bytes::Bytes| Arc::new(Node::decode(&bytes).expect("a node"));
+        Ok(found
+            .map_err(|error| error.to_string())?
+            .into_iter()
+            .map(|bytes| bytes.map(node))
+            .collect())
+    }
+}
+
+/// A view is a folder: nothing else knows of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_board_is_a_folder_alone() {
+    let old = World::new().await;
+    let effort = |id: i64, athlete: i64, time: i64| {
+        let row = json!({
+            "id": id, "segment_id": 5, "athlete_id": athlete, "activity_id": 1,
+            "elapsed_time": time, "started_at": "2026-01-01T00:00:00Z",
+        });
+        row.to_string()
+    };
+    let first = [effort(1, 1, 10), effort(2, 2, 30), effort(3, 1, 15)];
+    old.ingest_into(Source::Efforts, &first).await;
+    old.catch_up_on(Source::Efforts).await;
+    run(&old, Source::Efforts, false).await;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    for view in std::fs::read_dir(views()).expect("the views").flatten() {
+        let to = folder.path().join(view.file_name());
+        std::fs::create_dir(&to).expect("a folder");
+        for file in ["job.toml", "query.sql"] {
+            std::fs::copy(view.path().join(file), to.join(file)).expect("a copy");
+        }
+    }
+    let new = folder.path().join("segment_totals");
+    std::fs::create_dir(&new).expect("a folder");
+    std::fs::write(
+        new.join("job.toml"),
+        "kind = \"board\"\nboard = \"totals\"\nsource = \"efforts\"\nlayers = \"both\"\n\
+         key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"total_time\"]\n\
+         shown = [\"longest\"]\n",
+    )
+    .expect("a definition");
+    std::fs::write(
+        new.join("query.sql"),
+        "SELECT segment_id, athlete_id, sum(elapsed_time) AS total_time, max(elapsed_time) AS longest
+         FROM efforts WHERE NOT is_deleted GROUP BY segment_id, athlete_id",
+    )
+    .expect("a query");
+    let world = old.with_catalog(Catalog::read(folder.path()).expect("the views"));
+    let served = world.serve().await;
+    let path = "/api/v1/boards/totals/5";
+    let ask = |path: &'static str| {
+        let client = served.client.clone();
+        async move {
+            tokio::task::spawn_blocking(move || client.get(path))
+                .await
+                .expect("asking")
+        }
+    };
+    // Nothing has counted it yet, and nothing pretends to.
+    let (status, body) = ask(path).await;
+    assert_eq!(status, 503, "{body}");
+    world
+        .ingest_into(Source::Efforts, &[effort(4, 2, 1), effort(5, 3, 26)])
+        .await;
+    world.catch_up_on(Source::Efforts).await;
+    run(&world, Source::Efforts, false).await;
+    let entry = |rank: u64, athlete: i64, total: i64, longest: i64| {
+        json!({
+            "rank": rank, "athlete_id": athlete, "total_time": total, "longest": longest,
+        })
+    };
+    let answer = served.client.ask(path).await;
+    let expected = [entry(1, 1, 25, 15), entry(2, 3, 26, 26), entry(3, 2, 31, 30)];
+    assert_eq!(answer["entries"], json!(expected));
+    world.ingest_into(Source::Efforts, &[effort(2, 2, 2)]).await;
+    world.catch_up_on(Source::Efforts).await;
+    let answer = served.client.ask(path).await;
+    let expected = [entry(1, 2, 3, 2), entry(2, 1, 25, 15), entry(3, 3, 26, 26)];
+    assert_eq!(answer["entries"], json!(expected));
+    // It has one board for each key, so it is not asked for others.
+    let (status, body) = ask("/api/v1/boards/totals/5?board=overall").await;
+    assert_eq!(status, 400, "{body}");
+    served.end().await;
+}
