@@ -58,20 +58,33 @@ struct Letters {
     source: Source,
     origin: String,
     now_ms: i64,
-    letters: Vec<DeadLetter>,
-    rejected: Vec<RejectedLine>,
+    /// Each with its line's number.
+    letters: Vec<(u64, DeadLetter)>,
 }
 
 impl Letters {
     fn add(&mut self, line: u64, bytes: &[u8], reason: String) {
-        self.letters.push(DeadLetter {
+        let letter = DeadLetter {
             source: self.source.name().to_owned(),
-            reason: reason.clone(),
+            reason,
             origin: format!("{}:{line}", self.origin),
             at_ms: self.now_ms,
             raw: bytes.to_vec(),
+        };
+        self.letters.push((line, letter));
+    }
+
+    /// Appends the letters in the order of their lines, and answers the lines.
+    async fn append(mut self, log: &dyn LogWrite) -> Result<Vec<RejectedLine>> {
+        self.letters.sort_by_key(|(line, _)| *line);
+        let (lines, letters): (Vec<u64>, Vec<DeadLetter>) = self.letters.into_iter().unzip();
+        append_dead_letters(log, self.source, &letters, self.now_ms).await?;
+        let rejected = lines.into_iter().zip(letters);
+        let rejected = rejected.map(|(line, letter)| RejectedLine {
+            line,
+            reason: letter.reason,
         });
-        self.rejected.push(RejectedLine { line, reason });
+        Ok(rejected.collect())
     }
 }
 
@@ -158,7 +171,6 @@ impl Intake {
             origin: origin.to_owned(),
             now_ms: self.ports.clock.now_ms(),
             letters: Vec::new(),
-            rejected: Vec::new(),
         };
         let (good, accepted) = match self.source.kind() {
             SourceKind::Facts => self.check_events(lines, &mut letters),
@@ -183,12 +195,13 @@ impl Intake {
         } = checked;
         let log = &*self.ports.log;
         let now_ms = letters.now_ms;
-        match good {
+        let rejected = match good {
             Good::Events(groups) => {
-                append_dead_letters(log, self.source, &letters.letters, now_ms).await?;
+                let rejected = letters.append(log).await?;
                 if !groups.is_empty() {
                     log.append(self.source.topic(), &groups, now_ms).await?;
                 }
+                rejected
             }
             Good::Rows(rows, lines) => {
                 let applied = self.ports.canon.apply(&rows, now_ms).await?;
@@ -198,18 +211,15 @@ impl Intake {
                         letters.add(*line, bytes, reason);
                     }
                 }
-                letters.rejected.sort_by_key(|rejected| rejected.line);
-                append_dead_letters(log, self.source, &letters.letters, now_ms).await?;
+                let rejected = letters.append(log).await?;
                 self.relay.send(&applied.notifications).await?;
                 if applied.more_pending {
                     self.relay.drain(now_ms.saturating_add(1)).await?;
                 }
+                rejected
             }
-        }
-        Ok(Taken {
-            accepted,
-            rejected: letters.rejected,
-        })
+        };
+        Ok(Taken { accepted, rejected })
     }
 
     fn check_events<'a>(

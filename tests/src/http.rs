@@ -79,4 +79,30 @@ impl Client {
         let status = answer.status().as_u16();
         (status, answer.body_mut().read_to_string().expect("a body"))
     }
+
+    /// Patches a path with a body; status and body.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn patch(&self, path: &str, body: &[u8]) -> (u16, String) {
+        let url = format!("{}{path}", self.base);
+        let answer = self.agent.patch(&url).send(body);
+        let mut answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
+        let status = answer.status().as_u16();
+        (status, answer.body_mut().read_to_string().expect("a body"))
+    }
+
+    /// Deletes a path; status and body.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn delete(&self, path: &str) -> (u16, String) {
+        let url = format!("{}{path}", self.base);
+        let answer = self.agent.delete(&url).call();
+        let mut answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
+        let status = answer.status().as_u16();
+        (status, answer.body_mut().read_to_string().expect("a body"))
+    }
 }

@@ -31,10 +31,12 @@ pub(super) async fn run(
     }
     context.output().result(&written, |written: &Written| {
         format!(
-            "{} rows written to {}: {} duplicates, {} malformed",
+            "{} rows written to {}: {} duplicates, {} of them edits; {} late, {} malformed",
             written.rows,
             to.display(),
             written.duplicates,
+            written.edits,
+            written.late,
             written.malformed
         )
     })

@@ -25,7 +25,7 @@ pub(super) async fn run(
     let inputs = args
         .files
         .iter()
-        .map(|file| Input::open(file, args.format))
+        .map(|file| Input::open(args.source, file, args.format))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let installation = Installation::open(context.settings()).await?;
     let intake = installation.intake(args.source).await?;

@@ -2,13 +2,17 @@
 //!
 //! With `--seconds` every served value is compared with an independent recount: the raw lines are
 //! read back from the log and counted one by one ([`recount`]), with none of the code that the
-//! layers compute with.
+//! layers compute with. Boards are compared with a plain sort of all rows ([`entities`]).
 
 mod calendar;
+mod client;
+mod entities;
+mod findings;
 mod ledger;
 mod producer;
 mod question;
 mod recount;
+mod summary;
 mod verify;
 
 use std::net::SocketAddr;
@@ -16,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use serde::Serialize;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -27,68 +30,20 @@ use crate::failure::usage;
 use crate::installation::Installation;
 use crate::output;
 use crate::roles::{self, BatchWatch, Roles, Schedule};
+use client::Client;
+use entities::{EntityProducer, EntityVerifier, Ids, Ledger};
 use producer::{Pending, Producer};
-use verify::{Findings, Verifier};
+use summary::{RUNS_MIN, Summary};
+use verify::Verifier;
 
 /// Events that the recount keeps in memory, at most.
 const EVENTS_MAX: u64 = 3_000_000;
-/// Batch runs that the comparison must have met.
-const RUNS_MIN: u64 = 2;
-/// Of a difference that is printed as text: so many characters.
-const TOLD_CHARS_MAX: usize = 1_000;
+/// Efforts that are there at the start: one for so many events.
+const EVENTS_AN_EFFORT: u32 = 5;
+/// And at most so many.
+const EFFORTS_MAX: u32 = 20_000;
 /// How long to wait for them beyond the time that was asked for.
 const RUNS_WAIT: Duration = Duration::from_secs(120);
-
-/// What a demo that ends by itself prints.
-#[derive(Debug, Serialize)]
-struct Summary {
-    listening: String,
-    events: u64,
-    duplicates: u64,
-    rejected: u64,
-    batch_runs: u64,
-    answers: u64,
-    answers_during_a_run: u64,
-    differences: u64,
-    first_differences: Vec<String>,
-}
-
-impl Summary {
-    /// Whether everything that was served was right, and enough of it was compared.
-    fn verdict(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.differences == 0,
-            "{} served values differ from the recount; this is a fault of Backstitch, please report it",
-            self.differences
-        );
-        anyhow::ensure!(
-            self.batch_runs >= RUNS_MIN && self.answers > 0,
-            "only {} batch runs were published and {} answers compared, which shows little; try more --seconds",
-            self.batch_runs,
-            self.answers
-        );
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        let mut text = format!(
-            "{} events ({} of them duplicates, {} lines rejected), {} batch runs\n\
-             {} answers compared with a recount, {} of them during a batch run: {} differences\n",
-            self.events,
-            self.duplicates,
-            self.rejected,
-            self.batch_runs,
-            self.answers,
-            self.answers_during_a_run,
-            self.differences,
-        );
-        for difference in &self.first_differences {
-            let told: String = difference.chars().take(TOLD_CHARS_MAX).collect();
-            text.push_str(&format!("  {told}\n"));
-        }
-        text
-    }
-}
 
 /// Runs the demo until it is told to end, or its time is over.
 ///
@@ -151,6 +106,50 @@ async fn listen(args: &DemoArgs) -> anyhow::Result<(TcpListener, SocketAddr)> {
     }
 }
 
+/// What is given while the demo runs.
+#[derive(Debug)]
+struct Traffic {
+    events: Producer,
+    rows: EntityProducer,
+}
+
+impl Traffic {
+    /// Gives both until `stop`; one that fails ends all.
+    async fn run(
+        &mut self,
+        stop: &CancellationToken,
+        end: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let events = async {
+            let given = self.events.run(stop).await;
+            if given.is_err() {
+                end.cancel();
+            }
+            given
+        };
+        let rows = async {
+            let given = self.rows.run(stop).await;
+            if given.is_err() && end.is_cancelled() {
+                // Nobody answers requests any more.
+                return Ok(());
+            }
+            if given.is_err() {
+                end.cancel();
+            }
+            given
+        };
+        let (events, rows) = tokio::join!(events, rows);
+        events.and(rows)
+    }
+}
+
+/// Who compares what is served.
+#[derive(Debug)]
+struct Verifiers {
+    plays: Verifier,
+    boards: EntityVerifier,
+}
+
 async fn show(
     args: &DemoArgs,
     context: &Context,
@@ -160,88 +159,116 @@ async fn show(
 ) -> anyhow::Result<()> {
     let end = stop.child_token();
     let watch = Arc::new(BatchWatch::default());
-    let pending = args.seconds.map(|_| Arc::new(Pending::default()));
-    let mut verifier = match &pending {
-        Some(pending) => Some(Verifier::new(installation, address, pending, args.seed).await?),
-        None => None,
-    };
-    let mut producer = Producer::new(installation, args.rate, args.seed, pending).await?;
-    producer.history(u64::from(args.history)).await?;
+    let client = Client::new(address);
+    let ids = Ids::free(&*installation.stores().canon).await?;
+    let (mut verifiers, mut traffic) = Box::pin(prepare(args, installation, &client, ids)).await?;
     let (schedule, engine) = (schedule(args), installation.engine()?);
     let mut roles = Roles::new(end.clone());
     roles.speed(installation, &engine).await?;
     roles.batch(installation, &engine, schedule, &watch)?;
     roles.serving(installation, listener)?;
-    announce(args, context, address, schedule)?;
+    announce(args, context, (address, ids), schedule)?;
 
     let stop_traffic = end.child_token();
-    let traffic = async {
-        let produced = producer.run(&stop_traffic).await;
-        if produced.is_err() {
-            end.cancel();
-        }
-        produced.map(|()| producer.counts())
-    };
     let driver = async {
-        let findings = match (&mut verifier, args.seconds) {
-            (Some(verifier), Some(seconds)) => {
+        let compared = match (&mut verifiers, args.seconds) {
+            (Some(verifiers), Some(seconds)) => {
                 let span = Duration::from_secs(seconds);
-                Box::pin(compare(verifier, span, &watch, &stop_traffic, &end)).await
+                Box::pin(compare(verifiers, span, &watch, &stop_traffic, &end)).await
             }
             _ => {
                 end.cancelled().await;
-                Ok(Findings::default())
+                Ok(())
             }
         };
         end.cancel();
-        findings
+        compared
     };
-    let (served, counts, findings) = tokio::join!(roles.join(), traffic, driver);
+    let (served, given, compared) =
+        tokio::join!(roles.join(), traffic.run(&stop_traffic, &end), driver);
     served?;
-    let (counts, findings) = (counts?, findings?);
-    if args.seconds.is_none() {
+    given?;
+    compared?;
+    let Some(verifiers) = verifiers else {
         return Ok(());
-    }
+    };
     anyhow::ensure!(
         !stop.is_cancelled(),
         "interrupted before everything was compared"
     );
-    let summary = Summary {
-        listening: format!("http://{address}"),
-        events: counts.events,
-        duplicates: counts.duplicates,
-        rejected: counts.rejected,
-        batch_runs: watch.runs(),
-        answers: findings.answers,
-        answers_during_a_run: findings.during_a_run,
-        differences: findings.differences + counts.misjudged,
-        first_differences: findings.first,
-    };
+    let boards = verifiers.boards.findings();
+    let mut findings = verifiers.plays.findings();
+    findings.add(boards);
+    findings.add(traffic.rows.findings());
+    let counts = (traffic.events.counts(), traffic.rows.counts());
+    let summary = Summary::new(address, watch.runs(), counts, findings, boards.answers);
     context.output().result(&summary, Summary::text)?;
     summary.verdict()
+}
+
+/// Gives what is there at the start. With `--seconds` there is who compares.
+async fn prepare(
+    args: &DemoArgs,
+    installation: &Installation,
+    client: &Client,
+    ids: Ids,
+) -> anyhow::Result<(Option<Verifiers>, Traffic)> {
+    let compared = args.seconds.is_some();
+    let pending = compared.then(|| Arc::new(Pending::default()));
+    let ledger = compared.then(|| Arc::new(Ledger::default()));
+    let verifiers = match (&pending, &ledger) {
+        (Some(pending), Some(ledger)) => Some(Verifiers {
+            plays: Verifier::new(installation, client.clone(), pending, args.seed).await?,
+            boards: EntityVerifier::new(
+                installation,
+                client.clone(),
+                ids,
+                args.seed,
+                Arc::clone(ledger),
+            ),
+        }),
+        _ => None,
+    };
+    let mut events = Producer::new(installation, args.rate, args.seed, pending).await?;
+    events.history(u64::from(args.history)).await?;
+    let of_rows = (args.rate, args.seed);
+    let mut rows =
+        EntityProducer::new(installation, client.clone(), ids, of_rows, ledger).await?;
+    let efforts = args.history.div_ceil(EVENTS_AN_EFFORT).min(EFFORTS_MAX);
+    rows.history(u64::from(efforts)).await?;
+    Ok((verifiers, Traffic { events, rows }))
 }
 
 /// Compares until the time is over and enough batch runs were met, then once more when everything
 /// has been counted.
 async fn compare(
-    verifier: &mut Verifier,
+    verifiers: &mut Verifiers,
     span: Duration,
     watch: &BatchWatch,
     stop_traffic: &CancellationToken,
     end: &CancellationToken,
-) -> anyhow::Result<Findings> {
+) -> anyhow::Result<()> {
     let begun = tokio::time::Instant::now();
-    while begun.elapsed() < span && !end.is_cancelled() {
-        verifier.ask_some(watch).await?;
+    let goes_on = || {
+        let elapsed = begun.elapsed();
+        let awaits_runs = watch.runs() < RUNS_MIN && elapsed < span + RUNS_WAIT;
+        (elapsed < span || awaits_runs) && !end.is_cancelled()
+    };
+    while goes_on() {
+        verifiers.plays.ask_some(watch).await?;
+        verifiers.boards.ask_some(watch).await?;
     }
-    while watch.runs() < RUNS_MIN && begun.elapsed() < span + RUNS_WAIT && !end.is_cancelled() {
-        verifier.ask_some(watch).await?;
-    }
+    tracing::debug!(elapsed = ?begun.elapsed(), "the traffic ends");
     stop_traffic.cancel();
     if !end.is_cancelled() {
-        verifier.ask_everything(watch, end).await?;
+        verifiers.plays.ask_everything(watch, end).await?;
     }
-    Ok(verifier.findings())
+    if !end.is_cancelled() {
+        tracing::debug!(elapsed = ?begun.elapsed(), "plays are compared");
+        verifiers.boards.ask_everything(watch).await?;
+        tracing::debug!(elapsed = ?begun.elapsed(), "boards are compared");
+    }
+    Ok(())
 }
 
 fn schedule(args: &DemoArgs) -> Schedule {
@@ -259,7 +286,7 @@ fn schedule(args: &DemoArgs) -> Schedule {
 fn announce(
     args: &DemoArgs,
     context: &Context,
-    address: SocketAddr,
+    (address, ids): (SocketAddr, Ids),
     schedule: Schedule,
 ) -> anyhow::Result<()> {
     if context.output().is_json() {
@@ -278,14 +305,19 @@ fn announce(
         None if context.loaded().is_set("data_dir") => "Ctrl-C ends it.".to_owned(),
         None => "Ctrl-C ends it and takes its data away.".to_owned(),
     };
+    let (segment, application) = (ids.segments().first(), ids.applications().first());
     output::raw(
         format!(
-            "Backstitch is running: {rate} made-up events a second, a batch run every {every} s.\n\
+            "Backstitch is running: {rate} made-up events and rows a second, a batch run every {every} s.\n\
              \n\
              page     http://{address}/\n\
              total    http://{address}/api/v1/stats/plays/total?owner_id=1&period=today\n\
              series   http://{address}/api/v1/stats/plays/series?owner_id=1&period=7d&interval=day&tz=Europe/Berlin\n\
              ranking  http://{address}/api/v1/stats/plays/breakdown?owner_id=1&by=country\n\
+             board    http://{address}/api/v1/boards/segments/{segment}?board=gender:F&window=month\n\
+             athlete  http://{address}/api/v1/boards/segments/{segment}/athletes/{segment}?around=3\n\
+             counts   http://{address}/api/v1/segments/{segment}/counts\n\
+             app      http://{address}/api/v1/applications/{application}\n\
              runs     http://{address}/api/v1/batch/runs\n\
              metrics  http://{address}/metrics\n\
              \n\

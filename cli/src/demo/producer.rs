@@ -10,6 +10,7 @@ use stores::intake::Intake;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::entities::rows_after;
 use crate::generate::{Mix, Rhythm, Row, Shape, Traffic, write_line};
 use crate::installation::Installation;
 use crate::roles::sleep;
@@ -129,7 +130,9 @@ impl Producer {
         let begun = Instant::now();
         let mut given = 0_u128;
         while sleep(TICK, stop).await {
-            let due = begun.elapsed().as_millis() * u128::from(self.rate) / 1_000;
+            let elapsed_ms = begun.elapsed().as_millis();
+            let all = elapsed_ms * u128::from(self.rate) / 1_000;
+            let due = all.saturating_sub(rows_after(elapsed_ms, self.rate));
             let now_ms = self.clock.now_ms();
             // After a pause, such as a laptop's sleep, only some are made up for.
             let count = usize::try_from(due - given)?.min(LINES_PER_STEP);

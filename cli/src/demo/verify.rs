@@ -1,11 +1,9 @@
 //! Asking over HTTP and comparing each answer with the recount at the answer's own position.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -14,6 +12,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::client::Client;
+use super::findings::Findings;
 use super::ledger::Ledger;
 use super::producer::Pending;
 use super::question::{Form, Question};
@@ -27,41 +27,13 @@ const QUESTIONS_PER_STEP: usize = 8;
 const QUESTIONS_AT_THE_END: usize = 300;
 /// Owners, and tracks, whose totals are asked for at the end, at most.
 const TOTALS_AT_THE_END: usize = 150;
-/// How long an answer may be refused before that is a difference.
-const REFUSED_FOR: Duration = Duration::from_secs(20);
 /// How long the speed layer may take to catch up at the end.
 const CATCH_UP: Duration = Duration::from_secs(60);
 const SHARE_ERROR_MAX: f64 = 1e-9;
-/// Differences that are told in full.
-const TOLD_MAX: usize = 10;
-
-/// What was found.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Findings {
-    /// Answers that were compared.
-    pub(super) answers: u64,
-    /// Of these: while a batch run was under way.
-    pub(super) during_a_run: u64,
-    /// Differences.
-    pub(super) differences: u64,
-    /// The first of them.
-    pub(super) first: Vec<String>,
-}
-
-impl Findings {
-    fn differs(&mut self, what: String) {
-        self.differences += 1;
-        if self.first.len() < TOLD_MAX {
-            self.first.push(what);
-        }
-    }
-}
-
 /// Asks and compares.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    client: ureq::Agent,
-    base: String,
+    client: Client,
     ledger: Ledger,
     clock: Arc<dyn Clock>,
     rng: StdRng,
@@ -69,23 +41,16 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier of what is served at `address`. It must be made before the first line is given
-    /// to the log.
+    /// A verifier of what is served. It must be made before the first line is given to the log.
     pub(super) async fn new(
         installation: &Installation,
-        address: SocketAddr,
+        client: Client,
         pending: &Arc<Pending>,
         seed: u64,
     ) -> anyhow::Result<Self> {
         let log = Arc::clone(&installation.stores().log);
-        let client = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(60)))
-            .build()
-            .into();
         Ok(Self {
             client,
-            base: format!("http://{address}"),
             ledger: Ledger::new(log, Arc::clone(pending)).await?,
             clock: Arc::clone(installation.clock()),
             rng: StdRng::seed_from_u64(seed),
@@ -160,18 +125,10 @@ impl Verifier {
     /// Asks one question and compares the answer; answers the position that it counts up to.
     async fn ask(&mut self, question: &Question, watch: &BatchWatch) -> anyhow::Result<Vec<i64>> {
         let before = watch.is_under_way();
-        let begun = Instant::now();
-        let (status, body) = loop {
-            let (status, body) = self.get(question).await?;
-            let whole = body.pointer("/provenance/complete") == Some(&Value::Bool(true));
-            if (status == 200 && whole)
-                || !matches!(status, 200 | 503)
-                || begun.elapsed() > REFUSED_FOR
-            {
-                break (status, body);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        };
+        let (status, body) = self
+            .client
+            .whole(question.path(), &question.parameters())
+            .await?;
         let said = format!("{} {:?}", question.path(), question.parameters());
         let position = position_of(&body);
         let Some(position) = position.filter(|_| status == 200) else {
@@ -185,33 +142,8 @@ impl Verifier {
             self.findings
                 .differs(format!("{said} at {position:?}: {difference}"));
         }
-        self.findings.answers += 1;
-        self.findings.during_a_run += u64::from(before || watch.is_under_way());
+        self.findings.compared(before || watch.is_under_way());
         Ok(position)
-    }
-
-    async fn get(&self, question: &Question) -> anyhow::Result<(u16, Value)> {
-        let url = format!("{}{}", self.base, question.path());
-        let parameters = question.parameters();
-        let client = self.client.clone();
-        let get = move || -> anyhow::Result<(u16, Value)> {
-            let request = parameters
-                .iter()
-                .fold(client.get(&url), |request, (name, value)| {
-                    request.query(name, value)
-                });
-            let mut response = request.call()?;
-            let status = response.status().as_u16();
-            let body = response
-                .body_mut()
-                .with_config()
-                .limit(64 * 1024 * 1024)
-                .read_json();
-            Ok((status, body?))
-        };
-        tokio::task::spawn_blocking(get)
-            .await?
-            .with_context(|| format!("asking {}", question.path()))
     }
 }
 

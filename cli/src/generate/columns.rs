@@ -1,125 +1,57 @@
-//! Rows as Parquet, with a typed column for each field of a play.
+//! Rows as Parquet, with a typed column for each field of the source.
 //!
-//! What can't be taken has faults that typed columns can hold: an unknown kind, a missing field, a
+//! What can't be taken has faults that typed columns can hold: a missing field, an unknown kind, a
 //! wrong country.
 
 use std::io::Write;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Int64Builder, RecordBatch, StringBuilder, TimestampMicrosecondBuilder,
+    ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
+    TimestampMicrosecondBuilder,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use schemas::source::Source;
 
-use super::traffic::{Fault, Row};
-
-static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-    let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
-    Arc::new(Schema::new(vec![
-        Field::new("event_id", DataType::Utf8, false),
-        Field::new("track_id", DataType::Int64, true),
-        Field::new("owner_id", DataType::Int64, true),
-        Field::new("listener_id", DataType::Int64, true),
-        Field::new("country", DataType::Utf8, true),
-        Field::new("referrer", DataType::Utf8, true),
-        Field::new("app_id", DataType::Int64, true),
-        Field::new("kind", DataType::Utf8, false),
-        Field::new("at", time, true),
-        Field::new("amount", DataType::Int64, true),
-    ]))
-});
+use super::rows::{Cell, Record, Row, Sink};
+use crate::ingest::fields::{Kind, fields};
 
 /// Writes rows to a Parquet file.
 pub(super) struct Writer<W: Write + Send> {
     file: ArrowWriter<W>,
-    columns: Columns,
-    text: String,
-}
-
-#[derive(Default)]
-struct Columns {
-    event_id: StringBuilder,
-    track_id: Int64Builder,
-    owner_id: Int64Builder,
-    listener_id: Int64Builder,
-    country: StringBuilder,
-    referrer: StringBuilder,
-    app_id: Int64Builder,
-    kind: StringBuilder,
-    at: TimestampMicrosecondBuilder,
-    amount: Int64Builder,
+    schema: SchemaRef,
+    columns: Vec<Column>,
 }
 
 impl<W: Write + Send> Writer<W> {
-    pub(super) fn new(out: W) -> anyhow::Result<Self> {
+    pub(super) fn new(out: W, source: Source) -> anyhow::Result<Self> {
+        let columns: Vec<Column> = fields(source)
+            .iter()
+            .map(|field| Column::new(field.name, field.kind))
+            .collect();
+        let fields: Vec<Field> = columns.iter().map(Column::field).collect();
+        let schema = Arc::new(Schema::new(fields));
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .build();
         Ok(Self {
-            file: ArrowWriter::try_new(out, Arc::clone(&SCHEMA), Some(properties))?,
-            columns: Columns::default(),
-            text: String::new(),
+            file: ArrowWriter::try_new(out, Arc::clone(&schema), Some(properties))?,
+            schema,
+            columns,
         })
     }
 
-    pub(super) fn push(&mut self, row: &Row) {
-        let (play, columns) = (&row.play, &mut self.columns);
-        let has = |faults: &[Fault]| row.fault.is_some_and(|fault| faults.contains(&fault));
-        let no_track = has(&[Fault::WrongType, Fault::FractionalId, Fault::HugeNumber]);
-        let no_owner = has(&[Fault::MissingOwner, Fault::CutOff]);
-        columns
-            .event_id
-            .append_value(format!("{:08x}-{:016x}", play.id.0, play.id.1));
-        columns
-            .track_id
-            .append_option((!no_track).then_some(play.track_id));
-        columns
-            .owner_id
-            .append_option((!no_owner).then_some(play.owner_id));
-        columns.listener_id.append_option(play.listener_id);
-        let country = if has(&[Fault::WrongCountry]) {
-            Some("Germany")
-        } else {
-            play.country
-        };
-        columns.country.append_option(country);
-        columns
-            .referrer
-            .append_option(play.referrer.map(|referrer| referrer.text(&mut self.text)));
-        columns.app_id.append_option(play.app_id);
-        columns.kind.append_value(
-            match (has(&[Fault::UnknownKind, Fault::NoJson]), play.download) {
-                (true, _) => "stream",
-                (false, true) => "download",
-                (false, false) => "play",
-            },
-        );
-        let no_date = has(&[Fault::ImpossibleDate]);
-        columns
-            .at
-            .append_option((!no_date).then_some(play.at_ms.saturating_mul(1_000)));
-        columns.amount.append_option(play.amount);
+    pub(super) fn push<R: Record>(&mut self, row: &Row<R>) {
+        row.put(&mut Columns(self.columns.iter_mut()));
     }
 
     /// Writes what was pushed.
     pub(super) fn flush(&mut self) -> anyhow::Result<()> {
-        let mut columns = std::mem::take(&mut self.columns);
-        let arrays: Vec<ArrayRef> = vec![
-            Arc::new(columns.event_id.finish()),
-            Arc::new(columns.track_id.finish()),
-            Arc::new(columns.owner_id.finish()),
-            Arc::new(columns.listener_id.finish()),
-            Arc::new(columns.country.finish()),
-            Arc::new(columns.referrer.finish()),
-            Arc::new(columns.app_id.finish()),
-            Arc::new(columns.kind.finish()),
-            Arc::new(columns.at.finish().with_timezone("UTC")),
-            Arc::new(columns.amount.finish()),
-        ];
-        let batch = RecordBatch::try_new(Arc::clone(&SCHEMA), arrays)?;
+        let arrays = self.columns.iter_mut().map(|column| column.values.finish());
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), arrays.collect())?;
         Ok(self.file.write(&batch)?)
     }
 
@@ -127,5 +59,83 @@ impl<W: Write + Send> Writer<W> {
     pub(super) fn finish(self) -> anyhow::Result<()> {
         self.file.into_inner()?.flush()?;
         Ok(())
+    }
+}
+
+/// Takes the fields of one row, column by column.
+struct Columns<'a>(std::slice::IterMut<'a, Column>);
+
+impl Sink for Columns<'_> {
+    fn put(&mut self, name: &'static str, cell: Cell<'_>) {
+        let column = self.0.next();
+        debug_assert_eq!(column.as_ref().map(|column| column.name), Some(name));
+        if let Some(column) = column {
+            column.values.append(cell);
+        }
+    }
+}
+
+/// A column as it grows.
+struct Column {
+    name: &'static str,
+    values: Values,
+}
+
+enum Values {
+    Int(Int64Builder),
+    Number(Float64Builder),
+    Text(StringBuilder),
+    Time(TimestampMicrosecondBuilder),
+    Bool(BooleanBuilder),
+}
+
+impl Column {
+    fn new(name: &'static str, kind: Kind) -> Self {
+        let values = match kind {
+            Kind::Int => Values::Int(Int64Builder::new()),
+            Kind::Number => Values::Number(Float64Builder::new()),
+            Kind::Text | Kind::TextOrInt => Values::Text(StringBuilder::new()),
+            Kind::Time => Values::Time(TimestampMicrosecondBuilder::new()),
+            Kind::Bool => Values::Bool(BooleanBuilder::new()),
+        };
+        Self { name, values }
+    }
+
+    fn field(&self) -> Field {
+        let data_type = match self.values {
+            Values::Int(_) => DataType::Int64,
+            Values::Number(_) => DataType::Float64,
+            Values::Text(_) => DataType::Utf8,
+            Values::Time(_) => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+            Values::Bool(_) => DataType::Boolean,
+        };
+        Field::new(self.name, data_type, true)
+    }
+}
+
+impl Values {
+    fn append(&mut self, cell: Cell<'_>) {
+        match (self, cell) {
+            (Self::Int(column), Cell::Int(n)) => column.append_value(n),
+            (Self::Int(column), _) => column.append_null(),
+            (Self::Number(column), Cell::Number(x)) => column.append_value(x),
+            (Self::Number(column), _) => column.append_null(),
+            (Self::Text(column), Cell::Text(text)) => column.append_value(text),
+            (Self::Text(column), _) => column.append_null(),
+            (Self::Time(column), Cell::Time(ms)) => column.append_value(ms.saturating_mul(1_000)),
+            (Self::Time(column), _) => column.append_null(),
+            (Self::Bool(column), Cell::Bool(is)) => column.append_value(is),
+            (Self::Bool(column), _) => column.append_null(),
+        }
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        match self {
+            Self::Int(column) => Arc::new(column.finish()),
+            Self::Number(column) => Arc::new(column.finish()),
+            Self::Text(column) => Arc::new(column.finish()),
+            Self::Time(column) => Arc::new(column.finish().with_timezone("UTC")),
+            Self::Bool(column) => Arc::new(column.finish()),
+        }
     }
 }

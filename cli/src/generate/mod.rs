@@ -1,195 +1,131 @@
 //! Made-up input that looks like real traffic: deterministic for a seed, written as a stream.
+//!
+//! Each source has a module that makes its rows; [`rows`] is what they share, and the formats
+//! ([`lines`], [`columns`]) know no source. Inputs that are made with one seed fit together: what
+//! one refers to by an id is what another makes under it.
 
+mod applications;
+mod athletes;
+mod authorizations;
+mod clubs;
 mod columns;
+mod draw;
+mod efforts;
+mod entities;
+mod fault;
+mod follows;
+mod format;
 mod lines;
+mod pairs;
+mod plays;
+mod request;
 mod rhythm;
-mod traffic;
+mod rows;
+mod writing;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use indicatif::ProgressBar;
+use schemas::source::Source;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Format, GenerateArgs};
-use crate::failure::usage;
+use crate::args::GenerateArgs;
 use crate::output::closed;
+use applications::Applications;
+use athletes::Athletes;
+use authorizations::Authorizations;
+use clubs::Clubs;
+use efforts::Efforts;
+use entities::Entities;
+use follows::Follows;
+pub(crate) use format::format_of;
 pub(crate) use lines::write_line;
+use plays::Plays;
+pub(crate) use plays::{Shape, Traffic};
+use request::Request;
 pub(crate) use rhythm::Rhythm;
-pub(crate) use traffic::{Mix, Row, Shape, Traffic};
+pub(crate) use rows::Mix;
+pub(crate) use writing::Written;
+use writing::{Target, write_rows};
 
-/// How long the made-up time is unless said: it ends where `--until` says.
-const SPAN_MS: i64 = 28 * 24 * 3_600_000;
-/// Rows between two looks at whether to end.
-const ROWS_PER_STEP: u64 = 65_536;
+/// A row of plays.
+pub(crate) type Row = rows::Row<plays::Play>;
 
-/// What was written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Written {
-    /// All rows.
-    pub(crate) rows: u64,
-    /// Rows that repeat an earlier one.
-    pub(crate) duplicates: u64,
-    /// Rows that can't be taken.
-    pub(crate) malformed: u64,
-}
-
-/// The format of a file: as said, else by its name.
-///
-/// # Errors
-/// A name that does not tell.
-pub(crate) fn format_of(path: &Path, said: Option<Format>) -> anyhow::Result<Format> {
-    if let Some(said) = said {
-        return Ok(said);
-    }
-    if path == Path::new("-") {
-        return Ok(Format::Jsonl);
-    }
-    let extension = path
-        .extension()
-        .map(|extension| extension.to_string_lossy().to_lowercase());
-    match extension.as_deref() {
-        Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
-        Some("parquet") => Ok(Format::Parquet),
-        Some("gz" | "zst" | "bz2" | "xz") => Err(usage(format!(
-            "{}: compressed files are not read; unpack it first, as in: zcat FILE | backstitch ingest plays -",
-            path.display()
-        ))),
-        _ => Err(usage(format!(
-            "{}: the name does not tell the format; add --format jsonl or --format parquet",
-            path.display()
-        ))),
-    }
-}
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// Writes what the arguments ask for.
 ///
 /// # Errors
-/// A file that can't be written, or a signal to end.
+/// Arguments that can't be fulfilled, a file that can't be written, or a signal to end.
 pub(crate) fn generate(
     args: &GenerateArgs,
     bar: &ProgressBar,
     stop: &CancellationToken,
 ) -> anyhow::Result<Written> {
-    let format = format_of(&args.output, args.format)?;
-    let from = args.from.unwrap_or(args.until.saturating_sub(SPAN_MS));
-    if from >= args.until {
-        return Err(usage("--from must be before --until"));
-    }
-    let shape = Shape {
-        owners: args.owners,
-        tracks: args.tracks,
-        ..Shape::default()
-    };
-    let mix = Mix {
-        duplicates: args.duplicates,
-        late: args.late,
-        malformed: args.malformed,
-    };
-    let mut source = Rows {
-        traffic: Traffic::new(args.seed, shape, mix)?,
-        rhythm: Rhythm::new(from, args.until),
-        rows: args.rows,
-        written: Written::default(),
-    };
+    let format = format_of(&args.output, args.format, |_| {
+        format!(
+            "compressed files are not written; compress what is written, as in: backstitch generate {} … -o - | gzip > FILE",
+            args.source
+        )
+    })?;
+    let request = Request::of(args)?;
     if args.output == Path::new("-") {
         // Not the locked handle: it could not go to the Parquet writer.
-        let out = std::io::stdout();
-        let written = write(
-            &mut source,
-            format,
-            BufWriter::with_capacity(1 << 20, out),
-            bar,
-            stop,
-        );
-        return match written {
-            Err(error) => match error.downcast::<std::io::Error>() {
-                Ok(error) => closed(Err(error)).map(|()| source.written),
-                Err(error) => Err(error),
+        let out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout());
+        return write(
+            &request,
+            Target {
+                format,
+                out,
+                bar,
+                stop,
             },
-            Ok(()) => Ok(source.written),
-        };
+        )
+        .or_else(|error| {
+            let error = error.downcast::<std::io::Error>()?;
+            closed(Err(error)).map(|()| Written::default())
+        });
     }
     let shown = args.output.display();
     let file = File::create(&args.output)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}; name a file that can be written"))?;
+    let out = BufWriter::with_capacity(BUFFER_BYTES, file);
     write(
-        &mut source,
-        format,
-        BufWriter::with_capacity(1 << 20, file),
-        bar,
-        stop,
+        &request,
+        Target {
+            format,
+            out,
+            bar,
+            stop,
+        },
     )
-    .map_err(|error| error.context(format!("writing {shown}")))?;
-    Ok(source.written)
+    .map_err(|error| error.context(format!("writing {shown}")))
 }
 
-fn write<W: Write + Send>(
-    rows: &mut Rows,
-    format: Format,
-    mut out: W,
-    bar: &ProgressBar,
-    stop: &CancellationToken,
-) -> anyhow::Result<()> {
-    match format {
-        Format::Jsonl => {
-            let mut buffer = Vec::with_capacity(1 << 20);
-            while rows.step(bar, stop, |row| write_line(&mut buffer, row))? {
-                out.write_all(&buffer)?;
-                buffer.clear();
-            }
-            out.flush()?;
-        }
-        Format::Parquet => {
-            let mut file = columns::Writer::new(out)?;
-            while rows.step(bar, stop, |row| file.push(row))? {
-                file.flush()?;
-            }
-            file.finish()?;
-        }
-    }
-    Ok(())
-}
-
-/// The rows that are asked for, in their order.
-struct Rows {
-    traffic: Traffic,
-    rhythm: Rhythm,
-    rows: u64,
-    written: Written,
-}
-
-impl Rows {
-    /// Hands out the next rows; answers whether there were any.
-    fn step(
-        &mut self,
-        bar: &ProgressBar,
-        stop: &CancellationToken,
-        mut take: impl FnMut(&Row),
-    ) -> anyhow::Result<bool> {
-        anyhow::ensure!(
-            !stop.is_cancelled(),
-            "interrupted after {} of {} rows; what was written is incomplete",
-            self.written.rows,
-            self.rows
-        );
-        let end = self.rows.min(self.written.rows + ROWS_PER_STEP);
-        if self.written.rows == end {
-            return Ok(false);
-        }
-        while self.written.rows < end {
-            let at_ms = self.rhythm.at(self.written.rows, self.rows);
-            let row = self.traffic.next(at_ms);
-            self.written.rows += 1;
-            self.written.duplicates += u64::from(row.repeated);
-            self.written.malformed += u64::from(row.fault.is_some());
-            take(&row);
-        }
-        bar.set_position(end);
-        Ok(true)
+/// Writes the rows of the source.
+fn write<W: Write + Send>(request: &Request, target: Target<'_, W>) -> anyhow::Result<Written> {
+    match request.source {
+        Source::Plays => write_rows(Plays::new(request)?, request, target),
+        Source::Efforts => write_entities(Efforts::new(request), request, target),
+        Source::Athletes => write_entities(Athletes::new(), request, target),
+        Source::Clubs => write_entities(Clubs::new(request)?, request, target),
+        Source::Follows => write_entities(Follows::new(request)?, request, target),
+        Source::Authorizations => write_entities(Authorizations::new(request), request, target),
+        Source::Applications => write_entities(Applications, request, target),
     }
 }
 
+fn write_entities<M: entities::Make, W: Write + Send>(
+    source: M,
+    request: &Request,
+    target: Target<'_, W>,
+) -> anyhow::Result<Written> {
+    write_rows(Entities::new(source, request), request, target)
+}
+
+#[cfg(test)]
+mod shape_tests;
 #[cfg(test)]
 mod tests;

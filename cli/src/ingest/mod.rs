@@ -1,6 +1,7 @@
 //! Taking files in: read, check and append side by side, with a bound on what is under way.
 
 mod chunk;
+pub(crate) mod fields;
 mod lines;
 mod parquet;
 mod report;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
+use schemas::source::Source;
 use stores::intake::{Checked, Intake};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -31,6 +33,7 @@ const CHUNKS_WAITING: usize = 2;
 /// An input that is there and whose format is known.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
+    source: Source,
     path: PathBuf,
     format: Format,
     bytes: Option<u64>,
@@ -41,16 +44,32 @@ impl Input {
     ///
     /// # Errors
     /// A file that is not there or can't be read, or whose format can't be told or is not taken.
-    pub(crate) fn open(path: &Path, format: Option<Format>) -> anyhow::Result<Self> {
-        let format = format_of(path, format)?;
+    pub(crate) fn open(
+        source: Source,
+        path: &Path,
+        format: Option<Format>,
+    ) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let unpack = |cat: &str| {
+            format!("unpack it first, as in: {cat} {shown} | backstitch ingest {source} -")
+        };
+        let format = format_of(path, format, |extension| {
+            let cat = match extension {
+                "zst" => "zstdcat",
+                "bz2" => "bzcat",
+                "xz" => "xzcat",
+                _ => "zcat",
+            };
+            format!("compressed files are not read; {}", unpack(cat))
+        })?;
         if path == Path::new("-") {
             return Ok(Self {
+                source,
                 path: path.to_path_buf(),
                 format,
                 bytes: None,
             });
         }
-        let shown = path.display();
         let named = |error: std::io::Error| {
             anyhow::anyhow!("{shown}: {error}; name files that can be read")
         };
@@ -60,10 +79,12 @@ impl Input {
         let mut head = [0; 2];
         if meta.is_file() && file.read(&mut head).map_err(named)? == 2 && head == [0x1f, 0x8b] {
             return Err(usage(format!(
-                "{shown}: is compressed with gzip; unpack it first, as in: zcat {shown} | backstitch ingest plays -"
+                "{shown}: is compressed with gzip; {}",
+                unpack("zcat")
             )));
         }
         Ok(Self {
+            source,
             path: path.to_path_buf(),
             format,
             bytes: meta.is_file().then_some(meta.len()),
@@ -100,10 +121,10 @@ impl Input {
                     Ok(file)
                 })
                 .map_err(anyhow::Error::new)
-                .and_then(|file| parquet::read(file, &mut hand_on)),
+                .and_then(|file| parquet::read(file, self.source, &mut hand_on)),
             (Format::Parquet, false) => File::open(&self.path)
                 .map_err(anyhow::Error::new)
-                .and_then(|file| parquet::read(file, &mut hand_on)),
+                .and_then(|file| parquet::read(file, self.source, &mut hand_on)),
         }
         .context(origin)
     }

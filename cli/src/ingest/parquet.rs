@@ -1,58 +1,43 @@
 //! Parquet rows as JSON lines, so that they are checked as lines are.
 //!
-//! Columns are found by name; those that a play does not have are passed over. A column of a wrong
-//! type is refused before anything is taken; a value that is wrong makes its row a dead letter.
+//! Columns are found by name; those that the source does not have are passed over. A column of a
+//! wrong type is refused before anything is taken; a value that is wrong makes its row a dead
+//! letter.
 
 use std::fs::File;
 
 use anyhow::Context;
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    DataType, Int64Type, Schema, TimeUnit, TimestampMicrosecondType, UInt64Type,
+    DataType, Float64Type, Int64Type, Schema, TimeUnit, TimestampMicrosecondType, UInt64Type,
 };
 use jiff::Timestamp;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use schemas::source::Source;
 use serde_json::{Map, Value};
 
 use super::chunk::Chunk;
-
-/// What a field holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Int,
-    Text,
-    Time,
-}
-
-/// The fields of a play, and whether a file must have them.
-const FIELDS: [(&str, Kind, bool); 10] = [
-    ("event_id", Kind::Text, true),
-    ("track_id", Kind::Int, true),
-    ("owner_id", Kind::Int, true),
-    ("listener_id", Kind::Int, false),
-    ("country", Kind::Text, false),
-    ("referrer", Kind::Text, false),
-    ("app_id", Kind::Int, false),
-    ("kind", Kind::Text, true),
-    ("at", Kind::Time, true),
-    ("amount", Kind::Int, false),
-];
+use super::fields::{Kind, fields};
 
 /// Reads all rows and hands them on, until `hand_on` no longer takes them.
-pub(super) fn read(file: File, hand_on: &mut impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
+pub(super) fn read(
+    file: File,
+    source: Source,
+    hand_on: &mut impl FnMut(Chunk) -> bool,
+) -> anyhow::Result<()> {
     let size = file.metadata()?.len();
     if size == 0 {
         return Ok(());
     }
     let builder = ParquetRecordBatchReaderBuilder::try_new(file)
         .context("is no Parquet file; is it --format jsonl?")?;
-    check(builder.schema())?;
+    check(builder.schema(), source)?;
     let rows_all = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
     let mut row = 0;
     for batch in builder.with_batch_size(8_192).build()? {
         let batch = batch.context("reading rows")?;
-        let columns = columns(&batch)?;
+        let columns = columns(&batch, source)?;
         let mut chunk = Chunk::default();
         for index in 0..batch.num_rows() {
             row += 1;
@@ -79,38 +64,48 @@ fn place(size: u64, row: u64, rows: u64) -> u64 {
     u64::try_from(place).unwrap_or(size)
 }
 
-/// Whether the file has the columns that a play needs, with types that can hold them.
-fn check(schema: &Schema) -> anyhow::Result<()> {
-    for (name, kind, needed) in FIELDS {
-        let Some((_, field)) = schema.column_with_name(name) else {
+/// Whether the file has the columns that a row needs, with types that can hold them.
+fn check(schema: &Schema, source: Source) -> anyhow::Result<()> {
+    for field in fields(source) {
+        let name = field.name;
+        let Some((_, column)) = schema.column_with_name(name) else {
             anyhow::ensure!(
-                !needed,
-                "there is no column {name}; nothing was taken of this file. Columns of plays are {}",
-                FIELDS.map(|(name, ..)| name).join(", ")
+                !field.is_needed,
+                "there is no column {name}; nothing was taken of this file. Columns of {source} are {}",
+                names(source)
             );
             continue;
         };
-        let data_type = match field.data_type() {
+        let data_type = match column.data_type() {
             DataType::Dictionary(_, values) => values.as_ref(),
             other => other,
         };
-        let (fits, expected) = match kind {
-            Kind::Int => (
-                data_type.is_integer() || *data_type == DataType::Null,
-                "an integer",
-            ),
-            Kind::Text => (is_text(data_type) || *data_type == DataType::Null, "text"),
+        let (fits, expected) = match field.kind {
+            Kind::Int => (data_type.is_integer(), "an integer"),
+            Kind::Number => (data_type.is_numeric(), "a number"),
+            Kind::Text => (is_text(data_type), "text"),
             Kind::Time => (
                 is_text(data_type) || matches!(data_type, DataType::Timestamp(..)),
                 "a timestamp, or text as RFC 3339",
             ),
+            Kind::Bool => (*data_type == DataType::Boolean, "a boolean"),
+            Kind::TextOrInt => (
+                is_text(data_type) || data_type.is_integer(),
+                "text or an integer",
+            ),
         };
         anyhow::ensure!(
-            fits,
+            // A column without any value may be of no type.
+            fits || *data_type == DataType::Null,
             "column {name} is {data_type}, not {expected}; nothing was taken of this file"
         );
     }
     Ok(())
+}
+
+fn names(source: Source) -> String {
+    let names: Vec<&str> = fields(source).iter().map(|field| field.name).collect();
+    names.join(", ")
 }
 
 fn is_text(data_type: &DataType) -> bool {
@@ -124,37 +119,50 @@ fn is_text(data_type: &DataType) -> bool {
 enum Column {
     Int(ArrayRef),
     Unsigned(ArrayRef),
+    Number(ArrayRef),
     Text(StringArray),
     Micros(ArrayRef),
+    Bool(BooleanArray),
 }
 
-fn columns(batch: &RecordBatch) -> anyhow::Result<Vec<(&'static str, Column)>> {
+fn columns(batch: &RecordBatch, source: Source) -> anyhow::Result<Vec<(&'static str, Column)>> {
+    fields(source)
+        .iter()
+        .filter_map(|field| {
+            let array = batch.column_by_name(field.name)?;
+            let column =
+                column(array, field.kind).with_context(|| format!("column {}", field.name));
+            Some(column.map(|column| (field.name, column)))
+        })
+        .collect()
+}
+
+fn column(array: &ArrayRef, kind: Kind) -> anyhow::Result<Column> {
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()
     };
-    let mut columns = Vec::with_capacity(FIELDS.len());
-    for (name, kind, _) in FIELDS {
-        let Some(array) = batch.column_by_name(name) else {
-            continue;
-        };
-        let cast = |to: &DataType| {
-            cast_with_options(array, to, &options).with_context(|| format!("column {name}"))
-        };
-        let column = match (kind, array.data_type()) {
-            (Kind::Int, DataType::UInt64) => Column::Unsigned(cast(&DataType::UInt64)?),
-            (Kind::Int, _) => Column::Int(cast(&DataType::Int64)?),
-            (Kind::Time, DataType::Timestamp(_, zone)) => Column::Micros(cast(
-                // A timestamp without a zone is taken as UTC.
-                &DataType::Timestamp(TimeUnit::Microsecond, zone.clone()),
-            )?),
-            (Kind::Text | Kind::Time, _) => {
-                Column::Text(cast(&DataType::Utf8)?.as_string::<i32>().clone())
-            }
-        };
-        columns.push((name, column));
-    }
-    Ok(columns)
+    let cast = |to: &DataType| cast_with_options(array, to, &options);
+    let data_type = match array.data_type() {
+        DataType::Dictionary(_, values) => values.as_ref(),
+        other => other,
+    };
+    Ok(match (kind, data_type) {
+        (Kind::Int | Kind::TextOrInt, DataType::UInt64) => {
+            Column::Unsigned(cast(&DataType::UInt64)?)
+        }
+        (Kind::TextOrInt, other) if other.is_integer() => Column::Int(cast(&DataType::Int64)?),
+        (Kind::Int, _) => Column::Int(cast(&DataType::Int64)?),
+        (Kind::Number, _) => Column::Number(cast(&DataType::Float64)?),
+        (Kind::Bool, _) => Column::Bool(cast(&DataType::Boolean)?.as_boolean().clone()),
+        (Kind::Time, DataType::Timestamp(_, zone)) => Column::Micros(cast(
+            // A timestamp without a zone is taken as UTC.
+            &DataType::Timestamp(TimeUnit::Microsecond, zone.clone()),
+        )?),
+        (Kind::Text | Kind::Time | Kind::TextOrInt, _) => {
+            Column::Text(cast(&DataType::Utf8)?.as_string::<i32>().clone())
+        }
+    })
 }
 
 /// A row as the JSON object that a line holds. What is null is left out.
@@ -167,17 +175,29 @@ fn object(columns: &[(&'static str, Column)], row: usize) -> Map<String, Value> 
 
 impl Column {
     fn value(&self, row: usize) -> Option<Value> {
-        let is_null = match self {
-            Self::Int(array) | Self::Unsigned(array) | Self::Micros(array) => array.is_null(row),
-            Self::Text(array) => array.is_null(row),
+        let array: &dyn Array = match self {
+            Self::Int(array) | Self::Unsigned(array) => array,
+            Self::Number(array) | Self::Micros(array) => array,
+            Self::Text(array) => array,
+            Self::Bool(array) => array,
         };
-        if is_null {
+        if array.is_null(row) {
             return None;
         }
         Some(match self {
             Self::Int(array) => array.as_primitive::<Int64Type>().value(row).into(),
             Self::Unsigned(array) => array.as_primitive::<UInt64Type>().value(row).into(),
+            Self::Number(array) => {
+                let number = array.as_primitive::<Float64Type>().value(row);
+                if number.is_finite() {
+                    number.into()
+                } else {
+                    // No number of JSON: the check of the line says so.
+                    number.to_string().into()
+                }
+            }
             Self::Text(array) => array.value(row).into(),
+            Self::Bool(array) => array.value(row).into(),
             Self::Micros(array) => {
                 let micros = array.as_primitive::<TimestampMicrosecondType>().value(row);
                 match Timestamp::from_microsecond(micros) {

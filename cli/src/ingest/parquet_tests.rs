@@ -1,10 +1,19 @@
 use std::sync::Arc;
 
-use arrow::array::{Float64Array, Int32Array, TimestampMillisecondArray, UInt64Array};
+use arrow::array::{
+    BooleanArray, Float32Array, Float64Array, Int32Array, NullArray, TimestampMillisecondArray,
+    UInt64Array,
+};
+use clap::Parser;
+use indicatif::ProgressBar;
 use parquet::arrow::ArrowWriter;
+use schemas::entities::{Entity, parse};
 use schemas::plays::check_line;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::args::{Cli, Command};
+use crate::generate::generate;
 
 fn file(columns: Vec<(&str, ArrayRef)>) -> File {
     let batch = RecordBatch::try_from_iter(columns).unwrap();
@@ -39,9 +48,9 @@ fn plays() -> Vec<(&'static str, ArrayRef)> {
     ]
 }
 
-fn lines(file: File) -> anyhow::Result<Vec<String>> {
+fn lines(source: Source, file: File) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
-    read(file, &mut |chunk| {
+    read(file, source, &mut |chunk| {
         lines.extend(
             chunk
                 .lines()
@@ -54,7 +63,7 @@ fn lines(file: File) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn rows_become_lines() {
-    let lines = lines(file(plays())).unwrap();
+    let lines = lines(Source::Plays, file(plays())).unwrap();
     assert_eq!(lines.len(), 2);
     assert_eq!(check_line(lines[0].as_bytes()), Ok(7));
     let event: Value = serde_json::from_str(&lines[0]).unwrap();
@@ -70,11 +79,11 @@ fn wrong_files_are_refused_as_a_whole() {
         .into_iter()
         .filter(|(name, _)| *name != "at")
         .collect();
-    let error = lines(file(without)).unwrap_err().to_string();
+    let error = lines(Source::Plays, file(without)).unwrap_err().to_string();
     assert!(error.starts_with("there is no column at"), "{error}");
     let mut wrong = plays();
     wrong[2].1 = Arc::new(Float64Array::from(vec![1.0, 2.0]));
-    let error = lines(file(wrong)).unwrap_err().to_string();
+    let error = lines(Source::Plays, file(wrong)).unwrap_err().to_string();
     assert!(
         error.starts_with("column track_id is Float64, not an integer"),
         "{error}"
@@ -82,9 +91,207 @@ fn wrong_files_are_refused_as_a_whole() {
     let mut broken = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut broken, b"{\"event_id\":1}\n").unwrap();
     assert!(
-        lines(broken)
+        lines(Source::Plays, broken)
             .unwrap_err()
             .to_string()
             .contains("no Parquet file")
     );
+}
+
+/// What `generate` writes.
+fn generated(line: &str, extension: &str) -> File {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made").with_extension(extension);
+    let line = format!("backstitch generate {line} --seed 3 -o {}", path.display());
+    let Command::Generate(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+        panic!("{line}");
+    };
+    generate(&args, &ProgressBar::hidden(), &CancellationToken::new()).unwrap();
+    File::open(path).unwrap()
+}
+
+#[test]
+fn generated_lines_and_generated_columns_are_the_same_rows() {
+    for source in Source::ALL {
+        let line = format!("{source} --rows 3000 --duplicates 0.1 --late 0.1");
+        let from_columns = lines(source, generated(&line, "parquet")).unwrap();
+        let from_lines = std::io::read_to_string(generated(&line, "jsonl")).unwrap();
+        assert_eq!(from_columns.len(), 3_000);
+        for (column, line) in from_columns.iter().zip(from_lines.lines()) {
+            if source == Source::Plays {
+                let fields: [Value; 2] = [column, line].map(|x| serde_json::from_str(x).unwrap());
+                assert_eq!(fields[0], fields[1]);
+                check_line(column.as_bytes()).unwrap();
+            } else {
+                let rows = [column, line].map(|line| parse(source, line.as_bytes()).unwrap());
+                assert_eq!(rows[0], rows[1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn generated_columns_that_can_t_be_taken_become_dead_letters() {
+    for source in Source::ALL {
+        let line = format!("{source} --rows 1000 --malformed 1");
+        for line in lines(source, generated(&line, "parquet")).unwrap() {
+            let refused = match source {
+                Source::Plays => check_line(line.as_bytes()).is_err(),
+                _ => parse(source, line.as_bytes()).is_err(),
+            };
+            assert!(refused, "{source}: {line}");
+        }
+    }
+}
+
+fn athletes() -> Vec<(&'static str, ArrayRef)> {
+    vec![
+        ("id", Arc::new(Int32Array::from(vec![1, 2, 3]))),
+        ("name", Arc::new(NullArray::new(3))),
+        (
+            "weight_kg",
+            Arc::new(Float32Array::from(vec![Some(72.5), None, Some(f32::NAN)])),
+        ),
+        (
+            "deleted",
+            Arc::new(BooleanArray::from(vec![Some(true), Some(false), None])),
+        ),
+        ("version", Arc::new(NullArray::new(3))),
+    ]
+}
+
+#[test]
+fn numbers_and_booleans_are_read() {
+    let lines = lines(Source::Athletes, file(athletes())).unwrap();
+    let row = |index: usize| parse(Source::Athletes, lines[index].as_bytes());
+    let Ok(Entity::Athlete(first)) = row(0) else {
+        panic!("{lines:?}");
+    };
+    assert_eq!((first.weight_kg, first.is_deleted), (Some(72.5), true));
+    let Ok(Entity::Athlete(second)) = row(1) else {
+        panic!("{lines:?}");
+    };
+    assert_eq!((second.weight_kg, second.is_deleted), (None, false));
+    let reason = row(2).unwrap_err();
+    assert!(reason.starts_with("weight_kg: "), "{reason}");
+}
+
+#[test]
+fn whole_numbers_are_weights_too_and_ids_are_owners() {
+    let mut columns = athletes();
+    columns[2].1 = Arc::new(Int32Array::from(vec![70, 71, 72]));
+    let weights = lines(Source::Athletes, file(columns)).unwrap();
+    assert!(weights[2].contains("\"weight_kg\":72"), "{weights:?}");
+    assert!(parse(Source::Athletes, weights[2].as_bytes()).is_ok());
+    let owners: [ArrayRef; 3] = [
+        text(["ann", "bob"]),
+        Arc::new(Int32Array::from(vec![5, 6])),
+        Arc::new(UInt64Array::from(vec![5, u64::MAX])),
+    ];
+    for (owner, second) in
+        owners
+            .into_iter()
+            .zip([Value::from("bob"), Value::from(6), Value::from(u64::MAX)])
+    {
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("id", Arc::new(Int32Array::from(vec![1, 2]))),
+            ("name", text(["a", "b"])),
+            ("owner", owner),
+        ];
+        let lines = lines(Source::Applications, file(columns)).unwrap();
+        let Ok(Entity::Application(read)) = parse(Source::Applications, lines[1].as_bytes()) else {
+            panic!("{lines:?}");
+        };
+        assert_eq!(read.owner, second);
+    }
+}
+
+#[test]
+fn wrong_columns_of_entities_are_refused_by_name() {
+    let refused = |columns| {
+        lines(Source::Athletes, file(columns))
+            .unwrap_err()
+            .to_string()
+    };
+    let without_id = athletes().split_off(1);
+    let error = refused(without_id);
+    assert!(
+        error.starts_with("there is no column id;") && error.contains("athletes are id, name,"),
+        "{error}"
+    );
+    for (place, wrong, reason) in [
+        (0, text(["1", "2"]), "column id is Utf8, not an integer"),
+        (
+            2,
+            text(["1", "2"]),
+            "column weight_kg is Utf8, not a number",
+        ),
+        (
+            3,
+            text(["no", "no"]),
+            "column deleted is Utf8, not a boolean",
+        ),
+    ] {
+        let mut columns = athletes();
+        for (_, column) in &mut columns {
+            *column = column.slice(0, 2);
+        }
+        columns[place].1 = wrong;
+        let error = refused(columns);
+        assert!(error.starts_with(reason), "{error}");
+    }
+    let one: ArrayRef = Arc::new(Int32Array::from(vec![1]));
+    let efforts: Vec<(&str, ArrayRef)> = ["id", "segment_id", "athlete_id", "activity_id"]
+        .into_iter()
+        .chain(["elapsed_time", "started_at"])
+        .map(|name| (name, Arc::clone(&one)))
+        .collect();
+    let error = lines(Source::Efforts, file(efforts))
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("column started_at is Int32"), "{error}");
+}
+
+/// The table of fields is that of the lines: what is needed there is needed here.
+#[test]
+fn fields_are_those_of_lines() {
+    for source in Source::ALL {
+        let taken = |fields: &Map<String, Value>| {
+            let line = serde_json::to_vec(fields).unwrap();
+            match source {
+                Source::Plays => check_line(&line).map(|_| ()),
+                _ => parse(source, &line).map(|_| ()),
+            }
+        };
+        let all: Map<String, Value> = fields(source)
+            .iter()
+            .map(|field| {
+                let value = match (field.kind, field.name) {
+                    (Kind::Text, "country") => "DE".into(),
+                    (Kind::Text, "gender") => "F".into(),
+                    (Kind::Text, "kind") => "play".into(),
+                    (Kind::Text, "tz") => "Asia/Tokyo".into(),
+                    (Kind::Text, "visibility") => "only_me".into(),
+                    (Kind::Text | Kind::TextOrInt, _) => "x".into(),
+                    (Kind::Int, _) => 5.into(),
+                    (Kind::Number, _) => 5.5.into(),
+                    (Kind::Time, _) => "2025-01-01T00:00:00Z".into(),
+                    (Kind::Bool, _) => true.into(),
+                };
+                (field.name.to_owned(), value)
+            })
+            .collect();
+        assert_eq!(taken(&all), Ok(()), "{source}");
+        for field in fields(source) {
+            let mut fields = all.clone();
+            fields.remove(field.name);
+            assert_eq!(
+                taken(&fields).is_err(),
+                field.is_needed,
+                "{source} {field:?}"
+            );
+            fields.insert(field.name.to_owned(), Value::Array(Vec::new()));
+            assert!(taken(&fields).is_err(), "{source} knows {field:?}");
+        }
+    }
 }

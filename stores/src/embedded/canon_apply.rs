@@ -1,10 +1,10 @@
 //! Applying rows of all kinds within one transaction.
 //!
-//! What is stored is read for all rows of a kind at once, what becomes of each is decided here, and
-//! what stays is written by statements of many rows. Kinds don't bind each other: in which order
-//! they are written shows nowhere.
+//! What is stored is read for all rows of a kind at once, what becomes of each is decided
+//! (`canon_decide`), and what stays is written by statements of many rows. Kinds don't bind each
+//! other: in which order they are written shows nowhere.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use schemas::entities::{
@@ -12,6 +12,7 @@ use schemas::entities::{
 };
 use sqlx::{Arguments, SqliteConnection};
 
+use super::canon_decide::{Decided, Known, Versioned};
 use super::canon_outbox::{Touched, keep_segments, tell};
 use super::canon_statement::{RowsOf, json};
 use crate::canon::Applied;
@@ -267,10 +268,7 @@ struct Seen {
 }
 
 /// Writes athletes; answers those of whom views see something else than before.
-async fn athletes(
-    connection: &mut SqliteConnection,
-    rows: &[(usize, &Athlete)],
-) -> Sql<Vec<i64>> {
+async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)]) -> Sql<Vec<i64>> {
     if rows.is_empty() {
         return Ok(Vec::new());
     }
@@ -325,107 +323,6 @@ async fn athletes(
     Ok(changed)
 }
 
-/// A row that has an id and a version.
-trait Versioned {
-    fn id(&self) -> i64;
-    fn version(&self) -> i64;
-    /// The group that it can't leave.
-    fn group(&self) -> Option<Group> {
-        None
-    }
-    /// Why a row can't be taken that has this one's id and stands in another group.
-    fn moved(&self, _from: Group) -> String {
-        String::new()
-    }
-}
-
-impl Versioned for Effort {
-    fn id(&self) -> i64 {
-        self.id
-    }
-
-    fn version(&self) -> i64 {
-        self.version
-    }
-
-    fn group(&self) -> Option<Group> {
-        Some(Group {
-            key: self.segment_id,
-            member: self.athlete_id,
-        })
-    }
-
-    fn moved(&self, from: Group) -> String {
-        if from.key == self.segment_id {
-            return stays("effort", self.id, from.member, self.athlete_id);
-        }
-        format!(
-            "segment_id: effort {} is on segment {} and can't move to {}",
-            self.id, from.key, self.segment_id
-        )
-    }
-}
-
-impl Versioned for Authorization {
-    fn id(&self) -> i64 {
-        self.id
-    }
-
-    fn version(&self) -> i64 {
-        self.version
-    }
-
-    fn group(&self) -> Option<Group> {
-        Some(Group {
-            key: self.application_id,
-            member: self.athlete_id,
-        })
-    }
-
-    fn moved(&self, from: Group) -> String {
-        if from.key == self.application_id {
-            return stays("authorization", self.id, from.member, self.athlete_id);
-        }
-        format!(
-            "application_id: authorization {} is for application {} and can't move to {}",
-            self.id, from.key, self.application_id
-        )
-    }
-}
-
-impl Versioned for Athlete {
-    fn id(&self) -> i64 {
-        self.id
-    }
-
-    fn version(&self) -> i64 {
-        self.version
-    }
-}
-
-fn stays(what: &str, id: i64, from: i64, to: i64) -> String {
-    format!("athlete_id: {what} {id} is of athlete {from} and can't become one of {to}")
-}
-
-/// What is known of an id, while rows are gone through.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    group: Option<Group>,
-    version: i64,
-    /// Where the row stands among those that are kept.
-    kept: Option<usize>,
-}
-
-impl Known {
-    const fn stored(group: Option<Group>, version: i64) -> Self {
-        Self {
-            group,
-            version,
-            kept: None,
-        }
-    }
-}
-
 async fn stored<T: Versioned>(
     connection: &mut SqliteConnection,
     statement: &'static str,
@@ -443,64 +340,4 @@ async fn stored<T: Versioned>(
         known.insert(id, Known::stored(Some(Group { key, member }), version));
     }
     Ok(known)
-}
-
-/// What is to be written: the last row of each id that was not older than what was known then.
-#[derive(Debug)]
-struct Decided<'a, T> {
-    kept: Vec<&'a T>,
-    /// The ids that were not stored before.
-    new: HashSet<i64>,
-}
-
-impl<'a, T: Versioned> Decided<'a, T> {
-    fn of(
-        rows: &[(usize, &'a T)],
-        mut known: HashMap<i64, Known>,
-        rejected: &mut Vec<(usize, String)>,
-    ) -> Self {
-        let mut kept: Vec<&T> = Vec::with_capacity(rows.len());
-        let mut new = HashSet::new();
-        for (index, row) in rows {
-            let before = known.get(&row.id()).copied();
-            match before {
-                Some(Known {
-                    group: Some(from), ..
-                }) if row.group() != Some(from) => {
-                    rejected.push((*index, row.moved(from)));
-                    continue;
-                }
-                Some(before) if row.version() < before.version => continue,
-                Some(_) => {}
-                None => {
-                    new.insert(row.id());
-                }
-            }
-            let place = before.and_then(|before| before.kept).unwrap_or(kept.len());
-            match kept.get_mut(place) {
-                Some(earlier) => *earlier = row,
-                None => kept.push(row),
-            }
-            let now = Known {
-                group: row.group(),
-                version: row.version(),
-                kept: Some(place),
-            };
-            known.insert(row.id(), now);
-        }
-        Self { kept, new }
-    }
-
-    fn is_new(&self, row: &T) -> bool {
-        self.new.contains(&row.id())
-    }
-
-    /// The groups of some of the rows, ascending, each once.
-    fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
-        let kept = self.kept.iter().filter(|row| of(row));
-        let mut groups: Vec<Group> = kept.filter_map(|row| row.group()).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups
-    }
 }

@@ -149,11 +149,7 @@ pub(super) async fn revoke(
     Ok(Revoked::Done(Some(notification)))
 }
 
-async fn tell_of(
-    connection: &mut SqliteConnection,
-    pair: Group,
-    now_ms: i64,
-) -> Sql<Notification> {
+async fn tell_of(connection: &mut SqliteConnection, pair: Group, now_ms: i64) -> Sql<Notification> {
     let touched = Touched {
         authorizations: vec![pair],
         ..Touched::default()

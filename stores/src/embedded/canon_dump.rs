@@ -72,7 +72,10 @@ pub(super) async fn dump(
 /// The next batch. The task ends when the stream is dropped, and the transaction with it.
 async fn next(
     dump: Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>,
-) -> Option<(Result<RecordBatch>, Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>)> {
+) -> Option<(
+    Result<RecordBatch>,
+    Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>,
+)> {
     let (mut receiver, mut task) = dump?;
     if let Some(batch) = receiver.recv().await {
         let left = batch.is_ok().then_some((receiver, task));

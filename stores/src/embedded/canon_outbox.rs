@@ -22,9 +22,8 @@ static OUTBOX: LazyLock<RowsOf> = LazyLock::new(|| {
     )
 });
 
-static SEGMENTS: LazyLock<RowsOf> = LazyLock::new(|| {
-    RowsOf::insert("new_athlete_segments", &["athlete_id", "segment_id"], "")
-});
+static SEGMENTS: LazyLock<RowsOf> =
+    LazyLock::new(|| RowsOf::insert("new_athlete_segments", &["athlete_id", "segment_id"], ""));
 
 /// What a change touched. Groups are ascending, each once.
 #[derive(Debug, Default)]
@@ -86,10 +85,7 @@ pub(super) async fn tell(
 }
 
 /// Remembers that athletes have efforts on segments.
-pub(super) async fn keep_segments(
-    connection: &mut SqliteConnection,
-    groups: &[Group],
-) -> Sql<()> {
+pub(super) async fn keep_segments(connection: &mut SqliteConnection, groups: &[Group]) -> Sql<()> {
     if groups.is_empty() {
         return Ok(());
     }
@@ -141,11 +137,7 @@ async fn tell_of_athletes(
     Ok(done.rows_affected())
 }
 
-async fn after(
-    connection: &mut SqliteConnection,
-    id: i64,
-    limit: usize,
-) -> Sql<Vec<Notification>> {
+async fn after(connection: &mut SqliteConnection, id: i64, limit: usize) -> Sql<Vec<Notification>> {
     let rows = sqlx::query_as(
         "SELECT id, source, key, member FROM outbox WHERE id > ? ORDER BY id LIMIT ?",
     )

@@ -166,7 +166,9 @@ fn authorizations(texts: &[String]) -> Result<Rows, String> {
     }
     Ok(Rows {
         batch: columns.finish().map_err(|error| error.to_string())?,
-        last: rows.last().map(|(id, key, member, ..)| (*key, *member, *id)),
+        last: rows
+            .last()
+            .map(|(id, key, member, ..)| (*key, *member, *id)),
     })
 }
 
@@ -206,7 +208,10 @@ pub(super) async fn groups(
     let mut texts = Vec::new();
     let mut tx = connection.begin().await.map_err(fault)?;
     for groups in groups.chunks(GROUPS_AT_ONCE) {
-        let asked: Vec<(i64, i64)> = groups.iter().map(|group| (group.key, group.member)).collect();
+        let asked: Vec<(i64, i64)> = groups
+            .iter()
+            .map(|group| (group.key, group.member))
+            .collect();
         let asked = serde_json::to_string(&asked)
             .map_err(|error| Error::broken("asking for groups of rows", error))?;
         let text = sqlx::query_scalar(AssertSqlSafe(std::sync::Arc::clone(&statement)))

@@ -16,6 +16,7 @@
 mod canon;
 mod canon_apply;
 mod canon_connect;
+mod canon_decide;
 mod canon_dump;
 mod canon_outbox;
 mod canon_rows;

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use arrow::array::RecordBatch;
 use futures::TryStreamExt;
-use proptest::prelude::*;
 use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership,
 };
@@ -13,295 +11,13 @@ use schemas::source::Source;
 use stores::Result;
 use stores::canon::{Authorized, CanonWrite, Notification, Revoked};
 
-const ZONES: [&str; 4] = ["UTC", "Europe/Berlin", "Pacific/Auckland", "America/New_York"];
+use super::canon_calls::{Call, shifted};
+use super::canon_rows::{
+    AuthorizationRow, EffortRow, athlete, authorization, authorization_rows, effort_rows,
+};
 
 /// Ids of one history are smaller than this; another begins with a multiple of it.
 const IDS: i64 = 1000;
-
-/// An effort that has just what it must.
-#[must_use]
-pub fn effort(id: i64, segment_id: i64, athlete_id: i64) -> Effort {
-    Effort {
-        id,
-        segment_id,
-        athlete_id,
-        activity_id: 1,
-        elapsed_time_s: 60,
-        started_at_us: 1_700_000_000_000_000,
-        tz: "UTC".to_owned(),
-        is_hidden: false,
-        is_deleted: false,
-        version: 0,
-    }
-}
-
-/// An athlete who tells nothing.
-#[must_use]
-pub const fn athlete(id: i64) -> Athlete {
-    Athlete {
-        id,
-        name: None,
-        gender: None,
-        birth_year: None,
-        weight_kg: None,
-        country: None,
-        is_deleted: false,
-        version: 0,
-    }
-}
-
-/// An authorization that is not revoked.
-#[must_use]
-pub const fn authorization(id: i64, application_id: i64, athlete_id: i64) -> Authorization {
-    Authorization {
-        id,
-        application_id,
-        athlete_id,
-        created_at_us: 1_600_000_000_000_000,
-        revoked_at_us: None,
-        version: 0,
-    }
-}
-
-/// An application.
-#[must_use]
-pub fn application(id: i64, athlete_capacity: i64) -> Application {
-    Application {
-        id,
-        name: "Ride".to_owned(),
-        owner: serde_json::json!("somebody"),
-        athlete_capacity,
-        version: 0,
-    }
-}
-
-/// A row of `efforts` as views read it.
-#[expect(missing_docs, reason = "named as the columns")]
-#[derive(Debug, Clone, PartialEq)]
-pub struct EffortRow {
-    pub id: i64,
-    pub segment_id: i64,
-    pub athlete_id: i64,
-    pub activity_id: i64,
-    pub elapsed_time_s: i64,
-    pub started_at_us: i64,
-    pub day: i64,
-    pub is_hidden: bool,
-    pub is_deleted: bool,
-    pub gender: Option<String>,
-    pub birth_year: Option<i64>,
-    pub weight_kg: Option<f64>,
-    pub athlete_is_deleted: bool,
-}
-
-/// A row of `authorizations` as views read it.
-#[expect(missing_docs, reason = "named as the columns")]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuthorizationRow {
-    pub id: i64,
-    pub application_id: i64,
-    pub athlete_id: i64,
-    pub created_at_us: i64,
-    pub revoked_at_us: Option<i64>,
-}
-
-fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a dyn Array {
-    batch
-        .column_by_name(name)
-        .unwrap_or_else(|| panic!("there is a column {name}"))
-}
-
-fn integer(batch: &RecordBatch, name: &str, row: usize) -> i64 {
-    column(batch, name).as_primitive::<Int64Type>().value(row)
-}
-
-fn boolean(batch: &RecordBatch, name: &str, row: usize) -> bool {
-    column(batch, name).as_boolean().value(row)
-}
-
-fn instant(batch: &RecordBatch, name: &str, row: usize) -> Option<i64> {
-    let column = column(batch, name);
-    let values = column.as_primitive::<TimestampMicrosecondType>();
-    column.is_valid(row).then(|| values.value(row))
-}
-
-/// The rows of a batch of `efforts`.
-#[must_use]
-pub fn effort_rows(batch: &RecordBatch) -> Vec<EffortRow> {
-    let row = |row: usize| EffortRow {
-        id: integer(batch, "id", row),
-        segment_id: integer(batch, "segment_id", row),
-        athlete_id: integer(batch, "athlete_id", row),
-        activity_id: integer(batch, "activity_id", row),
-        elapsed_time_s: integer(batch, "elapsed_time", row),
-        started_at_us: instant(batch, "started_at", row).unwrap_or_default(),
-        day: integer(batch, "day", row),
-        is_hidden: boolean(batch, "is_hidden", row),
-        is_deleted: boolean(batch, "is_deleted", row),
-        gender: {
-            let column = column(batch, "gender");
-            let text = || column.as_string::<i32>().value(row).to_owned();
-            column.is_valid(row).then(text)
-        },
-        birth_year: {
-            let is_there = column(batch, "birth_year").is_valid(row);
-            is_there.then(|| integer(batch, "birth_year", row))
-        },
-        weight_kg: {
-            let column = column(batch, "weight_kg");
-            let weight = || column.as_primitive::<Float64Type>().value(row);
-            column.is_valid(row).then(weight)
-        },
-        athlete_is_deleted: boolean(batch, "athlete_is_deleted", row),
-    };
-    (0..batch.num_rows()).map(row).collect()
-}
-
-/// The rows of a batch of `authorizations`.
-#[must_use]
-pub fn authorization_rows(batch: &RecordBatch) -> Vec<AuthorizationRow> {
-    let row = |row: usize| AuthorizationRow {
-        id: integer(batch, "id", row),
-        application_id: integer(batch, "application_id", row),
-        athlete_id: integer(batch, "athlete_id", row),
-        created_at_us: instant(batch, "created_at", row).unwrap_or_default(),
-        revoked_at_us: instant(batch, "revoked_at", row),
-    };
-    (0..batch.num_rows()).map(row).collect()
-}
-
-/// One call to a store. Ids are small, so that they meet.
-#[derive(Debug, Clone)]
-pub enum Call {
-    /// Rows are applied.
-    Apply(Vec<Entity>),
-    /// An athlete connects to an application.
-    Authorize(i64, i64),
-    /// An athlete disconnects.
-    Revoke(i64, i64),
-    /// An application gets another capacity.
-    SetCapacity(i64, i64),
-    /// So many of what waits in the outbox are taken out, from the oldest or the newest on.
-    Notified(usize, bool),
-}
-
-/// Histories of entities.
-pub fn histories() -> impl Strategy<Value = Vec<Call>> {
-    let call = prop_oneof![
-        8 => proptest::collection::vec(entities(), 0..12).prop_map(Call::Apply),
-        3 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Authorize(key, member)),
-        2 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Revoke(key, member)),
-        1 => (0..3_i64, 0..4_i64).prop_map(|(key, capacity)| Call::SetCapacity(key, capacity)),
-        3 => (0..20_usize, any::<bool>()).prop_map(|(count, oldest)| Call::Notified(count, oldest)),
-    ];
-    proptest::collection::vec(call, 1..25)
-}
-
-fn entities() -> impl Strategy<Value = Entity> {
-    let is_deleted = || proptest::bool::weighted(0.2);
-    let version = || 0..4_i64;
-    // Whose an effort is follows from its id, mostly.
-    let stray = || prop_oneof![9 => Just(0), 1 => 1..3_i64];
-    let efforts = (
-        (0..12_i64, stray(), stray()),
-        1..1000_i64,
-        // About a day on each side of New Year.
-        -100_000..100_000_i64,
-        0..ZONES.len(),
-        (proptest::bool::weighted(0.1), is_deleted(), version()),
-    )
-        .prop_map(|((id, segment, other), elapsed_time_s, at_s, zone, flags)| {
-            let (is_hidden, is_deleted, version) = flags;
-            Entity::Effort(Effort {
-                activity_id: elapsed_time_s * 3,
-                elapsed_time_s,
-                started_at_us: (1_704_067_200 + at_s) * 1_000_000 + elapsed_time_s,
-                tz: ZONES[zone].to_owned(),
-                is_hidden,
-                is_deleted,
-                version,
-                ..effort(id, (id + segment) % 4, (id + other) % 5)
-            })
-        });
-    let gender = prop_oneof![Just(None), Just(Some(Gender::F)), Just(Some(Gender::M))];
-    let weight = proptest::option::of(prop_oneof![Just(70.0), 40.0..120.0]);
-    let athletes = (0..6_i64, gender, 0..3_i64, weight, is_deleted(), version()).prop_map(
-        |(id, gender, year, weight_kg, is_deleted, version)| {
-            Entity::Athlete(Athlete {
-                name: Some(format!("{id}{version}")),
-                gender,
-                birth_year: (year > 0).then_some(1990 + year),
-                weight_kg,
-                is_deleted,
-                version,
-                ..athlete(id)
-            })
-        },
-    );
-    let clubs = (0..3_i64, 0..4_i64, is_deleted(), version()).prop_map(
-        |(club_id, athlete_id, is_deleted, version)| {
-            Entity::Membership(Membership { club_id, athlete_id, is_deleted, version })
-        },
-    );
-    let follows = (0..4_i64, 0..4_i64, is_deleted(), version()).prop_map(
-        |(follower_id, followed_id, is_deleted, version)| {
-            Entity::Follow(Follow { follower_id, followed_id, is_deleted, version })
-        },
-    );
-    let revoked = proptest::option::weighted(0.4, -5..5_i64);
-    let authorizations = ((0..12_i64, stray(), stray()), revoked, version()).prop_map(
-        |((id, application, other), revoked_at_us, version)| {
-            Entity::Authorization(Authorization {
-                created_at_us: version,
-                revoked_at_us,
-                version,
-                ..authorization(id, (id + application) % 3, (id + other) % 5)
-            })
-        },
-    );
-    let applications = (0..3_i64, 0..4_i64, version()).prop_map(|(id, capacity, version)| {
-        Entity::Application(Application {
-            owner: serde_json::json!(version),
-            version,
-            ..application(id, capacity)
-        })
-    });
-    prop_oneof![
-        6 => efforts,
-        3 => athletes,
-        1 => clubs,
-        1 => follows,
-        4 => authorizations,
-        1 => applications,
-    ]
-}
-
-/// The same row with ids of its own history.
-fn shifted(mut row: Entity, base: i64) -> Entity {
-    match &mut row {
-        Entity::Effort(row) => {
-            row.id += base;
-            row.segment_id += base;
-            row.athlete_id += base;
-        }
-        Entity::Athlete(row) => row.id += base,
-        Entity::Membership(row) => {
-            row.club_id += base;
-            row.athlete_id += base;
-        }
-        Entity::Follow(row) => {
-            row.follower_id += base;
-            row.followed_id += base;
-        }
-        Entity::Authorization(row) => {
-            row.id += base;
-            row.application_id += base;
-            row.athlete_id += base;
-        }
-        Entity::Application(row) => row.id += base,
-    }
-    row
-}
 
 /// What a store should hold.
 #[derive(Debug, Default)]
@@ -335,7 +51,10 @@ impl Model {
                         return None;
                     }
                 }
-                let group = Group { key: row.segment_id, member: row.athlete_id };
+                let group = Group {
+                    key: row.segment_id,
+                    member: row.athlete_id,
+                };
                 touched.insert((Source::Efforts, group));
                 self.efforts.insert(row.id, row);
             }
@@ -351,7 +70,10 @@ impl Model {
                         return None;
                     }
                 }
-                let group = Group { key: row.application_id, member: row.athlete_id };
+                let group = Group {
+                    key: row.application_id,
+                    member: row.athlete_id,
+                };
                 touched.insert((Source::Authorizations, group));
                 self.authorizations.insert(row.id, row);
             }
@@ -402,7 +124,11 @@ impl Model {
                     activity_id: row.activity_id,
                     elapsed_time_s: row.elapsed_time_s,
                     started_at_us: row.started_at_us,
-                    day: date.strftime("%Y%m%d").to_string().parse().expect("a number"),
+                    day: date
+                        .strftime("%Y%m%d")
+                        .to_string()
+                        .parse()
+                        .expect("a number"),
                     is_hidden: row.is_hidden,
                     is_deleted: row.is_deleted,
                     gender: gender.map(str::to_owned),
@@ -452,7 +178,9 @@ impl Model {
 }
 
 fn put<K: Ord, T>(rows: &mut BTreeMap<K, T>, id: K, row: T, version: impl Fn(&T) -> i64) {
-    let is_older = rows.get(&id).is_some_and(|stored| version(stored) > version(&row));
+    let is_older = rows
+        .get(&id)
+        .is_some_and(|stored| version(stored) > version(&row));
     if !is_older {
         rows.insert(id, row);
     }
@@ -466,15 +194,23 @@ fn put<K: Ord, T>(rows: &mut BTreeMap<K, T>, id: K, row: T, version: impl Fn(&T)
 pub async fn follows_the_model(canon: &dyn CanonWrite, number: i64, calls: &[Call]) -> Result<()> {
     let base = number * IDS;
     let mut model = Model::default();
+    // Histories that share a store share its outbox.
+    let left = canon.pending(i64::MAX, usize::MAX).await?;
+    let left: Vec<i64> = left.iter().map(|told| told.id).collect();
+    canon.notified(&left).await?;
     for (index, call) in calls.iter().enumerate() {
-        run(canon, base, &mut model, call, 1000 + i64::try_from(index).unwrap_or(0)).await?;
+        run(
+            canon,
+            base,
+            &mut model,
+            call,
+            1000 + i64::try_from(index).unwrap_or(0),
+        )
+        .await?;
         if index % 3 == 0 || index + 1 == calls.len() {
             compare(canon, base, &model).await?;
         }
     }
-    // Histories that share a store share its outbox.
-    let left: Vec<i64> = model.outbox.keys().copied().collect();
-    canon.notified(&left).await?;
     Ok(())
 }
 
@@ -538,7 +274,10 @@ async fn apply(
         }
         let efforts = model.efforts.values().filter(|row| row.athlete_id == id);
         touched.extend(efforts.map(|row| {
-            let group = Group { key: row.segment_id, member: id };
+            let group = Group {
+                key: row.segment_id,
+                member: id,
+            };
             (Source::Efforts, group)
         }));
     }
@@ -621,7 +360,9 @@ async fn compare(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()>
     let authorizations = model.authorization_rows();
     for (keys, batch_rows) in [(None, 4), (Some(vec![base + 2, base, base + 9, base]), 2)] {
         let is_asked = |key: i64| keys.as_ref().is_none_or(|keys| keys.contains(&key));
-        let dump = canon.dump(Source::Efforts, keys.as_deref(), batch_rows).await?;
+        let dump = canon
+            .dump(Source::Efforts, keys.as_deref(), batch_rows)
+            .await?;
         let found: Vec<RecordBatch> = dump.try_collect().await?;
         let mut found: Vec<EffortRow> = found.iter().flat_map(effort_rows).collect();
         found.retain(|row| mine.contains(&row.segment_id));
@@ -629,7 +370,9 @@ async fn compare(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()>
         expected.retain(|row| is_asked(row.segment_id));
         assert_eq!(found, expected, "efforts of {keys:?}");
 
-        let dump = canon.dump(Source::Authorizations, keys.as_deref(), batch_rows).await?;
+        let dump = canon
+            .dump(Source::Authorizations, keys.as_deref(), batch_rows)
+            .await?;
         let found: Vec<RecordBatch> = dump.try_collect().await?;
         let mut found: Vec<AuthorizationRow> = found.iter().flat_map(authorization_rows).collect();
         found.retain(|row| mine.contains(&row.application_id));
@@ -638,7 +381,10 @@ async fn compare(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()>
         assert_eq!(found, expected, "authorizations of {keys:?}");
     }
     let asked: Vec<Group> = [(3, 4), (0, 0), (1, 1), (2, 2), (0, 3), (1, 1), (50, 60)]
-        .map(|(key, member)| Group { key: key + base, member: member + base })
+        .map(|(key, member)| Group {
+            key: key + base,
+            member: member + base,
+        })
         .into();
     let found = effort_rows(&canon.groups(Source::Efforts, &asked).await?);
     let is_asked = |key: i64, member: i64| asked.contains(&Group { key, member });
@@ -677,7 +423,11 @@ async fn compare_lists(canon: &dyn CanonWrite, base: i64, model: &Model) -> Resu
     let expected: Vec<Notification> = model
         .outbox
         .iter()
-        .map(|(id, (source, group))| Notification { id: *id, source: *source, group: *group })
+        .map(|(id, (source, group))| Notification {
+            id: *id,
+            source: *source,
+            group: *group,
+        })
         .collect();
     assert_eq!(pending, expected, "what waits in the outbox");
     Ok(())

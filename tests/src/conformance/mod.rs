@@ -6,6 +6,12 @@
 //! and calls each law once.
 
 pub mod archive;
+pub mod canon;
+pub mod canon_calls;
+pub mod canon_connect;
+pub mod canon_model;
+pub mod canon_reads;
+pub mod canon_rows;
 pub mod lease;
 pub mod live;
 pub mod live_model;
@@ -19,6 +25,7 @@ use arrow::array::BinaryArray;
 use schemas::seam::{Cut, Epoch, Generation, NewLife, Offset};
 use schemas::source::Source;
 use stores::archive::Archive;
+use stores::canon::CanonWrite;
 use stores::lease::Leases;
 use stores::live::{LiveWrite, SlotId};
 use stores::log::{LogRead, LogWrite};
@@ -35,6 +42,8 @@ pub struct Ports {
     pub live: Arc<dyn LiveWrite>,
     /// Batch rows and run records.
     pub views: Arc<dyn ViewsWrite>,
+    /// Entities.
+    pub canon: Arc<dyn CanonWrite>,
     /// The archive.
     pub archive: Archive,
     /// Leases.

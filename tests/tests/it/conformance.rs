@@ -24,6 +24,7 @@ async fn ports(folder: &Path) -> Result<Ports> {
         ingest: embedded.log,
         live: embedded.live,
         views: embedded.views,
+        canon: embedded.canon,
         archive: embedded.archive,
         leases: embedded.leases,
     })
@@ -98,6 +99,28 @@ laws! {
         publishing_needs_a_run
         large_loads_are_whole
     } and with two {}
+    canon {
+        nothing_is_there_at_first
+        only_some_sources_have_groups
+        values_come_back
+        versions_decide
+        rows_never_move
+        athletes_touch_their_groups
+        the_outbox_keeps_until_told
+    } and with two {}
+    canon_reads {
+        dumps_are_in_order
+        many_groups_are_read
+    } and with two {
+        changes_are_seen_by_all
+        reads_show_one_moment
+    }
+    canon_connect {
+        connecting_keeps_to_the_capacity
+        revoking_takes_back_everything
+    } and with two {
+        places_are_given_once
+    }
     lease {
         odd_names_are_refused
     } and with two {
@@ -115,21 +138,42 @@ laws! {
 /// Random histories, each on a slot of its own.
 #[test]
 fn live_state_follows_the_model() {
+    let histories = conformance::live_model::histories();
+    each_history(&histories, async |stores, number, calls| {
+        conformance::live_model::follows_the_model(&*stores.live, number, calls).await
+    });
+}
+
+/// Random histories, each with ids of its own.
+#[test]
+fn entities_follow_the_model() {
+    let histories = conformance::canon_calls::histories();
+    each_history(&histories, async |stores, number, calls| {
+        let number = i64::from(number);
+        conformance::canon_model::follows_the_model(&*stores.canon, number, calls).await
+    });
+}
+
+/// Runs random histories one after the other on the same stores; each has a number.
+fn each_history<S: Strategy>(
+    histories: &S,
+    follow: impl AsyncFn(&Embedded, u32, &S::Value) -> Result<()>,
+) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let folder = folder();
     let embedded = runtime
         .block_on(Embedded::open(folder.path()))
         .expect("the stores");
-    let partition = std::cell::Cell::new(0);
+    let number = std::cell::Cell::new(0);
     let config = ProptestConfig {
         cases: 40,
         max_shrink_iters: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
-    let outcome = TestRunner::new(config).run(&conformance::live_model::histories(), |calls| {
-        let mine = partition.replace(partition.get() + 1);
-        let history = conformance::live_model::follows_the_model(&*embedded.live, mine, &calls);
+    let outcome = TestRunner::new(config).run(histories, |calls| {
+        let mine = number.replace(number.get() + 1);
+        let history = follow(&embedded, mine, &calls);
         let done =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(history)));
         match done {

@@ -124,7 +124,10 @@ impl Asked {
             all.push(("date", self.date.to_string()));
         }
         all.extend(self.club.map(|club| ("club_id", club.to_string())));
-        all.extend(self.following.map(|athlete| ("following", athlete.to_string())));
+        all.extend(
+            self.following
+                .map(|athlete| ("following", athlete.to_string())),
+        );
         all
     }
 }

@@ -88,8 +88,7 @@ impl Rows {
     /// # Errors
     /// A line that is no row: no such line is given here.
     pub(super) fn take(&mut self, source: Source, line: &str) -> anyhow::Result<Became> {
-        let row: Value =
-            serde_json::from_str(line).with_context(|| format!("{source}: {line}"))?;
+        let row: Value = serde_json::from_str(line).with_context(|| format!("{source}: {line}"))?;
         let int = |name: &str| row.get(name).and_then(Value::as_i64);
         let id = |name: &str| int(name).with_context(|| format!("{name} of {line}"));
         let text = |name: &str| row.get(name).and_then(Value::as_str);

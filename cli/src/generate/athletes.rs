@@ -1,0 +1,158 @@
+//! Athletes: ids from 1 on. Many leave open what need not be told.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::draw::{COUNTRIES, Urn, as_id, happens, one_of};
+use super::entities::{Make, Place};
+use super::fault::Fault;
+use super::rows::{Cell, Record, Sink};
+
+const GENDERS: [(&str, u32); 3] = [("M", 470), ("F", 400), ("X", 30)];
+const FIRST_NAMES: [&str; 24] = [
+    "Ada", "Amina", "Anil", "Bea", "Chidi", "Dana", "Emre", "Fatima", "Giulia", "Hana", "Ines",
+    "Jonas", "Kofi", "Lena", "Mateo", "Nadia", "Olu", "Priya", "Quinn", "Søren", "Tomás", "Uma",
+    "Wei", "Zoë",
+];
+const LAST_NAMES: [&str; 24] = [
+    "Adeyemi", "Alves", "Bauer", "Chen", "Costa", "Dubois", "Evans", "Fischer", "García", "Haddad",
+    "Ivanova", "Jensen", "Kumar", "Larsen", "Müller", "Nakamura", "O'Neill", "Popescu", "Rossi",
+    "Sato", "Tamang", "Usman", "Viljoen", "Yılmaz",
+];
+/// Years of birth: the first, and how many years later the last is.
+const BORN: (i64, f64) = (1938, 76.0);
+/// The lightest weight in tenths of a kg, and how much heavier the heaviest is.
+const WEIGHT_OF_WOMEN: (f64, f64) = (400.0, 500.0);
+const WEIGHT_OF_OTHERS: (f64, f64) = (500.0, 720.0);
+
+/// An athlete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Athlete {
+    id: i64,
+    name: Option<(&'static str, &'static str)>,
+    gender: Option<&'static str>,
+    birth_year: Option<i64>,
+    weight_tenths: Option<u32>,
+    country: Option<&'static str>,
+    is_deleted: bool,
+}
+
+impl Record for Athlete {
+    fn put(&self, sink: &mut impl Sink) {
+        let name = self.name.map(|(first, last)| format!("{first} {last}"));
+        let weight_kg = self.weight_tenths.map(|tenths| f64::from(tenths) / 10.0);
+        sink.put("id", self.id.into());
+        sink.put("name", name.as_deref().into());
+        sink.put("gender", self.gender.into());
+        sink.put("birth_year", self.birth_year.into());
+        sink.put("weight_kg", weight_kg.map(Cell::Number).into());
+        sink.put("country", self.country.into());
+        sink.put("deleted", self.is_deleted.then_some(true).into());
+    }
+}
+
+/// Makes athletes.
+#[derive(Debug)]
+pub(super) struct Athletes {
+    genders: Urn<&'static str>,
+    countries: Urn<&'static str>,
+}
+
+impl Athletes {
+    pub(super) fn new() -> Self {
+        Self {
+            genders: Urn::new(&GENDERS),
+            countries: Urn::new(&COUNTRIES),
+        }
+    }
+}
+
+impl Make for Athletes {
+    type Row = Athlete;
+
+    const FAULTS: &'static [Fault] = &[
+        Fault::CutOff,
+        Fault::NoJson,
+        Fault::quoted("id"),
+        Fault::fractional("id"),
+        Fault::huge("id"),
+        Fault::missing("id"),
+        Fault::text("gender", "W"),
+        Fault::int("birth_year", 0),
+        Fault::int("birth_year", 19_840),
+        Fault::Instead("weight_kg", Cell::Number(-70.5)),
+        Fault::text("country", "Germany"),
+    ];
+
+    fn make(&mut self, place: Place, rng: &mut StdRng) -> Athlete {
+        let gender = self.genders.draw(rng);
+        Athlete {
+            id: place.number,
+            name: happens(rng, 0.95).then(|| name(rng)),
+            gender,
+            birth_year: happens(rng, 0.88).then(|| birth_year(rng)),
+            weight_tenths: happens(rng, 0.75).then(|| weight_tenths(gender, rng)),
+            country: self.countries.draw(rng),
+            is_deleted: happens(rng, 0.01),
+        }
+    }
+
+    fn edit(&self, athlete: &mut Athlete, rng: &mut StdRng) {
+        match rng.random_range(0..10) {
+            0..=4 => {
+                let weight = athlete.weight_tenths;
+                while athlete.weight_tenths == weight {
+                    athlete.weight_tenths = Some(weight_tenths(athlete.gender, rng));
+                }
+            }
+            5 => {
+                athlete.gender = match athlete.gender {
+                    None | Some("X") => Some("F"),
+                    Some("F") => Some("M"),
+                    Some(_) => Some("X"),
+                };
+            }
+            6 => {
+                let year = athlete.birth_year;
+                while athlete.birth_year == year {
+                    athlete.birth_year = Some(birth_year(rng));
+                }
+            }
+            7 => {
+                let known = athlete.name;
+                while athlete.name == known {
+                    athlete.name = Some(name(rng));
+                }
+            }
+            _ => athlete.is_deleted = !athlete.is_deleted,
+        }
+    }
+}
+
+fn name(rng: &mut StdRng) -> (&'static str, &'static str) {
+    (one_of(rng, &FIRST_NAMES), one_of(rng, &LAST_NAMES))
+}
+
+fn birth_year(rng: &mut StdRng) -> i64 {
+    let (first, range) = BORN;
+    first + as_id(range * middling(rng))
+}
+
+/// In tenths of a kg; many say whole ones.
+fn weight_tenths(gender: Option<&'static str>, rng: &mut StdRng) -> u32 {
+    let (lightest, range) = match gender {
+        Some("F") => WEIGHT_OF_WOMEN,
+        _ => WEIGHT_OF_OTHERS,
+    };
+    let tenths = u32::try_from(as_id(lightest + range * middling(rng))).unwrap_or(700);
+    if happens(rng, 0.6) {
+        tenths / 10 * 10
+    } else {
+        tenths
+    }
+}
+
+/// From 0 to 1, most often in the middle.
+fn middling(rng: &mut StdRng) -> f64 {
+    (rng.random::<f64>() + rng.random::<f64>() + rng.random::<f64>()) / 3.0
+}

@@ -1,0 +1,240 @@
+//! Efforts: activities of athletes, each with some efforts on segments.
+//!
+//! Segments with small numbers are popular, athletes with small numbers very active. Which zone a
+//! segment is in and how long it usually takes, and how fast an athlete is, is told by the seed. An
+//! activity stays within one zone.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::draw::{Skewed, Urn, as_id, happens, told_by};
+use super::entities::{Make, Place, ids_of};
+use super::fault::Fault;
+use super::request::Request;
+use super::rhythm::Rhythm;
+use super::rows::{Cell, Record, Sink};
+
+/// Zones and how many of a thousand segments are there; the rest leave it open, which is UTC.
+const ZONES: [(&str, u32); 12] = [
+    ("Europe/Berlin", 180),
+    ("Europe/London", 150),
+    ("America/New_York", 130),
+    ("America/Los_Angeles", 110),
+    ("America/Sao_Paulo", 80),
+    ("Europe/Madrid", 70),
+    ("Australia/Sydney", 60),
+    ("Asia/Tokyo", 50),
+    ("America/Denver", 40),
+    ("Asia/Kolkata", 30),
+    ("Pacific/Auckland", 30),
+    ("Asia/Kathmandu", 20),
+];
+/// The shortest usual time on a segment, and how much longer the longest one is.
+const USUAL_S: (f64, f64) = (40.0, 3_600.0);
+/// Segments that are drawn to find one in the zone of the activity, at most.
+const TRIES: u32 = 12;
+/// Other numbers than those that draw the rows.
+const WORLD: u64 = 0x0005_e63e_4715_ba11;
+
+/// An effort.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Effort {
+    id: i64,
+    segment_id: i64,
+    athlete_id: i64,
+    activity_id: i64,
+    elapsed_time_s: i64,
+    started_at_ms: i64,
+    tz: Option<&'static str>,
+    visibility: Option<&'static str>,
+    is_deleted: bool,
+}
+
+impl Record for Effort {
+    fn put(&self, sink: &mut impl Sink) {
+        sink.put("id", self.id.into());
+        sink.put("segment_id", self.segment_id.into());
+        sink.put("athlete_id", self.athlete_id.into());
+        sink.put("activity_id", self.activity_id.into());
+        sink.put("elapsed_time", self.elapsed_time_s.into());
+        sink.put("started_at", Cell::Time(self.started_at_ms));
+        sink.put("tz", self.tz.into());
+        sink.put("visibility", self.visibility.into());
+        sink.put("deleted", self.is_deleted.then_some(true).into());
+    }
+}
+
+/// An activity under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Activity {
+    id: i64,
+    athlete_id: i64,
+    tz: Option<&'static str>,
+    /// Efforts that are still to come.
+    efforts_left: u32,
+    /// When the next one begins.
+    next_ms: i64,
+}
+
+/// Makes efforts.
+#[derive(Debug)]
+pub(super) struct Efforts {
+    rhythm: Rhythm,
+    from_ms: i64,
+    until_ms: i64,
+    rows: u64,
+    segments: Skewed,
+    athletes: u64,
+    active_athletes: Skewed,
+    zones: Urn<&'static str>,
+    ids_before: i64,
+    segment_key: u64,
+    zone_key: u64,
+    athlete_key: u64,
+    activities: i64,
+    activity: Activity,
+}
+
+impl Efforts {
+    pub(super) fn new(request: &Request) -> Self {
+        let mut world = StdRng::seed_from_u64(request.seed ^ WORLD);
+        Self {
+            rhythm: Rhythm::new(request.from_ms, request.until_ms),
+            from_ms: request.from_ms,
+            until_ms: request.until_ms,
+            rows: request.rows,
+            segments: Skewed::new(request.segments, 3),
+            athletes: request.athletes,
+            active_athletes: Skewed::new(request.athletes, 6),
+            zones: Urn::new(&ZONES),
+            ids_before: ids_of(request.seed),
+            segment_key: world.random(),
+            zone_key: world.random(),
+            athlete_key: world.random(),
+            activities: 0,
+            activity: Activity::default(),
+        }
+    }
+
+    /// Begins the next activity, in the zone of its first segment.
+    fn begin(&mut self, row: u64, segment_id: i64, rng: &mut StdRng) {
+        let at_ms = self.rhythm.at(row, self.rows);
+        let athlete_id = if happens(rng, 0.8) {
+            rng.random_range(1..=self.athletes.max(1)).cast_signed()
+        } else {
+            self.active_athletes.draw(rng)
+        };
+        self.activities += 1;
+        self.activity = Activity {
+            id: self.ids_before + self.activities,
+            athlete_id,
+            tz: self.tz(segment_id),
+            efforts_left: rng.random_range(1..=4) * rng.random_range(1..=3),
+            // Watches count whole seconds.
+            next_ms: at_ms
+                .div_euclid(1_000)
+                .saturating_mul(1_000)
+                .max(self.from_ms),
+        };
+    }
+
+    /// The segment of the next effort of the activity, if it goes on.
+    fn next_segment(&self, rng: &mut StdRng) -> Option<i64> {
+        if self.activity.efforts_left == 0 || self.activity.next_ms >= self.until_ms {
+            return None;
+        }
+        (0..TRIES)
+            .map(|_| self.segments.draw(rng))
+            .find(|segment_id| self.tz(*segment_id) == self.activity.tz)
+    }
+
+    /// The zone of a segment.
+    fn tz(&self, segment_id: i64) -> Option<&'static str> {
+        self.zones
+            .at(told_by(segment_id.unsigned_abs() ^ self.zone_key))
+    }
+
+    /// How long the athlete takes for the segment, in whole seconds.
+    fn elapsed_time_s(&self, segment_id: i64, athlete_id: i64, rng: &mut StdRng) -> i64 {
+        let (shortest, range) = USUAL_S;
+        let length = told_by(segment_id.unsigned_abs() ^ self.segment_key);
+        let usual = shortest + range * length * length;
+        let pace = 0.75 + 0.7 * told_by(athlete_id.unsigned_abs() ^ self.athlete_key);
+        let form = 0.92 + 0.08 * (rng.random::<f64>() + rng.random::<f64>());
+        let rests = if happens(rng, 0.03) {
+            1.0 + 4.0 * rng.random::<f64>()
+        } else {
+            1.0
+        };
+        as_id(usual * pace * form * rests).max(1)
+    }
+}
+
+impl Make for Efforts {
+    type Row = Effort;
+
+    const FAULTS: &'static [Fault] = &[
+        Fault::CutOff,
+        Fault::NoJson,
+        Fault::quoted("segment_id"),
+        Fault::fractional("elapsed_time"),
+        Fault::no_date("started_at"),
+        Fault::int("elapsed_time", 0),
+        Fault::int("elapsed_time", -61),
+        Fault::missing("athlete_id"),
+        Fault::text("tz", "Mars/Olympus"),
+        Fault::text("visibility", "followers"),
+        Fault::huge("activity_id"),
+    ];
+
+    fn make(&mut self, place: Place, rng: &mut StdRng) -> Effort {
+        let segment_id = self.next_segment(rng).unwrap_or_else(|| {
+            let segment_id = self.segments.draw(rng);
+            self.begin(place.row, segment_id, rng);
+            segment_id
+        });
+        let Activity {
+            id: activity_id,
+            athlete_id,
+            tz,
+            next_ms: started_at_ms,
+            ..
+        } = self.activity;
+        let elapsed_time_s = self.elapsed_time_s(segment_id, athlete_id, rng);
+        let pause_s = rng.random_range(20..900);
+        self.activity.efforts_left -= 1;
+        self.activity.next_ms = started_at_ms.saturating_add((elapsed_time_s + pause_s) * 1_000);
+        let visibility = match rng.random_range(0..100) {
+            0 => Some("only_me"),
+            1..=5 => Some("everyone"),
+            _ => None,
+        };
+        Effort {
+            id: self.ids_before + place.number,
+            segment_id,
+            athlete_id,
+            activity_id,
+            elapsed_time_s,
+            started_at_ms,
+            tz,
+            visibility,
+            is_deleted: happens(rng, 0.01),
+        }
+    }
+
+    fn edit(&self, effort: &mut Effort, rng: &mut StdRng) {
+        match rng.random_range(0..10) {
+            0..=5 => {
+                let elapsed_s = effort.elapsed_time_s;
+                let by_s = rng.random_range(1..=(elapsed_s / 4).max(1));
+                let is_less = elapsed_s > by_s && rng.random();
+                effort.elapsed_time_s += if is_less { -by_s } else { by_s };
+            }
+            6..=7 => {
+                let is_hidden = effort.visibility == Some("only_me");
+                effort.visibility = Some(if is_hidden { "everyone" } else { "only_me" });
+            }
+            _ => effort.is_deleted = !effort.is_deleted,
+        }
+    }
+}

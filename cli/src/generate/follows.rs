@@ -1,0 +1,79 @@
+//! Follows: who follows whom. Athletes with small numbers follow many and are followed by many.
+
+use rand::rngs::StdRng;
+
+use super::draw::{Skewed, happens};
+use super::entities::{Make, Place};
+use super::fault::Fault;
+use super::pairs::{Extent, Pairs};
+use super::request::Request;
+use super::rows::{Record, Sink};
+
+/// That an athlete follows another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Follow {
+    follower_id: i64,
+    followed_id: i64,
+    is_deleted: bool,
+}
+
+impl Record for Follow {
+    fn put(&self, sink: &mut impl Sink) {
+        sink.put("follower_id", self.follower_id.into());
+        sink.put("followed_id", self.followed_id.into());
+        sink.put("deleted", self.is_deleted.then_some(true).into());
+    }
+}
+
+/// Makes follows.
+#[derive(Debug)]
+pub(super) struct Follows {
+    pairs: Pairs,
+    followed: Skewed,
+}
+
+impl Follows {
+    /// # Errors
+    /// More follows than there can be.
+    pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
+        let athletes = (request.athletes, "athletes");
+        let extent = Extent {
+            pairs: request.rows,
+            firsts: athletes,
+            seconds: athletes,
+            of_one_kind: true,
+        };
+        Ok(Self {
+            pairs: Pairs::new(extent)?,
+            followed: Skewed::new(request.athletes, 3),
+        })
+    }
+}
+
+impl Make for Follows {
+    type Row = Follow;
+
+    const FAULTS: &'static [Fault] = &[
+        Fault::CutOff,
+        Fault::NoJson,
+        Fault::quoted("follower_id"),
+        Fault::fractional("followed_id"),
+        Fault::missing("follower_id"),
+        Fault::missing("followed_id"),
+        Fault::huge("followed_id"),
+    ];
+
+    fn make(&mut self, _place: Place, rng: &mut StdRng) -> Follow {
+        let followed = self.followed;
+        let (follower_id, followed_id) = self.pairs.next(rng, |rng| followed.draw(rng));
+        Follow {
+            follower_id,
+            followed_id,
+            is_deleted: happens(rng, 0.01),
+        }
+    }
+
+    fn edit(&self, follow: &mut Follow, _rng: &mut StdRng) {
+        follow.is_deleted = !follow.is_deleted;
+    }
+}

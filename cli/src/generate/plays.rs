@@ -1,0 +1,308 @@
+//! Who plays what, from where: few tracks are played much, most are played seldom.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::draw::{COUNTRIES, Skewed, Urn, as_f64, as_id, as_index, happens, told_by};
+use super::fault::Fault;
+use super::request::Request;
+use super::rhythm::Rhythm;
+use super::rows::{Cell, Mix, Record, Row, Rows, Sink};
+
+/// Earlier events that may come again.
+const REMEMBERED: usize = 4_096;
+const HOUR_MS: i64 = 3_600_000;
+
+/// Referrers and how many of a thousand plays come through them; the rest come directly.
+const REFERRERS: [(Referrer, u32); 13] = [
+    (Referrer::Usual("https://www.google.com/"), 140),
+    (
+        Referrer::Usual("https://www.reddit.com/r/listentothis/"),
+        80,
+    ),
+    (Referrer::Usual("https://t.co/"), 75),
+    (Referrer::Usual("https://www.youtube.com/"), 70),
+    (Referrer::Usual("https://www.facebook.com/"), 65),
+    (Referrer::Usual("https://news.ycombinator.com/"), 40),
+    (Referrer::Usual("https://duckduckgo.com/"), 35),
+    (
+        Referrer::Usual("https://music.example/charts?week=now&genre=electronic"),
+        30,
+    ),
+    (Referrer::Usual("android-app://com.example.radio"), 25),
+    (Referrer::Usual("https://blog.example/\"best of\""), 15),
+    (Referrer::Usual("https://пример.example/музыка"), 10),
+    (Referrer::Usual(""), 5),
+    (Referrer::Blog(0), 60),
+];
+
+const FAULTS: [Fault; 9] = [
+    Fault::CutOff,
+    Fault::NoJson,
+    Fault::quoted("track_id"),
+    Fault::fractional("track_id"),
+    Fault::no_date("at"),
+    Fault::text("kind", "stream"),
+    Fault::missing("owner_id"),
+    Fault::text("country", "Germany"),
+    Fault::huge("track_id"),
+];
+
+/// How many of each there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Owners of tracks.
+    pub(crate) owners: u64,
+    /// Tracks.
+    pub(crate) tracks: u64,
+    /// Listeners.
+    pub(crate) listeners: u64,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            owners: 1_000,
+            tracks: 20_000,
+            listeners: 200_000,
+        }
+    }
+}
+
+/// Where a play came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Referrer {
+    /// One of the usual places.
+    Usual(&'static str),
+    /// A page of its own on some blog.
+    Blog(u32),
+}
+
+/// An event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Play {
+    id: (u32, u64),
+    track_id: i64,
+    owner_id: i64,
+    listener_id: Option<i64>,
+    country: Option<&'static str>,
+    referrer: Option<Referrer>,
+    app_id: Option<i64>,
+    is_download: bool,
+    at_ms: i64,
+    amount: Option<i64>,
+}
+
+impl Record for Play {
+    fn put(&self, sink: &mut impl Sink) {
+        let id = digits(self.id);
+        let page;
+        let referrer = match self.referrer {
+            Some(Referrer::Usual(text)) => Some(text),
+            Some(Referrer::Blog(number)) => {
+                page = format!("https://blog.example/posts/{number}");
+                Some(page.as_str())
+            }
+            None => None,
+        };
+        let kind = if self.is_download { "download" } else { "play" };
+        sink.put("event_id", str::from_utf8(&id).unwrap_or_default().into());
+        sink.put("track_id", self.track_id.into());
+        sink.put("owner_id", self.owner_id.into());
+        sink.put("listener_id", self.listener_id.into());
+        sink.put("country", self.country.into());
+        sink.put("referrer", referrer.into());
+        sink.put("app_id", self.app_id.into());
+        sink.put("kind", kind.into());
+        sink.put("at", Cell::Time(self.at_ms));
+        sink.put("amount", self.amount.into());
+    }
+}
+
+/// An endless stream of events.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    rng: StdRng,
+    series: u32,
+    shape: Shape,
+    mix: Mix,
+    tracks: Skewed,
+    listeners: Skewed,
+    apps: Skewed,
+    countries: Urn<&'static str>,
+    referrers: Urn<Referrer>,
+    recent: Vec<Play>,
+    remembered: usize,
+    /// The place of the next event among the recent ones.
+    next: usize,
+}
+
+impl Traffic {
+    /// The stream of that seed.
+    ///
+    /// # Errors
+    /// A shape that holds nobody.
+    pub(crate) fn new(seed: u64, shape: Shape, mix: Mix) -> anyhow::Result<Self> {
+        anyhow::ensure!(shape.owners > 0, "there are no owners");
+        let mut rng = StdRng::seed_from_u64(seed);
+        Ok(Self {
+            series: rng.random(),
+            rng,
+            shape,
+            mix,
+            tracks: Skewed::new(shape.tracks, -20),
+            listeners: Skewed::new(shape.listeners, 4),
+            apps: Skewed::new(40, -5),
+            countries: Urn::new(&COUNTRIES),
+            referrers: Urn::new(&REFERRERS),
+            recent: Vec::new(),
+            remembered: REMEMBERED,
+            next: 0,
+        })
+    }
+
+    /// Lets only the last `events` events come again.
+    pub(crate) fn remember(mut self, events: usize) -> Self {
+        self.remembered = events.clamp(1, REMEMBERED);
+        self
+    }
+
+    /// The next row, whose event, if it is new and not late, happened at `at_ms`.
+    pub(crate) fn next(&mut self, at_ms: i64) -> Row<Play> {
+        let dice: f64 = self.rng.random();
+        if dice < self.mix.malformed {
+            let play = self.play(at_ms);
+            let fault = self.rng.random_range(0..FAULTS.len());
+            return Row {
+                fault: FAULTS.get(fault).copied(),
+                ..Row::new(play)
+            };
+        }
+        if dice < self.mix.malformed + self.mix.duplicates
+            && let Some(play) = self.earlier()
+        {
+            return Row {
+                repeated: true,
+                ..Row::new(play)
+            };
+        }
+        let late = happens(&mut self.rng, self.mix.late);
+        let late_ms = if late {
+            let hours: f64 = 1.0 + 119.0 * self.rng.random::<f64>().powi(3);
+            as_id(hours * as_f64(HOUR_MS.unsigned_abs()))
+        } else {
+            0
+        };
+        let play = self.play(at_ms - late_ms);
+        match self.recent.get_mut(self.next) {
+            Some(old) => *old = play,
+            None => self.recent.push(play),
+        }
+        self.next = (self.next + 1) % self.remembered;
+        Row {
+            late,
+            ..Row::new(play)
+        }
+    }
+
+    /// An earlier event, a recent one rather than an old one.
+    fn earlier(&mut self) -> Option<Play> {
+        let length = self.recent.len();
+        if length == 0 {
+            return None;
+        }
+        let back = as_index(self.rng.random::<f64>().powi(3) * as_f64(length as u64));
+        // The newest event stands just before the next one's place.
+        let place = (self.next + 2 * length - 1 - back.min(length - 1)) % length;
+        self.recent.get(place).copied()
+    }
+
+    fn play(&mut self, at_ms: i64) -> Play {
+        let rng = &mut self.rng;
+        let track = self.tracks.draw(rng);
+        let listener = happens(rng, 0.88);
+        let listener_id = listener.then(|| self.listeners.draw(rng));
+        let app = happens(rng, 0.8);
+        let app_id = app.then(|| self.apps.draw(rng));
+        let country = self.countries.draw(rng);
+        let referrer = match self.referrers.draw(rng) {
+            Some(Referrer::Blog(_)) => Some(Referrer::Blog(rng.random_range(1..500))),
+            other => other,
+        };
+        let amount = match rng.random_range(0..2_000_u32) {
+            0 => Some(-1),
+            1 => Some(rng.random_range(2..50)),
+            2 => Some(1),
+            _ => None,
+        };
+        Play {
+            id: (self.series, rng.random()),
+            track_id: track,
+            owner_id: owner_of(track, self.shape.owners),
+            listener_id,
+            country,
+            referrer,
+            app_id,
+            is_download: happens(rng, 0.07),
+            at_ms: at_ms + rng.random_range(0..1_000),
+            amount,
+        }
+    }
+}
+
+/// As many events as are asked for, spread over the time that is asked for.
+pub(super) struct Plays {
+    traffic: Traffic,
+    rhythm: Rhythm,
+    rows: u64,
+    row: u64,
+}
+
+impl Plays {
+    pub(super) fn new(request: &Request) -> anyhow::Result<Self> {
+        let shape = Shape {
+            owners: request.owners,
+            tracks: request.tracks,
+            ..Shape::default()
+        };
+        Ok(Self {
+            traffic: Traffic::new(request.seed, shape, request.mix)?,
+            rhythm: Rhythm::new(request.from_ms, request.until_ms),
+            rows: request.rows,
+            row: 0,
+        })
+    }
+}
+
+impl Rows for Plays {
+    type Record = Play;
+
+    fn next(&mut self) -> Row<Play> {
+        let at_ms = self.rhythm.at(self.row, self.rows);
+        self.row += 1;
+        self.traffic.next(at_ms)
+    }
+}
+
+/// Whose track it is: whatever the seed, so that different inputs fit together. Owners with small
+/// numbers have many tracks.
+fn owner_of(track: i64, owners: u64) -> i64 {
+    let part = told_by(track.unsigned_abs());
+    1 + as_id(part * part * as_f64(owners)).min(owners.cast_signed() - 1)
+}
+
+/// An event id, as hexadecimal digits.
+fn digits((series, number): (u32, u64)) -> [u8; 25] {
+    let mut digits = [b'-'; 25];
+    let nibble = |shift: u32, of: u64| {
+        let nibble = (of >> shift) & 0xf;
+        char::from_digit(u32::try_from(nibble).unwrap_or(0), 16).map_or(b'0', |c| c as u8)
+    };
+    for (place, digit) in (0..8_u32).zip(digits.iter_mut()) {
+        *digit = nibble(28 - 4 * place, series.into());
+    }
+    for (place, digit) in (0..16_u32).zip(digits.iter_mut().skip(9)) {
+        *digit = nibble(60 - 4 * place, number);
+    }
+    digits
+}

@@ -1,0 +1,125 @@
+//! What is asked for: the arguments, checked, and with their defaults.
+
+use schemas::source::Source;
+
+use super::rows::Mix;
+use crate::args::GenerateArgs;
+use crate::failure::usage;
+
+const DAY_MS: i64 = 24 * 3_600_000;
+/// How long the made-up time is unless said: it ends where `--until` says.
+const SPAN_OF_PLAYS_MS: i64 = 28 * DAY_MS;
+const SPAN_OF_ENTITIES_MS: i64 = 3 * 365 * DAY_MS;
+/// 2026-01-01.
+const UNTIL_MS: i64 = 1_767_225_600_000;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) source: Source,
+    pub(super) rows: u64,
+    pub(super) seed: u64,
+    pub(super) mix: Mix,
+    pub(super) owners: u64,
+    pub(super) tracks: u64,
+    pub(super) segments: u64,
+    pub(super) athletes: u64,
+    pub(super) clubs: u64,
+    pub(super) applications: u64,
+    /// The first instant that something can happen at, in milliseconds since the Unix epoch.
+    pub(super) from_ms: i64,
+    /// The instant before which everything happens.
+    pub(super) until_ms: i64,
+}
+
+impl Request {
+    /// What the arguments ask for.
+    ///
+    /// # Errors
+    /// Arguments that are not for the source, or that contradict each other.
+    pub(super) fn of(args: &GenerateArgs) -> anyhow::Result<Self> {
+        refuse_foreign(args)?;
+        let until_ms = args.until.unwrap_or(UNTIL_MS);
+        let span_ms = match args.source {
+            Source::Plays => SPAN_OF_PLAYS_MS,
+            _ => SPAN_OF_ENTITIES_MS,
+        };
+        let from_ms = args.from.unwrap_or(until_ms.saturating_sub(span_ms));
+        if from_ms >= until_ms {
+            return Err(usage("--from must be before --until"));
+        }
+        let mix = Mix {
+            duplicates: args.duplicates,
+            late: args.late,
+            malformed: args.malformed,
+        };
+        // A play that comes late may be any, so its fraction is one of the rest.
+        let apart = match args.source {
+            Source::Plays => mix.duplicates + mix.malformed,
+            _ => mix.duplicates + mix.malformed + mix.late,
+        };
+        if apart > 1.0 {
+            return Err(usage(format!(
+                "the fractions of {} that are out of the ordinary come to {apart}; give fractions that come to 1 at most",
+                args.source
+            )));
+        }
+        Ok(Self {
+            source: args.source,
+            rows: args.rows,
+            seed: args.seed,
+            mix,
+            owners: args.owners.unwrap_or(1_000),
+            tracks: args.tracks.unwrap_or(20_000),
+            segments: args.segments.unwrap_or(5_000),
+            athletes: args.athletes.unwrap_or(100_000),
+            clubs: args.clubs.unwrap_or(500),
+            applications: args.applications.unwrap_or(500),
+            from_ms,
+            until_ms,
+        })
+    }
+}
+
+/// Refuses an option that is for other sources.
+fn refuse_foreign(args: &GenerateArgs) -> anyhow::Result<()> {
+    use Source::{Authorizations, Clubs, Efforts, Follows, Plays};
+    let with_athletes: &[Source] = &[Efforts, Clubs, Follows, Authorizations];
+    let with_times: &[Source] = &[Plays, Efforts, Authorizations];
+    let options = [
+        ("--owners", args.owners.is_some(), &[Plays] as &[Source]),
+        ("--tracks", args.tracks.is_some(), &[Plays]),
+        ("--segments", args.segments.is_some(), &[Efforts]),
+        ("--athletes", args.athletes.is_some(), with_athletes),
+        ("--clubs", args.clubs.is_some(), &[Clubs]),
+        (
+            "--applications",
+            args.applications.is_some(),
+            &[Authorizations],
+        ),
+        ("--from", args.from.is_some(), with_times),
+        ("--until", args.until.is_some(), with_times),
+    ];
+    for (name, is_given, sources) in options {
+        if !is_given || sources.contains(&args.source) {
+            continue;
+        }
+        let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();
+        let own: Vec<&str> = options
+            .iter()
+            .filter(|(_, _, sources)| sources.contains(&args.source))
+            .map(|(name, ..)| *name)
+            .collect();
+        let advice = if own.is_empty() {
+            "leave it out; --rows says how many there are".to_owned()
+        } else {
+            format!("options of {} are {}", args.source, own.join(", "))
+        };
+        return Err(usage(format!(
+            "{name} is an option of {}, not of {}; {advice}",
+            names.join(", "),
+            args.source
+        )));
+    }
+    Ok(())
+}

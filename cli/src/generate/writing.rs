@@ -1,0 +1,117 @@
+//! Rows into a file, step by step, so that it can be interrupted and its progress is seen.
+
+use std::io::Write;
+
+use indicatif::ProgressBar;
+use tokio_util::sync::CancellationToken;
+
+use super::columns;
+use super::lines::write_line;
+use super::request::Request;
+use super::rows::{Row, Rows};
+use crate::args::Format;
+
+/// Rows between two looks at whether to end.
+const ROWS_PER_STEP: u64 = 65_536;
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Written {
+    /// All rows.
+    pub(crate) rows: u64,
+    /// Rows that repeat an earlier one.
+    pub(crate) duplicates: u64,
+    /// Of these: newer versions.
+    pub(crate) edits: u64,
+    /// Rows that come late.
+    pub(crate) late: u64,
+    /// Rows that can't be taken.
+    pub(crate) malformed: u64,
+}
+
+/// Where rows go, and who looks on.
+pub(super) struct Target<'a, W> {
+    pub(super) format: Format,
+    pub(super) out: W,
+    pub(super) bar: &'a ProgressBar,
+    pub(super) stop: &'a CancellationToken,
+}
+
+/// Writes as many rows as are asked for.
+///
+/// # Errors
+/// Those of the output, or a signal to end.
+pub(super) fn write_rows<R: Rows, W: Write + Send>(
+    rows: R,
+    request: &Request,
+    target: Target<'_, W>,
+) -> anyhow::Result<Written> {
+    let Target {
+        format,
+        mut out,
+        bar,
+        stop,
+    } = target;
+    let mut steps = Steps {
+        rows,
+        count: request.rows,
+        bar,
+        stop,
+        written: Written::default(),
+    };
+    match format {
+        Format::Jsonl => {
+            let mut buffer = Vec::new();
+            while steps.step(|row| write_line(&mut buffer, row))? {
+                out.write_all(&buffer)?;
+                buffer.clear();
+            }
+            out.flush()?;
+        }
+        Format::Parquet => {
+            let mut file = columns::Writer::new(out, request.source)?;
+            while steps.step(|row| file.push(row))? {
+                file.flush()?;
+            }
+            file.finish()?;
+        }
+    }
+    Ok(steps.written)
+}
+
+/// The rows that are asked for, some at a time.
+struct Steps<'a, R> {
+    rows: R,
+    count: u64,
+    bar: &'a ProgressBar,
+    stop: &'a CancellationToken,
+    written: Written,
+}
+
+impl<R: Rows> Steps<'_, R> {
+    /// Hands out the next rows; answers whether there were any.
+    fn step(&mut self, mut take: impl FnMut(&Row<R::Record>)) -> anyhow::Result<bool> {
+        let written = &mut self.written;
+        anyhow::ensure!(
+            !self.stop.is_cancelled(),
+            "interrupted after {} of {} rows; what was written is incomplete",
+            written.rows,
+            self.count
+        );
+        let end = self.count.min(written.rows + ROWS_PER_STEP);
+        if written.rows == end {
+            return Ok(false);
+        }
+        while written.rows < end {
+            let row = self.rows.next();
+            written.rows += 1;
+            written.duplicates += u64::from(row.repeated);
+            written.edits += u64::from(row.edited);
+            written.late += u64::from(row.late);
+            written.malformed += u64::from(row.fault.is_some());
+            take(&row);
+        }
+        self.bar.set_position(end);
+        Ok(true)
+    }
+}

@@ -1,0 +1,166 @@
+//! What becomes of rows that are to be applied, given what is stored: pure.
+
+use std::collections::{HashMap, HashSet};
+
+use schemas::entities::{Athlete, Authorization, Effort, Group};
+
+/// What is to be written: the last row of each id that was not older than what was known then.
+#[derive(Debug)]
+pub(super) struct Decided<'a, T> {
+    pub(super) kept: Vec<&'a T>,
+    /// The ids that were not stored before.
+    new: HashSet<i64>,
+}
+
+impl<'a, T: Versioned> Decided<'a, T> {
+    pub(super) fn of(
+        rows: &[(usize, &'a T)],
+        mut known: HashMap<i64, Known>,
+        rejected: &mut Vec<(usize, String)>,
+    ) -> Self {
+        let mut kept: Vec<&T> = Vec::with_capacity(rows.len());
+        let mut new = HashSet::new();
+        for (index, row) in rows {
+            let before = known.get(&row.id()).copied();
+            match before {
+                Some(Known {
+                    group: Some(from), ..
+                }) if row.group() != Some(from) => {
+                    rejected.push((*index, row.moved(from)));
+                    continue;
+                }
+                Some(before) if row.version() < before.version => continue,
+                Some(_) => {}
+                None => {
+                    new.insert(row.id());
+                }
+            }
+            let place = before.and_then(|before| before.kept).unwrap_or(kept.len());
+            match kept.get_mut(place) {
+                Some(earlier) => *earlier = row,
+                None => kept.push(row),
+            }
+            let now = Known {
+                group: row.group(),
+                version: row.version(),
+                kept: Some(place),
+            };
+            known.insert(row.id(), now);
+        }
+        Self { kept, new }
+    }
+
+    pub(super) fn is_new(&self, row: &T) -> bool {
+        self.new.contains(&row.id())
+    }
+
+    /// The groups of some of the rows, ascending, each once.
+    pub(super) fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
+        let kept = self.kept.iter().filter(|row| of(row));
+        let mut groups: Vec<Group> = kept.filter_map(|row| row.group()).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+}
+
+/// A row that has an id and a version.
+pub(super) trait Versioned {
+    fn id(&self) -> i64;
+    fn version(&self) -> i64;
+    /// The group that it can't leave.
+    fn group(&self) -> Option<Group> {
+        None
+    }
+    /// Why a row can't be taken that has this one's id and stands in another group.
+    fn moved(&self, _from: Group) -> String {
+        String::new()
+    }
+}
+
+impl Versioned for Effort {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn version(&self) -> i64 {
+        self.version
+    }
+
+    fn group(&self) -> Option<Group> {
+        Some(Group {
+            key: self.segment_id,
+            member: self.athlete_id,
+        })
+    }
+
+    fn moved(&self, from: Group) -> String {
+        if from.key == self.segment_id {
+            return stays("effort", self.id, from.member, self.athlete_id);
+        }
+        format!(
+            "segment_id: effort {} is on segment {} and can't move to {}",
+            self.id, from.key, self.segment_id
+        )
+    }
+}
+
+impl Versioned for Authorization {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn version(&self) -> i64 {
+        self.version
+    }
+
+    fn group(&self) -> Option<Group> {
+        Some(Group {
+            key: self.application_id,
+            member: self.athlete_id,
+        })
+    }
+
+    fn moved(&self, from: Group) -> String {
+        if from.key == self.application_id {
+            return stays("authorization", self.id, from.member, self.athlete_id);
+        }
+        format!(
+            "application_id: authorization {} is for application {} and can't move to {}",
+            self.id, from.key, self.application_id
+        )
+    }
+}
+
+impl Versioned for Athlete {
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    fn version(&self) -> i64 {
+        self.version
+    }
+}
+
+fn stays(what: &str, id: i64, from: i64, to: i64) -> String {
+    format!("athlete_id: {what} {id} is of athlete {from} and can't become one of {to}")
+}
+
+/// What is known of an id, while rows are gone through.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    group: Option<Group>,
+    version: i64,
+    /// Where the row stands among those that are kept.
+    kept: Option<usize>,
+}
+
+impl Known {
+    pub(super) const fn stored(group: Option<Group>, version: i64) -> Self {
+        Self {
+            group,
+            version,
+            kept: None,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Random calls to the canonical store. Ids are small, so that they meet.
+
+use proptest::prelude::*;
+use schemas::entities::{
+    Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Membership,
+};
+
+use super::canon_rows::{application, athlete, authorization, effort};
+
+const ZONES: [&str; 4] = [
+    "UTC",
+    "Europe/Berlin",
+    "Pacific/Auckland",
+    "America/New_York",
+];
+
+/// One call to a store. Ids are small, so that they meet.
+#[derive(Debug, Clone)]
+pub enum Call {
+    /// Rows are applied.
+    Apply(Vec<Entity>),
+    /// An athlete connects to an application.
+    Authorize(i64, i64),
+    /// An athlete disconnects.
+    Revoke(i64, i64),
+    /// An application gets another capacity.
+    SetCapacity(i64, i64),
+    /// So many of what waits in the outbox are taken out, from the oldest or the newest on.
+    Notified(usize, bool),
+}
+
+/// Histories of entities.
+pub fn histories() -> impl Strategy<Value = Vec<Call>> {
+    let call = prop_oneof![
+        8 => proptest::collection::vec(entities(), 0..12).prop_map(Call::Apply),
+        3 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Authorize(key, member)),
+        2 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Revoke(key, member)),
+        1 => (0..3_i64, 0..4_i64).prop_map(|(key, capacity)| Call::SetCapacity(key, capacity)),
+        3 => (0..20_usize, any::<bool>()).prop_map(|(count, oldest)| Call::Notified(count, oldest)),
+    ];
+    proptest::collection::vec(call, 1..25)
+}
+
+fn entities() -> impl Strategy<Value = Entity> {
+    let is_deleted = || proptest::bool::weighted(0.2);
+    let version = || 0..4_i64;
+    // Whose an effort is follows from its id, mostly.
+    let stray = || prop_oneof![9 => Just(0), 1 => 1..3_i64];
+    let efforts = (
+        (0..12_i64, stray(), stray()),
+        1..1000_i64,
+        // About a day on each side of New Year.
+        -100_000..100_000_i64,
+        0..ZONES.len(),
+        (proptest::bool::weighted(0.1), is_deleted(), version()),
+    )
+        .prop_map(
+            |((id, segment, other), elapsed_time_s, at_s, zone, flags)| {
+                let (is_hidden, is_deleted, version) = flags;
+                Entity::Effort(Effort {
+                    activity_id: elapsed_time_s * 3,
+                    elapsed_time_s,
+                    started_at_us: (1_704_067_200 + at_s) * 1_000_000 + elapsed_time_s,
+                    tz: ZONES[zone].to_owned(),
+                    is_hidden,
+                    is_deleted,
+                    version,
+                    ..effort(id, (id + segment) % 4, (id + other) % 5)
+                })
+            },
+        );
+    let gender = prop_oneof![Just(None), Just(Some(Gender::F)), Just(Some(Gender::M))];
+    let weight = proptest::option::of(prop_oneof![Just(70.0), 40.0..120.0]);
+    let athletes = (0..6_i64, gender, 0..3_i64, weight, is_deleted(), version()).prop_map(
+        |(id, gender, year, weight_kg, is_deleted, version)| {
+            Entity::Athlete(Athlete {
+                name: Some(format!("{id}{version}")),
+                gender,
+                birth_year: (year > 0).then_some(1990 + year),
+                weight_kg,
+                is_deleted,
+                version,
+                ..athlete(id)
+            })
+        },
+    );
+    let clubs = (0..3_i64, 0..4_i64, is_deleted(), version()).prop_map(
+        |(club_id, athlete_id, is_deleted, version)| {
+            Entity::Membership(Membership {
+                club_id,
+                athlete_id,
+                is_deleted,
+                version,
+            })
+        },
+    );
+    let follows = (0..4_i64, 0..4_i64, is_deleted(), version()).prop_map(
+        |(follower_id, followed_id, is_deleted, version)| {
+            Entity::Follow(Follow {
+                follower_id,
+                followed_id,
+                is_deleted,
+                version,
+            })
+        },
+    );
+    let revoked = proptest::option::weighted(0.4, -5..5_i64);
+    let authorizations = ((0..12_i64, stray(), stray()), revoked, version()).prop_map(
+        |((id, application, other), revoked_at_us, version)| {
+            Entity::Authorization(Authorization {
+                created_at_us: version,
+                revoked_at_us,
+                version,
+                ..authorization(id, (id + application) % 3, (id + other) % 5)
+            })
+        },
+    );
+    let applications = (0..3_i64, 0..4_i64, version()).prop_map(|(id, capacity, version)| {
+        Entity::Application(Application {
+            owner: serde_json::json!(version),
+            version,
+            ..application(id, capacity)
+        })
+    });
+    prop_oneof![
+        6 => efforts,
+        3 => athletes,
+        1 => clubs,
+        1 => follows,
+        4 => authorizations,
+        1 => applications,
+    ]
+}
+
+/// The same row with ids of its own history.
+pub(super) fn shifted(mut row: Entity, base: i64) -> Entity {
+    match &mut row {
+        Entity::Effort(row) => {
+            row.id += base;
+            row.segment_id += base;
+            row.athlete_id += base;
+        }
+        Entity::Athlete(row) => row.id += base,
+        Entity::Membership(row) => {
+            row.club_id += base;
+            row.athlete_id += base;
+        }
+        Entity::Follow(row) => {
+            row.follower_id += base;
+            row.followed_id += base;
+        }
+        Entity::Authorization(row) => {
+            row.id += base;
+            row.application_id += base;
+            row.athlete_id += base;
+        }
+        Entity::Application(row) => row.id += base,
+    }
+    row
+}

@@ -1,0 +1,170 @@
+//! The laws of the canonical port: athletes who connect to applications.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schemas::entities::{Authorization, Entity};
+use schemas::source::Source;
+use stores::Result;
+use stores::canon::{Authorized, Revoked};
+
+use super::Ports;
+use super::canon_rows::{
+    AuthorizationRow, NOW_MS, application, apply, authorization, authorizations, group, told,
+};
+
+/// Athletes connect while there is room; whoever is connected already stays so. Rows that are
+/// applied are counted too, and whether there is room is not asked of them.
+pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
+    let canon = &*ports.canon;
+    // Authorizations may come before their application.
+    let early: Vec<Entity> = [(1, 10), (2, 11), (3, 11)]
+        .map(|(id, member)| Entity::Authorization(authorization(id, 5, member)))
+        .into();
+    apply(canon, &early).await?;
+    let unknown = canon.authorize(5, 12, NOW_MS).await?;
+    assert_eq!(unknown, Authorized::UnknownApplication);
+    apply(canon, &[Entity::Application(application(5, 2))]).await?;
+
+    let full = |connected, capacity| Authorized::Full {
+        connected,
+        capacity,
+    };
+    assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full(2, 2));
+    assert_eq!(canon.authorize(5, 11, NOW_MS).await?, Authorized::Already);
+    let wider = canon.set_capacity(5, 3).await?;
+    assert_eq!(wider, Some(application(5, 3)), "and nothing else changes");
+    let made = canon.authorize(5, 12, NOW_MS).await?;
+    let Authorized::New { id, notification } = made else {
+        panic!("there is room: {made:?}");
+    };
+    assert!((1..1 << 53).contains(&id), "{id}");
+    assert_eq!(
+        told(&[notification]),
+        [(Source::Authorizations, group(5, 12))]
+    );
+    assert!(canon.pending(i64::MAX, 100).await?.contains(&notification));
+    let rows = authorizations(canon).await?;
+    assert_eq!(
+        rows.last()
+            .map(|row| (row.id, row.created_at_us, row.revoked_at_us)),
+        Some((id, NOW_MS * 1000, None))
+    );
+
+    // One of two authorizations is taken back: the athlete is still connected.
+    let revoked = |id, member, at| Authorization {
+        revoked_at_us: at,
+        ..authorization(id, 5, member)
+    };
+    apply(canon, &[Entity::Authorization(revoked(2, 11, Some(1)))]).await?;
+    assert_eq!(canon.authorize(5, 13, NOW_MS).await?, full(3, 3));
+    apply(
+        canon,
+        &[Entity::Authorization(revoked(3, 11, Some(i64::MIN)))],
+    )
+    .await?;
+    assert!(matches!(
+        canon.authorize(5, 13, NOW_MS).await?,
+        Authorized::New { .. }
+    ));
+    assert_eq!(canon.authorize(5, 11, NOW_MS).await?, full(3, 3));
+    // What is applied asks for no room.
+    apply(canon, &[Entity::Authorization(revoked(2, 11, None))]).await?;
+    assert_eq!(canon.authorize(5, 14, NOW_MS).await?, full(4, 3));
+    Ok(())
+}
+
+/// Disconnecting takes back all of an athlete's authorizations of an application, and a line from
+/// before does not bring one back.
+pub async fn revoking_takes_back_everything(ports: &Ports) -> Result<()> {
+    let canon = &*ports.canon;
+    let rows = [
+        Entity::Application(application(5, 1)),
+        Entity::Authorization(authorization(1, 5, 10)),
+        Entity::Authorization(Authorization {
+            version: i64::MAX,
+            ..authorization(2, 5, 10)
+        }),
+        Entity::Authorization(Authorization {
+            revoked_at_us: Some(7),
+            ..authorization(3, 5, 10)
+        }),
+        Entity::Authorization(authorization(4, 5, 11)),
+    ];
+    apply(canon, &rows).await?;
+    let done = canon.revoke(5, 10, NOW_MS).await?;
+    let Revoked::Done(Some(notification)) = done else {
+        panic!("the athlete was connected: {done:?}");
+    };
+    assert_eq!(
+        told(&[notification]),
+        [(Source::Authorizations, group(5, 10))]
+    );
+    assert_eq!(canon.revoke(5, 10, NOW_MS).await?, Revoked::Done(None));
+    assert_eq!(canon.revoke(5, 99, NOW_MS).await?, Revoked::Done(None));
+    let now = Some(NOW_MS * 1000);
+    let times = |rows: Vec<AuthorizationRow>| -> BTreeMap<i64, Option<i64>> {
+        rows.into_iter()
+            .map(|row| (row.id, row.revoked_at_us))
+            .collect()
+    };
+    let expected = BTreeMap::from([(1, now), (2, now), (3, Some(7)), (4, None)]);
+    assert_eq!(times(authorizations(canon).await?), expected);
+
+    // The same lines once more: older now, but for the one whose version can't rise.
+    let applied = apply(canon, &rows[1..2]).await?;
+    assert_eq!(applied.notifications, []);
+    assert_eq!(times(authorizations(canon).await?), expected);
+    assert_eq!(
+        canon.authorize(5, 12, NOW_MS).await?,
+        Authorized::Full {
+            connected: 1,
+            capacity: 1
+        }
+    );
+    // A newer one decides again.
+    let newer = Authorization {
+        version: 1,
+        ..authorization(1, 5, 10)
+    };
+    apply(canon, &[Entity::Authorization(newer)]).await?;
+    assert_eq!(canon.authorize(5, 10, NOW_MS).await?, Authorized::Already);
+    Ok(())
+}
+
+/// However many ask at once, no more are connected than there are places.
+pub async fn places_are_given_once(one: &Ports, other: &Ports) -> Result<()> {
+    const PLACES: i64 = 5;
+    apply(&*one.canon, &[Entity::Application(application(1, PLACES))]).await?;
+    let mut asking = tokio::task::JoinSet::new();
+    for athlete_id in 0..50 {
+        // Each asks twice.
+        let canon = Arc::clone(if athlete_id % 3 == 0 {
+            &one.canon
+        } else {
+            &other.canon
+        });
+        asking.spawn(async move { canon.authorize(1, athlete_id / 2, NOW_MS).await });
+    }
+    let (mut ids, mut already, mut full) = (BTreeSet::new(), 0, 0);
+    while let Some(answer) = asking.join_next().await {
+        match answer.expect("it ends")? {
+            Authorized::New { id, .. } => assert!(ids.insert(id), "an id is given once"),
+            Authorized::Already => already += 1,
+            Authorized::Full {
+                connected,
+                capacity,
+            } => {
+                assert_eq!((connected, capacity), (PLACES, PLACES));
+                full += 1;
+            }
+            Authorized::UnknownApplication => panic!("the application is known"),
+        }
+    }
+    assert_eq!((ids.len(), already, full), (5, 5, 40));
+    let rows = authorizations(&*other.canon).await?;
+    let athletes: BTreeSet<i64> = rows.iter().map(|row| row.athlete_id).collect();
+    assert_eq!((rows.len(), athletes.len()), (5, 5));
+    assert_eq!(one.canon.pending(i64::MAX, 100).await?.len(), 5);
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! The laws of the canonical port: dumps and groups, and what one process sees of another.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
+use schemas::entities::{Entity, Group, schema};
+use schemas::source::Source;
+use stores::Result;
+
+use super::Ports;
+use super::canon_rows::{
+    EffortRow, NOW_MS, application, apply, authorization, authorization_rows, batches, effort,
+    effort_rows, efforts, group,
+};
+
+/// Dumps bring every row once in the order of key, member and id, in batches of any size, for all
+/// keys or for some.
+pub async fn dumps_are_in_order(ports: &Ports) -> Result<()> {
+    let canon = &*ports.canon;
+    // A few keys with many rows, among them members with many, and many keys with few.
+    let rows = |id: i64| match id % 4 {
+        0 => (5, id % 7),
+        1 => (9, 3),
+        _ => (id % 101, id % 13),
+    };
+    let mut all: Vec<Entity> = Vec::new();
+    for id in (0..4000).rev() {
+        let (key, member) = rows(id);
+        all.push(Entity::Effort(effort(id, key, member)));
+        all.push(Entity::Authorization(authorization(id, key, member)));
+    }
+    canon.apply(&all, NOW_MS).await?;
+    let mut expected: Vec<(i64, i64, i64)> =
+        (0..4000).map(|id| (rows(id).0, rows(id).1, id)).collect();
+    expected.sort_unstable();
+    let every: Vec<i64> = (-3..10_000).rev().collect();
+    let some = [9, 1000, 5, 9, -4, 77, 0];
+    for source in [Source::Efforts, Source::Authorizations] {
+        for batch_rows in [0, 1, 7, 1000, 4096, usize::MAX] {
+            for keys in [None, Some(&every[..]), Some(&some[..]), Some(&some[..1])] {
+                // One row a batch takes its time.
+                if batch_rows < 7 && keys.is_none_or(|keys| keys.len() > 1) {
+                    continue;
+                }
+                let mut expected = expected.clone();
+                expected.retain(|row| keys.is_none_or(|keys| keys.contains(&row.0)));
+                let found = batches(canon, source, keys, batch_rows).await?;
+                let found: Vec<(i64, i64, i64)> = found.iter().flat_map(places).collect();
+                assert!(found == expected, "{source}, {batch_rows} rows a batch");
+            }
+        }
+    }
+    // Whoever has seen enough goes.
+    let mut dump = canon.dump(Source::Efforts, None, 10).await?;
+    assert_eq!(
+        dump.try_next().await?.map(|batch| batch.num_rows()),
+        Some(10)
+    );
+    drop(dump);
+    canon.apply(&all[..1], NOW_MS).await?;
+    Ok(())
+}
+
+/// Many groups are read at once, also with others between them, unknown ones, and twice the same.
+pub async fn many_groups_are_read(ports: &Ports) -> Result<()> {
+    let canon = &*ports.canon;
+    let rows: Vec<Entity> = (0..9000)
+        .map(|id| Entity::Effort(effort(id, id % 97, id % 89)))
+        .collect();
+    apply(canon, &rows).await?;
+    let mut asked: Vec<Group> = (0..9000)
+        .rev()
+        .filter(|id| id % 3 > 0)
+        .map(|id| group(id % 97, id % 89))
+        .collect();
+    asked.extend([group(96, 1000), group(-5, 3), asked[0]]);
+    let wanted: BTreeSet<Group> = asked.iter().copied().collect();
+    let found = canon.groups(Source::Efforts, &asked).await?;
+    let mut expected: Vec<(i64, i64, i64)> = (0..9000)
+        .map(|id| (id % 97, id % 89, id))
+        .filter(|(key, member, _)| wanted.contains(&group(*key, *member)))
+        .collect();
+    expected.sort_unstable();
+    assert!(places(&found) == expected);
+    Ok(())
+}
+
+/// Key, member and id of rows of either source.
+fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
+    if Some(batch.schema()) == schema(Source::Efforts) {
+        let rows = effort_rows(batch).into_iter();
+        return rows
+            .map(|row| (row.segment_id, row.athlete_id, row.id))
+            .collect();
+    }
+    let rows = authorization_rows(batch).into_iter();
+    rows.map(|row| (row.application_id, row.athlete_id, row.id))
+        .collect()
+}
+
+/// What one process changes, the other sees.
+pub async fn changes_are_seen_by_all(one: &Ports, other: &Ports) -> Result<()> {
+    let (one, other) = (&*one.canon, &*other.canon);
+    for round in 0..10 {
+        let (from, to) = if round % 2 == 0 {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let mut row = effort(1, 2, 3);
+        row.elapsed_time_s = 100 + round;
+        let applied = apply(
+            from,
+            &[
+                Entity::Effort(row),
+                Entity::Application(application(4, round)),
+            ],
+        )
+        .await?;
+        assert_eq!(efforts(to, 10).await?[0].elapsed_time_s, 100 + round);
+        let group = to.groups(Source::Efforts, &[group(2, 3)]).await?;
+        assert_eq!(effort_rows(&group)[0].elapsed_time_s, 100 + round);
+        assert_eq!(to.application(4).await?, Some(application(4, round)));
+        let pending = to.pending(i64::MAX, 10).await?;
+        assert_eq!(pending, applied.notifications);
+        to.notified(&[pending[0].id]).await?;
+        assert_eq!(from.pending(i64::MAX, 10).await?, []);
+    }
+    Ok(())
+}
+
+/// Dumps and groups show what was stored at one moment, whatever is written meanwhile; a dump that
+/// of its beginning.
+pub async fn reads_show_one_moment(one: &Ports, other: &Ports) -> Result<()> {
+    const ROWS: i64 = 300;
+    const ROUNDS: i64 = 60;
+    let all_at = |elapsed_time_s: i64| -> Vec<Entity> {
+        let row = |id| {
+            let mut row = effort(id, id % 5, id % 7);
+            row.elapsed_time_s = elapsed_time_s;
+            Entity::Effort(row)
+        };
+        (0..ROWS).map(row).collect()
+    };
+    apply(&*one.canon, &all_at(1)).await?;
+    let early = other.canon.dump(Source::Efforts, None, 7).await?;
+    let writer = Arc::clone(&one.canon);
+    let mut writing = tokio::task::JoinSet::new();
+    writing.spawn(async move {
+        for round in 2..ROUNDS {
+            writer.apply(&all_at(round), NOW_MS).await?;
+        }
+        Result::Ok(())
+    });
+    let groups: Vec<Group> = (0..5)
+        .flat_map(|key| (0..7).map(move |member| group(key, member)))
+        .collect();
+    let keys: Vec<i64> = (0..5).collect();
+    let of_one_moment = |rows: &[EffortRow]| {
+        assert_eq!(rows.len(), usize::try_from(ROWS).unwrap_or_default());
+        let times: BTreeSet<i64> = rows.iter().map(|row| row.elapsed_time_s).collect();
+        assert_eq!(times.len(), 1, "{times:?}");
+        *times.first().expect("a time")
+    };
+    let mut last = 0;
+    while last + 1 < ROUNDS {
+        let found = batches(&*other.canon, Source::Efforts, Some(&keys), 11).await?;
+        let found: Vec<EffortRow> = found.iter().flat_map(effort_rows).collect();
+        let now = of_one_moment(&found);
+        assert!(now >= last, "{now} after {last}");
+        let found = other.canon.groups(Source::Efforts, &groups).await?;
+        last = of_one_moment(&effort_rows(&found));
+        assert!(last >= now, "{last} after {now}");
+    }
+    while let Some(done) = writing.join_next().await {
+        done.expect("it ends")?;
+    }
+    let early: Vec<RecordBatch> = early.try_collect().await?;
+    let early: Vec<EffortRow> = early.iter().flat_map(effort_rows).collect();
+    assert_eq!(of_one_moment(&early), 1, "the moment at which it began");
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Entities through processes: killed at any point, bad input, and a capacity under many requests.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use jiff::civil::date;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use schemas::entities::parse;
+use schemas::source::Source;
+use stores::canon::{CanonRead, CanonWrite};
+use stores::embedded::Embedded;
+use tests::http::Client;
+use tests::process::{Process, Server, done, run_with_input};
+use tests::standings::{Asked, Truth};
+
+const SEGMENTS: i64 = 3;
+const ATHLETES: i64 = 200;
+
+/// Efforts, edits and deletes; the same for the same seed.
+fn efforts(seed: u64, rows: usize, truth: &mut Truth) -> String {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut text = String::new();
+    for _ in 0..rows {
+        let id = rng.random_range(1..10_000_i64);
+        let mut row = json!({
+            "id": id,
+            "segment_id": 1 + id % SEGMENTS,
+            "athlete_id": 1 + (id / SEGMENTS) % ATHLETES,
+            "activity_id": id,
+            "elapsed_time": rng.random_range(1..50),
+            "started_at": format!("2026-0{}-1{}T10:00:00Z", rng.random_range(1..9), rng.random_range(0..9)),
+            "version": rng.random_range(0..3),
+        });
+        if rng.random_bool(0.1) {
+            row["deleted"] = json!(true);
+        }
+        let line = row.to_string();
+        assert!(truth.take("efforts", &line));
+        writeln!(text, "{line}").expect("writing");
+    }
+    text
+}
+
+fn compare(client: &Client, truth: &Truth) {
+    for segment in 1..=SEGMENTS {
+        for (board, window) in [("overall", "all"), ("overall", "month"), ("overall", "day")] {
+            let asked = Asked {
+                segment,
+                board: board.to_owned(),
+                window: window.to_owned(),
+                date: date(2026, 3, 14),
+                club: None,
+                following: None,
+            };
+            let path = format!("/api/v1/boards/segments/{segment}?{}&limit=1000", asked.query());
+            let answer = client.json(&path);
+            assert_eq!(answer["entries"], json!(truth.board(&asked)), "{path}");
+        }
+        let counts = client.json(&format!("/api/v1/segments/{segment}/counts"));
+        let (efforts, athletes) = truth.counts(segment);
+        assert_eq!(counts["efforts"], efforts);
+        assert_eq!(counts["athletes"], athletes);
+    }
+}
+
+/// Every process is killed again and again, also between a commit and what it tells; then everything
+/// is done once more to its end.
+#[test]
+fn kills_lose_nothing_of_entities() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let mut truth = Truth::default();
+    let file = folder.path().join("efforts.jsonl");
+    std::fs::write(&file, efforts(1, 30_000, &mut truth)).expect("a file");
+    let file = file.to_string_lossy().into_owned();
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut running = 0;
+    for round in 0..24 {
+        let args: &[&str] = match round % 6 {
+            0..=2 => &["ingest", "efforts", &file],
+            3 => &["speed", "--source", "efforts"],
+            4 => &["batch", "run"],
+            _ => &["snapshot", "--source", "efforts"],
+        };
+        let process = Process::start(&data, args);
+        sleep(Duration::from_millis(rng.random_range(30..900)));
+        running += usize::from(process.kill());
+    }
+    assert!(running > 5, "only {running} processes were killed at work");
+    done(&data, &["ingest", "efforts", &file]);
+    done(&data, &["speed", "--until-caught-up"]);
+    done(&data, &["batch", "run"]);
+    let edits = efforts(2, 400, &mut truth);
+    commit_untold(&data, &edits.lines().collect::<Vec<_>>());
+    assert!(pending(&data) > 300, "what was committed waits to be told");
+    done(&data, &["speed", "--until-caught-up"]);
+    assert_eq!(pending(&data), 0);
+    let server = Server::start(&data, &[]);
+    // Whatever was taken before, the last row of the newest version stays.
+    compare(&server.client, &truth);
+    done(&data, &["batch", "run"]);
+    compare(&server.client, &truth);
+    done(&data, &["batch", "run", "--full"]);
+    compare(&server.client, &truth);
+}
+
+/// Commits rows and tells nobody, as a process does that is killed between the two.
+fn commit_untold(data: &Path, lines: &[&str]) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let stores = Embedded::open(data).await.expect("the stores");
+        let rows = lines.iter().map(|line| parse(Source::Efforts, line.as_bytes()));
+        let rows: Vec<_> = rows.collect::<Result<_, _>>().expect("rows");
+        stores.canon.apply(&rows, 1).await.expect("applying");
+    });
+}
+
+fn pending(data: &Path) -> usize {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let stores = Embedded::open(data).await.expect("the stores");
+        let pending = stores.canon.pending(i64::MAX, 10_000).await;
+        pending.expect("the outbox").len()
+    })
+}
+
+#[test]
+fn bad_rows_are_dead_letters_with_reasons() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let good = [
+        ("athletes", r#"{"id":1,"gender":"F","birth_year":1990,"weight_kg":60,"unknown":[1]}"#),
+        ("clubs", r#"{"club_id":1,"athlete_id":1}"#),
+        ("follows", r#"{"follower_id":1,"followed_id":2}"#),
+        ("applications", r#"{"id":7,"name":"n","owner":"o"}"#),
+        ("authorizations", r#"{"id":1,"application_id":7,"athlete_id":1,"created_at":"2026-01-01T00:00:00Z"}"#),
+        ("efforts", r#"{"id":1,"segment_id":1,"athlete_id":1,"activity_id":1,"elapsed_time":60,"started_at":"2026-01-01T00:00:00Z"}"#),
+    ];
+    let bad = [
+        ("athletes", r#"{"id":1,"gender":"W"}"#, "gender"),
+        ("athletes", r#"{"id":"1"}"#, "id"),
+        ("clubs", r#"{"club_id":1}"#, "athlete_id"),
+        ("follows", r#"{"followed_id":2}"#, "follower_id"),
+        ("applications", r#"{"id":7,"name":"n","owner":"o","athlete_capacity":-1}"#, "athlete_capacity"),
+        ("authorizations", r#"{"id":1,"application_id":8,"athlete_id":1,"created_at":"2026-01-01T00:00:00Z"}"#, "application_id"),
+        ("authorizations", r#"{"id":2,"application_id":7,"athlete_id":1,"created_at":"yesterday"}"#, "created_at"),
+        ("efforts", r#"{"id":1,"segment_id":2,"athlete_id":1,"activity_id":1,"elapsed_time":60,"started_at":"2026-01-01T00:00:00Z"}"#, "segment_id"),
+        ("efforts", r#"{"id":2,"segment_id":2,"athlete_id":1,"activity_id":1,"elapsed_time":0,"started_at":"2026-01-01T00:00:00Z"}"#, "elapsed_time"),
+        ("efforts", r#"{"id":2,"segment_id":2,"athlete_id":1,"activity_id":1,"elapsed_time":6,"started_at":"2026-01-01T00:00:00Z","tz":"Mars"}"#, "tz"),
+        ("efforts", r#"{"id":2,"segment_id":2,"athlete_id":1,"activity_id":1,"elapsed_time":6,"started_at":"2026-01-01T00:00:00Z","visibility":"friends"}"#, "visibility"),
+        ("efforts", "{", "JSON"),
+    ];
+    for (source, line) in good {
+        let mut input = format!("\n{line}\n\n");
+        let mut expected = Vec::new();
+        for (_, line, field) in bad.iter().filter(|(of, ..)| *of == source) {
+            input.push_str(line);
+            input.push('\n');
+            expected.push(*field);
+        }
+        let output = run_with_input(&data, &["ingest", source, "-", "--json"], input.as_bytes());
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{source}: {err}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["accepted"], 1, "{report}");
+        assert_eq!(report["rejected"], expected.len(), "{report}");
+        let listed = done(&data, &["dead-letters", "list", "--source", source, "--json"]);
+        let listed: Value = serde_json::from_str(&listed).expect("JSON");
+        let letters = listed["dead_letters"].as_array().expect("letters");
+        assert_eq!(letters.len(), expected.len(), "{listed}");
+        // Newest first.
+        for (letter, field) in letters.iter().zip(expected.iter().rev()) {
+            let reason = letter["reason"].as_str().expect("a reason");
+            assert!(reason.contains(field), "{source}: {reason} does not name {field}");
+        }
+    }
+    // Who can't be taken at first may be taken later: the effort's segment stays what it was.
+    done(&data, &["speed", "--until-caught-up"]);
+    let server = Server::start(&data, &[]);
+    let counts = server.client.json("/api/v1/segments/1/counts");
+    assert_eq!((&counts["efforts"], &counts["athletes"]), (&json!(1), &json!(1)));
+    for (path, status, word) in [
+        ("/api/v1/boards/segments/x", 400, "segment_id"),
+        ("/api/v1/boards/routes/1", 404, "segments"),
+        ("/api/v1/boards/segments/1?board=age:30", 400, "board"),
+        ("/api/v1/boards/segments/1?window=week", 400, "window"),
+        ("/api/v1/boards/segments/1?limit=1001", 400, "limit"),
+        ("/api/v1/boards/segments/1?offset=-1", 400, "offset"),
+        ("/api/v1/boards/segments/1?window=day&date=2026-02-30", 400, "date"),
+        ("/api/v1/boards/segments/1?club_id=a", 400, "club_id"),
+        ("/api/v1/boards/segments/1/athletes/2", 404, "not-on-board"),
+        ("/api/v1/boards/segments/1/athletes/1?around=501", 400, "around"),
+        ("/api/v1/applications/8", 404, "unknown-application"),
+        ("/api/v1/segments/1/counts?x=1", 400, "x"),
+    ] {
+        let (got, body) = server.client.get(path);
+        assert_eq!(got, status, "{path}: {body}");
+        assert!(body.contains(word), "{path}: {body}");
+    }
+    let empty = server.client.json("/api/v1/boards/segments/99?offset=5");
+    assert_eq!((&empty["total"], &empty["entries"]), (&json!(0), &json!([])));
+    let past = server.client.json("/api/v1/boards/segments/1?offset=5");
+    assert_eq!((&past["total"], &past["entries"]), (&json!(1), &json!([])));
+}
+
+#[test]
+fn a_capacity_holds_under_many_requests() {
+    const REQUESTS: usize = 200;
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let app = r#"{"id":7,"name":"Pacer","owner":42,"athlete_capacity":15}"#;
+    let output = run_with_input(&data, &["ingest", "applications", "-"], app.as_bytes());
+    assert!(output.status.success());
+    let mut lines = String::new();
+    // Three are connected before, one of them twice; a fourth has left.
+    for (id, athlete, revoked) in [(1, 1, false), (2, 1, false), (3, 2, false), (4, 3, false), (5, 4, true)] {
+        let mut row = json!({"id": id, "application_id": 7, "athlete_id": athlete, "created_at": "2026-01-01T00:00:00Z"});
+        if revoked {
+            row["revoked_at"] = json!("2026-01-02T00:00:00Z");
+        }
+        writeln!(lines, "{row}").expect("writing");
+    }
+    let output = run_with_input(&data, &["ingest", "authorizations", "-"], lines.as_bytes());
+    assert!(output.status.success());
+    let server = Server::start(&data, &[]);
+    let client = &server.client;
+    let answers: Vec<(i64, u16, String)> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..REQUESTS)
+            .map(|n| {
+                let client = client.clone();
+                scope.spawn(move || {
+                    let athlete = i64::try_from(n).expect("small") + 1;
+                    let body = json!({"athlete_id": athlete}).to_string();
+                    let path = "/api/v1/applications/7/authorizations";
+                    let (status, text) = client.post(path, body.as_bytes());
+                    (athlete, status, text)
+                })
+            })
+            .collect();
+        asking.into_iter().map(|one| one.join().expect("an answer")).collect()
+    });
+    let with = |status: u16| answers.iter().filter(|answer| answer.1 == status).count();
+    assert_eq!((with(201), with(200), with(403)), (12, 3, 185), "{answers:?}");
+    for (athlete, status, text) in &answers {
+        assert_eq!(*athlete <= 3, *status == 200, "{athlete}: {text}");
+        if *status == 403 {
+            assert!(text.contains("/problems/capacity-exceeded"), "{text}");
+        }
+    }
+    done(&data, &["speed", "--until-caught-up"]);
+    let shown = client.json("/api/v1/applications/7");
+    assert_eq!(shown["connected_athletes"], 15, "{shown}");
+    assert_eq!(shown["athlete_capacity"], 15, "{shown}");
+    assert_eq!((&shown["name"], &shown["owner"]), (&json!("Pacer"), &json!(42)));
+    // One leaves, and its place is free for one; who has several authorizations leaves wholly.
+    assert_eq!(client.delete("/api/v1/applications/7/authorizations/1").0, 204);
+    assert_eq!(client.delete("/api/v1/applications/7/authorizations/1").0, 204);
+    let post = |athlete: i64| {
+        let body = json!({"athlete_id": athlete}).to_string();
+        client.post("/api/v1/applications/7/authorizations", body.as_bytes()).0
+    };
+    assert_eq!((post(1_000), post(1_001)), (201, 403));
+    let patched = client.patch("/api/v1/applications/7", br#"{"athlete_capacity":10}"#);
+    assert_eq!(patched.0, 200, "{}", patched.1);
+    assert_eq!((post(1_000), post(1_001)), (200, 403), "nobody is cut off");
+    for body in [&b"{"[..], b"{}", br#"{"athlete_capacity":-1}"#, br#"{"athlete_capacity":1.5}"#] {
+        let (status, text) = client.patch("/api/v1/applications/7", body);
+        assert_eq!(status, 400, "{text}");
+    }
+    assert_eq!(client.patch("/api/v1/applications/8", br#"{"athlete_capacity":1}"#).0, 404);
+    assert_eq!(client.delete("/api/v1/applications/8/authorizations/1").0, 404);
+    done(&data, &["speed", "--until-caught-up"]);
+    done(&data, &["batch", "run"]);
+    let list = client.json("/api/v1/applications");
+    assert_eq!(list["applications"][0]["connected_athletes"], 15, "{list}");
+    assert_eq!(list["applications"][0]["provenance"]["source"], "batch", "{list}");
+}

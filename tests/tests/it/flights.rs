@@ -1,0 +1,291 @@
+//! Real input, through processes: all flights of a year as efforts, 96 % of the best of them tied,
+//! compared with plain SQL over the raw records.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use datafusion::prelude::SessionContext;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tests::http::Client;
+use tests::process::{Server, done};
+
+/// Segments with many athletes and with few.
+const SEGMENTS: [i64; 5] = [1118, 1035, 1188, 1123, 1001];
+
+fn records(name: &str) -> Vec<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../shared/data/flights")
+        .join(format!("{name}.jsonl.gz"));
+    assert!(
+        file.exists(),
+        "{} is missing: this test needs the real records",
+        file.display()
+    );
+    let unpacked = Command::new("gzip")
+        .arg("-dc")
+        .arg(&file)
+        .stderr(Stdio::inherit())
+        .output();
+    let text = String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8");
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn flights_are_ranked_as_plain_sql_ranks_them() {
+    let efforts = records("efforts");
+    assert_eq!(efforts.len(), 327_346);
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let write = |name: &str, lines: &[String]| {
+        let path = folder.path().join(name);
+        let mut file = std::io::BufWriter::new(std::fs::File::create(&path).expect("a file"));
+        for line in lines {
+            writeln!(file, "{line}").expect("writing");
+        }
+        file.flush().expect("writing");
+        path.to_string_lossy().into_owned()
+    };
+    let others = ["athletes", "clubs", "follows"].map(|name| (name, records(name)));
+    let truth = Truth::of(&efforts, &others);
+    let server = Server::start(&data, &[]);
+    for (name, lines) in &others {
+        done(&data, &["ingest", name, &write(&format!("{name}.jsonl"), lines)]);
+    }
+    let (first, second) = efforts.split_at(efforts.len() * 2 / 3);
+    done(&data, &["ingest", "efforts", &write("1.jsonl", first)]);
+    done(&data, &["speed", "--until-caught-up", "--source", "efforts"]);
+    done(&data, &["batch", "run"]);
+    done(&data, &["ingest", "efforts", &write("2.jsonl", second)]);
+    done(&data, &["speed", "--until-caught-up", "--source", "efforts"]);
+    // Most of it in the batch views, the rest live.
+    let first = server.client.json("/api/v1/boards/segments/1118?limit=1");
+    assert_eq!(first["total"], 344, "{first}");
+    assert_eq!(first["entries"][0]["athlete_id"], 778_886_617);
+    assert_eq!(first["entries"][0]["effort_id"], 2_557_927_007_i64);
+    assert_eq!(first["entries"][0]["elapsed_time"], 16_500);
+    truth.compare(&server.client, 1);
+    done(&data, &["batch", "run"]);
+    truth.compare(&server.client, 2);
+}
+
+/// The raw records as tables of a plain query engine.
+struct Truth {
+    context: SessionContext,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Truth {
+    fn of(efforts: &[String], others: &[(&str, Vec<String>)]) -> Self {
+        let context = SessionContext::new();
+        let parse = |lines: &[String]| -> Vec<Value> {
+            let parsed = lines.iter().map(|line| serde_json::from_str(line));
+            parsed.collect::<Result<_, _>>().expect("JSON")
+        };
+        let efforts = parse(efforts);
+        let days = efforts.iter().map(|effort| {
+            let at: Timestamp = effort["started_at"].as_str().expect("text").parse().expect("a time");
+            let tz = effort["tz"].as_str().expect("a zone");
+            Some(at.in_tz(tz).expect("a zone").date().to_string())
+        });
+        let mut columns = ints(
+            &efforts,
+            &["id", "segment_id", "athlete_id", "activity_id", "elapsed_time"],
+        );
+        columns.push(("day", Arc::new(days.collect::<StringArray>()) as ArrayRef));
+        let years = efforts.iter().map(|effort| {
+            let at = effort["started_at"].as_str().expect("text");
+            let at: Timestamp = at.parse().expect("a time");
+            let zoned = at.in_tz(effort["tz"].as_str().expect("a zone"));
+            i64::from(zoned.expect("a zone").year())
+        });
+        columns.push(("year", Arc::new(Int64Array::from_iter_values(years))));
+        register(&context, "efforts", columns);
+        for (name, lines) in others {
+            let rows = parse(lines);
+            let columns = match *name {
+                "athletes" => {
+                    let mut columns = ints(&rows, &["id", "birth_year"]);
+                    let kg = rows.iter().map(|row| row["weight_kg"].as_f64());
+                    let kg = kg.collect::<arrow::array::Float64Array>();
+                    columns.push(("weight_kg", Arc::new(kg)));
+                    let gender = rows.iter().map(|row| row["gender"].as_str());
+                    columns.push(("gender", Arc::new(gender.collect::<StringArray>())));
+                    columns
+                }
+                "clubs" => ints(&rows, &["club_id", "athlete_id"]),
+                _ => ints(&rows, &["follower_id", "followed_id"]),
+            };
+            register(&context, name, columns);
+        }
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        Self { context, runtime }
+    }
+
+    fn sql(&self, sql: &str) -> Vec<RecordBatch> {
+        let rows = async { self.context.sql(sql).await?.collect().await };
+        self.runtime.block_on(rows).unwrap_or_else(|e| panic!("{sql}: {e}"))
+    }
+
+    fn numbers(&self, sql: &str) -> Vec<i64> {
+        let batches = self.sql(sql);
+        let columns = batches.iter().map(|batch| batch.column(0).as_primitive::<Int64Type>());
+        columns.flat_map(|column| column.values().to_vec()).collect()
+    }
+
+    /// A board by plain SQL: athlete, time and effort in the order of ranks.
+    fn board(&self, segment: i64, filter: &str) -> Vec<(i64, i64, i64)> {
+        let sql = format!(
+            "SELECT athlete_id, elapsed_time, id FROM (
+                 SELECT e.*, row_number() OVER (
+                     PARTITION BY e.athlete_id ORDER BY e.elapsed_time, e.id) AS nth
+                 FROM efforts e LEFT JOIN athletes a ON a.id = e.athlete_id
+                 WHERE e.segment_id = {segment} AND {filter}) best
+             WHERE nth = 1 ORDER BY elapsed_time, id"
+        );
+        let mut rows = Vec::new();
+        for batch in self.sql(&sql) {
+            let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().clone();
+            let (athletes, times, ids) = (column(0), column(1), column(2));
+            for row in 0..batch.num_rows() {
+                rows.push((athletes.value(row), times.value(row), ids.value(row)));
+            }
+        }
+        rows
+    }
+
+    fn compare(&self, client: &Client, depth: usize) {
+        let clubs = self.numbers("SELECT DISTINCT club_id FROM clubs ORDER BY club_id");
+        let followers = self.numbers("SELECT DISTINCT follower_id FROM follows ORDER BY 1");
+        let mut questions: Vec<(String, String)> = Vec::new();
+        let boards: [(&str, &str); 9] = [
+            ("overall", "true"),
+            ("gender:F", "a.gender = 'F'"),
+            ("gender:M", "a.gender = 'M'"),
+            ("age:0-19", "e.year - a.birth_year BETWEEN 0 AND 19"),
+            ("age:20-24", "e.year - a.birth_year BETWEEN 20 AND 24"),
+            ("age:25-34", "e.year - a.birth_year BETWEEN 25 AND 34"),
+            ("weight:55-64", "a.weight_kg >= 55 AND a.weight_kg < 65"),
+            ("weight:0-54", "a.weight_kg < 55"),
+            ("weight:115%2B", "a.weight_kg >= 115"),
+        ];
+        for (board, filter) in boards {
+            for (window, days) in [
+                ("window=all", "true"),
+                ("window=year&date=2013-07-04", "e.day LIKE '2013-%'"),
+                ("window=month&date=2013-02-28", "e.day LIKE '2013-02-%'"),
+                ("window=day&date=2013-12-31", "e.day = '2013-12-31'"),
+                ("window=year&date=2012-07-04", "e.day LIKE '2012-%'"),
+            ] {
+                questions.push((
+                    format!("board={board}&{window}"),
+                    format!("({filter}) AND ({days})"),
+                ));
+            }
+        }
+        for club in clubs.iter().take(3) {
+            questions.push((
+                format!("club_id={club}"),
+                format!("e.athlete_id IN (SELECT athlete_id FROM clubs WHERE club_id = {club})"),
+            ));
+        }
+        for follower in followers.iter().step_by(997).take(3) {
+            questions.push((
+                format!("following={follower}&window=month&date=2013-03-01"),
+                format!(
+                    "e.day LIKE '2013-03-%' AND (e.athlete_id = {follower} OR e.athlete_id IN
+                     (SELECT followed_id FROM follows WHERE follower_id = {follower}))"
+                ),
+            ));
+        }
+        for segment in SEGMENTS.into_iter().take(depth + 1) {
+            for (query, filter) in &questions {
+                let board = self.board(segment, filter);
+                page(client, segment, query, &board);
+            }
+            let all = self.board(segment, "true");
+            around(client, segment, &all);
+            let efforts = self.numbers(&format!(
+                "SELECT count(*) FROM efforts WHERE segment_id = {segment}"
+            ));
+            let counts = client.json(&format!("/api/v1/segments/{segment}/counts"));
+            assert_eq!(counts["efforts"], efforts[0], "segment {segment}");
+            assert_eq!(counts["athletes"], all.len(), "segment {segment}");
+        }
+    }
+}
+
+/// Two pages of a board that together hold up to a thousand rows and two.
+fn page(client: &Client, segment: i64, query: &str, board: &[(i64, i64, i64)]) {
+    let first = format!("/api/v1/boards/segments/{segment}?{query}&limit=1000");
+    let answer = client.json(&first);
+    assert_eq!(answer["total"], board.len(), "{first}");
+    let plain = |entry: &Value| {
+        (
+            entry["rank"].as_u64().expect("a rank"),
+            entry["athlete_id"].as_i64().expect("an athlete"),
+            entry["elapsed_time"].as_i64().expect("a time"),
+            entry["effort_id"].as_i64().expect("an effort"),
+        )
+    };
+    let rows = |answer: &Value| -> Vec<(u64, i64, i64, i64)> {
+        let entries = answer["entries"].as_array().expect("entries");
+        entries.iter().map(plain).collect()
+    };
+    let expected: Vec<(u64, i64, i64, i64)> = (1..)
+        .zip(board)
+        .map(|(rank, row)| (rank, row.0, row.1, row.2))
+        .collect();
+    let until = expected.len().min(1000);
+    assert_eq!(rows(&answer), expected[..until], "{first}");
+    let offset = board.len() / 2;
+    let second = format!("/api/v1/boards/segments/{segment}?{query}&limit=2&offset={offset}");
+    let until = expected.len().min(offset + 2);
+    assert_eq!(rows(&client.json(&second)), expected[offset..until], "{second}");
+}
+
+fn around(client: &Client, segment: i64, board: &[(i64, i64, i64)]) {
+    for place in [0, board.len() / 3, board.len() - 1] {
+        let athlete = board[place].0;
+        let path = format!("/api/v1/boards/segments/{segment}/athletes/{athlete}?around=2");
+        let answer = client.json(&path);
+        assert_eq!(answer["entry"]["rank"], json!(place + 1), "{path}");
+        assert_eq!(answer["entry"]["effort_id"], board[place].2, "{path}");
+        let neighbours = answer["neighbours"].as_array().expect("neighbours");
+        let ids: Vec<i64> = neighbours
+            .iter()
+            .map(|entry| entry["effort_id"].as_i64().expect("an id"))
+            .collect();
+        let first = place.saturating_sub(2);
+        let until = board.len().min(place + 3);
+        let expected: Vec<i64> = board[first..until].iter().map(|row| row.2).collect();
+        assert_eq!(ids, expected, "{path}");
+    }
+}
+
+type Named = (&'static str, ArrayRef);
+
+fn ints(rows: &[Value], names: &[&'static str]) -> Vec<Named> {
+    let column = |name: &&'static str| -> Named {
+        let values = rows.iter().map(|row| row[*name].as_i64());
+        (name, Arc::new(values.collect::<Int64Array>()))
+    };
+    names.iter().map(column).collect()
+}
+
+fn register(context: &SessionContext, name: &str, columns: Vec<Named>) {
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(name, array)| {
+            let data_type: DataType = array.data_type().clone();
+            Field::new(*name, data_type, true)
+        })
+        .collect();
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).expect("a table");
+    context.register_batch(name, batch).expect("a table");
+}
