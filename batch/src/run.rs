@@ -7,6 +7,7 @@ use jobs::{Catalog, Engine};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
 use stores::ErrorKind;
+use stores::lease::Held as Lease;
 use stores::live::SlotId;
 use tokio_util::sync::CancellationToken;
 
@@ -152,17 +153,12 @@ impl Batch {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<RunReport> {
-        let holder = format!("process {}", std::process::id());
-        let lease = format!("batch-{source}");
-        let _held = match self.ports.leases.acquire(&lease, &holder).await? {
-            Ok(held) => held,
-            Err(who) => return Err(Error::Busy(who)),
-        };
+        let _held = self.lease(source).await?;
         let done = self.run_held(source, request, progress, stop).await;
         let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
             return done;
         };
-        if path.starts_with("results/") {
+        if path.starts_with("results/") || path.starts_with("snapshots/") {
             // Without it the next try makes the result anew, from what it was made of.
             self.ports.archive.delete(&path).await?;
             return Err(Error::Request(format!(
@@ -171,6 +167,14 @@ impl Batch {
         }
         // Not also what was being done: that is long, and says nothing.
         Err(stores::Error::DamagedFile { path, why }.into())
+    }
+
+    /// What keeps two runs of a source apart.
+    pub(crate) async fn lease(&self, source: Source) -> Result<Box<dyn Lease>> {
+        let holder = format!("process {}", std::process::id());
+        let lease = format!("batch-{source}");
+        let acquired = self.ports.leases.acquire(&lease, &holder).await?;
+        acquired.map_err(Error::Busy)
     }
 
     /// The run itself, under the lease.
@@ -183,14 +187,8 @@ impl Batch {
     ) -> Result<RunReport> {
         let mut stages = Stages::new(progress);
         let mut report = match source.kind() {
-            SourceKind::Facts => {
-                self.run_tallies(source, request, &mut stages, stop)
-                    .await?
-            }
-            SourceKind::Entities => {
-                self.run_boards(source, request, &mut stages, stop)
-                    .await?
-            }
+            SourceKind::Facts => self.run_tallies(source, request, &mut stages, stop).await?,
+            SourceKind::Entities => self.run_boards(source, request, &mut stages, stop).await?,
         };
         report.seconds = stages.end();
         report.tell(source);

@@ -5,6 +5,7 @@
 //! row is never older than the run's epoch, and may be newer.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, SchemaRef};
@@ -129,7 +130,9 @@ impl Taking<'_> {
         });
         for folder in [manifests_folder(self.source), data_folder(self.source)] {
             for path in self.archive.list(&folder).await? {
-                let is_kept = name.as_ref().is_some_and(|name| path.contains(name.as_str()));
+                let is_kept = name
+                    .as_ref()
+                    .is_some_and(|name| path.contains(name.as_str()));
                 if !is_kept {
                     self.archive.delete(&path).await?;
                 }
@@ -191,12 +194,16 @@ impl Files<'_> {
             });
             let room = usize::try_from(room).unwrap_or(usize::MAX).max(1);
             let mut to = keys.len().min(from.saturating_add(room));
-            while keys.get(to) == to.checked_sub(1).and_then(|last| keys.get(last)) && to < keys.len()
+            while keys.get(to) == to.checked_sub(1).and_then(|last| keys.get(last))
+                && to < keys.len()
             {
                 to += 1;
             }
             let last = to.checked_sub(1).and_then(|last| keys.get(last)).copied();
-            self.append(&batch.slice(from, to - from), (first, last.unwrap_or(first)))?;
+            self.append(
+                &batch.slice(from, to - from),
+                (first, last.unwrap_or(first)),
+            )?;
             from = to;
         }
         Ok(())
@@ -213,7 +220,8 @@ impl Files<'_> {
             });
             let properties = properties.map_err(fault)?;
             let writer =
-                ArrowWriter::try_new(Vec::new(), self.schema.clone(), Some(properties)).map_err(fault)?;
+                ArrowWriter::try_new(Vec::new(), Arc::clone(&self.schema), Some(properties))
+                    .map_err(fault)?;
             self.file = Some(Open {
                 path: format!("{}-{:06}.parquet", self.prefix, self.done.len()),
                 writer,

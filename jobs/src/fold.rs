@@ -7,6 +7,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::board::{Board, BoardRows};
+use crate::job::Job;
+use crate::plan::source_schema;
+use crate::tally::Tally;
+use crate::{Engine, Error, Result, checked, query};
 use arrow::array::AsArray;
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
@@ -18,11 +23,6 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, collect};
 use datafusion::prelude::SessionContext;
-use crate::board::{Board, BoardRows};
-use crate::job::Job;
-use crate::plan::source_schema;
-use crate::tally::Tally;
-use crate::{Engine, Error, Result, checked, query};
 
 /// What one job makes of a micro-batch.
 #[derive(Debug, Clone)]

@@ -16,11 +16,11 @@ mod spec;
 mod tally;
 pub mod tree;
 
+pub use board::Board;
 pub use catalog::Catalog;
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use fold::{Fold, Folded};
-pub use board::Board;
 pub use job::{Job, Layers};
 pub use plan::{Input, checked, query};
 pub use tally::{BUCKET, COUNT, Tally};

@@ -25,11 +25,7 @@ pub type Input = Arc<dyn TableProvider>;
 ///
 /// # Errors
 /// [`Error::Query`] if the query can't be planned.
-pub async fn query<K>(
-    context: &SessionContext,
-    job: &Job<K>,
-    input: Input,
-) -> Result<DataFrame> {
+pub async fn query<K>(context: &SessionContext, job: &Job<K>, input: Input) -> Result<DataFrame> {
     plan(context, job, input)
         .await
         .map_err(|source| Error::Query {

@@ -15,11 +15,10 @@ use schemas::partition::partition_of;
 use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::canon::{
-    Applied, Authorized, CanonRead, CanonWrite, Notification, Revoked,
-};
+use stores::canon::{Applied, Authorized, CanonRead, CanonWrite, Notification, Revoked};
 use stores::live::{
-    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStates, SlotId, StateQuery, StatesAnswer,
+    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStates, SlotId, StateQuery,
+    StatesAnswer,
 };
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use stores::views::{

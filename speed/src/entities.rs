@@ -102,13 +102,22 @@ fn states_of(folded: &Folded<Board>, groups: &[Group]) -> Result<States> {
     for group in groups {
         let key = job.key().encode_values(&[KeyValue::Int(group.key)]);
         let member = job.member().encode_values(&[KeyValue::Int(group.member)]);
-        states.insert((key.map_err(fault)?, member.map_err(fault)?), GroupState::default());
+        states.insert(
+            (key.map_err(fault)?, member.map_err(fault)?),
+            GroupState::default(),
+        );
     }
     let rows = folded.board_rows()?;
     for row in 0..rows.len() {
-        let group = (rows.keys.value(row).to_vec(), rows.members.value(row).to_vec());
+        let group = (
+            rows.keys.value(row).to_vec(),
+            rows.members.value(row).to_vec(),
+        );
         let state = states.get_mut(&group).ok_or_else(|| {
-            Error::Fault(format!("job {}: a row of another group came out", job.name()))
+            Error::Fault(format!(
+                "job {}: a row of another group came out",
+                job.name()
+            ))
         })?;
         state.places.push(Place {
             board: rows.boards.value(row).to_vec(),

@@ -195,7 +195,10 @@ impl Speed {
         let made_before_ms = self.ports.clock.now_ms().saturating_add(1) - age_ms;
         let left = relay.drain(made_before_ms).await?;
         if left > 0 {
-            tracing::info!(left, "notifications that were left in the outbox were relayed");
+            tracing::info!(
+                left,
+                "notifications that were left in the outbox were relayed"
+            );
         }
         Ok(())
     }

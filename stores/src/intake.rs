@@ -60,6 +60,8 @@ struct Letters {
     now_ms: i64,
     /// Each with its line's number.
     letters: Vec<(u64, DeadLetter)>,
+    /// Whether they are in the log already.
+    are_kept_already: bool,
 }
 
 impl Letters {
@@ -78,7 +80,9 @@ impl Letters {
     async fn append(mut self, log: &dyn LogWrite) -> Result<Vec<RejectedLine>> {
         self.letters.sort_by_key(|(line, _)| *line);
         let (lines, letters): (Vec<u64>, Vec<DeadLetter>) = self.letters.into_iter().unzip();
-        append_dead_letters(log, self.source, &letters, self.now_ms).await?;
+        if !self.are_kept_already {
+            append_dead_letters(log, self.source, &letters, self.now_ms).await?;
+        }
         let rejected = lines.into_iter().zip(letters);
         let rejected = rejected.map(|(line, letter)| RejectedLine {
             line,
@@ -159,6 +163,17 @@ impl Intake {
         self.write(self.check(origin, lines)).await
     }
 
+    /// Takes lines that are dead letters already once more, as [`Intake::take`] does, but keeps none of
+    /// those that still can't be taken a second time.
+    ///
+    /// # Errors
+    /// As [`Intake::take`].
+    pub async fn retake<'a>(&self, lines: impl Iterator<Item = (u64, &'a [u8])>) -> Result<Taken> {
+        let mut checked = self.check("", lines);
+        checked.letters.are_kept_already = true;
+        self.write(checked).await
+    }
+
     /// The first half of [`Intake::take`]: checks and keys lines, and writes nothing. So that the
     /// next lines can be checked while the last ones are written.
     #[must_use]
@@ -171,6 +186,7 @@ impl Intake {
             origin: origin.to_owned(),
             now_ms: self.ports.clock.now_ms(),
             letters: Vec::new(),
+            are_kept_already: false,
         };
         let (good, accepted) = match self.source.kind() {
             SourceKind::Facts => self.check_events(lines, &mut letters),
@@ -271,17 +287,6 @@ impl Intake {
         }
         let accepted = rows.len() as u64;
         (Good::Rows(rows, of_rows), accepted)
-    }
-}
-
-/// Whether a line could be taken by itself, whatever is stored.
-///
-/// # Errors
-/// The reason for which it can't.
-pub fn check_line(source: Source, bytes: &[u8]) -> Result<(), String> {
-    match source.kind() {
-        SourceKind::Facts => plays::check_line(bytes).map(drop),
-        SourceKind::Entities => entities::parse(source, bytes).map(drop),
     }
 }
 

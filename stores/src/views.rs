@@ -210,12 +210,8 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
 
     /// Nodes of one key in one round trip, each where it is there: those of a head that was
     /// replaced long ago are not.
-    async fn nodes(
-        &self,
-        view: &str,
-        key: &[u8],
-        names: &[NodeName],
-    ) -> Result<Vec<Option<Bytes>>>;
+    async fn nodes(&self, view: &str, key: &[u8], names: &[NodeName])
+    -> Result<Vec<Option<Bytes>>>;
 
     /// The stories of the newest runs, newest first.
     async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>>;

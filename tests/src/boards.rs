@@ -223,7 +223,10 @@ impl Ledger {
         let asked = question(rng);
         let segment = asked.segment;
         let before = self.states.len();
-        let path = format!("/api/v1/boards/segments/{segment}?{}&limit=1000", asked.query());
+        let path = format!(
+            "/api/v1/boards/segments/{segment}?{}&limit=1000",
+            asked.query()
+        );
         let (status, body) = get(client, &path).await;
         if status == 503 {
             assert!(world.is_live_lost(), "{path}: {body}");
@@ -276,7 +279,11 @@ impl Ledger {
             last = place;
             let states = may_be.get(&int("athlete_id"));
             let had = states.is_some_and(|states| states.contains(&plain(entry)));
-            assert!(had, "{asked:?}: {entry} is older than {}", answer["provenance"]);
+            assert!(
+                had,
+                "{asked:?}: {entry} is older than {}",
+                answer["provenance"]
+            );
         }
         for athlete in 1..=ATHLETES {
             let is_there = entries.iter().any(|entry| entry["athlete_id"] == athlete);
@@ -295,7 +302,8 @@ impl Ledger {
         let (segment, query) = (asked.segment, asked.query());
         let offset = rng.random_range(0..=board.len() + 1);
         let limit = rng.random_range(1..12);
-        let path = format!("/api/v1/boards/segments/{segment}?{query}&offset={offset}&limit={limit}");
+        let path =
+            format!("/api/v1/boards/segments/{segment}?{query}&offset={offset}&limit={limit}");
         let answer = client.ask(&path).await;
         assert_eq!(answer["total"], board.len(), "{path}: {answer}\n{board:?}");
         let first = offset.min(board.len());
@@ -305,11 +313,13 @@ impl Ledger {
 
         let athlete = rng.random_range(1..=ATHLETES);
         let around = rng.random_range(0..4_usize);
-        let path = format!(
-            "/api/v1/boards/segments/{segment}/athletes/{athlete}?{query}&around={around}"
-        );
+        let path =
+            format!("/api/v1/boards/segments/{segment}/athletes/{athlete}?{query}&around={around}");
         let (status, body) = get(client, &path).await;
-        match board.iter().position(|entry| entry["athlete_id"] == athlete) {
+        match board
+            .iter()
+            .position(|entry| entry["athlete_id"] == athlete)
+        {
             None => {
                 assert_eq!(status, 404, "{path}: {body}");
                 assert!(body.contains("not-on-board"), "{path}: {body}");
@@ -324,7 +334,9 @@ impl Ledger {
             }
         }
 
-        let counts = client.ask(&format!("/api/v1/segments/{segment}/counts")).await;
+        let counts = client
+            .ask(&format!("/api/v1/segments/{segment}/counts"))
+            .await;
         let (efforts, athletes) = truth.counts(segment);
         assert_eq!(
             (&counts["efforts"], &counts["athletes"]),

@@ -74,7 +74,10 @@ impl Truth {
             "efforts" => (self.efforts.get(&id("id")), &["segment_id", "athlete_id"]),
             "athletes" => (self.athletes.get(&id("id")), &[]),
             "clubs" => (self.clubs.get(&(id("club_id"), id("athlete_id"))), &[]),
-            "follows" => (self.follows.get(&(id("follower_id"), id("followed_id"))), &[]),
+            "follows" => (
+                self.follows.get(&(id("follower_id"), id("followed_id"))),
+                &[],
+            ),
             "authorizations" => (
                 self.authorizations.get(&id("id")),
                 &["application_id", "athlete_id"],
@@ -94,7 +97,10 @@ impl Truth {
             "athletes" => drop(self.athletes.insert(id("id"), row)),
             "clubs" => drop(self.clubs.insert((id("club_id"), id("athlete_id")), row)),
             "follows" => {
-                drop(self.follows.insert((id("follower_id"), id("followed_id")), row));
+                drop(
+                    self.follows
+                        .insert((id("follower_id"), id("followed_id")), row),
+                );
             }
             _ => drop(self.authorizations.insert(id("id"), row)),
         }
@@ -111,9 +117,10 @@ impl Truth {
     /// Efforts and different athletes of a segment.
     #[must_use]
     pub fn counts(&self, segment: i64) -> (u64, u64) {
-        let visible = self.efforts.values().filter(|effort| {
-            int(effort, "segment_id") == Some(segment) && self.is_visible(effort)
-        });
+        let visible = self
+            .efforts
+            .values()
+            .filter(|effort| int(effort, "segment_id") == Some(segment) && self.is_visible(effort));
         let athletes: Vec<i64> = visible.filter_map(|row| int(row, "athlete_id")).collect();
         let different: BTreeSet<&i64> = athletes.iter().collect();
         (athletes.len() as u64, different.len() as u64)
@@ -193,7 +200,11 @@ impl Truth {
             return true;
         };
         let athlete = self.athletes.get(&athlete);
-        let number = |name: &str| athlete.and_then(|row| row.get(name)).and_then(Value::as_f64);
+        let number = |name: &str| {
+            athlete
+                .and_then(|row| row.get(name))
+                .and_then(Value::as_f64)
+        };
         if kind == "gender" {
             return athlete.and_then(|row| row.get("gender")) == Some(&json!(which));
         }

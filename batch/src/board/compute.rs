@@ -36,6 +36,9 @@ pub(crate) struct Compute {
     pub(crate) jobs: Vec<Arc<Job<Board>>>,
 }
 
+/// By job: the files of its rows.
+type Files = Vec<Vec<ResultFile>>;
+
 impl Compute {
     /// Computes every job over the snapshot: for each, by file of the snapshot, the files of its rows.
     pub(crate) async fn run(
@@ -45,8 +48,8 @@ impl Compute {
         stop: &CancellationToken,
     ) -> Result<Vec<Vec<Vec<ResultFile>>>> {
         let mut waiting = snapshot.files.iter().enumerate();
-        let mut done: Vec<Vec<Vec<ResultFile>>> = vec![Vec::new(); snapshot.files.len()];
-        let mut running: JoinSet<Result<(usize, u64, Vec<Vec<ResultFile>>)>> = JoinSet::new();
+        let mut done: Vec<Files> = vec![Files::new(); snapshot.files.len()];
+        let mut running: JoinSet<Result<(usize, u64, Files)>> = JoinSet::new();
         loop {
             while running.len() < self.engine.threads() && !stop.is_cancelled() {
                 let Some((index, file)) = waiting.next() else {
@@ -77,7 +80,7 @@ impl Compute {
     }
 
     /// Every job over one file of the snapshot.
-    async fn file(&self, file: &SnapshotFile) -> Result<Vec<Vec<ResultFile>>> {
+    async fn file(&self, file: &SnapshotFile) -> Result<Files> {
         let groups = (0..file.row_groups).collect();
         let rows = self.archive.rows(&file.path, groups, READ_ROWS).await?;
         let rows: Vec<_> = rows.try_collect().await?;
@@ -89,7 +92,10 @@ impl Compute {
             };
             let schema = entities::schema(job.source())
                 .ok_or_else(|| Error::Fault(format!("{} has no rows", job.source())))?;
-            if rows.iter().any(|batch| batch.schema().fields() != schema.fields()) {
+            if rows
+                .iter()
+                .any(|batch| batch.schema().fields() != schema.fields())
+            {
                 let what = "a snapshot's file has not the columns of its source";
                 return Err(Error::damaged(&file.path, what));
             }

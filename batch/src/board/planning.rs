@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) views: Vec<View>,
     /// The keys to compute; all if there is no list.
     pub(crate) keys: Option<BTreeSet<i64>>,
+    /// Whether another try may have published a part of its result.
+    pub(crate) after_death: bool,
 }
 
 impl Plan {
@@ -66,11 +68,13 @@ pub(crate) async fn plan(
     let mut keys = BTreeSet::new();
     let mut since: Option<Vec<Cut>> = None;
     let mut views = Vec::new();
+    let mut after_death = false;
     for job in jobs {
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
         let held = held.remove(job.view()).unwrap_or_default();
         if wanted {
             is_full |= held.published.is_none();
+            after_death |= held.is_unknown || !held.dirty.is_empty();
             for dirty in &held.dirty {
                 match &dirty.keys {
                     Some(some) => keys.extend(some),
@@ -96,6 +100,7 @@ pub(crate) async fn plan(
         run,
         views,
         keys: (!is_full).then_some(keys),
+        after_death,
     })
 }
 
@@ -105,7 +110,13 @@ fn earlier(least: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
         return cuts.to_vec();
     };
     let both = least.into_iter().zip(cuts);
-    let least = both.map(|(a, b)| if a.next_offset <= b.next_offset { a } else { *b });
+    let least = both.map(|(a, b)| {
+        if a.next_offset <= b.next_offset {
+            a
+        } else {
+            *b
+        }
+    });
     least.collect()
 }
 

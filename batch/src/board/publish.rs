@@ -49,6 +49,8 @@ pub(crate) struct Publisher<'a> {
     pub(crate) stamp_us: i64,
     /// Files that are built at the same time.
     pub(crate) threads: usize,
+    /// Whether a try that died may have left nodes behind, also of keys that stay as they are.
+    pub(crate) sweeps: bool,
 }
 
 impl Publisher<'_> {
@@ -134,7 +136,8 @@ impl Publisher<'_> {
         for mut edition in step {
             let head = heads.next().flatten();
             if let (Some(head), Some(root)) = (&head, &edition.new.root) {
-                if head.root == *root {
+                let is_same = head.root == *root;
+                if is_same && !self.sweeps {
                     published.skipped += edition.rows;
                     continue;
                 }
@@ -149,6 +152,10 @@ impl Publisher<'_> {
                     .collect();
                 if !garbage.is_empty() {
                     published.garbage.push((edition.new.key.clone(), garbage));
+                }
+                if is_same {
+                    published.skipped += edition.rows;
+                    continue;
                 }
             }
             published.written += edition.rows;
@@ -204,10 +211,7 @@ impl Publisher<'_> {
                 return Ok(());
             };
             after = Some(last.clone());
-            let gone: Vec<Vec<u8>> = keys
-                .into_iter()
-                .filter(|key| !seen.contains(key))
-                .collect();
+            let gone: Vec<Vec<u8>> = keys.into_iter().filter(|key| !seen.contains(key)).collect();
             for keys in gone.chunks(KEYS_MAX) {
                 self.empty(job, keys, published).await?;
             }

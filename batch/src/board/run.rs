@@ -61,36 +61,14 @@ impl Batch {
             results.create(manifest).await?;
         }
         stages.begin("publish", manifests.values().map(BoardManifest::rows).sum());
-        let names: BTreeMap<String, String> = manifests
-            .values()
-            .map(|manifest| (manifest.view.clone(), manifest.result.clone()))
-            .collect();
-        let epoch = plan.run.epoch;
-        let now_ms = self.ports.clock.now_ms();
-        let stamp_us = self
-            .ports
-            .views
-            .begin_publishing(source, epoch, &names, now_ms)
-            .await?;
-        let publisher = Publisher {
-            ports: &self.ports,
-            source,
-            epoch,
-            stamp_us,
-            threads: self.engine.threads(),
-        };
-        let mut published = Vec::new();
-        for view in plan.wanted() {
-            let Some(manifest) = manifests.get(view.job.name()) else {
-                continue;
-            };
-            let told = (stages.progress, stop);
-            let done = publisher.publish(&view.job, manifest, told).await?;
-            report.rows_written += done.written;
-            report.rows_skipped += done.skipped;
-            published.push((view.job.view().to_owned(), done));
-        }
-        self.complete(source, request, (epoch, stamp_us), &names)
+        let (publisher, published) = self
+            .publish_boards(
+                request,
+                &plan,
+                &manifests,
+                &mut report,
+                (stages.progress, stop),
+            )
             .await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
         stages.begin("drop", 0);
@@ -105,17 +83,63 @@ impl Batch {
         Ok(report)
     }
 
+    /// Publishes every wanted view, and records the run complete.
+    async fn publish_boards(
+        &self,
+        request: &RunRequest,
+        plan: &Plan,
+        manifests: &BTreeMap<String, BoardManifest>,
+        report: &mut RunReport,
+        told: (&dyn Progress, &CancellationToken),
+    ) -> Result<(Publisher<'_>, Vec<(String, Published)>)> {
+        let (source, epoch) = (plan.source, plan.run.epoch);
+        let names: BTreeMap<String, String> = manifests
+            .values()
+            .map(|manifest| (manifest.view.clone(), manifest.result.clone()))
+            .collect();
+        let now_ms = self.ports.clock.now_ms();
+        let stamp_us = self
+            .ports
+            .views
+            .begin_publishing(source, epoch, &names, now_ms)
+            .await?;
+        let publisher = Publisher {
+            ports: &self.ports,
+            source,
+            epoch,
+            stamp_us,
+            threads: self.engine.threads(),
+            sweeps: plan.after_death,
+        };
+        let mut published = Vec::new();
+        for view in plan.wanted() {
+            let Some(manifest) = manifests.get(view.job.name()) else {
+                continue;
+            };
+            let done = publisher.publish(&view.job, manifest, told).await?;
+            report.rows_written += done.written;
+            report.rows_skipped += done.skipped;
+            published.push((view.job.view().to_owned(), done));
+        }
+        self.complete(source, request, (epoch, stamp_us), &names)
+            .await?;
+        Ok((publisher, published))
+    }
+
     /// Takes a snapshot of all rows of a source.
     ///
     /// # Errors
-    /// Those of the stores, and [`crate::Error::Stopped`].
+    /// [`crate::Error::Busy`] while a run is under way, which has a snapshot of its own; those of the
+    /// stores, and [`crate::Error::Stopped`].
     pub async fn snapshot(
         &self,
         source: Source,
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<SnapshotReport> {
+        let _held = self.lease(source).await?;
         let taking = self.taking(source);
+        progress.stage("snapshot", 0);
         let (_, report) = taking.take(None, progress, stop).await?;
         taking.remove_others(Some(&report)).await?;
         Ok(report)

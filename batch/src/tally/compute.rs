@@ -21,9 +21,7 @@ use stores::archive::Archive;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::result::{
-    Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add,
-};
+use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
 use crate::archive::{DayTotals, EventStream, Manifest};
 use crate::results::{Results, result_name};
 use crate::{Error, Progress, Result};

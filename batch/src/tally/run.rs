@@ -49,7 +49,10 @@ impl Batch {
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;
-        if let Err(failed) = self.judge(source, request, check(plan, &computed), &mut report).await {
+        if let Err(failed) = self
+            .judge(source, request, check(plan, &computed), &mut report)
+            .await
+        {
             if let Err(error) = self.remove_others::<ViewManifest>(&results).await {
                 tracing::warn!(%source, %error, "the files of a result that failed its check stay");
             }
@@ -62,7 +65,8 @@ impl Batch {
             .publish(plan, &computed, &mut report, (progress, stop))
             .await?;
         let at = (plan.epoch, stamp_us);
-        self.complete(source, request, at, &computed.results()).await?;
+        self.complete(source, request, at, &computed.results())
+            .await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
         let outcome = self
             .after(

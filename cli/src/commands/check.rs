@@ -292,7 +292,9 @@ async fn canonical(installation: &Installation) -> anyhow::Result<String> {
     Ok(match left {
         0 => "can be read, every change is in the log".to_owned(),
         PENDING_SHOWN => {
-            format!("can be read, {left} changes or more wait to be told; `backstitch speed` tells them")
+            format!(
+                "can be read, {left} changes or more wait to be told; `backstitch speed` tells them"
+            )
         }
         _ => format!("can be read, {left} changes wait to be told; `backstitch speed` tells them"),
     })

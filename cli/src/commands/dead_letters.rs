@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde::Serialize;
-use stores::intake::check_line;
 use stores::log::{FetchLimit, LogRead};
 
 use super::Context;
@@ -213,20 +212,20 @@ async fn replay_source(
         if more.is_empty() {
             return Ok(());
         }
-        let mut good = Vec::new();
-        for letter in more {
-            match check_line(source, &letter.raw) {
-                Ok(()) => good.push(letter),
-                Err(reason) => {
-                    replayed.still_bad += 1;
-                    replayed
-                        .first
-                        .get_or_insert(format!("{}: {reason}", letter.origin));
-                }
-            }
+        let lines = (0..).zip(more.iter().map(|letter| letter.raw.as_slice()));
+        let taken = intake.retake(lines).await?;
+        replayed.accepted += taken.accepted;
+        replayed.still_bad += taken.rejected.len() as u64;
+        if let Some(rejected) = taken.rejected.first() {
+            let letter = usize::try_from(rejected.line).ok();
+            let origin = letter
+                .and_then(|index| more.get(index))
+                .map(|of| &of.origin);
+            let origin = origin.map_or("", String::as_str);
+            replayed
+                .first
+                .get_or_insert_with(|| format!("{origin}: {}", rejected.reason));
         }
-        let lines = (1..).zip(good.iter().map(|letter| letter.raw.as_slice()));
-        replayed.accepted += intake.take("replay", lines).await?.accepted;
     }
 }
 

@@ -23,10 +23,19 @@ pub(super) async fn speed(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let sources = args.sources();
+    if let Some(other) = sources
+        .iter()
+        .find(|source| !Source::LOGGED.contains(source))
+    {
+        return Err(usage(format!(
+            "--source {other}: it has no log of its own to follow; leave it out, its changes come with the efforts or are looked up"
+        )));
+    }
     let installation = Installation::open(context.settings()).await?;
     let engine = installation.engine()?;
     let mut tasks = JoinSet::new();
-    for source in args.sources() {
+    for source in sources {
         let speed = installation.speed(&engine, source).await?;
         let (until_caught_up, stop) = (args.until_caught_up, stop.clone());
         tasks.spawn(async move {

@@ -232,8 +232,7 @@ async fn prepare(
     let mut events = Producer::new(installation, args.rate, args.seed, pending).await?;
     events.history(u64::from(args.history)).await?;
     let of_rows = (args.rate, args.seed);
-    let mut rows =
-        EntityProducer::new(installation, client.clone(), ids, of_rows, ledger).await?;
+    let mut rows = EntityProducer::new(installation, client.clone(), ids, of_rows, ledger).await?;
     let efforts = args.history.div_ceil(EVENTS_AN_EFFORT).min(EFFORTS_MAX);
     rows.history(u64::from(efforts)).await?;
     Ok((verifiers, Traffic { events, rows }))

@@ -198,7 +198,12 @@ impl Columns<'_> {
     fn find(&mut self, field: &Spanned<String>) -> Result<DataType> {
         let name = field.get_ref();
         let Ok(found) = self.found.field_with_name(name) else {
-            let have: Vec<&str> = self.found.fields().iter().map(|f| f.name().as_str()).collect();
+            let have: Vec<&str> = self
+                .found
+                .fields()
+                .iter()
+                .map(|f| f.name().as_str())
+                .collect();
             let what = format!(
                 "the query gives no column {name:?}; it gives {}",
                 have.join(", ")

@@ -248,7 +248,11 @@ impl Standings {
             None => sheet.by_rank.sum(),
         };
         let start = view.start.count;
-        let mut position = || ranks.next().map_or(0, |sum| sum.count.saturating_sub(start));
+        let mut position = || {
+            ranks
+                .next()
+                .map_or(0, |sum| sum.count.saturating_sub(start))
+        };
         for (_, weight) in &removed {
             view.removed.push(position());
             view.removed_weight = view.removed_weight.saturating_add(*weight);

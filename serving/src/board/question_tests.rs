@@ -32,11 +32,26 @@ fn boards_are_named() {
         assert_eq!(named(text), Ok(expected), "{text}");
     }
     for text in [
-        "", "Overall", "overall ", "gender", "gender:", "gender:f", "gender:F ", "age:35", "age:20-29",
-        "age:75", "weight:54", "weight:55-65", "height:1-2", "age:35-44:F",
+        "",
+        "Overall",
+        "overall ",
+        "gender",
+        "gender:",
+        "gender:f",
+        "gender:F ",
+        "age:35",
+        "age:20-29",
+        "age:75",
+        "weight:54",
+        "weight:55-65",
+        "height:1-2",
+        "age:35-44:F",
     ] {
         let said = named(text).unwrap_err();
-        assert!(said.contains("board=") && said.contains("overall"), "{said}");
+        assert!(
+            said.contains("board=") && said.contains("overall"),
+            "{said}"
+        );
     }
     assert!(window("week").unwrap_err().contains("month"));
 }
@@ -45,7 +60,12 @@ fn boards_are_named() {
 fn windows_are_calendar_periods() {
     let job = segments();
     let date = jiff::civil::date(2013, 5, 6);
-    for (text, period) in [("all", 0), ("year", 2013), ("month", 201_305), ("day", 20_130_506)] {
+    for (text, period) in [
+        ("all", 0),
+        ("year", 2013),
+        ("month", 201_305),
+        ("day", 20_130_506),
+    ] {
         let section = section(&job, Named::Overall, window(text).unwrap(), date);
         assert_eq!(ints(&section), [-1, period], "{text}");
         assert!(section.tests.is_empty());

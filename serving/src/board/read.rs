@@ -129,11 +129,7 @@ impl Reader<'_> {
                 partition: only(*key),
             });
         }
-        let live = self
-            .ports
-            .live
-            .read_states(source, count, &queries)
-            .await?;
+        let live = self.ports.live.read_states(source, count, &queries).await?;
         let keys: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
         let heads = self.ports.views.heads(view, &keys).await?;
         let has_table = heads.is_some();
@@ -285,14 +281,19 @@ fn stretch(place: u64, around: u64) -> (u64, usize) {
 }
 
 fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveState<'_>> {
-    let keys = states.partitions.values().iter().zip(states.epochs.values());
+    let keys = states
+        .partitions
+        .values()
+        .iter()
+        .zip(states.epochs.values());
     let values = states.members.iter().zip(states.states.iter());
-    keys.zip(values).map(|((partition, epoch), (member, state))| LiveState {
-        partition: *partition as usize,
-        epoch: *epoch,
-        member: member.unwrap_or_default(),
-        state,
-    })
+    keys.zip(values)
+        .map(|((partition, epoch), (member, state))| LiveState {
+            partition: *partition as usize,
+            epoch: *epoch,
+            member: member.unwrap_or_default(),
+            state,
+        })
 }
 
 /// Rows that pass all tests, in the order of ranks.
@@ -367,7 +368,12 @@ impl Nodes for StoredNodes<'_> {
         let stored = self.views.nodes(self.view, self.key, &names).await?;
         stored
             .into_iter()
-            .map(|bytes| Ok(bytes.map(|bytes| Node::decode(&bytes)).transpose()?.map(Arc::new)))
+            .map(|bytes| {
+                Ok(bytes
+                    .map(|bytes| Node::decode(&bytes))
+                    .transpose()?
+                    .map(Arc::new))
+            })
             .collect()
     }
 }

@@ -114,7 +114,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .filter(|_| more)
         .map(|last| cursor::of_run(fingerprint, last.cast_unsigned()));
     let (applications, provenance) = shown(&api, found).await?;
-    let link = next.as_deref().and_then(|cursor| link_to_next(&uri, cursor));
+    let link = next
+        .as_deref()
+        .and_then(|cursor| link_to_next(&uri, cursor));
     let answer = match format {
         Format::Json => Json(Applications {
             applications,
@@ -136,13 +138,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
                     other => other.to_string(),
                 };
                 let counts = (application.connected_athletes, application.athlete_capacity);
-                (
-                    application.id,
-                    &application.name,
-                    owner,
-                    counts.0,
-                    counts.1,
-                )
+                (application.id, &application.name, owner, counts.0, counts.1)
             });
             csv::response(csv::write(&names, rows)?, Some(&provenance))
         }
@@ -324,7 +320,10 @@ async fn shown(
         return Ok((Vec::new(), of_reading([], standing)));
     }
     let asked = BoardQuestion {
-        keys: applications.iter().map(|application| application.id).collect(),
+        keys: applications
+            .iter()
+            .map(|application| application.id)
+            .collect(),
         section: whole_section(job),
         members: None,
         want: Want::Sums,

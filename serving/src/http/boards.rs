@@ -88,7 +88,10 @@ pub(crate) async fn page(
         cursor: more.then(|| cursor::of_run(fingerprint, next)),
         provenance: of_reading([&board], reading.standing),
     };
-    let link = page.cursor.as_deref().and_then(|cursor| link_to_next(&uri, cursor));
+    let link = page
+        .cursor
+        .as_deref()
+        .and_then(|cursor| link_to_next(&uri, cursor));
     let answer = match format {
         Format::Json => Json(page).into_response(),
         Format::Csv => {

@@ -68,7 +68,9 @@ pub(super) async fn heads(
             (key, head)
         }));
     }
-    Ok(Some(keys.iter().map(|key| found.get(key).cloned()).collect()))
+    Ok(Some(
+        keys.iter().map(|key| found.get(key).cloned()).collect(),
+    ))
 }
 
 pub(super) async fn nodes(
@@ -91,7 +93,10 @@ pub(super) async fn nodes(
         }
         let rows: Vec<(Vec<u8>, Vec<u8>)> =
             query.fetch_all(&mut *connection).await.map_err(fault)?;
-        found.extend(rows.into_iter().map(|(name, bytes)| (name, Bytes::from(bytes))));
+        found.extend(
+            rows.into_iter()
+                .map(|(name, bytes)| (name, Bytes::from(bytes))),
+        );
     }
     Ok(names
         .iter()
@@ -210,9 +215,9 @@ async fn expect_table(
     db: &Opened,
     view: &str,
 ) -> Result<String> {
-    find_table(connection, db, view).await?.ok_or_else(|| {
-        Error::Refused(format!("{view}: it has no table; make the view first"))
-    })
+    find_table(connection, db, view)
+        .await?
+        .ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
 }
 
 /// Cuts values into statements, each with the marks for them.

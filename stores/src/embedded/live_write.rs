@@ -229,7 +229,9 @@ pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<OfView>> {
     let changes = changes.clone();
     heavy(rows, move || {
         let deltas = changes.deltas.iter().map(bind_deltas);
-        deltas.chain(changes.states.iter().map(bind_states)).collect()
+        deltas
+            .chain(changes.states.iter().map(bind_states))
+            .collect()
     })
     .await
 }

@@ -10,11 +10,11 @@ use schemas::source::Source;
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::db::{BEGIN_WRITE, Db, Kind};
-use super::{editions, runs};
 use super::statement::stored;
 use super::view_rows::{
     Found, bind_rows, expect_publishing, find_table, rows_before, table_name, upsert,
 };
+use super::{editions, runs};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,

@@ -225,6 +225,7 @@ pub async fn rows_never_move(ports: &Ports) -> Result<()> {
 
 /// What views see of an athlete touches the groups of all efforts of that athlete; a name does not.
 /// What is too much to be told at once waits in the outbox, each group once.
+#[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn athletes_touch_their_groups(ports: &Ports) -> Result<()> {
     const SEGMENTS: i64 = NOTIFICATIONS_MAX as i64 + 2345;
     let canon = &*ports.canon;

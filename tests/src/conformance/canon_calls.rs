@@ -41,6 +41,7 @@ pub fn histories() -> impl Strategy<Value = Vec<Call>> {
     proptest::collection::vec(call, 1..25)
 }
 
+#[expect(clippy::too_many_lines, reason = "a strategy for each kind of row")]
 fn entities() -> impl Strategy<Value = Entity> {
     let is_deleted = || proptest::bool::weighted(0.2);
     let version = || 0..4_i64;

@@ -35,6 +35,9 @@ struct Model {
 
 type TouchedGroups = BTreeSet<(Source, Group)>;
 
+/// What views see of an athlete: gender, year of birth, weight, and whether it was deleted.
+type SeenAthlete = (Option<&'static str>, Option<i64>, Option<f64>, bool);
+
 impl Model {
     /// Takes a row, or says which column speaks against it.
     fn take(&mut self, row: Entity, touched: &mut TouchedGroups) -> Option<&'static str> {
@@ -96,7 +99,7 @@ impl Model {
     }
 
     /// What views see of each athlete who has efforts.
-    fn seen(&self) -> BTreeMap<i64, (Option<&'static str>, Option<i64>, Option<f64>, bool)> {
+    fn seen(&self) -> BTreeMap<i64, SeenAthlete> {
         let unknown = athlete(0);
         let ids = self.efforts.values().map(|row| row.athlete_id);
         ids.chain(self.athletes.keys().copied())

@@ -79,7 +79,8 @@ pub async fn a_missing_slot_takes_nothing(ports: &Ports) -> Result<()> {
     let some = deltas(VIEW, &[("g", "r", 1)]);
     let missing = Moved { at: None };
     assert_eq!(
-        live.apply(slot(0), fence, cut(9), &VIEWS, &vec![some].into()).await?,
+        live.apply(slot(0), fence, cut(9), &VIEWS, &vec![some].into())
+            .await?,
         Err(missing)
     );
     assert_eq!(live.impose(slot(0), fence).await?, Err(missing));
@@ -190,7 +191,13 @@ pub async fn overflow_changes_nothing(ports: &Ports) -> Result<()> {
         let mut rows = vec![("a", "fine", 1), ("g", row, delta), ("z", "fine", 1)];
         rows.extend([("g", "fine", 7)]);
         let refused = live
-            .apply(slot(0), fence, cut(6), &VIEWS, &vec![deltas(VIEW, &rows)].into())
+            .apply(
+                slot(0),
+                fence,
+                cut(6),
+                &VIEWS,
+                &vec![deltas(VIEW, &rows)].into(),
+            )
             .await;
         assert!(refused.is_err(), "{row} {delta}");
     }
@@ -207,7 +214,8 @@ pub async fn overflow_changes_nothing(ports: &Ports) -> Result<()> {
     assert_eq!(found(&after.parts[0]), found(&before.parts[0]));
     let back = deltas(VIEW, &[("g", "up", -1), ("g", "down", 1)]);
     assert_eq!(
-        live.apply(slot(0), fence, cut(6), &VIEWS, &vec![back].into()).await?,
+        live.apply(slot(0), fence, cut(6), &VIEWS, &vec![back].into())
+            .await?,
         Ok(())
     );
     Ok(())
@@ -229,7 +237,8 @@ pub async fn large_batches_add_up(ports: &Ports) -> Result<()> {
         };
         let next = cut(fence.next_offset + ROWS);
         assert_eq!(
-            live.apply(slot(0), fence, next, &VIEWS, &vec![batch].into()).await?,
+            live.apply(slot(0), fence, next, &VIEWS, &vec![batch].into())
+                .await?,
             Ok(())
         );
         fence.next_offset += ROWS;
@@ -272,7 +281,10 @@ pub async fn one_worker_wins(one: &Ports, other: &Ports) -> Result<()> {
         while fence.next_offset < STEPS {
             let one = deltas(VIEW, &[("g", "r", 1)]);
             let next = cut(fence.next_offset + 1);
-            match live.apply(slot(0), fence, next, &VIEWS, &vec![one].into()).await? {
+            match live
+                .apply(slot(0), fence, next, &VIEWS, &vec![one].into())
+                .await?
+            {
                 Ok(()) => {
                     wins += 1;
                     fence.next_offset += 1;
@@ -304,7 +316,13 @@ pub async fn reads_see_one_moment(one: &Ports, other: &Ports) -> Result<()> {
             let next = cut(fence.next_offset + 1);
             let done = one
                 .live
-                .apply(slot(0), fence, next, &VIEWS, &vec![deltas(VIEW, &rows)].into())
+                .apply(
+                    slot(0),
+                    fence,
+                    next,
+                    &VIEWS,
+                    &vec![deltas(VIEW, &rows)].into(),
+                )
                 .await?;
             assert_eq!(done, Ok(()));
             fence.next_offset += 1;
@@ -343,7 +361,8 @@ pub async fn garbage_goes(ports: &Ports) -> Result<()> {
         let next = cut(epoch);
         let one = deltas(VIEW, &rows);
         assert_eq!(
-            live.apply(slot(0), fence, next, &VIEWS, &vec![one].into()).await?,
+            live.apply(slot(0), fence, next, &VIEWS, &vec![one].into())
+                .await?,
             Ok(())
         );
         assert_eq!(live.roll(slot(0), fence.epoch).await?, Ok(next));

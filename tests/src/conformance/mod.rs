@@ -12,11 +12,13 @@ pub mod canon_connect;
 pub mod canon_model;
 pub mod canon_reads;
 pub mod canon_rows;
+pub mod editions;
 pub mod lease;
 pub mod live;
 pub mod live_model;
 pub mod log;
 pub mod runs;
+pub mod states;
 pub mod views;
 
 use std::sync::Arc;

@@ -91,7 +91,11 @@ async fn every_case_of_boards_comes_out_the_same_four_ways() {
                 assert_eq!(live, case.expected, "{place}: live");
             }
             run(&world, source, false).await;
-            assert_eq!(rows(&world, &job).await, live, "{place}: batch, cut at {cut}");
+            assert_eq!(
+                rows(&world, &job).await,
+                live,
+                "{place}: batch, cut at {cut}"
+            );
             take(&world, &case.lines[cut..]).await;
             world.catch_up_on(source).await;
             let stitched = rows(&world, &job).await;
@@ -145,6 +149,10 @@ async fn plain_rows(world: &World, job: &Arc<Job<Board>>) -> Rows {
 }
 
 /// All rows of all boards of all keys, as a reader stitches them.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a read from its beginning to its end"
+)]
 async fn rows(world: &World, job: &Job<Board>) -> Rows {
     let mut rows = Rows::new();
     for key in keys(world, job).await {
@@ -187,7 +195,11 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
         });
         let standings = Standings::merge::<String>(&seam, head_ref, found, score_bytes);
         let standings = standings.expect("whole");
-        let nodes = Stored { world, job, key: &key };
+        let nodes = Stored {
+            world,
+            job,
+            key: &key,
+        };
         let mut boards: BTreeSet<Vec<u8>> = BTreeSet::new();
         for state in states.states.iter().flatten() {
             let state = GroupState::decode(state).expect("a state");
@@ -224,7 +236,10 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
                 }
                 let weight = job.weight().expect("a weight");
                 fields.insert(weight.to_owned(), row.weight.into());
-                assert!(rows.insert(Value::Object(fields).to_string()), "a row twice");
+                assert!(
+                    rows.insert(Value::Object(fields).to_string()),
+                    "a row twice"
+                );
             }
         }
     }
@@ -241,7 +256,10 @@ async fn keys(world: &World, job: &Job<Board>) -> BTreeSet<Vec<u8>> {
     let mut keys = BTreeSet::new();
     for batch in batches {
         let column = batch.column_by_name(column).expect("the key");
-        let encoded = job.key().encode(std::slice::from_ref(column)).expect("keys");
+        let encoded = job
+            .key()
+            .encode(std::slice::from_ref(column))
+            .expect("keys");
         keys.extend(encoded.iter().flatten().map(<[u8]>::to_vec));
     }
     keys
@@ -293,6 +311,7 @@ impl Nodes for Stored<'_> {
 
 /// A view is a folder: nothing else knows of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn a_new_board_is_a_folder_alone() {
     let old = World::new().await;
     let effort = |id: i64, athlete: i64, time: i64| {
@@ -355,7 +374,11 @@ async fn a_new_board_is_a_folder_alone() {
         })
     };
     let answer = served.client.ask(path).await;
-    let expected = [entry(1, 1, 25, 15), entry(2, 3, 26, 26), entry(3, 2, 31, 30)];
+    let expected = [
+        entry(1, 1, 25, 15),
+        entry(2, 3, 26, 26),
+        entry(3, 2, 31, 30),
+    ];
     assert_eq!(answer["entries"], json!(expected));
     world.ingest_into(Source::Efforts, &[effort(2, 2, 2)]).await;
     world.catch_up_on(Source::Efforts).await;

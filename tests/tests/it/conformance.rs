@@ -79,6 +79,17 @@ laws! {
         one_worker_wins
         reads_see_one_moment
     }
+    states {
+        the_newest_state_of_an_epoch_stays
+        states_of_partitions_are_asked
+        many_states_are_put
+    } and with two {}
+    editions {
+        editions_come_back
+        the_head_of_the_larger_stamp_stays
+        many_keys_are_listed
+        forgotten_boards_are_deleted
+    } and with two {}
     runs {
         runs_go_their_way
         only_the_next_run

@@ -94,9 +94,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
                     ..RunRequest::default()
                 };
                 let stop = CancellationToken::new();
-                let ended = batch
-                    .run(Source::Plays, &request, &(), &stop)
-                    .await;
+                let ended = batch.run(Source::Plays, &request, &(), &stop).await;
                 // A run that finds live state behind an abandoned cut may wait for a worker.
                 if let Err(error) = ended {
                     assert!(matches!(error, batch::Error::Busy(_)), "{error}");

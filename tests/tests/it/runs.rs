@@ -571,7 +571,15 @@ async fn a_run_that_does_not_go_on_is_not_waited_for_without_end() {
             next_offset: 100,
             last: None,
         };
-        let applied = live.apply(slot, healed.fence(), far, &[], &stores::live::Changes::default()).await;
+        let applied = live
+            .apply(
+                slot,
+                healed.fence(),
+                far,
+                &[],
+                &stores::live::Changes::default(),
+            )
+            .await;
         applied.expect("a store").expect("applied");
     }
     let begun = Instant::now();

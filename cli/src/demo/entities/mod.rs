@@ -3,8 +3,10 @@
 //!
 //! The traffic notes every line that it gives and every answer that it gets in [`Rows`], under a
 //! lock. Whoever compares takes the lock: then no row changes, and the answers must be exact once
-//! the speed layer has come to the end of the logs. Plays and batch runs go on meanwhile.
+//! the speed layer has come to the end of the logs. Plays and batch runs go on meanwhile. Of boards
+//! that are asked for while rows change, the athletes are compared of whom nothing came in.
 
+mod compare;
 mod people;
 mod producer;
 mod question;

@@ -80,6 +80,8 @@ pub(in crate::demo) struct Rows {
     follows: BTreeMap<(i64, i64), Tie>,
     authorizations: BTreeMap<i64, Authorization>,
     pub(super) applications: BTreeMap<i64, Application>,
+    /// Athletes of whom something came in since this was cleared, be they on boards or not.
+    pub(super) touched: BTreeSet<i64>,
 }
 
 impl Rows {
@@ -95,6 +97,10 @@ impl Rows {
         let deleted = row.get("deleted") == Some(&json!(true));
         let version = int("version").unwrap_or(0);
         let tie = Tie { deleted, version };
+        self.touched.extend(match source {
+            Source::Athletes => int("id"),
+            _ => int("athlete_id"),
+        });
         let version_of = |tie: &Tie| tie.version;
         Ok(match source {
             Source::Efforts => {

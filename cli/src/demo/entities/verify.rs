@@ -15,19 +15,22 @@ use stores::canon::CanonRead;
 use stores::log::LogRead;
 use tokio::time::Instant;
 
+use super::compare::{reaches, same, same_but_for, same_entries};
 use super::question::{Asked, BOARDS, Window};
 use super::recount::{Entry, board, counts};
 use super::rows::Rows;
 use super::{Ids, Ledger};
-use crate::demo::client::{Client, Parameters};
+use crate::demo::client::{Answered, Client, Parameters};
 use crate::demo::findings::Findings;
 use crate::installation::Installation;
 use crate::roles::BatchWatch;
 
-/// Questions each time while the traffic goes on.
+/// Questions each time that the traffic is held up.
 const QUESTIONS_PER_STEP: usize = 8;
-/// The traffic is held up for them so often.
-const EVERY: Duration = Duration::from_millis(700);
+/// Boards that are asked for before that, while it goes on.
+const IN_MOTION_PER_STEP: usize = 3;
+/// The traffic goes on for so long.
+const EVERY: Duration = Duration::from_millis(800);
 /// Of each segment: pages and athletes on any board at the end.
 const ANY_AT_THE_END: usize = 12;
 /// Places of a page, at most: no segment has so many athletes.
@@ -49,6 +52,8 @@ pub(in crate::demo) struct EntityVerifier {
     /// Where the logs of efforts and of authorizations end.
     ends: [Vec<i64>; 2],
     asked_at: Instant,
+    /// Boards as they were then.
+    then: Vec<(Asked, Vec<Entry>)>,
 }
 
 impl EntityVerifier {
@@ -70,6 +75,7 @@ impl EntityVerifier {
             findings: Findings::default(),
             ends: [Vec::new(), Vec::new()],
             asked_at: Instant::now(),
+            then: Vec::new(),
         }
     }
 
@@ -77,33 +83,57 @@ impl EntityVerifier {
         &self.findings
     }
 
-    /// Now and then holds the traffic up, and asks some questions.
+    /// Now and then asks some questions, then holds the traffic up and asks some more.
     pub(in crate::demo) async fn ask_some(&mut self, watch: &BatchWatch) -> anyhow::Result<()> {
         if self.asked_at.elapsed() < EVERY {
             return Ok(());
         }
-        let ledger = Arc::clone(&self.ledger);
-        let rows = ledger.lock().await;
-        let held = Instant::now();
-        if self.catch_up().await? {
-            tracing::debug!(elapsed = ?held.elapsed(), "caught up with all rows");
-            for _ in 0..QUESTIONS_PER_STEP {
-                let asked = Asked::any(self.ids, &rows, self.today()?, &mut self.rng);
-                self.ask_any(&rows, &asked, watch).await?;
-            }
-            let segment = self.ids.segments().choose(&mut self.rng);
-            self.ask_counts(&rows, segment, watch).await?;
-            let application = self.ids.applications().choose(&mut self.rng);
-            self.ask_application(&rows, application, watch).await?;
+        let mut in_motion = Vec::new();
+        for (asked, before) in std::mem::take(&mut self.then) {
+            let parameters = whole_board(&asked);
+            let path = asked.path();
+            let answered = self.client.whole(&path, &parameters).await?;
+            in_motion.push((path, parameters, before, answered));
         }
-        tracing::debug!(elapsed = ?held.elapsed(), "the traffic of rows goes on");
-        drop(rows);
+        let ledger = Arc::clone(&self.ledger);
+        let mut rows = ledger.lock().await;
+        for (path, parameters, before, answered) in in_motion {
+            self.findings.compared(watch.is_under_way());
+            let of = (Source::Efforts, 200);
+            self.judge((&path, &parameters), of, &answered, |body| {
+                same_but_for(&rows.touched, &before, body)
+            });
+        }
+        let held_at = Instant::now();
+        if self.catch_up().await? {
+            tracing::debug!(elapsed = ?held_at.elapsed(), "all rows are counted");
+            self.ask_at_rest(&rows, watch).await?;
+            for _ in 0..IN_MOTION_PER_STEP {
+                let mut asked = Asked::any(self.ids, &rows, self.today()?, &mut self.rng);
+                (asked.club, asked.following) = (None, None);
+                let before = board(&rows, &asked);
+                self.then.push((asked, before));
+            }
+            rows.touched.clear();
+        }
         self.asked_at = Instant::now();
         Ok(())
     }
 
+    async fn ask_at_rest(&mut self, rows: &Rows, watch: &BatchWatch) -> anyhow::Result<()> {
+        for _ in 0..QUESTIONS_PER_STEP {
+            let asked = Asked::any(self.ids, rows, self.today()?, &mut self.rng);
+            self.ask_any(rows, &asked, watch).await?;
+        }
+        let segment = self.ids.segments().choose(&mut self.rng);
+        self.ask_counts(rows, segment, watch).await?;
+        let application = self.ids.applications().choose(&mut self.rng);
+        self.ask_application(rows, application, watch).await
+    }
+
     /// Asks about every board of every segment, and about every application. The traffic must have
-    /// ended.
+    /// ended. Each board is compared as a whole for all time and for one year, month or day, which
+    /// is another one on the next segment.
     pub(in crate::demo) async fn ask_everything(
         &mut self,
         watch: &BatchWatch,
@@ -116,7 +146,7 @@ impl EntityVerifier {
         let today = self.today()?;
         for segment in self.ids.segments().every() {
             self.ask_counts(&rows, segment, watch).await?;
-            for (board, window) in every_board() {
+            for (board, window) in boards_at_the_end(segment) {
                 let mut asked = Asked::overall(segment);
                 (asked.board, asked.window, asked.date) = (board, window, today);
                 self.ask_page(&rows, &asked, (0, PLACES_MAX), watch).await?;
@@ -339,17 +369,28 @@ impl EntityVerifier {
         compare: impl FnOnce(&Value) -> Result<(), String>,
     ) -> anyhow::Result<()> {
         let before = watch.is_under_way();
-        let (status, body) = self.client.whole(path, parameters).await?;
+        let answered = self.client.whole(path, parameters).await?;
         self.findings.compared(before || watch.is_under_way());
+        self.judge((path, parameters), (source, expected), &answered, compare);
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        (path, parameters): (&str, &Parameters),
+        (source, expected): (Source, u16),
+        (status, body): &Answered,
+        compare: impl FnOnce(&Value) -> Result<(), String>,
+    ) {
         let ends = &self.ends[usize::from(source == Source::Authorizations)];
-        let outcome = if status != expected {
+        let outcome = if *status != expected {
             Err(format!("status {status}, recounted {expected}: {body}"))
-        } else if status != 200 {
+        } else if *status != 200 {
             Ok(())
         } else if body.pointer("/provenance/complete") != Some(&json!(true)) {
             Err(format!("the answer is not whole: {body}"))
-        } else if reaches(&body, source, ends) {
-            compare(&body)
+        } else if reaches(body, source, ends) {
+            compare(body)
         } else {
             let provenance = body.get("provenance").unwrap_or(&Value::Null);
             Err(format!("does not reach {ends:?}: {provenance}"))
@@ -358,54 +399,23 @@ impl EntityVerifier {
             self.findings
                 .differs(format!("{path} {parameters:?}: {difference}"));
         }
-        Ok(())
     }
 }
 
-fn every_board() -> impl Iterator<Item = (&'static str, Window)> {
-    let windows = |board| Window::EVERY.map(|window| (board, window));
-    BOARDS.into_iter().flat_map(windows)
+/// Everybody in every window; each other board for all time and in one window.
+fn boards_at_the_end(segment: i64) -> impl Iterator<Item = (&'static str, Window)> {
+    let overall = Window::EVERY.map(|window| ("overall", window));
+    let others = (segment..).zip(BOARDS).skip(1).flat_map(|(number, board)| {
+        let windows = [Window::Year, Window::Month, Window::Day];
+        let window = windows[number.rem_euclid(3).unsigned_abs() as usize];
+        [(board, Window::All), (board, window)]
+    });
+    overall.into_iter().chain(others)
 }
 
-/// Whether an answer counts at least up to these ends.
-fn reaches(body: &Value, source: Source, ends: &[i64]) -> bool {
-    let position = body.pointer(&format!("/provenance/position/{source}"));
-    let position = position.and_then(Value::as_array);
-    ends.iter().enumerate().all(|(partition, end)| {
-        let reached = position.and_then(|position| position.get(partition));
-        reached.and_then(Value::as_i64).unwrap_or(0) >= *end
-    })
-}
-
-fn same(name: &str, expected: &Value, found: Option<&Value>) -> Result<(), String> {
-    if found == Some(expected) {
-        return Ok(());
-    }
-    Err(format!("{name}: served {found:?}, recounted {expected}"))
-}
-
-fn same_entries(name: &str, expected: &[Entry], found: Option<&Value>) -> Result<(), String> {
-    let found = found.and_then(Value::as_array);
-    let found: Option<Vec<Entry>> = found.and_then(|rows| rows.iter().map(entry).collect());
-    let found = found.ok_or_else(|| format!("{name} have another shape"))?;
-    if let Some((found, expected)) = found.iter().zip(expected).find(|(one, other)| one != other) {
-        return Err(format!("{name}: served {found:?}, recounted {expected:?}"));
-    }
-    same(
-        &format!("number of {name}"),
-        &json!(expected.len()),
-        Some(&json!(found.len())),
-    )
-}
-
-fn entry(row: &Value) -> Option<Entry> {
-    let int = |name: &str| row.get(name)?.as_i64();
-    Some(Entry {
-        rank: row.get("rank")?.as_u64()?,
-        athlete: int("athlete_id")?,
-        elapsed_time: int("elapsed_time")?,
-        effort: int("effort_id")?,
-        activity: int("activity_id")?,
-        started_at: row.get("started_at")?.as_str()?.parse().ok()?,
-    })
+/// The parameters for all places of a board.
+fn whole_board(asked: &Asked) -> Parameters {
+    let mut parameters = asked.parameters();
+    parameters.push(("limit", PLACES_MAX.to_string()));
+    parameters
 }

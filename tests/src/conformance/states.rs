@@ -1,0 +1,198 @@
+//! The laws of the live port for states of boards.
+
+use arrow::array::{Array, BinaryArray};
+use schemas::seam::{Cut, Fence};
+use schemas::source::Source;
+use stores::Result;
+use stores::live::{Changes, LiveStates, LiveWrite, StateQuery, States};
+
+use super::{OTHER_VIEW, Ports, VIEW, binary, life, slot};
+
+const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
+
+fn cut(next_offset: i64) -> Cut {
+    Cut {
+        next_offset,
+        last: None,
+    }
+}
+
+fn states(view: &str, groups: &[(&str, &str, Option<&str>)]) -> Changes {
+    let states: BinaryArray = groups
+        .iter()
+        .map(|(.., state)| state.map(str::as_bytes))
+        .collect();
+    Changes {
+        deltas: Vec::new(),
+        states: vec![States {
+            view: view.to_owned(),
+            keys: binary(groups.iter().map(|(key, ..)| key)),
+            members: binary(groups.iter().map(|(_, member, _)| member)),
+            states,
+        }],
+    }
+}
+
+fn query(key: &str, partition: Option<u32>) -> StateQuery {
+    StateQuery {
+        view: VIEW.to_owned(),
+        key: key.into(),
+        partition,
+    }
+}
+
+type Found = Vec<(u32, u64, String, Option<String>)>;
+
+fn found(states: &LiveStates) -> Found {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut found: Found = (0..states.members.len())
+        .map(|row| {
+            (
+                states.partitions.value(row),
+                states.epochs.value(row),
+                text(states.members.value(row)),
+                states
+                    .states
+                    .is_valid(row)
+                    .then(|| text(states.states.value(row))),
+            )
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+async fn read(live: &dyn LiveWrite, key: &str) -> Result<Found> {
+    let answer = live
+        .read_states(Source::Plays, 2, &[query(key, None)])
+        .await?;
+    Ok(found(&answer.states[0]))
+}
+
+/// A state takes the place of the one before in the same epoch; that a member is gone is a state too;
+/// states of dropped epochs and of earlier lives are not found.
+pub async fn the_newest_state_of_an_epoch_stays(ports: &Ports) -> Result<()> {
+    let live = &*ports.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = Fence {
+        generation: 1,
+        next_offset: 0,
+        epoch: 1,
+    };
+    let first = states(
+        VIEW,
+        &[
+            ("k", "a", Some("1")),
+            ("k", "b", Some("2")),
+            ("l", "a", None),
+        ],
+    );
+    let applied = live.apply(slot(0), fence, cut(3), &VIEWS, &first).await?;
+    assert_eq!(applied, Ok(()));
+    let stale = states(VIEW, &[("k", "a", Some("stale"))]);
+    let refused = live.apply(slot(0), fence, cut(4), &VIEWS, &stale).await?;
+    assert!(refused.is_err(), "the fence has moved");
+    fence.next_offset = 3;
+    let second = states(VIEW, &[("k", "b", None), ("k", "", Some(""))]);
+    let applied = live.apply(slot(0), fence, cut(5), &VIEWS, &second).await?;
+    assert_eq!(applied, Ok(()));
+    let row = |epoch: u64, member: &str, state: Option<&str>| {
+        (0, epoch, member.to_owned(), state.map(str::to_owned))
+    };
+    let of_first = [
+        row(1, "", Some("")),
+        row(1, "a", Some("1")),
+        row(1, "b", None),
+    ];
+    assert_eq!(read(live, "k").await?, of_first);
+    assert_eq!(read(live, "l").await?, [row(1, "a", None)]);
+    assert_eq!(read(live, "m").await?, []);
+
+    let rolled = live.roll(slot(0), 1).await?.expect("an end");
+    fence = Fence {
+        generation: 1,
+        next_offset: 5,
+        epoch: 2,
+    };
+    let third = states(VIEW, &[("k", "a", Some("3"))]);
+    let applied = live.apply(slot(0), fence, cut(6), &VIEWS, &third).await?;
+    assert_eq!(applied, Ok(()));
+    let mut both = of_first.to_vec();
+    both.push(row(2, "a", Some("3")));
+    assert_eq!(read(live, "k").await?, both, "each epoch has its own");
+    assert!(live.drop_through(slot(0), 1, rolled).await?);
+    assert_eq!(read(live, "k").await?, [row(2, "a", Some("3"))]);
+    let mut deleted = 0;
+    while live.collect_garbage(slot(0), 2).await? > 0 {
+        deleted += 1;
+        assert!(deleted < 20, "it comes to an end");
+    }
+    assert_eq!(read(live, "k").await?, [row(2, "a", Some("3"))]);
+    fence.next_offset = 6;
+    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    assert_eq!(healed, Ok(()));
+    assert_eq!(read(live, "k").await?, [], "a new life has none");
+    Ok(())
+}
+
+/// A question names a partition, or asks all; slots come with their states.
+pub async fn states_of_partitions_are_asked(ports: &Ports) -> Result<()> {
+    let live = &*ports.live;
+    for partition in 0..2 {
+        let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+        assert_eq!(healed, Ok(()));
+        let fence = Fence {
+            generation: 1,
+            next_offset: 0,
+            epoch: 1,
+        };
+        let state = partition.to_string();
+        let one = states(VIEW, &[("k", "a", Some(&state))]);
+        let applied = live
+            .apply(slot(partition), fence, cut(1), &VIEWS, &one)
+            .await?;
+        assert_eq!(applied, Ok(()));
+    }
+    let queries = [query("k", None), query("k", Some(1)), query("k", Some(7))];
+    let answer = live.read_states(Source::Plays, 2, &queries).await?;
+    assert_eq!(answer.slots.len(), 2);
+    assert!(answer.slots.iter().all(Option::is_some));
+    let row = |partition: u32| (partition, 1, "a".to_owned(), Some(partition.to_string()));
+    let expected = [vec![row(0), row(1)], vec![row(1)], vec![]];
+    for (states, expected) in answer.states.iter().zip(expected) {
+        assert_eq!(found(states), expected);
+    }
+    let none = live.read_states(Source::Efforts, 1, &queries[..1]).await?;
+    assert_eq!((none.slots, found(&none.states[0])), (vec![None], vec![]));
+    Ok(())
+}
+
+/// Thousands of states are put whole, and again.
+pub async fn many_states_are_put(ports: &Ports) -> Result<()> {
+    let live = &*ports.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let members: Vec<String> = (0..5_000)
+        .map(|n| format!("{:04}", (n * 7) % 5_000))
+        .collect();
+    for round in 0..2 {
+        let state = format!("{round}{}", "x".repeat(300));
+        let groups: Vec<(&str, &str, Option<&str>)> = members
+            .iter()
+            .map(|member| ("k", member.as_str(), Some(state.as_str())))
+            .collect();
+        let fence = Fence {
+            generation: 1,
+            next_offset: round,
+            epoch: 1,
+        };
+        let all = states(VIEW, &groups);
+        let applied = live
+            .apply(slot(0), fence, cut(round + 1), &VIEWS, &all)
+            .await?;
+        assert_eq!(applied, Ok(()));
+        let found = read(live, "k").await?;
+        assert_eq!(found.len(), members.len());
+        assert!(found.iter().all(|row| row.3.as_deref() == Some(&*state)));
+    }
+    Ok(())
+}
