@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Histories that once gave a wrong answer.
 const SEEDS_KEPT: [u64; 0] = [];
-const HISTORIES: u64 = 8;
+const HISTORIES: u64 = 5;
 const STEPS: usize = 14;
 const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
 

@@ -37,12 +37,17 @@ fn places(rows: &Rows, asked: &Asked) -> Vec<(i64, i64)> {
         .collect()
 }
 
+/// Athlete and effort of each place that is expected.
+type Places = &'static [(i64, i64)];
+/// Board, window, club, whom one follows, and what is expected.
+type Case = (&'static str, Window, Option<i64>, Option<i64>, Places);
+
 const AT: &str = "2026-11-21T12:00:00Z";
 
 #[test]
 fn each_athlete_stands_with_the_best_effort() {
     // Lines, and what the board is then.
-    let cases: [(&[&str], &[(i64, i64)]); 8] = [
+    let cases: [(&[&str], Places); 8] = [
         (&[], &[]),
         (&["1 5 60", "2 6 50"], &[(6, 2), (5, 1)]),
         (&["2 5 60", "1 6 60", "3 5 60"], &[(6, 1), (5, 2)]),
@@ -92,8 +97,43 @@ fn a_row_that_would_move_is_refused() {
     assert_eq!(counts(&rows, 1), (1, 1));
 }
 
-#[test]
-fn boards_leave_athletes_out() {
+const ALL: Window = Window::All;
+const CASES: [Case; 14] = [
+    (
+        "overall",
+        ALL,
+        None,
+        None,
+        &[(1, 5), (2, 2), (3, 3), (4, 4)],
+    ),
+    (
+        "overall",
+        Window::Year,
+        None,
+        None,
+        &[(1, 1), (3, 3), (4, 4)],
+    ),
+    (
+        "overall",
+        Window::Month,
+        None,
+        None,
+        &[(1, 1), (3, 3), (4, 4)],
+    ),
+    ("overall", Window::Day, Some(8), None, &[(1, 1)]),
+    ("gender:F", ALL, None, None, &[(1, 5), (3, 3)]),
+    ("gender:X", ALL, None, None, &[]),
+    ("age:25-34", ALL, None, None, &[(1, 5)]),
+    ("age:35-44", ALL, None, None, &[(1, 1), (2, 2)]),
+    ("age:75+", ALL, None, None, &[(3, 3)]),
+    ("weight:0-54", Window::Year, None, None, &[(1, 1)]),
+    ("weight:55-64", ALL, None, None, &[(2, 2)]),
+    ("weight:115+", ALL, None, None, &[(3, 3)]),
+    ("overall", ALL, None, Some(4), &[(2, 2), (4, 4)]),
+    ("overall", ALL, Some(8), Some(4), &[]),
+];
+
+fn four_athletes() -> Rows {
     let efforts = [
         format!("1 1 60 {AT}"),
         // Still the year before in New York.
@@ -128,7 +168,12 @@ fn boards_leave_athletes_out() {
         ),
         (Source::Follows, r#"{"follower_id":4,"followed_id":2}"#),
     ]);
-    let mut rows = rows(&lines);
+    rows(&lines)
+}
+
+#[test]
+fn boards_leave_athletes_out() {
+    let mut rows = four_athletes();
     let ask = |rows: &Rows, board, window, club, following| {
         let asked = Asked {
             segment: 1,
@@ -140,48 +185,7 @@ fn boards_leave_athletes_out() {
         };
         places(rows, &asked)
     };
-    let all = Window::All;
-    let cases: [(
-        &'static str,
-        Window,
-        Option<i64>,
-        Option<i64>,
-        &[(i64, i64)],
-    ); 14] = [
-        (
-            "overall",
-            all,
-            None,
-            None,
-            &[(1, 5), (2, 2), (3, 3), (4, 4)],
-        ),
-        (
-            "overall",
-            Window::Year,
-            None,
-            None,
-            &[(1, 1), (3, 3), (4, 4)],
-        ),
-        (
-            "overall",
-            Window::Month,
-            None,
-            None,
-            &[(1, 1), (3, 3), (4, 4)],
-        ),
-        ("overall", Window::Day, Some(8), None, &[(1, 1)]),
-        ("gender:F", all, None, None, &[(1, 5), (3, 3)]),
-        ("gender:X", all, None, None, &[]),
-        ("age:25-34", all, None, None, &[(1, 5)]),
-        ("age:35-44", all, None, None, &[(1, 1), (2, 2)]),
-        ("age:75+", all, None, None, &[(3, 3)]),
-        ("weight:0-54", Window::Year, None, None, &[(1, 1)]),
-        ("weight:55-64", all, None, None, &[(2, 2)]),
-        ("weight:115+", all, None, None, &[(3, 3)]),
-        ("overall", all, None, Some(4), &[(2, 2), (4, 4)]),
-        ("overall", all, Some(8), Some(4), &[]),
-    ];
-    for (board, window, club, following, expected) in cases {
+    for (board, window, club, following, expected) in CASES {
         let found = ask(&rows, board, window, club, following);
         assert_eq!(found, expected, "{board} {window:?} {club:?} {following:?}");
     }

@@ -104,18 +104,7 @@ impl Rows {
         let version_of = |tie: &Tie| tie.version;
         Ok(match source {
             Source::Efforts => {
-                let started_at = instant(text("started_at").context("no start")?)?;
-                let zone = text("tz").unwrap_or("UTC");
-                let effort = Effort {
-                    segment: id("segment_id")?,
-                    athlete: id("athlete_id")?,
-                    activity: id("activity_id")?,
-                    elapsed_time: id("elapsed_time")?,
-                    started_at,
-                    day: started_at.in_tz(zone)?.date(),
-                    visible: !deleted && text("visibility") != Some("only_me"),
-                    version,
-                };
+                let effort = effort(&row, version, !deleted)?;
                 let stored = self.efforts.get(&id("id")?);
                 if stored.is_some_and(|stored| {
                     (stored.segment, stored.athlete) != (effort.segment, effort.athlete)
@@ -281,6 +270,23 @@ impl Rows {
         let tie = self.follows.get(&(follower, followed));
         tie.is_some_and(|tie| !tie.deleted)
     }
+}
+
+fn effort(row: &Value, version: i64, is_there: bool) -> anyhow::Result<Effort> {
+    let int = |name: &str| row.get(name).and_then(Value::as_i64);
+    let id = |name: &str| int(name).with_context(|| format!("{name} of {row}"));
+    let text = |name: &str| row.get(name).and_then(Value::as_str);
+    let started_at = instant(text("started_at").context("no start")?)?;
+    Ok(Effort {
+        segment: id("segment_id")?,
+        athlete: id("athlete_id")?,
+        activity: id("activity_id")?,
+        elapsed_time: id("elapsed_time")?,
+        started_at,
+        day: started_at.in_tz(text("tz").unwrap_or("UTC"))?.date(),
+        visible: is_there && text("visibility") != Some("only_me"),
+        version,
+    })
 }
 
 /// Finer digits than microseconds are cut off.

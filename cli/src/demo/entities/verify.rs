@@ -406,8 +406,11 @@ impl EntityVerifier {
 fn boards_at_the_end(segment: i64) -> impl Iterator<Item = (&'static str, Window)> {
     let overall = Window::EVERY.map(|window| ("overall", window));
     let others = (segment..).zip(BOARDS).skip(1).flat_map(|(number, board)| {
-        let windows = [Window::Year, Window::Month, Window::Day];
-        let window = windows[number.rem_euclid(3).unsigned_abs() as usize];
+        let window = match number.rem_euclid(3) {
+            0 => Window::Year,
+            1 => Window::Month,
+            _ => Window::Day,
+        };
         [(board, Window::All), (board, window)]
     });
     overall.into_iter().chain(others)
