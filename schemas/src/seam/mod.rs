@@ -42,6 +42,8 @@ pub type Offset = i64;
 pub type Generation = u64;
 
 #[cfg(test)]
+mod board_histories;
+#[cfg(test)]
 mod histories;
 #[cfg(test)]
 mod tests;

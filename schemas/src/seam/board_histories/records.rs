@@ -1,0 +1,158 @@
+//! The stores of batch runs: run records, and which results the heads may hold.
+
+use std::rc::Rc;
+
+use super::canon::KEYS;
+use super::tally::{Event, Law};
+use super::world::World;
+use crate::seam::{Cut, Epoch, Run, RunState};
+
+/// Keys that are computed.
+pub(super) type Keys = [bool; KEYS];
+
+/// What a try of a run is about to publish: its cuts, and its keys, or all.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) cuts: Vec<Cut>,
+    pub(super) keys: Option<Keys>,
+}
+
+/// The results whose editions there may be.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Results {
+    /// The one that was published last.
+    pub(super) published: Option<Outcome>,
+    /// Those of which something may have been written since.
+    pub(super) begun: Vec<Outcome>,
+}
+
+impl World {
+    fn put(&mut self, run: Run) {
+        let runs = self.runs.iter().cloned().chain([run]);
+        self.runs = Rc::new(runs.collect());
+    }
+
+    fn last_run(&self) -> Option<&Run> {
+        self.runs.iter().next_back()
+    }
+
+    fn next_stamp(&mut self) -> i64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// Records cuts as proposed; answers the proposal's token, or nothing if it is refused.
+    pub(super) fn propose(&mut self, epoch: Epoch, cuts: &[Cut]) -> Option<String> {
+        let next = match self.last_run() {
+            None => 1,
+            Some(run) => match run.state {
+                RunState::Proposed => run.epoch,
+                RunState::Sealed => 0,
+                RunState::Complete | RunState::Abandoned => run.epoch + 1,
+            },
+        };
+        if epoch != next {
+            return None;
+        }
+        let stamp_us = self.next_stamp();
+        let token = stamp_us.to_string();
+        self.put(Run {
+            epoch,
+            state: RunState::Proposed,
+            cuts: cuts.to_vec(),
+            stamp_us,
+            token: token.clone(),
+        });
+        Some(token)
+    }
+
+    pub(super) fn seal(&mut self, epoch: Epoch, token: &str) {
+        let Some(run) = self.runs.get(epoch).cloned() else {
+            return;
+        };
+        if run.token != token || run.state != RunState::Proposed {
+            return self.note(Event::Overtaken);
+        }
+        let back = (0..run.cuts.len()).find(|partition| {
+            let before = self.runs.cut(epoch - 1, *partition);
+            before.is_some_and(|before| before.next_offset > run.cuts[*partition].next_offset)
+        });
+        if let Some(partition) = back {
+            let what = format!("run {epoch} ends before the run before in partition {partition}");
+            self.contradict(Law::Forward, what);
+        }
+        self.put(Run {
+            state: RunState::Sealed,
+            ..run
+        });
+        self.note(Event::Sealed);
+    }
+
+    /// From here on there may be editions of a result. A new stamp for them, or nothing if a newer
+    /// run is recorded.
+    pub(super) fn begin_publishing(&mut self, epoch: Epoch, outcome: &Outcome) -> Option<i64> {
+        let run = self.last_run().filter(|run| run.epoch == epoch)?.clone();
+        let stamp_us = self.next_stamp();
+        self.put(Run { stamp_us, ..run });
+        self.results.begun.push(outcome.clone());
+        Some(stamp_us)
+    }
+
+    /// Whether a try may still change what is published.
+    pub(super) fn may_publish(&mut self, epoch: Epoch, stamp: i64) -> bool {
+        let last = self.last_run().is_some_and(|run| run.epoch == epoch);
+        let may = !self.rules.refuses || (last && self.publishes(epoch, stamp));
+        if !may {
+            self.note(Event::Outdated);
+        }
+        may
+    }
+
+    fn publishes(&self, epoch: Epoch, stamp: i64) -> bool {
+        let can = |run: &Run| matches!(run.state, RunState::Sealed | RunState::Complete);
+        let run = self.runs.get(epoch).filter(|run| can(run));
+        run.is_some_and(|run| run.stamp_us == stamp)
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        epoch: Epoch,
+        stamp: i64,
+        outcome: Outcome,
+        ends: bool,
+    ) -> bool {
+        if !self.publishes(epoch, stamp) {
+            self.note(Event::Outdated);
+            return false;
+        }
+        self.newest = self.newest.max(epoch);
+        if self.newest == epoch {
+            self.results = Results {
+                published: Some(outcome),
+                begun: Vec::new(),
+            };
+        }
+        let run = self.runs.get(epoch).cloned();
+        if let Some(run) = run.filter(|run| ends && run.state == RunState::Sealed) {
+            self.put(Run {
+                state: RunState::Complete,
+                ..run
+            });
+        }
+        true
+    }
+
+    pub(super) fn abandon(&mut self, epoch: Epoch) {
+        let run = self.runs.get(epoch).cloned();
+        if let Some(run) = run.filter(|run| run.state == RunState::Sealed) {
+            self.note(Event::Abandoned);
+            if self.boards.iter().any(|boards| boards.epoch() == epoch) {
+                self.note(Event::HalfAbandoned);
+            }
+            self.put(Run {
+                state: RunState::Abandoned,
+                ..run
+            });
+        }
+    }
+}
