@@ -11,8 +11,6 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use schemas::entities;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
@@ -212,19 +210,10 @@ impl Files<'_> {
     fn append(&mut self, rows: &RecordBatch, keys: (i64, i64)) -> Result<()> {
         let fault = |error| Error::fault("writing a snapshot", error);
         if self.file.is_none() {
-            let properties = ZstdLevel::try_new(1).map(|level| {
-                WriterProperties::builder()
-                    .set_compression(Compression::ZSTD(level))
-                    .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
-                    .build()
-            });
-            let properties = properties.map_err(fault)?;
-            let writer =
-                ArrowWriter::try_new(Vec::new(), Arc::clone(&self.schema), Some(properties))
-                    .map_err(fault)?;
+            let writer = parquet_file::begin(Arc::clone(&self.schema), GROUP_ROWS_MAX);
             self.file = Some(Open {
                 path: format!("{}-{:06}.parquet", self.prefix, self.done.len()),
-                writer,
+                writer: writer.map_err(fault)?,
                 rows: 0,
                 keys,
             });

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
@@ -14,12 +15,26 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::properties::WriterProperties;
 
 /// The metadata entry: `start-end=crc` of each column chunk, in bytes from the file's beginning and
 /// as a CRC-32 (ISO-HDLC) in hexadecimal, separated by spaces.
 const CHECKSUMS: &str = "backstitch.chunk_crc32";
+
+/// A file in memory: compressed, with at most `group_rows_max` rows in a row group.
+///
+/// # Errors
+/// A schema that Parquet can't hold.
+pub fn begin(schema: SchemaRef, group_rows_max: usize) -> Result<ArrowWriter<Vec<u8>>> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+        .set_max_row_group_row_count(Some(group_rows_max))
+        .build();
+    ArrowWriter::try_new(Vec::new(), schema, Some(properties))
+}
 
 /// Ends a file and adds the checksums of its chunks.
 ///

@@ -7,9 +7,6 @@ use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::TimestampMicrosecondType;
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use schemas::plays::{self, Decoder, Line};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
@@ -289,11 +286,7 @@ fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetErr
                 .push(row);
         }
     }
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
-        .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
-        .build();
-    let mut writer = ArrowWriter::try_new(Vec::new(), plays::schema(), Some(properties))?;
+    let mut writer = parquet_file::begin(plays::schema(), GROUP_ROWS_MAX)?;
     let mut days = BTreeMap::new();
     for (day, rows) in by_day {
         let first = writer.flushed_row_groups().len();

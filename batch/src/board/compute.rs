@@ -8,8 +8,6 @@ use datafusion::prelude::ident;
 use futures::TryStreamExt;
 use jobs::{Board, Engine, Job, checked, query};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use schemas::entities;
 use stores::archive::Archive;
 use stores::parquet_file;
@@ -149,14 +147,7 @@ impl<'a> RowWriter<'a> {
     async fn write(&mut self, rows: &arrow::array::RecordBatch) -> Result<()> {
         let fault = |error| Error::fault("writing a result", error);
         if self.file.is_none() {
-            let properties = ZstdLevel::try_new(1).map(|level| {
-                WriterProperties::builder()
-                    .set_compression(Compression::ZSTD(level))
-                    .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
-                    .build()
-            });
-            let properties = Some(properties.map_err(fault)?);
-            let writer = ArrowWriter::try_new(Vec::new(), self.job.schema(), properties);
+            let writer = parquet_file::begin(self.job.schema(), GROUP_ROWS_MAX);
             self.file = Some((writer.map_err(fault)?, 0));
         }
         let Some((writer, count)) = &mut self.file else {

@@ -7,8 +7,6 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatc
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMillisecondType};
 use jobs::Job;
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use schemas::time::{Seconds, Width};
 use stores::archive::Archive;
 use stores::parquet_file;
@@ -213,14 +211,8 @@ impl<'a> PieceWriter<'a> {
 }
 
 fn new_file() -> Result<ArrowWriter<Vec<u8>>> {
-    let make = || {
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
-            .set_max_row_group_row_count(Some(GROUP_ROWS_MAX))
-            .build();
-        ArrowWriter::try_new(Vec::new(), Arc::clone(&SCHEMA), Some(properties))
-    };
-    make().map_err(|e| Error::fault("writing a result", e))
+    parquet_file::begin(Arc::clone(&SCHEMA), GROUP_ROWS_MAX)
+        .map_err(|e| Error::fault("writing a result", e))
 }
 
 fn encode(job: &Job, rows: &RecordBatch) -> Result<Keyed> {
