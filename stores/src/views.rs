@@ -331,8 +331,8 @@ pub trait ViewsWrite: ViewsRead {
     /// with `run_ends` that the run is. Once a view is complete at an epoch it never goes back.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] if the run is not sealed or the stamp was replaced: then another
-    /// try is publishing.
+    /// [`crate::Error::Refused`] if the run is not sealed, a newer one has been recorded or the stamp
+    /// was replaced: then another try is publishing.
     async fn complete(
         &self,
         source: Source,

@@ -429,39 +429,24 @@ impl ViewsWrite for SqliteViews {
         let fault = db.fault("completing a run");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
+        let mut run = runs::expect_last(&mut tx, &db, source, epoch).await?;
         expect_publishing(source, &run, stamp_us)?;
         for (view, result) in results {
-            let newest: i64 = sqlx::query_scalar(
-                "INSERT INTO newest (source, view, epoch) VALUES (?, ?, ?)
-                 ON CONFLICT DO UPDATE SET epoch = max(epoch, excluded.epoch)
-                 RETURNING epoch",
-            )
-            .bind(source.name())
-            .bind(view)
-            .bind(stored(epoch)?)
-            .fetch_one(&mut *tx)
-            .await
-            .map_err(fault)?;
-            // A run that is done once more long after changes nothing that came since.
-            if newest != stored(epoch)? {
-                continue;
+            for statement in [
+                "INSERT INTO newest (source, view, epoch) VALUES (?1, ?2, ?4)
+                 ON CONFLICT DO UPDATE SET epoch = excluded.epoch",
+                "DELETE FROM results WHERE source = ?1 AND view = ?2",
+                "INSERT INTO results (source, view, result, published) VALUES (?1, ?2, ?3, 1)",
+            ] {
+                sqlx::query(statement)
+                    .bind(source.name())
+                    .bind(view)
+                    .bind(result)
+                    .bind(stored(epoch)?)
+                    .execute(&mut *tx)
+                    .await
+                    .map_err(fault)?;
             }
-            sqlx::query("DELETE FROM results WHERE source = ? AND view = ?")
-                .bind(source.name())
-                .bind(view)
-                .execute(&mut *tx)
-                .await
-                .map_err(fault)?;
-            sqlx::query(
-                "INSERT INTO results (source, view, result, published) VALUES (?, ?, ?, 1)",
-            )
-            .bind(source.name())
-            .bind(view)
-            .bind(result)
-            .execute(&mut *tx)
-            .await
-            .map_err(fault)?;
         }
         if run_ends && run.state == RunState::Sealed {
             run.state = RunState::Complete;

@@ -170,10 +170,11 @@ pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
     let seen = views.runs(PLAYS).await?;
     assert_eq!(seen.newest, BTreeMap::from([(VIEW.to_owned(), 1)]));
     assert_eq!(seen.runs.newest(), 0, "the run goes on");
-    complete(views, 1, &[], true, 1).await?;
+    complete(views, 1, &[OTHER_VIEW], true, 1).await?;
     sealed(views, 2).await?;
     complete(views, 2, &[VIEW], true, 1).await?;
-    complete(views, 1, &[VIEW, OTHER_VIEW], true, 1).await?;
+    let late = complete(views, 1, &[VIEW, OTHER_VIEW], true, 1).await;
+    assert_refused(late, "a newer run has been recorded");
     let expected = BTreeMap::from([(VIEW.to_owned(), 2), (OTHER_VIEW.to_owned(), 1)]);
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
     views.forget_views(PLAYS, &keep).await?;

@@ -226,6 +226,12 @@ pub async fn results_are_recorded(ports: &Ports) -> Result<()> {
         begun: vec!["c".to_owned()],
     };
     assert_eq!(views.results(PLAYS).await?[VIEW], both);
+    // One that has been publishing the older run once more meanwhile doesn't forget the newer one.
+    let late = views
+        .complete(PLAYS, (1, second), &named("b"), false, 1)
+        .await;
+    assert_refused(late, "a newer run has been recorded");
+    assert_eq!(views.results(PLAYS).await?[VIEW], both);
     views.forget_views(PLAYS, &[]).await?;
     assert_eq!(
         views.results(PLAYS).await?[VIEW],
