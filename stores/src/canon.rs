@@ -13,7 +13,7 @@ use schemas::source::Source;
 use crate::Result;
 
 /// A call that changes rows answers no more notifications than this: the rest waits in the outbox.
-pub const NOTIFICATIONS_MAX: usize = 10_000;
+pub const NOTIFICATIONS_MAX: usize = 50_000;
 
 /// That a group changed, as the outbox holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

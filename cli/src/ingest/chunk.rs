@@ -2,22 +2,52 @@
 
 use std::ops::Range;
 
+use schemas::source::{Source, SourceKind};
+
 /// Lines with their numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Chunk {
+    lines_max: usize,
     bytes: Vec<u8>,
     lines: Vec<(u64, Range<usize>)>,
     bytes_read: u64,
 }
 
 impl Chunk {
-    /// Most lines of a chunk.
-    pub(super) const LINES_MAX: usize = 10_000;
+    /// Most lines of a chunk of events.
+    const EVENTS_MAX: usize = 10_000;
+    /// Most lines of a chunk of rows. The more rows are written in one step, the more of them share a
+    /// page of the indexes.
+    const ROWS_MAX: usize = 50_000;
     /// A chunk that holds so many bytes is full.
-    pub(super) const BYTES_FULL: usize = 8 * 1024 * 1024;
+    pub(super) const BYTES_FULL: usize = 16 * 1024 * 1024;
+
+    pub(super) const fn new(source: Source) -> Self {
+        Self {
+            lines_max: match source.kind() {
+                SourceKind::Facts => Self::EVENTS_MAX,
+                SourceKind::Entities => Self::ROWS_MAX,
+            },
+            bytes: Vec::new(),
+            lines: Vec::new(),
+            bytes_read: 0,
+        }
+    }
+
+    /// Takes what there is and leaves an empty chunk.
+    pub(super) fn take(&mut self) -> Self {
+        let lines_max = self.lines_max;
+        let empty = Self {
+            lines_max,
+            bytes: Vec::new(),
+            lines: Vec::new(),
+            bytes_read: 0,
+        };
+        std::mem::replace(self, empty)
+    }
 
     pub(super) fn is_full(&self) -> bool {
-        self.lines.len() >= Self::LINES_MAX || self.bytes.len() >= Self::BYTES_FULL
+        self.lines.len() >= self.lines_max || self.bytes.len() >= Self::BYTES_FULL
     }
 
     pub(super) fn is_empty(&self) -> bool {

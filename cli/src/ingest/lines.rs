@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use schemas::plays::LINE_BYTES_MAX;
+use schemas::source::Source;
 
 use super::chunk::Chunk;
 
@@ -112,15 +113,17 @@ impl Input for Slow {
 /// Reads lines.
 pub(super) struct LineReader<R: Input> {
     input: BufReader<R>,
+    chunk: Chunk,
     line: u64,
     bytes_read: u64,
 }
 
 impl<R: Input> LineReader<R> {
-    /// A reader of `input`.
-    pub(super) fn new(input: R) -> Self {
+    /// A reader of lines of `source`.
+    pub(super) fn new(input: R, source: Source) -> Self {
         Self {
             input: BufReader::with_capacity(1 << 20, input),
+            chunk: Chunk::new(source),
             line: 0,
             bytes_read: 0,
         }
@@ -128,30 +131,27 @@ impl<R: Input> LineReader<R> {
 
     /// Reads all lines and hands them on, until `hand_on` no longer takes them.
     pub(super) fn read(mut self, hand_on: &mut impl FnMut(Chunk) -> bool) -> anyhow::Result<()> {
-        let mut chunk = Chunk::default();
-        while self.line_into(&mut chunk)? {
-            let waits = !chunk.is_empty()
+        while self.line_into()? {
+            let waits = !self.chunk.is_empty()
                 && self.input.buffer().is_empty()
                 && !self.input.get_mut().comes_within(WAIT);
-            if (chunk.is_full() || waits)
-                && !hand_on(std::mem::take(&mut chunk).at(self.bytes_read))
-            {
+            if (self.chunk.is_full() || waits) && !hand_on(self.chunk.take().at(self.bytes_read)) {
                 return Ok(());
             }
         }
-        if !chunk.is_empty() {
-            hand_on(chunk.at(self.bytes_read));
+        if !self.chunk.is_empty() {
+            hand_on(self.chunk.at(self.bytes_read));
         }
         Ok(())
     }
 
     /// Reads one line; answers whether there was one.
-    fn line_into(&mut self, chunk: &mut Chunk) -> std::io::Result<bool> {
+    fn line_into(&mut self) -> std::io::Result<bool> {
         self.line += 1;
         // One byte more than is taken, and the end of the line.
         let most = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX) + 2;
         let input = &mut self.input;
-        let (read, ended) = chunk.push(self.line, |bytes| {
+        let (read, ended) = self.chunk.push(self.line, |bytes| {
             let read = input.by_ref().take(most).read_until(b'\n', bytes)?;
             let ended = bytes.last() == Some(&b'\n');
             if ended && read > 0 {
@@ -175,7 +175,7 @@ mod tests {
 
     fn read(input: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let mut lines = Vec::new();
-        LineReader::new(input)
+        LineReader::new(input, Source::Plays)
             .read(&mut |chunk| {
                 lines.extend(chunk.lines().map(|(n, bytes)| (n, bytes.to_vec())));
                 true
@@ -213,7 +213,7 @@ mod tests {
         let (input, mut output) = std::io::pipe().unwrap();
         let (handed, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            LineReader::new(Slow::new(input))
+            LineReader::new(Slow::new(input), Source::Plays)
                 .read(&mut |chunk| handed.send(chunk.lines().count()).is_ok())
         });
         std::io::Write::write_all(&mut output, b"a\nb\n").unwrap();
@@ -228,7 +228,7 @@ mod tests {
     fn chunks_are_bounded() {
         let input = b"1\n".repeat(25_001);
         let mut sizes = Vec::new();
-        LineReader::new(&input[..])
+        LineReader::new(&input[..], Source::Plays)
             .read(&mut |chunk| {
                 sizes.push(chunk.lines().count());
                 true

@@ -109,11 +109,11 @@ impl Input {
         let origin = self.origin();
         match (self.format, self.is_standard_input()) {
             (Format::Jsonl, true) => {
-                LineReader::new(Slow::new(std::io::stdin())).read(&mut hand_on)
+                LineReader::new(Slow::new(std::io::stdin()), self.source).read(&mut hand_on)
             }
             (Format::Jsonl, false) => File::open(&self.path)
                 .map_err(anyhow::Error::new)
-                .and_then(|file| LineReader::new(file).read(&mut hand_on)),
+                .and_then(|file| LineReader::new(file, self.source).read(&mut hand_on)),
             (Format::Parquet, true) => tempfile::tempfile()
                 .and_then(|mut file| {
                     // The end of a Parquet file is read first.

@@ -35,25 +35,23 @@ pub(super) fn read(
     check(builder.schema(), source)?;
     let rows_all = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
     let mut row = 0;
+    let mut chunk = Chunk::new(source);
     for batch in builder.with_batch_size(8_192).build()? {
         let batch = batch.context("reading rows")?;
         let columns = columns(&batch, source)?;
-        let mut chunk = Chunk::default();
         for index in 0..batch.num_rows() {
             row += 1;
             chunk.push(row, |bytes| {
                 // Writing into memory does not fail.
                 drop(serde_json::to_writer(bytes, &object(&columns, index)));
             });
-            if chunk.is_full()
-                && !hand_on(std::mem::take(&mut chunk).at(place(size, row, rows_all)))
-            {
+            if chunk.is_full() && !hand_on(chunk.take().at(place(size, row, rows_all))) {
                 return Ok(());
             }
         }
-        if !chunk.is_empty() && !hand_on(chunk.at(place(size, row, rows_all))) {
-            return Ok(());
-        }
+    }
+    if !chunk.is_empty() {
+        hand_on(chunk.at(size));
     }
     Ok(())
 }

@@ -141,6 +141,8 @@ static CANON: Kind = Kind {
             made_at_ms INTEGER NOT NULL
         ) STRICT;",
     replaceable: false,
+    page_bytes: 4096,
+    cache_kib: 128 * 1024,
     readers: 4,
     rows_ahead: 512,
     remedy: "stop every process of this folder and restore canon.db from a copy",

@@ -12,7 +12,7 @@ use crate::canon::{NOTIFICATIONS_MAX, Notification};
 type Sql<T> = Result<T, sqlx::Error>;
 
 /// So many segments of athletes may wait in the heap before they are put in order.
-const WAITING_MAX: i64 = 1 << 16;
+const WAITING_MAX: i64 = 1 << 18;
 
 static OUTBOX: LazyLock<RowsOf> = LazyLock::new(|| {
     RowsOf::insert(

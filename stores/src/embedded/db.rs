@@ -41,7 +41,7 @@ const OPEN_TRIES: u32 = 5;
 /// How often to try a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-const PAGE_BYTES: u32 = 8192;
+const READER_CACHE_KIB: u32 = 8 * 1024;
 
 /// What distinguishes the files.
 #[derive(Debug)]
@@ -54,6 +54,11 @@ pub(super) struct Kind {
     pub(super) tables: &'static str,
     /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
     pub(super) replaceable: bool,
+    /// Bytes of a page: large ones for what is read in stretches, small ones for what is written here
+    /// and there.
+    pub(super) page_bytes: u32,
+    /// What the writing connection may keep in memory, in KiB.
+    pub(super) cache_kib: u32,
     /// How many connections read.
     pub(super) readers: usize,
     /// How many rows SQLite may be ahead of the task that reads them.
@@ -324,13 +329,18 @@ impl DerefMut for Reader<'_> {
 }
 
 fn options(path: &Path, kind: &Kind, writes: bool) -> SqliteConnectOptions {
+    let cache_kib = if writes {
+        kind.cache_kib
+    } else {
+        READER_CACHE_KIB
+    };
     SqliteConnectOptions::new()
         .filename(path)
-        .page_size(PAGE_BYTES)
+        .page_size(kind.page_bytes)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(WAIT)
-        .pragma("cache_size", if writes { "-32768" } else { "-8192" })
+        .pragma("cache_size", format!("-{cache_kib}"))
         .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
         .pragma("query_only", if writes { "OFF" } else { "ON" })

@@ -67,6 +67,8 @@ static LIVE: Kind = Kind {
             PRIMARY KEY (place, key, member)
         ) STRICT, WITHOUT ROWID;",
     replaceable: true,
+    page_bytes: 8192,
+    cache_kib: 32 * 1024,
     readers: 4,
     rows_ahead: 512,
     remedy: "stop every process of this folder and delete live.db; it is made again from the log",

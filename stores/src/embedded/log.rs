@@ -47,6 +47,8 @@ static LOG: Kind = Kind {
         ) STRICT;
         CREATE INDEX batches_by_time ON batches (topic, partition, logged_at_ms, first_offset);",
     replaceable: false,
+    page_bytes: 8192,
+    cache_kib: 32 * 1024,
     readers: 3,
     rows_ahead: 16,
     remedy: "the log is damaged; stop every process of this folder and restore log.db from a copy",

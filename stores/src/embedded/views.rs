@@ -66,6 +66,8 @@ static VIEWS: Kind = Kind {
             shape TEXT NOT NULL
         ) STRICT;",
     replaceable: false,
+    page_bytes: 8192,
+    cache_kib: 32 * 1024,
     readers: 4,
     rows_ahead: 512,
     remedy: "stop every process of this folder and restore views.db from a copy",
