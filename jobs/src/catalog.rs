@@ -154,7 +154,12 @@ impl Catalog {
                     jobs.push(Arc::new(job));
                 }
                 "board" => {
-                    let job = Job::<Board>::check(&folder.name, &file, &folder.sql, &query_file)?;
+                    let job = Job::<Board>::check(
+                        &folder.name,
+                        &file,
+                        (&folder.sql, &query_file),
+                        &catalog.boards,
+                    )?;
                     catalog.boards.push(Arc::new(job));
                 }
                 _ => {

@@ -125,6 +125,24 @@ fn a_wrong_query_is_named_with_its_file() {
 }
 
 #[test]
+fn a_board_is_served_under_a_name_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    let definition = "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
+key = \"segment_id\"\nmember = \"athlete_id\"\n";
+    let sql = "SELECT DISTINCT segment_id, athlete_id FROM efforts";
+    write(root.path(), "first", definition, sql);
+    write(root.path(), "second", definition, sql);
+    let error = Catalog::read(root.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("second/job.toml:2: board: job \"first\""),
+        "{error}"
+    );
+    let definition = definition.replace("both", "batch");
+    write(root.path(), "second", &definition, sql);
+    assert_eq!(Catalog::read(root.path()).unwrap().boards().len(), 2);
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("empty")).unwrap();

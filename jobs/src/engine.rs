@@ -9,6 +9,7 @@ use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use crate::min_struct::min;
 use crate::{Error, Result};
 
 /// What a query engine may use.
@@ -66,13 +67,20 @@ impl Engine {
     /// A session for the queries of one task: nothing is repartitioned.
     #[must_use]
     pub fn session(&self) -> SessionContext {
-        let state = SessionStateBuilder::new()
-            .with_default_features()
-            .with_config(config())
-            .with_runtime_env(Arc::clone(&self.runtime))
-            .build();
-        SessionContext::new_with_state(state)
+        session(Arc::clone(&self.runtime))
     }
+}
+
+/// A session with the settings that every query has.
+pub(crate) fn session(runtime: Arc<RuntimeEnv>) -> SessionContext {
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config())
+        .with_runtime_env(runtime)
+        .build();
+    let session = SessionContext::new_with_state(state);
+    session.register_udaf(min());
+    session
 }
 
 /// The switches that keep answers right or the same everywhere.

@@ -11,6 +11,7 @@ mod error;
 mod fold;
 mod job;
 pub mod merge;
+mod min_struct;
 mod plan;
 mod spec;
 mod tally;

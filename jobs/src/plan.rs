@@ -14,6 +14,7 @@ use futures::FutureExt;
 use schemas::source::Source;
 use schemas::{entities, plays};
 
+use crate::engine::session;
 use crate::job::Job;
 use crate::{Error, Result};
 
@@ -82,7 +83,7 @@ pub(crate) fn output_schema(
     sql: &str,
     file: &str,
 ) -> Result<SchemaRef> {
-    let context = SessionContext::new();
+    let context = session(Arc::default());
     let input: Input = Arc::new(EmptyTable::new(Arc::clone(input)));
     let rows = at_once(select(&context, table, input, sql)).map_err(|error| wrong(file, &error))?;
     Ok(Arc::clone(rows.schema().inner()))
@@ -111,7 +112,7 @@ fn wrong_query(file: &str, what: &str) -> Error {
 /// Plans the query over an empty input, so that a wrong one is found at start.
 pub(crate) fn check_query(job: &Job, before: &[Arc<Job>], file: &str) -> Result<()> {
     let input = input_schema(job, before);
-    let context = SessionContext::new();
+    let context = session(Arc::default());
     let input: Input = Arc::new(EmptyTable::new(input));
     let rows = at_once(plan(&context, job, input)).map_err(|error| wrong(file, &error))?;
     for (got, field) in rows.schema().fields().iter().zip(job.schema.fields()) {

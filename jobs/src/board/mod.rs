@@ -24,7 +24,7 @@ pub use standings::{
 pub use state::{GroupState, Place, StateError};
 
 use crate::Result;
-use crate::job::{Job, layers, source, version};
+use crate::job::{Job, Layers, layers, source, version};
 use crate::plan::output_schema;
 use crate::spec::{BoardSpec, File};
 
@@ -93,10 +93,24 @@ impl Job<Board> {
     }
 
     /// Checks a definition together with its query, which gives the columns their types.
-    pub(crate) fn check(name: &str, file: &File<'_>, sql: &str, query_file: &str) -> Result<Self> {
+    pub(crate) fn check(
+        name: &str,
+        file: &File<'_>,
+        (sql, query_file): (&str, &str),
+        others: &[Arc<Self>],
+    ) -> Result<Self> {
         let spec: BoardSpec = file.spec()?;
         let source = source(file, &spec.source, "board", SourceKind::Entities)?;
         let layers = layers(file, &spec.layers)?;
+        // Only views of both layers are served, each under a name of its own.
+        let twin = others.iter().find(|other| {
+            (other.layers, layers) == (Layers::Both, Layers::Both)
+                && other.board() == spec.board.get_ref()
+        });
+        if let Some(twin) = twin {
+            let what = format!("board: job {:?} is served under this name", twin.name());
+            return Err(file.error_at(&spec.board, what));
+        }
         for (field, expected, what) in [
             (&spec.key, entities::key_column(source), "key"),
             (&spec.member, MEMBER, "member"),

@@ -48,19 +48,37 @@ placed AS (
     SELECT *, -1 AS age_group, day / 100 AS period FROM visible
     UNION ALL
     SELECT *, -1 AS age_group, day AS period FROM visible
+),
+best AS (
+    SELECT
+        segment_id,
+        age_group,
+        period,
+        athlete_id,
+        min(named_struct(
+            'elapsed_time', elapsed_time,
+            'effort_id', id,
+            'activity_id', activity_id,
+            'started_at', started_at,
+            'gender', gender,
+            'birth_year', birth_year,
+            'weight_class', weight_class
+        )) AS effort,
+        count(*) AS efforts
+    FROM placed
+    GROUP BY segment_id, age_group, period, athlete_id
 )
 SELECT
     segment_id,
     age_group,
     period,
     athlete_id,
-    min(elapsed_time) AS elapsed_time,
-    first_value(id ORDER BY elapsed_time, id) AS effort_id,
-    first_value(activity_id ORDER BY elapsed_time, id) AS activity_id,
-    first_value(started_at ORDER BY elapsed_time, id) AS started_at,
-    min(gender) AS gender,
-    min(birth_year) AS birth_year,
-    min(weight_class) AS weight_class,
-    count(*) AS efforts
-FROM placed
-GROUP BY segment_id, age_group, period, athlete_id
+    get_field(effort, 'elapsed_time') AS elapsed_time,
+    get_field(effort, 'effort_id') AS effort_id,
+    get_field(effort, 'activity_id') AS activity_id,
+    get_field(effort, 'started_at') AS started_at,
+    get_field(effort, 'gender') AS gender,
+    get_field(effort, 'birth_year') AS birth_year,
+    get_field(effort, 'weight_class') AS weight_class,
+    efforts
+FROM best
