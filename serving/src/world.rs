@@ -1,5 +1,7 @@
 //! Ports over plain collections, for tests of what serving makes of them.
 
+pub(crate) mod boards;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -17,8 +19,7 @@ use schemas::source::Source;
 use schemas::time::Width;
 use stores::canon::{Applied, Authorized, CanonRead, CanonWrite, Notification, Revoked};
 use stores::live::{
-    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, LiveStates, SlotId, StateQuery,
-    StatesAnswer,
+    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, SlotId, StateQuery, StatesAnswer,
 };
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use stores::views::{
@@ -26,6 +27,7 @@ use stores::views::{
 };
 use stores::{Error, Result};
 
+use self::boards::Boards;
 use crate::{Serving, ServingOptions, ServingPorts};
 
 /// An event, by the columns that views count by.
@@ -85,6 +87,7 @@ pub(crate) struct World {
     appended: Mutex<Vec<(String, Vec<u8>)>>,
     /// How many reads of slots see none.
     pub(crate) blind: Mutex<usize>,
+    pub(crate) boards: Mutex<Boards>,
 }
 
 pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
@@ -243,7 +246,8 @@ fn within(key: &[u8], (from, to): &(Vec<u8>, Option<Vec<u8>>)) -> bool {
 impl LogRead for World {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
         if topic != Source::Plays.topic() {
-            return Ok(Vec::new());
+            let is_there = self.boards.lock().unwrap().is_there();
+            return Ok(vec![Span { start: 0, end: 0 }; usize::from(is_there)]);
         }
         let slots = self.slots.lock().unwrap();
         let end = |slot: &Option<Slot>| slot.as_ref().map_or(0, |slot| slot.position.next_offset);
@@ -324,17 +328,24 @@ impl LiveRead for World {
         partitions: u32,
         queries: &[StateQuery],
     ) -> Result<StatesAnswer> {
-        // It counts plays; of the sources that have boards nothing has come.
-        let nothing = LiveStates {
-            partitions: UInt32Array::from(Vec::<u32>::new()),
-            epochs: UInt64Array::from(Vec::<u64>::new()),
-            members: BinaryArray::from_iter_values(std::iter::empty::<&[u8]>()),
-            states: BinaryArray::from_iter_values(std::iter::empty::<&[u8]>()),
+        let slowness = {
+            let mut boards = self.boards.lock().unwrap();
+            boards.asked.push(queries.len());
+            boards.under_way += 1;
+            boards.under_way_max = boards.under_way_max.max(boards.under_way);
+            boards.slowness
         };
-        Ok(StatesAnswer {
-            slots: vec![None; partitions as usize],
-            states: vec![nothing; queries.len()],
-        })
+        if !slowness.is_zero() {
+            tokio::time::sleep(slowness).await;
+        }
+        let mut boards = self.boards.lock().unwrap();
+        boards.under_way -= 1;
+        let answer = StatesAnswer {
+            slots: vec![boards.slot(); partitions as usize],
+            states: queries.iter().map(|query| boards.states(query)).collect(),
+        };
+        boards.next_offset += boards.offset_step;
+        Ok(answer)
     }
 
     async fn scan(
@@ -353,9 +364,15 @@ impl LiveRead for World {
 impl ViewsRead for World {
     async fn runs(&self, source: Source) -> Result<RunsSeen> {
         if source != Source::Plays {
+            let boards = self.boards.lock().unwrap();
+            let (runs, newest) = if boards.is_there() {
+                boards.runs()
+            } else {
+                Default::default()
+            };
             return Ok(RunsSeen {
-                runs: Runs::default(),
-                newest: BTreeMap::new(),
+                runs: Runs::from_iter(runs),
+                newest,
             });
         }
         Ok(RunsSeen {
@@ -388,12 +405,15 @@ impl ViewsRead for World {
         }))
     }
 
-    async fn heads(&self, _: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
-        Ok(Some(vec![None; keys.len()]))
+    async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
+        let boards = self.boards.lock().unwrap();
+        Ok(Some(
+            keys.iter().map(|key| boards.head(view, key)).collect(),
+        ))
     }
 
     async fn nodes(&self, _: &str, _: &[u8], names: &[NodeName]) -> Result<Vec<Option<Bytes>>> {
-        Ok(vec![None; names.len()])
+        Ok(self.boards.lock().unwrap().nodes(names))
     }
 
     async fn stories(&self, _: Source, limit: usize) -> Result<Vec<RunStory>> {
@@ -428,12 +448,21 @@ impl CanonRead for World {
         Ok(Vec::new())
     }
 
-    async fn application(&self, _: i64) -> Result<Option<Application>> {
-        Ok(None)
+    async fn application(&self, id: i64) -> Result<Option<Application>> {
+        let boards = self.boards.lock().unwrap();
+        let mut applications = boards.applications.iter();
+        Ok(applications
+            .find(|application| application.id == id)
+            .cloned())
     }
 
-    async fn applications(&self, _: Option<i64>, _: usize) -> Result<Vec<Application>> {
-        Ok(Vec::new())
+    async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>> {
+        let boards = self.boards.lock().unwrap();
+        let later = boards
+            .applications
+            .iter()
+            .filter(|application| after.is_none_or(|after| application.id > after));
+        Ok(later.take(limit).cloned().collect())
     }
 
     async fn pending(&self, _: i64, _: usize) -> Result<Vec<Notification>> {
@@ -458,8 +487,14 @@ impl CanonWrite for World {
         Ok(Revoked::UnknownApplication)
     }
 
-    async fn set_capacity(&self, _: i64, _: i64) -> Result<Option<Application>> {
-        Ok(None)
+    async fn set_capacity(&self, id: i64, capacity: i64) -> Result<Option<Application>> {
+        let mut boards = self.boards.lock().unwrap();
+        let mut applications = boards.applications.iter_mut();
+        let found = applications.find(|application| application.id == id);
+        Ok(found.map(|application| {
+            application.athlete_capacity = capacity;
+            application.clone()
+        }))
     }
 
     async fn notified(&self, _: &[i64]) -> Result<()> {

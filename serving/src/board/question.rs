@@ -18,6 +18,11 @@ const PERIOD: &str = "period";
 const ALL_AGES: i64 = -1;
 /// The period of all time.
 const ALL_TIME: i64 = 0;
+/// A period that no row has.
+const NEVER: i64 = -1;
+/// Periods of earlier years have as many digits as later ones of another length: month 1 of the year
+/// 20 would be the year 2001.
+const FIRST_YEAR: i64 = 1000;
 
 /// The age groups: lowest and highest age.
 const AGES: [(&str, i64, i64); 9] = [
@@ -131,12 +136,14 @@ pub(crate) fn window(text: &str) -> Result<Window, String> {
     }
 }
 
-/// The section of a view for a board in the window that holds a date.
+/// The section of a view for a board in the window that holds a date. Windows before the year 1000 are
+/// empty.
 pub(crate) fn section(job: &Job<Board>, named: Named, window: Window, date: Date) -> Section {
     let year = i64::from(date.year());
     let month = year * 100 + i64::from(date.month());
     let period = match window {
         Window::All => ALL_TIME,
+        _ if year < FIRST_YEAR => NEVER,
         Window::Year => year,
         Window::Month => month,
         Window::Day => month * 100 + i64::from(date.day()),

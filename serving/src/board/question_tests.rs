@@ -1,3 +1,4 @@
+use jiff::civil::date;
 use jobs::Catalog;
 
 use super::*;
@@ -59,37 +60,53 @@ fn boards_are_named() {
 #[test]
 fn windows_are_calendar_periods() {
     let job = segments();
-    let date = jiff::civil::date(2013, 5, 6);
+    let day = date(2013, 5, 6);
     for (text, period) in [
         ("all", 0),
         ("year", 2013),
         ("month", 201_305),
         ("day", 20_130_506),
     ] {
-        let section = section(&job, Named::Overall, window(text).unwrap(), date);
+        let section = section(&job, Named::Overall, window(text).unwrap(), day);
         assert_eq!(ints(&section), [-1, period], "{text}");
         assert!(section.tests.is_empty());
     }
+}
+
+/// A period is a bare number: month 1 of the year 20 must not be the year 2001.
+#[test]
+fn windows_of_early_years_are_those_of_no_row() {
+    let job = segments();
+    for day in [date(1, 1, 1), date(20, 1, 5), date(999, 12, 31)] {
+        for window in [Window::Year, Window::Month, Window::Day] {
+            let section = section(&job, Named::Overall, window, day);
+            assert_eq!(ints(&section), [-1, -1], "{window:?} {day}");
+        }
+        let all = section(&job, Named::Overall, Window::All, day);
+        assert_eq!(ints(&all), [-1, 0]);
+    }
+    let first = section(&job, Named::Overall, Window::Month, date(1000, 1, 1));
+    assert_eq!(ints(&first), [-1, 100_001]);
 }
 
 /// Only an age group of all time has bests of its own.
 #[test]
 fn the_rest_are_filters() {
     let job = segments();
-    let date = jiff::civil::date(2013, 5, 6);
-    let old = section(&job, Named::Age(35, 44), Window::All, date);
+    let day = date(2013, 5, 6);
+    let old = section(&job, Named::Age(35, 44), Window::All, day);
     assert_eq!((ints(&old), old.tests), (vec![35, 0], vec![]));
-    let of_year = section(&job, Named::Age(35, 44), Window::Year, date);
+    let of_year = section(&job, Named::Age(35, 44), Window::Year, day);
     assert_eq!(ints(&of_year), [-1, 2013]);
     assert_eq!(of_year.tests, [("birth_year", Test::Int(1969..=1978))]);
-    let oldest = section(&job, Named::Age(75, i64::MAX), Window::Day, date);
+    let oldest = section(&job, Named::Age(75, i64::MAX), Window::Day, day);
     let Some((_, Test::Int(born))) = oldest.tests.first() else {
         panic!("a test of the year of birth");
     };
     assert!(born.contains(&1938) && !born.contains(&1939) && born.contains(&1));
-    let women = section(&job, Named::Gender("F"), Window::All, date);
+    let women = section(&job, Named::Gender("F"), Window::All, day);
     assert_eq!(ints(&women), [-1, 0]);
     assert_eq!(women.tests, [("gender", Test::Text("F".to_owned()))]);
-    let light = section(&job, Named::Weight(55), Window::Month, date);
+    let light = section(&job, Named::Weight(55), Window::Month, day);
     assert_eq!(light.tests, [("weight_class", Test::Int(55..=55))]);
 }

@@ -63,8 +63,8 @@ pub(crate) async fn page(
     known.extend(["limit", "offset", "cursor", "format"]);
     let params = Params::read(&uri, &known)?;
     let (limit, format) = (params.limit()?, params.format()?);
-    let question = params.question();
-    let fingerprint = cursor::fingerprint(&format!("board {name} {key} {question}"));
+    let asked = Asked::read(&api, job, &key, &params)?;
+    let fingerprint = cursor::fingerprint(&format!("board {name} {asked:?}"));
     let offset = match (params.get("offset"), params.get("cursor")) {
         (Some(_), Some(_)) => {
             return Err(Problem::parameter(
@@ -75,12 +75,10 @@ pub(crate) async fn page(
         (None, Some(text)) => cursor::run(fingerprint, text)?,
         (None, None) => 0,
     };
-    let want = Want::Page { offset, limit };
-    let asked = ask(&api, job, &key, &params, want).await?;
-    let patience = api.options.whole_wait();
-    let reading = read(&api.ports, job, &asked, patience).await?;
+    let asked = asked.question(&api, Want::Page { offset, limit }).await?;
+    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
-    let next = offset + board.rows.len() as u64;
+    let next = offset.saturating_add(board.rows.len() as u64);
     let more = !board.rows.is_empty() && next < board.sum.count;
     let page = BoardPage {
         total: board.sum.count,
@@ -145,8 +143,10 @@ pub(crate) async fn place(
             "around={around} is more than {AROUND_MAX}: ask for a page of the board"
         )));
     }
-    let want = Want::Around { member, around };
-    let asked = ask(&api, job, &key, &params, want).await?;
+    let asked = Asked::read(&api, job, &key, &params)?;
+    let asked = asked
+        .question(&api, Want::Around { member, around })
+        .await?;
     let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
     let place = board.found.ok_or_else(|| {
@@ -228,38 +228,57 @@ fn known(job: &Job<Board>) -> Vec<&'static str> {
     known
 }
 
-async fn ask(
-    api: &Api,
-    job: &Job<Board>,
-    key: &str,
-    params: &Params,
-    want: Want,
-) -> Result<BoardQuestion, Problem> {
-    let column = job.key().0.first();
-    let key = id(column.map_or("key", |column| &column.name), key)?;
-    let named = named(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
-    let window = window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
-    let date = match params.get("date") {
-        None => api.now().to_zoned(TimeZone::UTC).date(),
-        Some(text) => date(text)?,
-    };
-    Ok(BoardQuestion {
-        keys: vec![key],
-        section: section(job, named, window, date),
-        members: members(api, params).await?,
-        want,
-    })
+/// The rows of which board are asked for. A cursor is bound to it: it holds the period, which the day
+/// of the request may have decided.
+#[derive(Debug)]
+struct Asked {
+    key: i64,
+    section: Section,
+    club: Option<i64>,
+    follower: Option<i64>,
+}
+
+impl Asked {
+    fn read(api: &Api, job: &Job<Board>, key: &str, params: &Params) -> Result<Self, Problem> {
+        let column = job.key().0.first();
+        let key = id(column.map_or("key", |column| &column.name), key)?;
+        let named = named(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
+        let window = window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
+        let date = match params.get("date") {
+            None => api.now().to_zoned(TimeZone::UTC).date(),
+            Some(text) => date(text)?,
+        };
+        let id_of = |name| params.get(name).map(|text| id(name, text)).transpose();
+        Ok(Self {
+            key,
+            section: section(job, named, window, date),
+            club: id_of("club_id")?,
+            follower: id_of("following")?,
+        })
+    }
+
+    async fn question(self, api: &Api, want: Want) -> Result<BoardQuestion, Problem> {
+        Ok(BoardQuestion {
+            keys: vec![self.key],
+            members: members(api, self.club, self.follower).await?,
+            section: self.section,
+            want,
+        })
+    }
 }
 
 /// The members that a club or a following lets through; those that both do, if both are asked for.
-async fn members(api: &Api, params: &Params) -> Result<Option<Vec<i64>>, Problem> {
+async fn members(
+    api: &Api,
+    club: Option<i64>,
+    follower: Option<i64>,
+) -> Result<Option<Vec<i64>>, Problem> {
     let canon = &api.ports.canon;
     let mut members: Option<Vec<i64>> = None;
-    if let Some(text) = params.get("club_id") {
-        members = Some(canon.club_members(id("club_id", text)?).await?);
+    if let Some(club) = club {
+        members = Some(canon.club_members(club).await?);
     }
-    if let Some(text) = params.get("following") {
-        let follower = id("following", text)?;
+    if let Some(follower) = follower {
         let mut followed = canon.followed_by(follower).await?;
         followed.push(follower);
         followed.sort_unstable();
@@ -306,3 +325,7 @@ fn natural(name: &str, text: &str) -> Result<u64, Problem> {
         .and_then(|number| u64::try_from(number).ok())
         .ok_or_else(|| Problem::parameter(format!("{name}={text:?} is not a number from 0 on")))
 }
+
+#[cfg(test)]
+#[path = "boards_tests.rs"]
+mod tests;

@@ -101,7 +101,7 @@ impl Params {
     pub(crate) fn question(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.0 {
-            if !matches!(name.as_str(), "limit" | "cursor" | "format") {
+            if !matches!(name.as_str(), "limit" | "offset" | "cursor" | "format") {
                 text.push_str(&format!("{name}={value:?}&"));
             }
         }

@@ -188,13 +188,12 @@ pub(crate) async fn breakdown(
     Ok(response)
 }
 
-/// The header that leads to the next page of a list (RFC 8288).
+/// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
+/// cursor alone.
 pub(crate) fn link_to_next(uri: &Uri, cursor: &str) -> Option<(HeaderName, HeaderValue)> {
-    let kept = uri
-        .query()
-        .unwrap_or_default()
-        .split('&')
-        .filter(|pair| !pair.is_empty() && !pair.starts_with("cursor="));
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let is_begin = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
+    let kept = pairs.filter(|pair| !pair.is_empty() && !is_begin(pair));
     let mut query: Vec<&str> = kept.collect();
     let cursor = format!("cursor={cursor}");
     query.push(&cursor);

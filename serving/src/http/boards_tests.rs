@@ -1,0 +1,200 @@
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use jobs::{Board, Job};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::laws::get;
+use crate::world::World;
+use crate::world::boards::{self, Best};
+use crate::{Serving, ServingOptions};
+
+const SEGMENT: i64 = 7;
+const BOARD: &str = "/api/v1/boards/segments/7";
+
+struct Fixture {
+    serving: Serving,
+    world: Arc<World>,
+    segments: Arc<Job<Board>>,
+}
+
+impl Fixture {
+    fn of(options: ServingOptions) -> Self {
+        let (serving, world) = boards::serving(options);
+        Self {
+            serving,
+            world,
+            segments: boards::job("segments"),
+        }
+    }
+
+    fn publish(&self, rows: &[Best]) {
+        let mut boards = self.world.boards.lock().unwrap();
+        boards.publish(&self.segments, SEGMENT, rows);
+    }
+
+    fn put(&self, member: i64, rows: &[Best]) {
+        let mut boards = self.world.boards.lock().unwrap();
+        boards.put(&self.segments, SEGMENT, member, rows);
+    }
+
+    /// The page, and the address of the next one.
+    async fn page(&self, uri: &str) -> (Value, Option<String>) {
+        let request = Request::get(uri).body(Body::empty()).unwrap();
+        let response = self.serving.router().oneshot(request).await.unwrap();
+        let link = response.headers().get("link").map(|link| {
+            let link = link.to_str().unwrap().strip_prefix('<').unwrap();
+            link.strip_suffix(">; rel=\"next\"").unwrap().to_owned()
+        });
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await;
+        let page: Value = serde_json::from_slice(&body.unwrap()).unwrap();
+        assert_eq!(page.get("status"), None, "{uri}: {page}");
+        (page, link)
+    }
+}
+
+fn impatient() -> ServingOptions {
+    ServingOptions {
+        whole_wait_ms: 0,
+        ..ServingOptions::default()
+    }
+}
+
+fn best(member: i64) -> Best {
+    Best {
+        member,
+        time: 100 + member,
+        period: 0,
+        gender: if member % 2 == 0 { "F" } else { "M" },
+    }
+}
+
+fn members(page: &Value) -> Vec<i64> {
+    let entries = page["entries"].as_array().unwrap().iter();
+    entries
+        .map(|entry| entry["athlete_id"].as_i64().unwrap())
+        .collect()
+}
+
+/// However a list was begun: by the cursors in its bodies, and by its links.
+#[tokio::test]
+async fn a_board_is_followed_to_its_end() {
+    let fixture = Fixture::of(impatient());
+    fixture.publish(&(0..23).map(best).collect::<Vec<_>>());
+    for (query, all) in [
+        ("limit=5", 0..23),
+        ("limit=5&offset=4", 4..23),
+        ("offset=10&limit=6&window=all", 10..23),
+    ] {
+        let begin = format!("{BOARD}?{query}");
+        let (mut page, mut link) = fixture.page(&begin).await;
+        let mut read = members(&page);
+        while let Some(next) = link {
+            (page, link) = fixture.page(&next).await;
+            read.extend(members(&page));
+        }
+        assert_eq!(page["cursor"], Value::Null);
+        assert_eq!(read, all.clone().collect::<Vec<_>>(), "links of {query}");
+
+        let (mut page, _) = fixture.page(&begin).await;
+        let mut read = members(&page);
+        while let Some(cursor) = page["cursor"].as_str() {
+            let next = format!("{BOARD}?limit=5&cursor={cursor}");
+            page = fixture.page(&next).await.0;
+            read.extend(members(&page));
+        }
+        assert_eq!(read, all.collect::<Vec<_>>(), "cursors of {query}");
+    }
+    let (page, _) = fixture.page(&format!("{BOARD}?limit=5")).await;
+    let cursor = page["cursor"].as_str().unwrap();
+    for other in ["offset=5", "window=day", "club_id=1", "board=gender:F"] {
+        let uri = format!("{BOARD}?{other}&cursor={cursor}");
+        let (status, document) = get(&fixture.serving, &uri).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{uri}: {document}");
+    }
+}
+
+/// Without `date` the period is that of the request's day: a cursor goes on in the period that it was
+/// made in, or nowhere.
+#[tokio::test]
+async fn a_cursor_is_of_one_period() {
+    let fixture = Fixture::of(impatient());
+    // The clock's day is 2026-07-14.
+    let days = [20_260_714, 20_260_713];
+    let row = |member: i64| Best {
+        period: days[usize::from(member >= 4)],
+        ..best(member)
+    };
+    fixture.publish(&(0..8).map(row).collect::<Vec<_>>());
+    let ask = |query: String| {
+        let uri = format!("{BOARD}?window=day&limit=2&{query}");
+        let serving = &fixture.serving;
+        async move { get(serving, &uri).await }
+    };
+    let (_, page) = ask("date=2026-07-14".to_owned()).await;
+    let cursor = page["cursor"].as_str().unwrap();
+    let (status, next) = ask(format!("cursor={cursor}")).await;
+    assert_eq!(status, StatusCode::OK, "{next}");
+    assert_eq!(members(&next), [2, 3]);
+    let (_, page) = ask("date=2026-07-13".to_owned()).await;
+    let cursor = page["cursor"].as_str().unwrap();
+    let (status, document) = ask(format!("cursor={cursor}")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{document}");
+}
+
+#[tokio::test]
+async fn a_window_of_an_early_year_is_empty() {
+    let fixture = Fixture::of(impatient());
+    let of_period = |period| Best { period, ..best(1) };
+    fixture.publish(&[of_period(2001), of_period(200_105)]);
+    for query in [
+        "window=month&date=0020-01-15",
+        "window=day&date=0020-01-05",
+        "window=year&date=0999-01-05",
+    ] {
+        let (page, _) = fixture.page(&format!("{BOARD}?{query}")).await;
+        assert_eq!((&page["total"], &page["entries"]), (&json!(0), &json!([])));
+    }
+    let (page, _) = fixture
+        .page(&format!("{BOARD}?window=year&date=2001-01-15"))
+        .await;
+    assert_eq!(page["total"], 1);
+}
+
+/// Filters leave out what they should, at any place.
+#[tokio::test]
+async fn a_filtered_board_is_a_plain_filter() {
+    let fixture = Fixture::of(impatient());
+    fixture.publish(&(0..40).map(best).collect::<Vec<_>>());
+    let mut women: Vec<i64> = (0..40).step_by(2).collect();
+    women.insert(0, 3);
+    let mut faster = best(3);
+    faster.time = 1;
+    faster.gender = "F";
+    fixture.put(3, &[faster]);
+    for offset in [0, 3, 20, 21, 50] {
+        let uri = format!("{BOARD}?board=gender:F&limit=4&offset={offset}");
+        let (page, _) = fixture.page(&uri).await;
+        assert_eq!(page["total"], women.len());
+        let until = women.len().min(offset + 4);
+        let expected = &women[offset.min(women.len())..until];
+        assert_eq!(members(&page), expected, "{uri}");
+    }
+    for (place, around) in [(0, 2), (1, 0), (5, 3), (20, 4), (10, 500)] {
+        let uri = format!(
+            "{BOARD}/athletes/{}?board=gender:F&around={around}",
+            women[place]
+        );
+        let (found, _) = fixture.page(&uri).await;
+        assert_eq!(found["entry"]["rank"], place + 1, "{uri}");
+        let near = found["neighbours"].as_array().unwrap().iter();
+        let near: Vec<i64> = near.map(|e| e["athlete_id"].as_i64().unwrap()).collect();
+        let first = place.saturating_sub(around);
+        let until = women.len().min(place + around + 1);
+        assert_eq!(near, &women[first..until], "{uri}");
+    }
+    let uri = format!("{BOARD}/athletes/1?board=gender:F");
+    assert_eq!(get(&fixture.serving, &uri).await.0, StatusCode::NOT_FOUND);
+}
