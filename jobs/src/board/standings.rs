@@ -224,6 +224,7 @@ impl Standings {
             start: Sum::default(),
             end: Sum::default(),
             removed: Vec::new(),
+            removed_keys: Vec::new(),
             removed_weight: 0,
             positions: vec![0; added.len()],
             added,
@@ -258,6 +259,7 @@ impl Standings {
             view.removed_weight = view.removed_weight.saturating_add(*weight);
         }
         view.removed.sort_unstable();
+        view.removed_keys = removed.into_iter().map(|(key, _)| key).collect();
         view.positions = added.iter().map(|_| position()).collect();
         Ok(view)
     }
@@ -313,6 +315,8 @@ pub struct OnBoard<'a, N> {
     end: Sum,
     /// Positions on the sheet's board of what is not there any more, ascending.
     removed: Vec<u64>,
+    /// Their keys in the order of ranks, in no order.
+    removed_keys: Vec<Vec<u8>>,
     removed_weight: i64,
     /// What is there now instead, in the order of ranks.
     added: Vec<Ranked>,
@@ -333,11 +337,40 @@ impl<N: Nodes> OnBoard<'_, N> {
         }
     }
 
-    /// Whether the batch layer had a part in the board, and whether anything newer had.
+    /// Whether a row of the batch layer is on the board, and whether a newer state had a part in it: it
+    /// is there, or it took a row of the batch layer away.
     #[must_use]
     pub fn layers(&self) -> (bool, bool) {
         let is_live = !self.removed.is_empty() || !self.added.is_empty();
-        (self.end.count > self.start.count, is_live)
+        (self.survivors() > 0, is_live)
+    }
+
+    /// Whether what a member has on the board is of a newer state.
+    #[must_use]
+    pub fn is_live(&self, member: &[u8]) -> bool {
+        self.standings.live.contains_key(member)
+    }
+
+    /// The batch layer's rows that newer states took away, of the members that `is_asked` lets
+    /// through; in no order.
+    ///
+    /// # Errors
+    /// Those of the store, and of what it holds.
+    pub async fn taken_away(
+        &self,
+        is_asked: impl Fn(&[u8]) -> bool + Send,
+    ) -> Result<Vec<Ranked>, ReadError<N::Error>> {
+        let before = self.board.len() + self.standings.score_bytes;
+        let keys = self.removed_keys.iter().map(Vec::as_slice);
+        let keys: Vec<&[u8]> = keys
+            .filter(|key| is_asked(key.get(before..).unwrap_or_default()))
+            .collect();
+        let Some(sheet) = self.standings.sheet.as_ref().filter(|_| !keys.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let items = sheet.by_rank.get(self.nodes, &keys).await?;
+        let items = items.iter().flatten();
+        Ok(items.filter_map(|item| self.ranked(item)).collect())
     }
 
     /// The rows from place `offset` on, at most `limit`.

@@ -243,6 +243,7 @@ async fn check_all(case: &Case) {
             .cloned()
             .collect();
         assert_eq!(on_board.members(&asked).await.unwrap(), some);
+        check_layers(case, &on_board, board, &sorted).await;
         let mut scanned = Vec::new();
         on_board
             .scan(|row| {
@@ -253,6 +254,30 @@ async fn check_all(case: &Case) {
             .unwrap();
         assert_eq!(scanned, sorted);
     }
+}
+
+/// Which layers had a part in a board, told row by row.
+async fn check_layers(case: &Case, on_board: &OnBoard<'_, Stored>, board: u8, sorted: &[Ranked]) {
+    let newest = u64::from(case.has_sheet);
+    let is_live = |member: &[u8]| {
+        let mut changes = case.changes.iter();
+        changes.any(|(of, epoch)| [*of] == *member && *epoch > newest)
+    };
+    let old = case.has_sheet.then_some(&case.sheet).into_iter().flatten();
+    let of_board = old.filter(|((of, _), _)| *of == board);
+    let mut gone: Vec<u8> = of_board.map(|((_, member), _)| *member).collect();
+    gone.retain(|member| is_live(&[*member]));
+    let has_batch = sorted.iter().any(|row| !is_live(&row.member));
+    let has_live = !gone.is_empty() || sorted.iter().any(|row| is_live(&row.member));
+    assert_eq!(on_board.layers(), (has_batch, has_live), "board {board}");
+    for row in sorted {
+        assert_eq!(on_board.is_live(&row.member), is_live(&row.member));
+    }
+    gone.retain(|member| member % 2 == 0);
+    let taken = on_board.taken_away(|member| member[0] % 2 == 0).await;
+    let mut taken: Vec<u8> = taken.unwrap().iter().map(|row| row.member[0]).collect();
+    taken.sort_unstable();
+    assert_eq!(taken, gone, "board {board}");
 }
 
 proptest! {
