@@ -13,6 +13,7 @@ mod http;
 mod laws;
 mod metric;
 mod options;
+mod patience;
 mod plan;
 mod question;
 mod read;

@@ -14,10 +14,11 @@ use schemas::source::Source;
 use schemas::time::{Seconds, SeriesError, Span, Width};
 use stores::live::{LiveAnswer, LiveParts, LiveQuery};
 use stores::views::{FoundRows, PartQuery, RunsSeen, TallyShape};
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::Duration;
 
 use crate::metric::{Metric, log_key};
 use crate::options::ServingPorts;
+use crate::patience::Patience;
 use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, part_starts};
 use crate::question::{Question, Segments, Time};
 use crate::tally::{Columns, Tally};
@@ -25,8 +26,6 @@ use crate::tally::{Columns, Tally};
 /// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
 /// calls are joined.
 const PARTS_MAX: usize = if cfg!(test) { 2 } else { 128 };
-pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(5);
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
 /// What a read found.
 #[derive(Debug)]
@@ -77,7 +76,8 @@ enum Attempt {
     NotWhole(NotWhole),
 }
 
-/// Reads the answer to a question, trying again for up to `patience` while live state is not whole.
+/// Reads the answer to a question, trying again for up to `patience` after the first failure while live
+/// state is not whole.
 ///
 /// # Errors
 /// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
@@ -92,8 +92,7 @@ pub(crate) async fn read(
     // The plan with all views, and why one of them had to be left out.
     let mut whole_plan: Option<(Plan, NotWhole)> = None;
     let mut groups = BTreeSet::new();
-    let deadline = Instant::now() + patience;
-    let mut wait = FIRST_WAIT;
+    let mut patience = Patience::of(patience);
     loop {
         let reader = Reader {
             ports,
@@ -138,13 +137,9 @@ pub(crate) async fn read(
             }
             (Err(error), _) => return Err(error),
         };
-        metrics::counter!("backstitch_serving_not_whole_total").increment(1);
-        tracing::debug!(%not_whole, "reading again");
-        if Instant::now() + wait > deadline {
+        if !patience.wait(&not_whole).await {
             return Err(not_whole.into());
         }
-        sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A consistent read of boards, as the seam demands it: the newest runs first, then the slots with
 //! the live states, then the heads and what they refer to.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
@@ -12,12 +13,13 @@ use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use stores::live::{LiveStates, StateQuery};
-use stores::views::{NodeName, ViewsRead};
-use tokio::time::{Duration, Instant, sleep};
+use stores::views::{Head as StoredHead, NodeName, ViewsRead};
+use tokio::time::Duration;
 
 use super::question::{Section, Test};
 use crate::options::ServingPorts;
-use crate::read::{FIRST_WAIT, LONGEST_WAIT, ReadError, Seen, Standing};
+use crate::patience::Patience;
+use crate::read::{ReadError, Seen, Standing};
 
 /// Rows whose payloads are decoded at once.
 const DECODE_ROWS: usize = 1024;
@@ -64,7 +66,8 @@ pub(crate) struct BoardsReading {
     pub(crate) standing: Standing,
 }
 
-/// Reads boards, trying again for up to `patience` while live state is not whole.
+/// Reads boards, trying again for up to `patience` after the first failure while live state is not
+/// whole.
 ///
 /// # Errors
 /// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
@@ -74,25 +77,21 @@ pub(crate) async fn read(
     question: &BoardQuestion,
     patience: Duration,
 ) -> Result<BoardsReading, ReadError> {
-    let deadline = Instant::now() + patience;
-    let mut wait = FIRST_WAIT;
-    let reader = Reader {
+    let mut patience = Patience::of(patience);
+    let mut reader = Reader {
         ports,
         job,
         question,
+        lost: None,
     };
     loop {
         let error = match reader.attempt().await {
             Err(error @ (ReadError::NotWhole(_) | ReadError::Replaced)) => error,
             done => return done,
         };
-        metrics::counter!("backstitch_serving_not_whole_total").increment(1);
-        tracing::debug!(%error, "reading again");
-        if Instant::now() + wait > deadline {
+        if !patience.wait(&error).await {
             return Err(error);
         }
-        sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
@@ -100,10 +99,12 @@ struct Reader<'a> {
     ports: &'a ServingPorts,
     job: &'a Arc<Job<Board>>,
     question: &'a BoardQuestion,
+    /// The key and the head whose nodes the last try did not find.
+    lost: Option<(i64, StoredHead)>,
 }
 
 impl Reader<'_> {
-    async fn attempt(&self) -> Result<BoardsReading, ReadError> {
+    async fn attempt(&mut self) -> Result<BoardsReading, ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
         let (spans, runs) = tokio::try_join!(
             self.ports.log.spans(source.topic()),
@@ -139,7 +140,8 @@ impl Reader<'_> {
             slots: live.slots,
         };
         let mut boards = Vec::with_capacity(keys.len());
-        for ((query, states), key) in queries.iter().zip(&live.states).zip(&keys) {
+        let found = queries.iter().zip(&live.states);
+        for ((query, states), key) in found.zip(&self.question.keys) {
             let seam = Seam {
                 view,
                 newest,
@@ -149,23 +151,59 @@ impl Reader<'_> {
             };
             seam.check_table(has_table)?;
             let head = heads.next().flatten();
-            let head = head.as_ref().map(|head| Head {
-                epoch: head.epoch,
-                root: &head.root,
-            });
-            let score_bytes = 8 * self.job.score().0.len();
-            let standings = Standings::merge(&seam, head, live_states(states), score_bytes)?;
-            let nodes = StoredNodes {
-                views: &*self.ports.views,
-                view,
-                key,
-            };
-            boards.push(self.board(&standings, &nodes).await?);
+            match self.key(&seam, head.as_ref(), states, &query.key).await {
+                Ok(board) => boards.push(board),
+                Err(error) => return Err(self.told(*key, head, error)),
+            }
         }
         Ok(BoardsReading {
             boards,
             standing: seen.standing(source, newest),
         })
+    }
+
+    /// Lays the states of a key over what its head refers to, and reads what is wanted of it.
+    async fn key(
+        &self,
+        seam: &Seam<'_>,
+        head: Option<&StoredHead>,
+        states: &LiveStates,
+        key: &[u8],
+    ) -> Result<BoardReading, ReadError> {
+        let head = head.map(|head| Head {
+            epoch: head.epoch,
+            root: &head.root,
+        });
+        let score_bytes = 8 * self.job.score().0.len();
+        let standings = Standings::merge(seam, head, live_states(states), score_bytes)?;
+        let nodes = StoredNodes {
+            views: &*self.ports.views,
+            view: seam.view,
+            key,
+        };
+        self.board(&standings, &nodes).await
+    }
+
+    /// The error of a key with its name. Nodes that are gone mean that their head was replaced: if it
+    /// is the same at the next try, they are lost.
+    fn told(&mut self, key: i64, head: Option<StoredHead>, error: ReadError) -> ReadError {
+        let damaged =
+            |what| ReadError::DamagedBoard(format!("view {}, key {key}: {what}", self.job.view()));
+        match (error, head) {
+            (ReadError::DamagedBoard(what), _) => damaged(what),
+            (ReadError::Replaced, Some(head)) => {
+                let epoch = head.epoch;
+                let lost = Some((key, head));
+                if self.lost == lost {
+                    return damaged(format!(
+                        "nodes of the boards of epoch {epoch} are gone, though nothing has replaced them"
+                    ));
+                }
+                self.lost = lost;
+                ReadError::Replaced
+            }
+            (error, _) => error,
+        }
     }
 
     async fn board(
@@ -176,21 +214,22 @@ impl Reader<'_> {
         let section = &self.question.section;
         let board = self.job.boards().encode_values(&section.board)?;
         let on_board = standings.board(nodes, &board).await?;
+        if self.question.members.is_some() || !section.tests.is_empty() {
+            return self.filtered(&on_board).await;
+        }
         let mut reading = BoardReading {
+            sum: on_board.sum(),
             layers: on_board.layers(),
             ..BoardReading::default()
         };
-        let is_filtered = self.question.members.is_some() || !section.tests.is_empty();
-        match (self.question.want, is_filtered) {
-            (Want::Sums, false) => reading.sum = on_board.sum(),
-            (Want::Page { offset, limit }, false) => {
-                reading.sum = on_board.sum();
+        match self.question.want {
+            Want::Sums => {}
+            Want::Page { offset, limit } => {
                 reading.first = offset;
                 reading.rows = on_board.page(offset, limit).await?;
             }
-            (Want::Around { member, around }, false) => {
-                reading.sum = on_board.sum();
-                let member = self.job.member().encode_values(&[KeyValue::Int(member)])?;
+            Want::Around { member, around } => {
+                let member = self.member(member)?;
                 if let Some((place, _)) = on_board.find(&member).await? {
                     let (first, length) = stretch(place, around);
                     reading.found = Some(place);
@@ -198,7 +237,6 @@ impl Reader<'_> {
                     reading.rows = on_board.page(first, length).await?;
                 }
             }
-            (want, true) => self.filtered(&on_board, want, &mut reading).await?,
         }
         Ok(reading)
     }
@@ -207,61 +245,86 @@ impl Reader<'_> {
     async fn filtered(
         &self,
         on_board: &OnBoard<'_, StoredNodes<'_>>,
-        want: Want,
-        reading: &mut BoardReading,
-    ) -> Result<(), ReadError> {
-        let mut passing = match &self.question.members {
+    ) -> Result<BoardReading, ReadError> {
+        let mut kept = match self.question.want {
+            Want::Sums => Kept::new(Wanted::Nothing),
+            Want::Page { offset, limit } => Kept::new(Wanted::Page { offset, limit }),
+            Want::Around { member, around } => {
+                let member = self.member(member)?;
+                Kept::new(Wanted::Around { member, around })
+            }
+        };
+        let members = self.question.members.as_ref().map(|members| {
+            let members = members.iter().map(|member| self.member(*member));
+            members.collect::<Result<Vec<_>, _>>()
+        });
+        let members = members.transpose()?;
+        let mut take = |rows: Vec<Ranked>| -> Result<(), KeyError> {
+            for row in self.passing(rows)? {
+                let is_live = on_board.is_live(&row.member);
+                kept.take(row, is_live);
+            }
+            Ok(())
+        };
+        match &members {
             Some(members) => {
-                let encode =
-                    |member: &i64| self.job.member().encode_values(&[KeyValue::Int(*member)]);
-                let members: Vec<Vec<u8>> = members.iter().map(encode).collect::<Result<_, _>>()?;
                 let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
-                let rows = on_board.members(&members).await?;
-                Passing::of(self, rows)?
+                take(on_board.members(&members).await?)?;
             }
             None => {
-                let mut passing = Passing::default();
-                let mut rows = Vec::new();
-                let mut failed = None;
+                let mut rows = Vec::with_capacity(DECODE_ROWS);
+                let mut taken = Ok(());
                 on_board
                     .scan(|row| {
                         rows.push(row);
-                        if rows.len() < DECODE_ROWS {
-                            return true;
+                        if rows.len() >= DECODE_ROWS {
+                            taken = take(std::mem::take(&mut rows));
                         }
-                        match Passing::of(self, std::mem::take(&mut rows)) {
-                            Ok(more) => passing.0.extend(more.0),
-                            Err(error) => failed = Some(error),
-                        }
-                        failed.is_none()
+                        taken.is_ok()
                     })
                     .await?;
-                if let Some(error) = failed {
-                    return Err(error.into());
-                }
-                passing.0.extend(Passing::of(self, rows)?.0);
-                passing
+                taken?;
+                take(rows)?;
             }
-        };
-        let rows = &mut passing.0;
-        reading.sum.count = rows.len() as u64;
-        reading.sum.weight = rows.iter().map(|row| row.weight).sum();
-        let (first, length) = match want {
-            Want::Sums => (0, 0),
-            Want::Page { offset, limit } => (offset, limit),
-            Want::Around { member, around } => {
-                let member = self.job.member().encode_values(&[KeyValue::Int(member)])?;
-                let Some(place) = rows.iter().position(|row| row.member == member) else {
-                    return Ok(());
-                };
-                reading.found = Some(place as u64);
-                stretch(place as u64, around)
+        }
+        if !kept.reading.layers.1 {
+            // What a newer state took away had a part too, if it would have passed.
+            let is_asked = |member: &[u8]| {
+                let members = members.as_ref();
+                members.is_none_or(|members| {
+                    let found = members.binary_search_by(|other| other.as_slice().cmp(member));
+                    found.is_ok()
+                })
+            };
+            let gone = on_board.taken_away(is_asked).await?;
+            kept.reading.layers.1 = !self.passing(gone)?.is_empty();
+        }
+        Ok(kept.finish())
+    }
+
+    fn member(&self, member: i64) -> Result<Vec<u8>, KeyError> {
+        self.job.member().encode_values(&[KeyValue::Int(member)])
+    }
+
+    /// The rows that pass all tests.
+    fn passing(&self, rows: Vec<Ranked>) -> Result<Vec<Ranked>, KeyError> {
+        let tests = &self.question.section.tests;
+        if tests.is_empty() || rows.is_empty() {
+            return Ok(rows);
+        }
+        let shape = self.job.payload();
+        let columns = shape.decode(rows.iter().map(|row| row.payload.as_slice()))?;
+        let mut keep = vec![true; rows.len()];
+        for (name, test) in tests {
+            let column = shape.0.iter().position(|column| column.name == *name);
+            let column = column.and_then(|index| columns.get(index));
+            for (row, keep) in keep.iter_mut().enumerate() {
+                *keep = *keep && column.is_some_and(|column| passes(column, row, test));
             }
-        };
-        reading.first = first;
-        let first = usize::try_from(first).unwrap_or(usize::MAX).min(rows.len());
-        reading.rows = rows.drain(first..).take(length).collect();
-        Ok(())
+        }
+        let mut keep = keep.into_iter();
+        let kept = rows.into_iter().filter(|_| keep.next() == Some(true));
+        Ok(kept.collect())
     }
 
     /// The answer while there is no log yet.
@@ -296,29 +359,73 @@ fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveState<'_>> {
         })
 }
 
-/// Rows that pass all tests, in the order of ranks.
-#[derive(Debug, Default)]
-struct Passing(Vec<Ranked>);
+/// What is kept of the rows that the filters let through, which come in the order of ranks: how many
+/// there are, and those that are wanted.
+struct Kept {
+    wanted: Wanted,
+    rows: VecDeque<Ranked>,
+    reading: BoardReading,
+}
 
-impl Passing {
-    fn of(reader: &Reader<'_>, rows: Vec<Ranked>) -> Result<Self, KeyError> {
-        let tests = &reader.question.section.tests;
-        if tests.is_empty() || rows.is_empty() {
-            return Ok(Self(rows));
+/// [`Want`] with the member encoded.
+enum Wanted {
+    Nothing,
+    Page { offset: u64, limit: usize },
+    Around { member: Vec<u8>, around: u64 },
+}
+
+impl Kept {
+    fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            rows: VecDeque::new(),
+            reading: BoardReading::default(),
         }
-        let shape = reader.job.payload();
-        let columns = shape.decode(rows.iter().map(|row| row.payload.as_slice()))?;
-        let mut keep = vec![true; rows.len()];
-        for (name, test) in tests {
-            let column = shape.0.iter().position(|column| column.name == *name);
-            let column = column.and_then(|index| columns.get(index));
-            for (row, keep) in keep.iter_mut().enumerate() {
-                *keep = *keep && column.is_some_and(|column| passes(column, row, test));
+    }
+
+    fn take(&mut self, row: Ranked, is_live: bool) {
+        let reading = &mut self.reading;
+        let place = reading.sum.count;
+        reading.sum.count += 1;
+        reading.sum.weight = reading.sum.weight.saturating_add(row.weight);
+        reading.layers.0 |= !is_live;
+        reading.layers.1 |= is_live;
+        match &self.wanted {
+            Wanted::Nothing => {}
+            Wanted::Page { offset, limit } => {
+                if place >= *offset && self.rows.len() < *limit {
+                    self.rows.push_back(row);
+                }
+            }
+            Wanted::Around { member, around } => {
+                if row.member == *member {
+                    reading.found = Some(place);
+                }
+                match reading.found {
+                    Some(found) if place - found > *around => {}
+                    Some(_) => self.rows.push_back(row),
+                    // Until the member comes, only those that may be neighbours are kept.
+                    None => {
+                        self.rows.push_back(row);
+                        if self.rows.len() as u64 > *around {
+                            self.rows.pop_front();
+                        }
+                    }
+                }
             }
         }
-        let mut keep = keep.into_iter();
-        let kept = rows.into_iter().filter(|_| keep.next() == Some(true));
-        Ok(Self(kept.collect()))
+    }
+
+    fn finish(self) -> BoardReading {
+        let mut reading = self.reading;
+        reading.first = match (&self.wanted, reading.found) {
+            (Wanted::Nothing, _) => 0,
+            (Wanted::Page { offset, .. }, _) => *offset,
+            (Wanted::Around { around, .. }, Some(place)) => stretch(place, *around).0,
+            (Wanted::Around { .. }, None) => return reading,
+        };
+        reading.rows = self.rows.into();
+        reading
     }
 }
 
@@ -389,3 +496,7 @@ impl From<BoardError<NodesError>> for ReadError {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

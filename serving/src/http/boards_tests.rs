@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -197,4 +198,122 @@ async fn a_filtered_board_is_a_plain_filter() {
     }
     let uri = format!("{BOARD}/athletes/1?board=gender:F");
     assert_eq!(get(&fixture.serving, &uri).await.0, StatusCode::NOT_FOUND);
+}
+
+/// A first try that takes longer than the patience is not the only one.
+#[tokio::test]
+async fn a_head_that_was_replaced_is_read_again() {
+    let fixture = Fixture::of(ServingOptions {
+        whole_wait_ms: 10,
+        ..ServingOptions::default()
+    });
+    fixture.publish(&(0..40).map(best).collect::<Vec<_>>());
+    {
+        let mut boards = fixture.world.boards.lock().unwrap();
+        boards.slowness = Duration::from_millis(40);
+        boards.nodes_lost = 1;
+    }
+    let (page, _) = fixture.page(BOARD).await;
+    assert_eq!(page["total"], 40);
+}
+
+#[tokio::test]
+async fn nodes_that_are_lost_for_good_are_damage() {
+    let fixture = Fixture::of(ServingOptions {
+        whole_wait_ms: 5_000,
+        ..ServingOptions::default()
+    });
+    fixture.publish(&(0..40).map(best).collect::<Vec<_>>());
+    fixture.world.boards.lock().unwrap().nodes_lost = usize::MAX;
+    let (status, document) = get(&fixture.serving, BOARD).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        document["type"], "/problems/store-unavailable",
+        "{document}"
+    );
+    let tries = fixture.world.boards.lock().unwrap().asked.len();
+    assert_eq!(tries, 2, "the same head is not read for ever");
+}
+
+/// Which layers had a part in what the filters let through, also by taking it away.
+#[tokio::test]
+async fn the_source_is_that_of_the_rows() {
+    let men = |member| Best {
+        gender: "M",
+        ..best(member)
+    };
+    let women = |member| Best {
+        gender: "F",
+        ..best(member)
+    };
+    let sheet = [women(1), women(2), men(3)];
+    let (all, filtered) = ("", "board=gender:F");
+    for (states, query, total, source) in [
+        (&[][..], all, 3, "batch"),
+        (&[], filtered, 2, "batch"),
+        // Somebody else has a newer state.
+        (&[(3, Some(men(3)))], all, 3, "merged"),
+        (&[(3, Some(men(3)))], filtered, 2, "batch"),
+        (&[(4, Some(men(4)))], filtered, 2, "batch"),
+        (&[(3, None)], filtered, 2, "batch"),
+        // A newer state is there, or took a row away that would pass.
+        (&[(4, Some(women(4)))], filtered, 3, "merged"),
+        (&[(2, None)], all, 2, "merged"),
+        (&[(2, None)], filtered, 1, "merged"),
+        (&[(2, Some(men(2)))], filtered, 1, "merged"),
+        // No row of the batch layer is left.
+        (
+            &[(1, Some(women(1))), (2, Some(women(2)))],
+            all,
+            3,
+            "merged",
+        ),
+        (
+            &[(1, Some(women(1))), (2, Some(women(2)))],
+            filtered,
+            2,
+            "realtime",
+        ),
+        (
+            &[(1, None), (2, None), (3, Some(men(3)))],
+            all,
+            1,
+            "realtime",
+        ),
+        (
+            &[(1, None), (2, None), (3, Some(men(3)))],
+            filtered,
+            0,
+            "realtime",
+        ),
+        (&[(1, None), (2, None), (3, None)], all, 0, "realtime"),
+    ] {
+        let fixture = Fixture::of(impatient());
+        fixture.publish(&sheet);
+        for (member, row) in states {
+            fixture.put(*member, row.as_slice());
+        }
+        let (page, _) = fixture.page(&format!("{BOARD}?limit=1&{query}")).await;
+        assert_eq!(
+            (&page["total"], &page["provenance"]["source"]),
+            (&json!(total), &json!(source)),
+            "{query} with {states:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_source_is_that_of_the_members_who_are_asked_for() {
+    let fixture = Fixture::of(impatient());
+    fixture.publish(&[best(1), best(2), best(3)]);
+    fixture.put(2, &[]);
+    fixture.put(3, &[best(3)]);
+    for (follower, total, source) in [(1, 1, "batch"), (2, 0, "realtime"), (3, 1, "realtime")] {
+        let (page, _) = fixture.page(&format!("{BOARD}?following={follower}")).await;
+        assert_eq!(
+            (&page["total"], &page["provenance"]["source"]),
+            (&json!(total), &json!(source)),
+            "following {follower}"
+        );
+    }
 }
