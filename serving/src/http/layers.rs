@@ -20,18 +20,22 @@ pub(crate) async fn time_out(
     request: Request,
     next: Next,
 ) -> Response {
-    let limit = api.options.request_timeout();
-    match timeout(limit, next.run(request)).await {
+    match in_time(&api, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Problem::new(
-            Kind::TimedOut,
-            format!(
-                "no answer within {} ms: ask for a shorter period",
-                limit.as_millis()
-            ),
-        )
-        .into_response(),
+        Err(problem) => problem.into_response(),
     }
+}
+
+/// Waits for something no longer than an answer may take.
+pub(crate) async fn in_time<T>(api: &Api, work: impl Future<Output = T>) -> Result<T, Problem> {
+    let limit = api.options.request_timeout();
+    timeout(limit, work).await.map_err(|_| {
+        let limit = limit.as_millis();
+        Problem::new(
+            Kind::TimedOut,
+            format!("no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"),
+        )
+    })
 }
 
 /// Makes a problem of a panic.
@@ -134,6 +138,24 @@ fn method_label(method: &axum::http::Method) -> &'static str {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
         Method::POST => "POST",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method;
+
+    use super::*;
+
+    #[test]
+    fn methods_that_are_served_have_labels_of_their_own() {
+        for method in ["GET", "HEAD", "POST", "PATCH", "DELETE"] {
+            let asked = Method::from_bytes(method.as_bytes()).unwrap();
+            assert_eq!(method_label(&asked), method);
+        }
+        assert_eq!(method_label(&Method::PUT), "other");
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::Query;
+use axum::extract::{FromRequestParts, Query};
 use axum::http::Uri;
+use axum::http::request::Parts;
 use schemas::key::{KeyKind, KeyValue};
+use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 use crate::metric::Metric;
@@ -13,6 +15,24 @@ use crate::metric::Metric;
 pub(crate) const LIMIT_DEFAULT: usize = 50;
 /// Rows of a page, at most.
 pub(crate) const LIMIT_MAX: usize = 1_000;
+
+/// The parameters of a path, as axum reads them; what can't be read is a problem that says which.
+#[derive(Debug)]
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(path)) => Ok(Self(path)),
+            Err(error) => Err(Problem::parameter(format!(
+                "the path can't be read: {}; write percent-encoded UTF-8",
+                error.body_text()
+            ))),
+        }
+    }
+}
 
 /// The parameters of a request, by name.
 #[derive(Debug)]

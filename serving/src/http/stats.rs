@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use schemas::time::{Interval, PeriodQuery, Range, Resolved, points, resolve};
 
-use super::params::{Format, Params};
+use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::answer::{self, Breakdown, Series, Total};
