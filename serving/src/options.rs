@@ -69,9 +69,9 @@ pub struct ServingOptions {
     pub connections_max: usize,
     /// How long a client may take to send the head of a request.
     pub head_timeout_ms: u64,
-    /// How long an answer may take; events that come in have no such limit.
+    /// How long an answer may take; what is written has no such limit.
     pub request_timeout_ms: u64,
-    /// How long a client that sends events may be silent.
+    /// How long a client that sends events may be silent, and how long any other body may take.
     pub body_idle_timeout_ms: u64,
     /// The largest body of events, in bytes.
     pub body_bytes_max: u64,

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use schemas::entities::Application;
 use schemas::provenance::Provenance;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stores::canon::{Authorized, Notification, Revoked};
@@ -17,10 +15,11 @@ use stores::relay::Relay;
 use utoipa::ToSchema;
 
 use super::boards::{find, id, whole_section};
-use super::params::{Format, Params};
+use super::layers::in_time;
+use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
-use super::{Api, csv, cursor};
+use super::{Api, body, csv, cursor};
 use crate::answer::ProvenanceShape;
 use crate::board::answer::of_reading;
 use crate::board::read::{BoardQuestion, Want, read};
@@ -68,6 +67,7 @@ pub(crate) struct Change {
 
 /// Who is to be connected.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Connect {
     athlete_id: i64,
 }
@@ -166,10 +166,13 @@ pub(crate) async fn show(
     Params::read(&uri, &[])?;
     let application = id("id", &application)?;
     let found = api.ports.canon.application(application).await?;
-    one(&api, found.ok_or_else(|| unknown(application))?).await
+    let shown = one(&api, found.ok_or_else(|| unknown(application))?).await?;
+    Ok(Json(shown))
 }
 
-/// Sets how many athletes may be connected to an application.
+/// Sets how many athletes may be connected to an application. That raises the version of the
+/// application's row by one: a line with an older version, or with none, that is ingested later is
+/// ignored.
 #[utoipa::path(
     patch,
     path = "/api/v1/applications/{id}",
@@ -180,18 +183,19 @@ pub(crate) async fn show(
         (status = 200, description = "The application as it is now", body = ApplicationShown),
         (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+        (status = 503, description = "Not whole yet, or a store does not answer: ask again", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn change(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
-    body: Bytes,
+    request: Request,
 ) -> Result<Json<ApplicationShown>, Problem> {
     Params::read(&uri, &[])?;
     let application = id("id", &application)?;
-    let Change { athlete_capacity } = json(&body, "{\"athlete_capacity\": 100}")?;
+    let Change { athlete_capacity } =
+        body::object(&api, request, "{\"athlete_capacity\": 100}").await?;
     if !(0..=CAPACITY_MAX).contains(&athlete_capacity) {
         return Err(Problem::new(
             Kind::BadBody,
@@ -199,8 +203,18 @@ pub(crate) async fn change(
         ));
     }
     let canon = &api.ports.canon;
+    // What is answered is read before: if that fails nothing has changed.
+    let read = async {
+        let found = canon.application(application).await?;
+        one(&api, found.ok_or_else(|| unknown(application))?).await
+    };
+    let mut shown = in_time(&api, read).await??;
     let changed = canon.set_capacity(application, athlete_capacity).await?;
-    one(&api, changed.ok_or_else(|| unknown(application))?).await
+    let changed = changed.ok_or_else(|| unknown(application))?;
+    shown.name = changed.name;
+    shown.owner = changed.owner;
+    shown.athlete_capacity = changed.athlete_capacity;
+    Ok(Json(shown))
 }
 
 /// Connects an athlete to an application, if there is room.
@@ -223,11 +237,11 @@ pub(crate) async fn connect(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
-    body: Bytes,
+    request: Request,
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
     let application_id = id("id", &application)?;
-    let Connect { athlete_id } = json(&body, "{\"athlete_id\": 42}")?;
+    let Connect { athlete_id } = body::object(&api, request, "{\"athlete_id\": 42}").await?;
     let now_ms = api.ports.clock.now_ms();
     let canon = &api.ports.canon;
     let (status, id) = match canon.authorize(application_id, athlete_id, now_ms).await? {
@@ -259,7 +273,8 @@ pub(crate) async fn connect(
     Ok((status, Json(connected)).into_response())
 }
 
-/// Takes back all authorizations that an athlete gave to an application.
+/// Takes back all authorizations that an athlete gave to an application. That raises the version of
+/// each row by one: a line with an older version, or with none, that is ingested later is ignored.
 #[utoipa::path(
     delete,
     path = "/api/v1/applications/{id}/authorizations/{athlete_id}",
@@ -303,10 +318,10 @@ async fn tell(api: &Api, notification: &Notification) {
     }
 }
 
-async fn one(api: &Api, application: Application) -> Result<Json<ApplicationShown>, Problem> {
+async fn one(api: &Api, application: Application) -> Result<ApplicationShown, Problem> {
     let id = application.id;
     let (mut shown, _) = shown(api, vec![application]).await?;
-    shown.pop().map(Json).ok_or_else(|| unknown(id))
+    shown.pop().ok_or_else(|| unknown(id))
 }
 
 /// Applications with the number of athletes that are connected to each.
@@ -351,12 +366,6 @@ fn unknown(application: i64) -> Problem {
     )
 }
 
-/// The body as JSON of a shape, of which `example` is one.
-fn json<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| {
-        Problem::new(
-            Kind::BadBody,
-            format!("the body can't be used: {error}; send JSON such as {example}"),
-        )
-    })
-}
+#[cfg(test)]
+#[path = "applications_tests.rs"]
+mod tests;

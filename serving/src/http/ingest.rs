@@ -1,21 +1,21 @@
-//! Events that come in over HTTP: read line by line as they come, and into the log.
+//! Events and rows that come in over HTTP: read line by line as they come, events into the log and
+//! rows into the canonical store.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::BodyDataStream;
-use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, Uri, header};
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
+use axum::extract::{Request, State};
+use axum::http::Uri;
+use bytes::BytesMut;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
-use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::params::Params;
+use super::body::{check_head, next, too_large};
+use super::params::{Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 
 /// How much is read before it is written: a few thousand events.
@@ -67,19 +67,14 @@ pub(crate) async fn ingest(
     request: Request,
 ) -> Result<Json<Ingested>, Problem> {
     Params::read(&uri, &[])?;
-    let (source, cell) = source
-        .parse::<Source>()
-        .map_err(|error| error.to_string())
-        .and_then(|source| {
-            let cell = api.intakes.get(&source);
-            Ok((
-                source,
-                cell.ok_or_else(|| format!("source {source} takes no events"))?,
-            ))
-        })
-        .map_err(|detail| Problem::new(Kind::UnknownSource, detail))?;
+    let source: Source = source
+        .parse()
+        .map_err(|error: schemas::source::UnknownSource| {
+            Problem::new(Kind::UnknownSource, error.to_string())
+        })?;
     let limit = api.options.body_bytes_max;
     check_head(request.headers(), limit)?;
+    let cell = Arc::clone(api.intakes.lock().await.entry(source).or_default());
     let intake = cell
         .get_or_try_init(|| {
             let ports = IntakePorts {
@@ -106,34 +101,11 @@ pub(crate) async fn ingest(
     }
 }
 
-fn check_head(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let encoding = text(header::CONTENT_ENCODING).unwrap_or("identity");
-    if !encoding.eq_ignore_ascii_case("identity") {
-        return Err(Problem::new(
-            Kind::EncodedBody,
-            format!("content-encoding {encoding} is not read here: send plain lines"),
-        ));
-    }
-    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if length.is_some_and(|length| length > limit) {
-        return Err(too_large(limit));
-    }
-    Ok(())
-}
-
-fn too_large(limit: u64) -> Problem {
-    Problem::new(
-        Kind::BodyTooLarge,
-        format!("at most {limit} bytes are taken at a time: send it in pieces"),
-    )
-}
-
-/// Lines on their way into the log.
+/// Lines on their way into the stores.
 struct Lines<'a> {
     intake: &'a Intake,
     origin: String,
-    /// The last line that was given to the log.
+    /// The last line that was given to the stores.
     number: u64,
     ingested: Ingested,
 }
@@ -189,22 +161,5 @@ impl Lines<'_> {
             reason: line.reason,
         }));
         Ok(())
-    }
-}
-
-/// The next piece of the body.
-async fn next(api: &Api, body: &mut BodyDataStream) -> Result<Option<Bytes>, Problem> {
-    let limit = api.options.body_idle_timeout();
-    match timeout(limit, body.next()).await {
-        Ok(None) => Ok(None),
-        Ok(Some(Ok(data))) => Ok(Some(data)),
-        Ok(Some(Err(error))) => Err(Problem::new(
-            Kind::BadBody,
-            format!("the body broke off: {error}; send it again"),
-        )),
-        Err(_) => Err(Problem::new(
-            Kind::SlowBody,
-            format!("nothing came for {} ms: send it again", limit.as_millis()),
-        )),
     }
 }

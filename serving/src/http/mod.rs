@@ -2,6 +2,7 @@
 
 mod applications;
 mod boards;
+mod body;
 mod csv;
 mod cursor;
 mod health;
@@ -26,7 +27,7 @@ use jobs::{Board, Job};
 use schemas::source::Source;
 use stores::intake::Intake;
 use stores::relay::Relay;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, OnceCell};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -47,8 +48,8 @@ pub(crate) struct Api {
     pub(crate) boards: BTreeMap<String, Arc<Job<Board>>>,
     pub(crate) relay: Relay,
     pub(crate) metrics_text: Option<MetricsText>,
-    /// By source: the way into the log, opened when the first events come.
-    pub(crate) intakes: BTreeMap<Source, OnceCell<Intake>>,
+    /// By source: the way into the stores, opened when the first lines come.
+    pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Intake>>>>,
     openapi: OnceLock<String>,
 }
 
@@ -72,10 +73,7 @@ impl Api {
             metrics,
             boards,
             metrics_text,
-            intakes: Source::ALL
-                .into_iter()
-                .map(|s| (s, OnceCell::new()))
-                .collect(),
+            intakes: Mutex::default(),
             openapi: OnceLock::new(),
         }
     }

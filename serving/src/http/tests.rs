@@ -82,7 +82,10 @@ async fn every_error_is_a_problem_document() {
     for (uri, status, words) in [
         ("/nowhere", 404, "nothing"),
         ("/api/v1/stats/likes/total?owner_id=1", 404, "likes"),
-        ("/api/v1/stats/%FF/total", 400, ""),
+        ("/api/v1/stats/%FF/total", 400, "UTF-8"),
+        ("/api/v1/boards/%FF/1", 400, "UTF-8"),
+        ("/api/v1/boards/segments/%FF", 400, "UTF-8"),
+        ("/api/v1/applications/%FF", 400, "UTF-8"),
         (total, 400, "owner_id or track_id"),
         (&format!("{total}?country=DE"), 400, "owner_id or track_id"),
         (
@@ -561,6 +564,31 @@ async fn silent_and_slow_clients_are_let_go() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let ended = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, begin)).await;
         assert!(ended.is_ok(), "{begin:?} still has its connection");
+    }
+    shutdown.cancel();
+}
+
+/// A body that was announced and does not come, wholly or at the end.
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let (address, shutdown, _tasks) = served(ServingOptions {
+        body_idle_timeout_ms: 100,
+        ..impatient()
+    })
+    .await;
+    for head in [
+        "PATCH /api/v1/applications/1",
+        "POST /api/v1/applications/1/authorizations",
+        "POST /api/v1/ingest/plays",
+    ] {
+        for begin in ["", "{\"athlete_"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let text = format!("{head} HTTP/1.1\r\nhost: x\r\ncontent-length: 20\r\n\r\n{begin}");
+            let answer = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, &text));
+            let answer = answer.await.expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 408"), "{head}: {answer}");
+            assert!(answer.contains("/problems/slow-body"), "{head}: {answer}");
+        }
     }
     shutdown.cancel();
 }

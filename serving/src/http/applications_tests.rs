@@ -1,0 +1,138 @@
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, StatusCode};
+use schemas::entities::Application;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::laws::get;
+use crate::world::World;
+use crate::world::boards::{self, Best};
+use crate::{Serving, ServingOptions};
+
+const LIST: &str = "/api/v1/applications";
+
+/// Applications from 1 on; each has as many athletes as its id, of which the last is live.
+fn applications(count: i64) -> (Serving, Arc<World>) {
+    let (serving, world) = boards::serving(ServingOptions {
+        whole_wait_ms: 0,
+        ..ServingOptions::default()
+    });
+    let job = boards::job("applications");
+    let best = |member| Best {
+        member,
+        time: 0,
+        period: 0,
+        gender: "",
+    };
+    {
+        let mut boards = world.boards.lock().unwrap();
+        for id in 1..=count {
+            boards.applications.push(Application {
+                id,
+                name: format!("app {id}"),
+                owner: json!("o"),
+                athlete_capacity: 10,
+                version: 0,
+            });
+            boards.publish(&job, id, &(1..id).map(best).collect::<Vec<_>>());
+            boards.put(&job, id, id, &[best(id)]);
+        }
+    }
+    (serving, world)
+}
+
+async fn send(serving: &Serving, method: Method, uri: &str, body: &str) -> (StatusCode, Value) {
+    let request = Request::builder().method(method).uri(uri);
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let response = serving.router().oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+fn counts(page: &Value) -> Vec<(i64, i64)> {
+    let shown = page["applications"].as_array().unwrap().iter();
+    let number = |shown: &Value, name: &str| shown[name].as_i64().unwrap();
+    shown
+        .map(|shown| (number(shown, "id"), number(shown, "connected_athletes")))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_list_is_followed_to_its_end() {
+    let (serving, _) = applications(7);
+    let all: Vec<(i64, i64)> = (1..=7).map(|id| (id, id)).collect();
+    let (mut found, mut uri) = (Vec::new(), Some(format!("{LIST}?limit=2")));
+    while let Some(asked) = uri {
+        let request = Request::get(&asked).body(Body::empty()).unwrap();
+        let response = serving.router().oneshot(request).await.unwrap();
+        uri = response.headers().get("link").map(|link| {
+            let link = link.to_str().unwrap().strip_prefix('<').unwrap();
+            link.strip_suffix(">; rel=\"next\"").unwrap().to_owned()
+        });
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        found.extend(counts(&serde_json::from_slice(&body).unwrap()));
+    }
+    assert_eq!(found, all, "links");
+    let (_, mut page) = get(&serving, &format!("{LIST}?limit=3")).await;
+    let mut found = counts(&page);
+    while let Some(cursor) = page["cursor"].as_str() {
+        page = get(&serving, &format!("{LIST}?limit=3&cursor={cursor}"))
+            .await
+            .1;
+        found.extend(counts(&page));
+    }
+    assert_eq!(found, all, "cursors");
+}
+
+/// A 503 means that nothing has changed.
+#[tokio::test]
+async fn a_change_that_can_not_be_answered_is_not_made() {
+    let (serving, world) = applications(1);
+    let uri = format!("{LIST}/1");
+    world.boards.lock().unwrap().is_blind = true;
+    let change = "{\"athlete_capacity\": 5}";
+    let (status, document) = send(&serving, Method::PATCH, &uri, change).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{document}");
+    let capacity = |world: &World| world.boards.lock().unwrap().applications[0].athlete_capacity;
+    assert_eq!(capacity(&world), 10);
+    world.boards.lock().unwrap().is_blind = false;
+    let (status, shown) = send(&serving, Method::PATCH, &uri, change).await;
+    assert_eq!(status, StatusCode::OK, "{shown}");
+    assert_eq!(
+        (capacity(&world), &shown["athlete_capacity"]),
+        (5, &json!(5))
+    );
+    assert_eq!(shown["connected_athletes"], 1);
+}
+
+#[tokio::test]
+async fn bodies_are_objects_of_known_fields() {
+    let (serving, world) = applications(1);
+    let (patch, post) = (format!("{LIST}/1"), format!("{LIST}/1/authorizations"));
+    let long = " ".repeat(20_000);
+    for (method, uri, body, status) in [
+        (Method::PATCH, &patch, "[5]", 400),
+        (Method::PATCH, &patch, "5", 400),
+        (Method::PATCH, &patch, "", 400),
+        (
+            Method::PATCH,
+            &patch,
+            "{\"athlete_capacity\": 5, \"x\": 1}",
+            400,
+        ),
+        (Method::PATCH, &patch, &long, 413),
+        (Method::POST, &post, "[5]", 400),
+        (Method::POST, &post, "{}", 400),
+        (Method::POST, &post, "{\"athlete_id\": 5, \"x\": 1}", 400),
+        (Method::POST, &post, &long, 413),
+        (Method::PATCH, &patch, " \n{\"athlete_capacity\": 7}", 200),
+    ] {
+        let (got, document) = send(&serving, method, uri, body).await;
+        assert_eq!(got.as_u16(), status, "{body}: {document}");
+        let capacity = world.boards.lock().unwrap().applications[0].athlete_capacity;
+        assert_eq!(capacity, if status == 200 { 7 } else { 10 });
+    }
+}
