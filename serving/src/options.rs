@@ -65,6 +65,9 @@ pub struct ServingOptions {
     pub partitions: u32,
     /// How long an answer waits for live state to become whole before it is a 503.
     pub whole_wait_ms: u64,
+    /// Reads of boards and applications at once, at most; more wait. It bounds how many live states are
+    /// in memory.
+    pub board_reads_max: usize,
     /// Open connections, at most; more wait to be accepted.
     pub connections_max: usize,
     /// How long a client may take to send the head of a request.
@@ -84,6 +87,7 @@ impl Default for ServingOptions {
         Self {
             partitions: 4,
             whole_wait_ms: 2_000,
+            board_reads_max: 16,
             connections_max: 1_024,
             head_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
@@ -107,6 +111,7 @@ impl ServingOptions {
             })
         };
         positive("partitions", self.partitions.into())?;
+        positive("board_reads_max", self.board_reads_max as u64)?;
         positive("connections_max", self.connections_max as u64)?;
         positive("head_timeout_ms", self.head_timeout_ms)?;
         positive("request_timeout_ms", self.request_timeout_ms)?;

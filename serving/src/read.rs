@@ -186,6 +186,19 @@ impl Standing {
             complete: true,
         }
     }
+
+    /// How far two reads reach that were made one after the other: both hold what it says.
+    pub(crate) fn least(mut self, other: &Self) -> Self {
+        let partitions = self.position.len().max(other.position.len());
+        let at = |position: &[i64], partition| position.get(partition).copied().unwrap_or(0);
+        self.position = (0..partitions)
+            .map(|partition| at(&self.position, partition).min(at(&other.position, partition)))
+            .collect();
+        self.epoch = self.epoch.min(other.epoch);
+        self.as_of_ms = self.as_of_ms.min(other.as_of_ms);
+        self.complete &= other.complete;
+        self
+    }
 }
 
 /// What one try found of a tally.

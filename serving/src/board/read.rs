@@ -14,6 +14,7 @@ use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use stores::live::{LiveStates, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, ViewsRead};
+use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
 use super::question::{Section, Test};
@@ -67,12 +68,13 @@ pub(crate) struct BoardsReading {
 }
 
 /// Reads boards, trying again for up to `patience` after the first failure while live state is not
-/// whole.
+/// whole. Each try holds a permit of `tries`, which bounds what is in memory at once.
 ///
 /// # Errors
 /// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
 pub(crate) async fn read(
     ports: &ServingPorts,
+    tries: &Semaphore,
     job: &Arc<Job<Board>>,
     question: &BoardQuestion,
     patience: Duration,
@@ -85,10 +87,12 @@ pub(crate) async fn read(
         lost: None,
     };
     loop {
+        let permit = tries.acquire().await;
         let error = match reader.attempt().await {
             Err(error @ (ReadError::NotWhole(_) | ReadError::Replaced)) => error,
             done => return done,
         };
+        drop(permit);
         if !patience.wait(&error).await {
             return Err(error);
         }

@@ -14,7 +14,7 @@ use stores::canon::{Authorized, Notification, Revoked};
 use stores::relay::Relay;
 use utoipa::ToSchema;
 
-use super::boards::{find, id, whole_section};
+use super::boards::{find, id, read_boards, whole_section};
 use super::layers::in_time;
 use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
@@ -22,13 +22,15 @@ use super::stats::link_to_next;
 use super::{Api, body, csv, cursor};
 use crate::answer::ProvenanceShape;
 use crate::board::answer::of_reading;
-use crate::board::read::{BoardQuestion, Want, read};
+use crate::board::read::{BoardQuestion, Want};
 use crate::read::Standing;
 
 /// The board of connected athletes.
 const APPLICATIONS: &str = "applications";
 /// The largest capacity: a number that every JSON reader holds exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
+/// Applications whose athletes are counted at once: bounds how many live states are in memory.
+const KEYS_MAX: usize = 32;
 
 /// An application.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -324,39 +326,44 @@ async fn one(api: &Api, application: Application) -> Result<ApplicationShown, Pr
     shown.pop().ok_or_else(|| unknown(id))
 }
 
-/// Applications with the number of athletes that are connected to each.
+/// Applications with the number of athletes that are connected to each, and where all of it is from.
 async fn shown(
     api: &Api,
     applications: Vec<Application>,
 ) -> Result<(Vec<ApplicationShown>, Provenance), Problem> {
     let job = find(api, APPLICATIONS)?;
-    if applications.is_empty() {
-        let standing = Standing::nothing(job.source(), 0);
-        return Ok((Vec::new(), of_reading([], standing)));
+    let mut boards = Vec::with_capacity(applications.len());
+    let mut reach: Option<Standing> = None;
+    for some in applications.chunks(KEYS_MAX) {
+        let asked = BoardQuestion {
+            keys: some.iter().map(|application| application.id).collect(),
+            section: whole_section(job),
+            members: None,
+            want: Want::Sums,
+        };
+        let reading = read_boards(api, job, &asked).await?;
+        let standing = &reading.standing;
+        reach = Some(match reach {
+            None => standing.clone(),
+            Some(reach) => reach.least(standing),
+        });
+        let read = reading.boards.into_iter();
+        boards.extend(read.map(|board| (board, standing.clone())));
     }
-    let asked = BoardQuestion {
-        keys: applications
-            .iter()
-            .map(|application| application.id)
-            .collect(),
-        section: whole_section(job),
-        members: None,
-        want: Want::Sums,
-    };
-    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
+    let reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
+    let provenance = of_reading(boards.iter().map(|(board, _)| board), reach);
     let shown = applications
         .into_iter()
-        .zip(&reading.boards)
-        .map(|(application, board)| ApplicationShown {
+        .zip(boards)
+        .map(|(application, (board, standing))| ApplicationShown {
             id: application.id,
             name: application.name,
             owner: application.owner,
             connected_athletes: board.sum.count,
             athlete_capacity: application.athlete_capacity,
-            provenance: of_reading([board], reading.standing.clone()),
-        })
-        .collect();
-    Ok((shown, of_reading(&reading.boards, reading.standing)))
+            provenance: of_reading([&board], standing),
+        });
+    Ok((shown.collect(), provenance))
 }
 
 fn unknown(application: i64) -> Problem {

@@ -18,7 +18,7 @@ use crate::board::answer::{
     BoardPage, BoardPlace, Counts, csv_row, entries, field_names, of_reading, row_at,
 };
 use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardReading, Want, read};
+use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, Want, read};
 
 /// Neighbours before and after, unless it is said.
 const AROUND_DEFAULT: u64 = 5;
@@ -76,7 +76,7 @@ pub(crate) async fn page(
         (None, None) => 0,
     };
     let asked = asked.question(&api, Want::Page { offset, limit }).await?;
-    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
+    let reading = read_boards(&api, job, &asked).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
     let next = offset.saturating_add(board.rows.len() as u64);
     let more = !board.rows.is_empty() && next < board.sum.count;
@@ -147,7 +147,7 @@ pub(crate) async fn place(
     let asked = asked
         .question(&api, Want::Around { member, around })
         .await?;
-    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
+    let reading = read_boards(&api, job, &asked).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
     let place = board.found.ok_or_else(|| {
         Problem::new(
@@ -194,7 +194,7 @@ pub(crate) async fn counts(
         members: None,
         want: Want::Sums,
     };
-    let reading = read(&api.ports, job, &asked, api.options.whole_wait()).await?;
+    let reading = read_boards(&api, job, &asked).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
     Ok(Json(Counts {
         efforts: board.sum.weight,
@@ -212,6 +212,16 @@ pub(super) fn find<'a>(api: &'a Api, name: &str) -> Result<&'a Arc<Job<Board>>, 
             format!("there is no board {name:?}; there are {}", have.join(", ")),
         )
     })
+}
+
+/// Reads boards, of which only so many are read at once.
+pub(super) async fn read_boards(
+    api: &Api,
+    job: &Arc<Job<Board>>,
+    asked: &BoardQuestion,
+) -> Result<BoardsReading, Problem> {
+    let patience = api.options.whole_wait();
+    Ok(read(&api.ports, &api.board_reads, job, asked, patience).await?)
 }
 
 /// The board of everybody and all time.

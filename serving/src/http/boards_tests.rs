@@ -317,3 +317,36 @@ async fn the_source_is_that_of_the_members_who_are_asked_for() {
         );
     }
 }
+
+#[tokio::test]
+async fn only_so_many_boards_are_read_at_once() {
+    let fixture = Fixture::of(ServingOptions {
+        board_reads_max: 2,
+        ..impatient()
+    });
+    fixture.publish(&[best(1)]);
+    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(30);
+    let asked = (0..7).map(|_| fixture.page(BOARD));
+    for (page, _) in futures::future::join_all(asked).await {
+        assert_eq!(page["total"], 1);
+    }
+    assert_eq!(fixture.world.boards.lock().unwrap().under_way_max, 2);
+}
+
+#[tokio::test]
+async fn who_waits_too_long_for_a_board_is_told_to_come_again() {
+    let fixture = Fixture::of(ServingOptions {
+        board_reads_max: 1,
+        request_timeout_ms: 1_500,
+        ..impatient()
+    });
+    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(1_000);
+    let asked = (0..2).map(|_| async {
+        let request = Request::get(BOARD).body(Body::empty()).unwrap();
+        fixture.serving.router().oneshot(request).await.unwrap()
+    });
+    let answers = futures::future::join_all(asked).await;
+    assert_eq!(answers[0].status(), StatusCode::OK);
+    assert_eq!(answers[1].status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answers[1].headers()["retry-after"], "1");
+}

@@ -27,7 +27,7 @@ use jobs::{Board, Job};
 use schemas::source::Source;
 use stores::intake::Intake;
 use stores::relay::Relay;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -50,6 +50,8 @@ pub(crate) struct Api {
     pub(crate) metrics_text: Option<MetricsText>,
     /// By source: the way into the stores, opened when the first lines come.
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Intake>>>>,
+    /// How many more boards can be read at once.
+    pub(crate) board_reads: Semaphore,
     openapi: OnceLock<String>,
 }
 
@@ -68,6 +70,7 @@ impl Api {
                 Arc::clone(&ports.clock),
                 options.partitions,
             ),
+            board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             ports,
             options,
             metrics,
