@@ -289,6 +289,29 @@ proptest! {
     }
 }
 
+/// Of the batch layer's rows none is left, of all boards or of one.
+#[test]
+fn boards_may_be_wholly_of_newer_states() {
+    let sheet = Rows::from([
+        ((0, 1), (5, 0, 1)),
+        ((0, 2), (6, 0, 1)),
+        ((1, 2), (6, 0, 1)),
+    ]);
+    for now in [sheet.clone(), Rows::new()] {
+        for changes in [vec![(1, 2), (2, 2)], vec![(2, 3)]] {
+            for has_scores in [true, false] {
+                check(&Case {
+                    sheet: sheet.clone(),
+                    has_sheet: true,
+                    has_scores,
+                    changes: changes.clone(),
+                    now: now.clone(),
+                });
+            }
+        }
+    }
+}
+
 /// A head of a later run than the newest complete one: the middle of a load.
 #[test]
 fn a_newer_head_takes_the_place_of_states_up_to_its_epoch() {
