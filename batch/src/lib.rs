@@ -20,7 +20,7 @@ mod tally;
 pub use archive::ArchiveReport;
 
 pub use error::{Error, Result};
-pub use options::{BatchOptions, BatchPorts, Progress, RunRequest};
+pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;

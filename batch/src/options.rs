@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use jobs::tree;
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
@@ -54,6 +55,28 @@ pub struct BatchOptions {
     pub result_bytes_max: usize,
     /// Rows that are published in one step.
     pub publish_rows: usize,
+    /// How editions of boards are made. This is no setting: editions share nodes only with those that
+    /// were made in the same way.
+    #[serde(skip)]
+    pub editions: EditionOptions,
+}
+
+/// How editions of boards are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EditionOptions {
+    /// How rows are cut into nodes.
+    pub tree: tree::Options,
+    /// Nodes of one key that are held back until its head is known, in bytes, about.
+    pub nodes_bytes_max: usize,
+}
+
+impl Default for EditionOptions {
+    fn default() -> Self {
+        Self {
+            tree: tree::Options::default(),
+            nodes_bytes_max: 8 * 1024 * 1024,
+        }
+    }
 }
 
 impl Default for BatchOptions {
@@ -68,6 +91,7 @@ impl Default for BatchOptions {
             snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
+            editions: EditionOptions::default(),
         }
     }
 }

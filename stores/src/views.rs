@@ -113,8 +113,17 @@ pub struct NewEdition {
     pub key: Vec<u8>,
     /// Nodes: each is there before the head is.
     pub nodes: Vec<(NodeName, Bytes)>,
-    /// The root, once all nodes are written: it takes the place of the one before.
-    pub root: Option<Bytes>,
+    /// The head, once all nodes are written: it takes the place of the one before.
+    pub head: Option<NewHead>,
+}
+
+/// A head to write.
+#[derive(Debug, Clone)]
+pub struct NewHead {
+    /// The root.
+    pub root: Bytes,
+    /// The names of all nodes that the root leads to.
+    pub names: Vec<NodeName>,
 }
 
 /// Rows to write: encoded partition, encoded row key, count. A count that is null says that no
@@ -287,8 +296,9 @@ pub trait ViewsWrite: ViewsRead {
         rows: &NewRows,
     ) -> Result<()>;
 
-    /// Writes editions of run `epoch`, in their order. A head that has a larger stamp stays as it
-    /// is; a node that is there already too.
+    /// Writes editions of run `epoch`, in their order. A node that is there already stays as it is.
+    /// In the same step nodes become *garbage* that the key's head does not lead to, be it that it was
+    /// replaced or is yet to come; what it leads to is none any more.
     ///
     /// # Errors
     /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced.
@@ -301,31 +311,26 @@ pub trait ViewsWrite: ViewsRead {
         editions: &[NewEdition],
     ) -> Result<()>;
 
-    /// The names of all nodes that are stored for a key, whether a head refers to them or not.
+    /// The names of all nodes that are stored for a key, garbage among them: for looking whether a
+    /// store keeps what it should and nothing else.
     async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>>;
 
-    /// Deletes nodes of a key that no head has referred to for long.
+    /// Deletes at most `limit` nodes of a view that are garbage, and answers how many. Whoever asks
+    /// for it has waited until nobody reads the heads that were replaced.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced: it may
-    /// refer to them again.
-    async fn delete_nodes(
+    /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced: what it
+    /// is writing has no head yet.
+    async fn collect_garbage(
         &self,
         source: Source,
-        (view, key): (&str, &[u8]),
-        (epoch, stamp_us): (Epoch, i64),
-        names: &[NodeName],
-    ) -> Result<()>;
-
-    /// Keys whose head has a stamp before `stamp_us`, in their order, at most `limit` of them after
-    /// the key `after`: once a result was written whole, these are the keys that it does not have.
-    async fn keys_before(
-        &self,
         view: &str,
-        stamp_us: i64,
-        after: Option<Vec<u8>>,
+        (epoch, stamp_us): (Epoch, i64),
         limit: usize,
-    ) -> Result<Vec<Vec<u8>>>;
+    ) -> Result<usize>;
+
+    /// Keys that have a head, in their order, at most `limit` of them after the key `after`.
+    async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>>;
 
     /// Records that views are complete at `epoch`, each with the result that its table holds, and
     /// with `run_ends` that the run is. Once a view is complete at an epoch it never goes back.

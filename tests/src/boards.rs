@@ -4,6 +4,8 @@
 //! again: each member's place must be one that the member had at some moment from the answer's
 //! position on. At rest every answer is a plain sort.
 
+mod nodes;
+
 use std::collections::BTreeMap;
 
 use jiff::civil::date;
@@ -21,6 +23,8 @@ use stores::log::{LogRead, LogWrite, NewRecords};
 use crate::http::Client;
 use crate::standings::{Asked, Truth};
 use crate::world::{PARTITIONS, World};
+
+pub use nodes::{Named, Stored, nodes};
 
 const SEGMENTS: i64 = 4;
 const ATHLETES: i64 = 9;

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use batch::{Batch, BatchOptions, BatchPorts, RunReport, RunRequest};
-use jobs::{Catalog, Engine, EngineOptions};
+use batch::{Batch, BatchOptions, BatchPorts, EditionOptions, RunReport, RunRequest};
+use jobs::{Catalog, Engine, EngineOptions, tree};
 use schemas::clock::FixedClock;
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
@@ -115,6 +115,15 @@ impl World {
                 task_rows_max: 40,
                 snapshot_rows_max: 5,
                 publish_rows: 9,
+                // A few rows make a tree of several levels, and a key that is written in parts.
+                editions: EditionOptions {
+                    tree: tree::Options {
+                        leaf_items_mean: 3,
+                        inner_children_mean: 3,
+                        ..tree::Options::default()
+                    },
+                    nodes_bytes_max: 300,
+                },
             },
             counted: Arc::default(),
         }

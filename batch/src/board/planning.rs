@@ -38,8 +38,6 @@ pub(crate) struct Plan {
     pub(crate) views: Vec<View>,
     /// The keys to compute; all if there is no list.
     pub(crate) keys: Option<BTreeSet<i64>>,
-    /// Whether another try may have published a part of its result.
-    pub(crate) after_death: bool,
 }
 
 impl Plan {
@@ -68,13 +66,11 @@ pub(crate) async fn plan(
     let mut keys = BTreeSet::new();
     let mut since: Option<Vec<Cut>> = None;
     let mut views = Vec::new();
-    let mut after_death = false;
     for job in jobs {
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
         let held = held.remove(job.view()).unwrap_or_default();
         if wanted {
             is_full |= held.published.is_none();
-            after_death |= held.is_unknown || !held.dirty.is_empty();
             for dirty in &held.dirty {
                 match &dirty.keys {
                     Some(some) => keys.extend(some),
@@ -100,7 +96,6 @@ pub(crate) async fn plan(
         run,
         views,
         keys: (!is_full).then_some(keys),
-        after_death,
     })
 }
 

@@ -4,21 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::TryStreamExt;
-use jobs::board::BoardRows;
-use jobs::tree::NodeId;
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use stores::archive::Archive;
-use stores::views::NodeName;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::editions::{Edition, Editions, empty};
 use super::manifest::{BoardManifest, ResultFile};
-use crate::{BatchPorts, Error, Progress, Result};
+use crate::{BatchPorts, EditionOptions, Error, Progress, Result};
 
 const READ_ROWS: usize = 32_768;
 /// Keys and bytes that are written in one step, about.
@@ -36,8 +33,6 @@ pub(crate) struct Published {
     pub(crate) written: u64,
     /// Rows of keys whose boards stayed as they were.
     pub(crate) skipped: u64,
-    /// By key: nodes that the new editions do not refer to.
-    pub(crate) garbage: Vec<(Vec<u8>, Vec<NodeName>)>,
 }
 
 /// Where and as what editions are published.
@@ -49,8 +44,7 @@ pub(crate) struct Publisher<'a> {
     pub(crate) stamp_us: i64,
     /// Files that are built at the same time.
     pub(crate) threads: usize,
-    /// Whether a try that died may have left nodes behind, also of keys that stay as they are.
-    pub(crate) sweeps: bool,
+    pub(crate) editions: EditionOptions,
 }
 
 impl Publisher<'_> {
@@ -80,18 +74,6 @@ impl Publisher<'_> {
         Ok(published)
     }
 
-    /// Deletes nodes that nobody refers to any more.
-    pub(crate) async fn collect(&self, view: &str, garbage: &Published) -> Result<()> {
-        for (key, names) in &garbage.garbage {
-            let at = (self.epoch, self.stamp_us);
-            let views = &self.ports.views;
-            views
-                .delete_nodes(self.source, (view, key), at, names)
-                .await?;
-        }
-        Ok(())
-    }
-
     /// Starts to build the editions of all files. Files may end in the middle of a key, so those of
     /// one stretch of keys are built one after the other.
     fn builders(
@@ -110,10 +92,10 @@ impl Publisher<'_> {
         }
         for of_thread in stretches {
             let (job, send) = (Arc::clone(job), send.clone());
-            let archive = self.ports.archive.clone();
+            let (archive, options) = (self.ports.archive.clone(), self.editions);
             builders.spawn(async move {
                 for files in of_thread {
-                    build(&archive, &job, files, &send).await?;
+                    build(&archive, Editions::new(&job, options), files, &send).await?;
                 }
                 Ok(())
             });
@@ -133,33 +115,15 @@ impl Publisher<'_> {
         let heads = views.heads(job.view(), &keys).await?.unwrap_or_default();
         let mut heads = heads.into_iter();
         let mut new = Vec::new();
-        for mut edition in step {
-            let head = heads.next().flatten();
-            if let (Some(head), Some(root)) = (&head, &edition.new.root) {
-                let is_same = head.root == *root;
-                if is_same && !self.sweeps {
-                    published.skipped += edition.rows;
-                    continue;
-                }
-                let stored = views.node_names(job.view(), &edition.new.key).await?;
-                let stored: HashSet<NodeName> = stored.into_iter().collect();
-                edition.new.nodes.retain(|(name, _)| !stored.contains(name));
-                let names: HashSet<&NodeName> =
-                    edition.names.iter().map(NodeId::as_bytes).collect();
-                let garbage: Vec<NodeName> = stored
-                    .into_iter()
-                    .filter(|name| !names.contains(name))
-                    .collect();
-                if !garbage.is_empty() {
-                    published.garbage.push((edition.new.key.clone(), garbage));
-                }
-                if is_same {
-                    published.skipped += edition.rows;
-                    continue;
-                }
+        for edition in step {
+            let stored = heads.next().flatten().map(|head| head.root);
+            let root = edition.new.head.as_ref().map(|head| &head.root);
+            if root.is_some() && stored.as_ref() == root {
+                published.skipped += edition.rows;
+            } else {
+                published.written += edition.rows;
+                new.push(edition.new);
             }
-            published.written += edition.rows;
-            new.push(edition.new);
         }
         let at = (self.epoch, self.stamp_us);
         views
@@ -204,9 +168,7 @@ impl Publisher<'_> {
         let mut after: Option<Vec<u8>> = None;
         loop {
             let views = &self.ports.views;
-            let keys = views
-                .keys_before(job.view(), i64::MAX, after, LIST_KEYS)
-                .await?;
+            let keys = views.keys(job.view(), after, LIST_KEYS).await?;
             let Some(last) = keys.last() else {
                 return Ok(());
             };
@@ -228,7 +190,9 @@ impl Publisher<'_> {
         let heads = self.ports.views.heads(job.view(), keys).await?;
         let heads = heads.unwrap_or_default();
         let known = keys.iter().zip(heads).filter(|(_, head)| head.is_some());
-        let step = known.map(|(key, _)| empty(job, key)).collect();
+        let step = known
+            .map(|(key, _)| empty(job, key, self.editions))
+            .collect();
         self.write(job, step, published).await
     }
 }
@@ -236,17 +200,16 @@ impl Publisher<'_> {
 /// Builds the editions of files that follow each other.
 async fn build(
     archive: &Archive,
-    job: &Job<Board>,
+    mut editions: Editions<'_>,
     files: Vec<ResultFile>,
     send: &mpsc::Sender<Vec<Edition>>,
 ) -> Result<()> {
-    let mut editions = Editions::new(job);
     let mut step = Vec::new();
     for file in files {
         let groups = (0..file.row_groups).collect();
         let mut batches = archive.rows(&file.path, groups, READ_ROWS).await?;
         while let Some(batch) = batches.try_next().await? {
-            editions.push(&BoardRows::encode(job, &batch)?, &mut step)?;
+            editions.push(&batch, &mut step)?;
             if is_full(&step) && send.send(std::mem::take(&mut step)).await.is_err() {
                 return Ok(());
             }
@@ -261,7 +224,7 @@ async fn build(
 fn is_full(step: &[Edition]) -> bool {
     let nodes = step.iter().flat_map(|edition| &edition.new.nodes);
     let nodes: usize = nodes.map(|(_, bytes)| bytes.len()).sum();
-    let roots = step.iter().filter_map(|edition| edition.new.root.as_ref());
-    let roots: usize = roots.map(bytes::Bytes::len).sum();
+    let heads = step.iter().filter_map(|edition| edition.new.head.as_ref());
+    let roots: usize = heads.map(|head| head.root.len()).sum();
     step.len() >= KEYS_MAX || nodes + roots >= BYTES_MAX
 }

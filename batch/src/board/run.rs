@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::compute::Compute;
 use super::manifest::BoardManifest;
 use super::planning::{Plan, plan};
-use super::publish::{Published, Publisher};
+use super::publish::Publisher;
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, result_name};
 use crate::run::{Batch, behind};
@@ -21,6 +21,8 @@ use crate::{Progress, Result, RunRequest};
 
 /// Fewer rows than this say nothing about a trend.
 const ROWS_MIN: u64 = 1_000;
+/// Nodes that are deleted in one step: others can write in between.
+const COLLECT_NODES: usize = 2_000;
 
 impl Batch {
     /// Runs the boards of a source.
@@ -61,7 +63,7 @@ impl Batch {
             results.create(manifest).await?;
         }
         stages.begin("publish", manifests.values().map(BoardManifest::rows).sum());
-        let (publisher, published) = self
+        let stamp_us = self
             .publish_boards(
                 request,
                 &plan,
@@ -73,7 +75,7 @@ impl Batch {
         // Whatever fails from here on, the run is published, and the next one tidies up.
         stages.begin("drop", 0);
         let outcome = self
-            .after_boards(request, &plan, (&publisher, &published), &mut report, stop)
+            .after_boards(request, &plan, stamp_us, &mut report, stop)
             .await;
         let outcome = match outcome {
             Ok(()) => self.tidy_boards(&results, &taking, &taken).await,
@@ -83,7 +85,7 @@ impl Batch {
         Ok(report)
     }
 
-    /// Publishes every wanted view, and records the run complete.
+    /// Publishes every wanted view, and records the run complete; answers the stamp.
     async fn publish_boards(
         &self,
         request: &RunRequest,
@@ -91,7 +93,7 @@ impl Batch {
         manifests: &BTreeMap<String, BoardManifest>,
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
-    ) -> Result<(Publisher<'_>, Vec<(String, Published)>)> {
+    ) -> Result<i64> {
         let (source, epoch) = (plan.source, plan.run.epoch);
         let names: BTreeMap<String, String> = manifests
             .values()
@@ -109,9 +111,8 @@ impl Batch {
             epoch,
             stamp_us,
             threads: self.engine.threads(),
-            sweeps: plan.after_death,
+            editions: self.options.editions,
         };
-        let mut published = Vec::new();
         for view in plan.wanted() {
             let Some(manifest) = manifests.get(view.job.name()) else {
                 continue;
@@ -119,11 +120,10 @@ impl Batch {
             let done = publisher.publish(&view.job, manifest, told).await?;
             report.rows_written += done.written;
             report.rows_skipped += done.skipped;
-            published.push((view.job.view().to_owned(), done));
         }
         self.complete(source, request, (epoch, stamp_us), &names)
             .await?;
-        Ok((publisher, published))
+        Ok(stamp_us)
     }
 
     /// Takes a snapshot of all rows of a source.
@@ -229,7 +229,7 @@ impl Batch {
         &self,
         request: &RunRequest,
         plan: &Plan,
-        (publisher, published): (&Publisher<'_>, &[(String, Published)]),
+        stamp_us: i64,
         report: &mut RunReport,
         stop: &CancellationToken,
     ) -> Result<()> {
@@ -243,11 +243,23 @@ impl Batch {
         if !self.grace(stop).await {
             return Ok(());
         }
-        for (view, published) in published {
-            publisher.collect(view, published).await?;
-        }
+        self.collect(plan, stamp_us, stop).await?;
         let partitions = plan.run.cuts.len();
         self.drop_epochs(source, &keep, partitions, stop).await
+    }
+
+    /// Deletes the nodes that no head leads to any more, also those that runs before did not come to.
+    async fn collect(&self, plan: &Plan, stamp_us: i64, stop: &CancellationToken) -> Result<()> {
+        let (views, at) = (&self.ports.views, (plan.run.epoch, stamp_us));
+        for view in plan.view_names() {
+            while !stop.is_cancelled()
+                && views
+                    .collect_garbage(plan.source, &view, at, COLLECT_NODES)
+                    .await?
+                    == COLLECT_NODES
+            {}
+        }
+        Ok(())
     }
 
     async fn tidy_boards(

@@ -1,9 +1,13 @@
-//! Editions of boards in the tables of `views.db`: for each view one of heads and one of nodes.
+//! Editions of boards in the tables of `views.db`: for each view one of heads, one of nodes, and one
+//! that names the nodes that no head leads to.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use schemas::seam::Epoch;
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::db::Opened;
@@ -23,22 +27,26 @@ pub(super) fn tables(id: i64, view: &str) -> String {
         "CREATE TABLE {table}_heads (
             key BLOB NOT NULL PRIMARY KEY,
             root BLOB NOT NULL,
-            epoch INTEGER NOT NULL,
-            stamp_us INTEGER NOT NULL
+            epoch INTEGER NOT NULL
         ) STRICT;
         CREATE TABLE {table}_nodes (
             key BLOB NOT NULL,
             name BLOB NOT NULL,
             bytes BLOB NOT NULL,
             UNIQUE (key, name)
-        ) STRICT;"
+        ) STRICT;
+        CREATE TABLE {table}_garbage (
+            key BLOB NOT NULL,
+            name BLOB NOT NULL,
+            PRIMARY KEY (key, name)
+        ) STRICT, WITHOUT ROWID;"
     )
 }
 
 /// What deletes them.
 pub(super) fn drop_tables(id: i64, view: &str) -> String {
     let table = super::view_rows::table_name(id, view);
-    format!("DROP TABLE {table}_heads; DROP TABLE {table}_nodes;")
+    format!("DROP TABLE {table}_heads; DROP TABLE {table}_nodes; DROP TABLE {table}_garbage;")
 }
 
 pub(super) async fn heads(
@@ -108,42 +116,128 @@ pub(super) async fn write(
     connection: &mut SqliteConnection,
     db: &Opened,
     view: &str,
-    (epoch, stamp_us): (Epoch, i64),
+    epoch: Epoch,
     editions: &[NewEdition],
 ) -> Result<()> {
-    let fault = db.fault("publishing editions");
     let table = expect_table(connection, db, view).await?;
-    let put_node = format!(
-        "INSERT INTO {table}_nodes (key, name, bytes) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-    );
-    let put_head = format!(
-        "INSERT INTO {table}_heads (key, root, epoch, stamp_us) VALUES (?, ?, ?, ?)
-         ON CONFLICT DO UPDATE
-         SET root = excluded.root, epoch = excluded.epoch, stamp_us = excluded.stamp_us
-         WHERE excluded.stamp_us > stamp_us"
-    );
+    let mut known = known_nodes(connection, db, &table, editions).await?;
+    let mut writer = Writer {
+        connection,
+        db,
+        table,
+    };
     for edition in editions {
+        let key = edition.key.as_slice();
+        let known = known.entry(key).or_default();
+        let mut new = Vec::new();
         for (name, bytes) in &edition.nodes {
-            sqlx::query(AssertSqlSafe(put_node.as_str()))
-                .bind(&edition.key)
-                .bind(name.as_slice())
-                .bind(bytes.as_ref())
-                .execute(&mut *connection)
-                .await
-                .map_err(fault)?;
+            if let Entry::Vacant(place) = known.entry(*name) {
+                place.insert(false);
+                writer.put_node(key, name, bytes).await?;
+                new.push(*name);
+            }
         }
-        if let Some(root) = &edition.root {
-            sqlx::query(AssertSqlSafe(put_head.as_str()))
-                .bind(&edition.key)
-                .bind(root.as_ref())
-                .bind(stored(epoch)?)
-                .bind(stamp_us)
-                .execute(&mut *connection)
-                .await
-                .map_err(fault)?;
+        let Some(head) = &edition.head else {
+            // Should the head never come, nothing else would tell of them.
+            for name in new {
+                known.insert(name, true);
+                writer.mark(key, &name, true).await?;
+            }
+            continue;
+        };
+        writer.put_head(key, &head.root, epoch).await?;
+        let named: HashSet<&NodeName> = head.names.iter().collect();
+        for (name, is_garbage) in known {
+            let becomes_garbage = !named.contains(name);
+            if *is_garbage != becomes_garbage {
+                *is_garbage = becomes_garbage;
+                writer.mark(key, name, becomes_garbage).await?;
+            }
         }
     }
     Ok(())
+}
+
+/// By key, the nodes that are stored, each with whether it is garbage.
+async fn known_nodes<'a>(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    table: &str,
+    editions: &'a [NewEdition],
+) -> Result<HashMap<&'a [u8], HashMap<NodeName, bool>>> {
+    let doing = "reading which nodes are there";
+    let keys = editions.iter().map(|edition| edition.key.as_slice());
+    let mut known: HashMap<&[u8], HashMap<NodeName, bool>> =
+        keys.map(|key| (key, HashMap::new())).collect();
+    let keys: Vec<&[u8]> = known.keys().copied().collect();
+    for (marks, keys) in statements(&keys) {
+        let text = format!(
+            "SELECT n.key, n.name, g.name IS NOT NULL FROM {table}_nodes AS n
+             LEFT JOIN {table}_garbage AS g ON g.key = n.key AND g.name = n.name
+             WHERE n.key IN ({marks})"
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(text));
+        for key in keys {
+            query = query.bind(*key);
+        }
+        let rows: Vec<(Vec<u8>, Vec<u8>, bool)> = query
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(db.fault(doing))?;
+        for (key, name, is_garbage) in rows {
+            let name = node_name(db, doing, name)?;
+            if let Some(nodes) = known.get_mut(key.as_slice()) {
+                nodes.insert(name, is_garbage);
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// Writes to the tables of a view.
+struct Writer<'a> {
+    connection: &'a mut SqliteConnection,
+    db: &'a Opened,
+    table: String,
+}
+
+impl Writer<'_> {
+    async fn put_node(&mut self, key: &[u8], name: &NodeName, bytes: &Bytes) -> Result<()> {
+        let table = &self.table;
+        let text = format!("INSERT INTO {table}_nodes (key, name, bytes) VALUES (?, ?, ?)");
+        let query = sqlx::query(AssertSqlSafe(text));
+        let query = query.bind(key).bind(name.as_slice()).bind(bytes.as_ref());
+        self.run(query).await
+    }
+
+    async fn put_head(&mut self, key: &[u8], root: &Bytes, epoch: Epoch) -> Result<()> {
+        let text = format!(
+            "INSERT INTO {}_heads (key, root, epoch) VALUES (?, ?, ?)
+             ON CONFLICT DO UPDATE SET root = excluded.root, epoch = excluded.epoch",
+            self.table
+        );
+        let query = sqlx::query(AssertSqlSafe(text));
+        let query = query.bind(key).bind(root.as_ref()).bind(stored(epoch)?);
+        self.run(query).await
+    }
+
+    /// Notes that a node is garbage, or is not any more.
+    async fn mark(&mut self, key: &[u8], name: &NodeName, is_garbage: bool) -> Result<()> {
+        let table = &self.table;
+        let text = if is_garbage {
+            format!("INSERT INTO {table}_garbage (key, name) VALUES (?, ?)")
+        } else {
+            format!("DELETE FROM {table}_garbage WHERE key = ? AND name = ?")
+        };
+        let query = sqlx::query(AssertSqlSafe(text));
+        self.run(query.bind(key).bind(name.as_slice())).await
+    }
+
+    async fn run(&mut self, query: Query<'_, Sqlite, SqliteArguments>) -> Result<()> {
+        let fault = self.db.fault("publishing editions");
+        query.execute(&mut *self.connection).await.map_err(fault)?;
+        Ok(())
+    }
 }
 
 pub(super) async fn names(
@@ -162,52 +256,60 @@ pub(super) async fn names(
         .fetch_all(connection)
         .await
         .map_err(db.fault(doing))?;
-    let name = |name: Vec<u8>| {
-        NodeName::try_from(name).map_err(|_| db.damaged(doing, "a node's name is not 16 bytes"))
-    };
+    let name = |name| node_name(db, doing, name);
     names.into_iter().map(name).collect()
 }
 
-pub(super) async fn delete(
+/// Deletes nodes that are garbage, and answers how many.
+pub(super) async fn collect(
     connection: &mut SqliteConnection,
     db: &Opened,
-    (view, key): (&str, &[u8]),
-    names: &[NodeName],
-) -> Result<()> {
-    let table = expect_table(connection, db, view).await?;
-    for (marks, names) in statements(names) {
-        let text = format!("DELETE FROM {table}_nodes WHERE key = ? AND name IN ({marks})");
-        let mut query = sqlx::query(AssertSqlSafe(text)).bind(key);
-        for name in names {
-            query = query.bind(name.as_slice());
-        }
-        let fault = db.fault("deleting nodes");
-        query.execute(&mut *connection).await.map_err(fault)?;
+    view: &str,
+    limit: usize,
+) -> Result<usize> {
+    let fault = db.fault("deleting nodes");
+    let Some(table) = find_table(connection, db, view).await? else {
+        return Ok(0);
+    };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut deleted = 0;
+    for of in ["nodes", "garbage"] {
+        let text = format!(
+            "DELETE FROM {table}_{of} WHERE (key, name) IN (
+                 SELECT key, name FROM {table}_garbage ORDER BY key, name LIMIT ?)"
+        );
+        let query = sqlx::query(AssertSqlSafe(text)).bind(limit);
+        let done = query.execute(&mut *connection).await.map_err(fault)?;
+        deleted = done.rows_affected();
     }
-    Ok(())
+    Ok(usize::try_from(deleted).unwrap_or(usize::MAX))
 }
 
-pub(super) async fn keys_before(
+pub(super) async fn keys(
     connection: &mut SqliteConnection,
     db: &Opened,
-    (view, stamp_us): (&str, i64),
+    view: &str,
     after: Option<Vec<u8>>,
     limit: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let Some(table) = find_table(connection, db, view).await? else {
         return Ok(Vec::new());
     };
-    let text = format!(
-        "SELECT key FROM {table}_heads WHERE stamp_us < ?1 AND (?2 IS NULL OR key > ?2)
-         ORDER BY key LIMIT ?3"
-    );
-    sqlx::query_scalar(AssertSqlSafe(text))
-        .bind(stamp_us)
-        .bind(after)
+    let later = if after.is_some() { "WHERE key > ?" } else { "" };
+    let text = format!("SELECT key FROM {table}_heads {later} ORDER BY key LIMIT ?");
+    let mut query = sqlx::query_scalar(AssertSqlSafe(text));
+    if let Some(after) = after {
+        query = query.bind(after);
+    }
+    query
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(connection)
         .await
-        .map_err(db.fault("looking for heads of earlier results"))
+        .map_err(db.fault("listing heads"))
+}
+
+fn node_name(db: &Opened, doing: &str, name: Vec<u8>) -> Result<NodeName> {
+    NodeName::try_from(name).map_err(|_| db.damaged(doing, "a node's name is not 16 bytes"))
 }
 
 async fn expect_table(

@@ -26,7 +26,7 @@ const PUBLISH_ROWS: usize = 16 << 10;
 
 static VIEWS: Kind = Kind {
     name: "views.db",
-    version: 2,
+    version: 3,
     tables: "
         CREATE TABLE runs (
             id INTEGER PRIMARY KEY,
@@ -380,7 +380,7 @@ impl ViewsWrite for SqliteViews {
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
         expect_publishing(source, &run, stamp_us)?;
-        editions::write(&mut tx, &db, view, (epoch, stamp_us), editions).await?;
+        editions::write(&mut tx, &db, view, epoch, editions).await?;
         tx.commit().await.map_err(fault)
     }
 
@@ -390,33 +390,28 @@ impl ViewsWrite for SqliteViews {
         editions::names(&mut connection, &db, view, key).await
     }
 
-    async fn delete_nodes(
+    async fn collect_garbage(
         &self,
         source: Source,
-        (view, key): (&str, &[u8]),
+        view: &str,
         (epoch, stamp_us): (Epoch, i64),
-        names: &[NodeName],
-    ) -> Result<()> {
+        limit: usize,
+    ) -> Result<usize> {
         let db = self.db.current().await?;
         let fault = db.fault("deleting nodes");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
         expect_publishing(source, &run, stamp_us)?;
-        editions::delete(&mut tx, &db, (view, key), names).await?;
-        tx.commit().await.map_err(fault)
+        let deleted = editions::collect(&mut tx, &db, view, limit).await?;
+        tx.commit().await.map_err(fault)?;
+        Ok(deleted)
     }
 
-    async fn keys_before(
-        &self,
-        view: &str,
-        stamp_us: i64,
-        after: Option<Vec<u8>>,
-        limit: usize,
-    ) -> Result<Vec<Vec<u8>>> {
+    async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>> {
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
-        editions::keys_before(&mut connection, &db, (view, stamp_us), after, limit).await
+        editions::keys(&mut connection, &db, view, after, limit).await
     }
 
     async fn complete(

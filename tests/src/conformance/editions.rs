@@ -4,9 +4,9 @@ use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::Epoch;
 use stores::Result;
-use stores::views::{BoardShape, Head, NewEdition, NodeName, ViewShape};
+use stores::views::{BoardShape, Head, NewEdition, NewHead, NodeName, ViewShape, ViewsWrite};
 
-use super::views::{PLAYS, assert_refused, sealed};
+use super::views::{PLAYS, assert_refused, complete, sealed};
 use super::{OTHER_VIEW, Ports, VIEW};
 
 fn shape(view: &str) -> ViewShape {
@@ -24,15 +24,23 @@ fn name(n: u8) -> NodeName {
     [n; 16]
 }
 
-fn edition(key: &str, nodes: &[(u8, &'static str)], root: Option<&'static str>) -> NewEdition {
+fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> NewEdition {
     NewEdition {
         key: key.into(),
         nodes: nodes
             .iter()
             .map(|(n, bytes)| (name(*n), Bytes::from_static(bytes.as_bytes())))
             .collect(),
-        root: root.map(|root| Bytes::from_static(root.as_bytes())),
+        head,
     }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as an edition has it")]
+fn leads_to(root: &'static str, names: &[u8]) -> Option<NewHead> {
+    Some(NewHead {
+        root: Bytes::from_static(root.as_bytes()),
+        names: names.iter().copied().map(name).collect(),
+    })
 }
 
 fn head(epoch: Epoch, root: &'static str) -> Option<Head> {
@@ -60,8 +68,12 @@ pub async fn editions_come_back(ports: &Ports) -> Result<()> {
     let run = sealed(views, 1).await?;
     let first = [
         edition("a", &[(1, "one"), (2, "")], None),
-        edition("b", &[(1, "another")], Some("of b")),
-        edition("a", &[(1, "once more"), (3, "three")], Some("of a")),
+        edition("b", &[(1, "another")], leads_to("of b", &[1])),
+        edition(
+            "a",
+            &[(1, "once more"), (3, "three")],
+            leads_to("of a", &[1, 2, 3]),
+        ),
     ];
     views
         .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &first)
@@ -75,52 +87,127 @@ pub async fn editions_come_back(ports: &Ports) -> Result<()> {
     let expected = [text("three"), None, text("one"), text(""), text("one")];
     assert_eq!(found, expected);
     assert_eq!(views.nodes(VIEW, b"x", &[name(1)]).await?, [None]);
-    let mut names = views.node_names(VIEW, b"a").await?;
-    names.sort_unstable();
-    assert_eq!(names, [1, 2, 3].map(name));
-    let at = (1, run.stamp_us);
-    let gone = [name(2), name(7)];
-    views.delete_nodes(PLAYS, (VIEW, b"a"), at, &gone).await?;
-    let left = views.nodes(VIEW, b"a", &[1, 2].map(name)).await?;
-    assert_eq!(left, [text("one"), None]);
-    assert_eq!(
-        views.nodes(VIEW, b"b", &[name(1)]).await?,
-        [text("another")]
-    );
+    assert_eq!(stored(views, "a").await?, [1, 2, 3]);
     Ok(())
 }
 
-/// A head with a larger stamp stays; whoever was overtaken is refused.
-pub async fn the_head_of_the_larger_stamp_stays(ports: &Ports) -> Result<()> {
+/// The nodes that are stored for a key, by the number in their names.
+async fn stored(views: &dyn ViewsWrite, key: &str) -> Result<Vec<u8>> {
+    let names = views.node_names(VIEW, key.as_bytes()).await?;
+    let mut numbers: Vec<u8> = names.into_iter().map(|name| name[0]).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// What no head leads to is garbage until a head does, whoever wrote it and however long ago; nothing
+/// else is ever collected.
+pub async fn garbage_is_what_no_head_leads_to(ports: &Ports) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
-    let none = edition("a", &[], Some("first"));
+    let at = (1, run.stamp_us);
+    let steps: [(&[NewEdition], &[u8], &[u8]); 6] = [
+        // A part, in case that its head never comes; of a key without a head too.
+        (&[edition("a", &[(1, "1"), (2, "2")], None)], &[1, 2], &[]),
+        // Written again it is named, in a later step than its nodes or in the same one.
+        (
+            &[
+                edition("a", &[(1, "1"), (2, "2")], None),
+                edition("a", &[(3, "3")], leads_to("first", &[1, 2, 3])),
+            ],
+            &[1, 2, 3],
+            &[1, 2, 3],
+        ),
+        // What an edition shares with the one before stays, the rest is replaced.
+        (
+            &[edition("a", &[(4, "4")], leads_to("second", &[2, 4]))],
+            &[1, 2, 3, 4],
+            &[2, 4],
+        ),
+        // A part that dies, of nodes that are there and others.
+        (
+            &[edition("a", &[(4, "4"), (5, "5")], None)],
+            &[2, 4, 5],
+            &[2, 4],
+        ),
+        // Other keys have nodes of the same names.
+        (
+            &[
+                edition("b", &[(2, "2"), (4, "4")], leads_to("of b", &[2, 4])),
+                edition("b", &[], leads_to("empty", &[])),
+            ],
+            &[2, 4],
+            &[2, 4],
+        ),
+        (&[edition("a", &[], leads_to("empty", &[]))], &[2, 4], &[]),
+    ];
+    for (editions, there, left) in steps {
+        views
+            .publish_editions(PLAYS, VIEW, 1, run.stamp_us, editions)
+            .await?;
+        assert_eq!(stored(views, "a").await?, there);
+        while views.collect_garbage(PLAYS, VIEW, at, 1).await? == 1 {}
+        assert_eq!(stored(views, "a").await?, left);
+        assert!(stored(views, "b").await?.is_empty());
+    }
+    assert_eq!(views.collect_garbage(PLAYS, OTHER_VIEW, at, 9).await?, 0);
+    Ok(())
+}
+
+/// What was garbage is none once a head leads to it again, though nobody collected it meanwhile; and
+/// a later run collects what an earlier one left.
+pub async fn garbage_may_be_named_again(ports: &Ports) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    let run = sealed(views, 1).await?;
+    let editions = [
+        edition("a", &[(1, "1"), (2, "2")], leads_to("first", &[1, 2])),
+        edition("a", &[(3, "3")], leads_to("second", &[2, 3])),
+        edition("a", &[(1, "1"), (4, "4")], leads_to("third", &[1, 4])),
+    ];
+    for edition in editions {
+        views
+            .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &[edition])
+            .await?;
+    }
+    complete(views, 1, &[VIEW], true, 1).await?;
+    assert_eq!(stored(views, "a").await?, [1, 2, 3, 4]);
+    let next = sealed(views, 2).await?;
+    let overtaken = views.collect_garbage(PLAYS, VIEW, (1, run.stamp_us), 9);
+    assert_refused(overtaken.await, "a newer run has been recorded");
+    let at = (2, next.stamp_us);
+    assert_eq!(views.collect_garbage(PLAYS, VIEW, at, 9).await?, 2);
+    assert_eq!(stored(views, "a").await?, [1, 4]);
+    Ok(())
+}
+
+/// The head of the later stamp stays: whoever was overtaken is refused.
+pub async fn who_was_overtaken_changes_no_head(ports: &Ports) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    let run = sealed(views, 1).await?;
+    let none = edition("a", &[], leads_to("first", &[]));
     views
         .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &[none])
         .await?;
     let nothing = std::collections::BTreeMap::new();
     let later = views.begin_publishing(PLAYS, 1, &nothing, 5).await?;
-    let stale = [edition("a", &[], Some("stale"))];
+    let stale = [edition("a", &[], leads_to("stale", &[]))];
     let refused = views.publish_editions(PLAYS, VIEW, 1, run.stamp_us, &stale);
     assert_refused(refused.await, "its stamp was replaced");
-    let at = (1, run.stamp_us);
-    let names = [name(1)];
-    let refused = views.delete_nodes(PLAYS, (VIEW, b"a"), at, &names);
+    let refused = views.collect_garbage(PLAYS, VIEW, (1, run.stamp_us), 9);
     assert_refused(refused.await, "its stamp was replaced");
     // Once even without editions: a caller whose time is over must hear it.
     let refused = views.publish_editions(PLAYS, VIEW, 1, run.stamp_us, &[]);
     assert_refused(refused.await, "its stamp was replaced");
     let all = keys(&["a"]);
     assert_eq!(views.heads(VIEW, &all).await?, Some(vec![head(1, "first")]));
-    assert_eq!(views.keys_before(VIEW, later, None, 9).await?, all);
-    let new = [edition("a", &[], Some("second"))];
+    let new = [edition("a", &[], leads_to("second", &[]))];
     views.publish_editions(PLAYS, VIEW, 1, later, &new).await?;
     assert_eq!(
         views.heads(VIEW, &all).await?,
         Some(vec![head(1, "second")])
     );
-    assert!(views.keys_before(VIEW, later, None, 9).await?.is_empty());
     let refused = views.publish_editions(PLAYS, OTHER_VIEW, 1, later, &new);
     assert_refused(refused.await, "it has no table");
     Ok(())
@@ -138,7 +225,10 @@ pub async fn many_keys_are_listed(ports: &Ports) -> Result<()> {
         .map(|key| NewEdition {
             key: key.clone(),
             nodes: Vec::new(),
-            root: Some(Bytes::from(key.clone())),
+            head: Some(NewHead {
+                root: Bytes::from(key.clone()),
+                names: Vec::new(),
+            }),
         })
         .collect();
     views
@@ -153,7 +243,7 @@ pub async fn many_keys_are_listed(ports: &Ports) -> Result<()> {
     let mut listed = Vec::new();
     loop {
         let after = listed.last().cloned();
-        let page = views.keys_before(VIEW, i64::MAX, after, 300).await?;
+        let page = views.keys(VIEW, after, 300).await?;
         if page.is_empty() {
             break;
         }

@@ -12,7 +12,6 @@ use batch::RunRequest;
 use datafusion::prelude::SessionContext;
 use jobs::board::{GroupState, Head, LiveState, Sheet, Standings};
 use jobs::merge::Seam;
-use jobs::tree::{Node, NodeId, Nodes};
 use jobs::{Board, Catalog, Job, checked, query};
 use schemas::key::KeyShape;
 use schemas::source::Source;
@@ -20,6 +19,7 @@ use serde_json::{Map, Value, json};
 use stores::canon::CanonRead;
 use stores::live::{LiveRead, StateQuery};
 use stores::views::ViewsRead;
+use tests::boards::Stored;
 use tests::world::{PARTITIONS, World};
 
 /// Rows as JSON.
@@ -284,28 +284,6 @@ fn value(column: &ArrayRef, row: usize) -> Value {
     match column.as_string_opt::<i32>() {
         Some(texts) => texts.value(row).into(),
         None => column.as_primitive::<Int64Type>().value(row).into(),
-    }
-}
-
-struct Stored<'a> {
-    world: &'a World,
-    job: &'a Job<Board>,
-    key: &'a [u8],
-}
-
-impl Nodes for Stored<'_> {
-    type Error = String;
-
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
-        let names: Vec<[u8; 16]> = ids.iter().map(|id| *id.as_bytes()).collect();
-        let views = &self.world.stores.views;
-        let found = views.nodes(self.job.view(), self.key, &names).await;
-        let node = |bytes: bytes::Bytes| Arc::new(Node::decode(&bytes).expect("a node"));
-        Ok(found
-            .map_err(|error| error.to_string())?
-            .into_iter()
-            .map(|bytes| bytes.map(node))
-            .collect())
     }
 }
 

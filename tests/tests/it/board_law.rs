@@ -1,13 +1,15 @@
 //! The central law for boards: at rest every answer is a plain sort of the canonical rows, and at
-//! every moment no answer is older than it says.
+//! every moment no answer is older than it says. And once a run has ended, exactly those nodes are
+//! stored that heads lead to.
 
 use std::time::Duration;
 
-use batch::RunRequest;
+use batch::{Progress, RunRequest};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::source::Source;
-use tests::boards::Ledger;
+use serde_json::json;
+use tests::boards::{Ledger, nodes};
 use tests::world::{Served, World};
 use tokio_util::sync::CancellationToken;
 
@@ -32,8 +34,10 @@ async fn boards_are_a_plain_sort_and_never_older_than_they_say() {
 }
 
 async fn history(seed: u64) {
-    let world = World::new().await;
+    let mut world = World::new().await;
     let mut rng = SmallRng::seed_from_u64(seed);
+    // Long enough that runs are cut off in it.
+    world.batch_options.grace_ms = rng.random_range(0..2) * 150;
     let mut ledger = Ledger::new(seed);
     for source in SOURCES {
         world.intake(source).await;
@@ -49,6 +53,7 @@ async fn history(seed: u64) {
             for _ in 0..3 {
                 ledger.ask_at_rest(&served.client, &mut rng).await;
             }
+            nodes(&world).await;
         }
     }
     settle(&world, &mut ledger).await;
@@ -63,6 +68,8 @@ async fn history(seed: u64) {
         };
         world.run_on(source, &request).await.expect("a run");
     }
+    let (named, stored) = nodes(&world).await;
+    assert_eq!(named, stored, "garbage is left");
     for _ in 0..20 {
         ledger.ask_at_rest(&served.client, &mut rng).await;
     }
@@ -150,5 +157,88 @@ async fn cut_at_any_point(
             }
             () = ledger.ask(world, &served.client, rng) => {}
         }
+    }
+}
+
+fn efforts(segment: i64, athletes: std::ops::Range<i64>, is_deleted: bool) -> Vec<String> {
+    let effort = |athlete: i64| {
+        let row = json!({
+            "id": segment * 10_000 + athlete, "segment_id": segment, "athlete_id": athlete,
+            "activity_id": 1, "elapsed_time": 100 + athlete, "started_at": "2026-01-01T00:00:00Z",
+            "deleted": is_deleted,
+        });
+        row.to_string()
+    };
+    athletes.map(effort).collect()
+}
+
+async fn take(world: &World, lines: &[String]) {
+    let taken = world.ingest_into(Source::Efforts, lines).await;
+    assert_eq!(taken.accepted, lines.len() as u64);
+    world.catch_up_on(Source::Efforts).await;
+}
+
+/// Tells when a run has come to a stage.
+#[derive(Debug)]
+struct Until(&'static str, CancellationToken);
+
+impl Progress for Until {
+    fn stage(&self, name: &str, _: u64) {
+        if name == self.0 {
+            self.1.cancel();
+        }
+    }
+
+    fn advance(&self, _: u64) {}
+}
+
+/// Runs efforts until a stage begins: there the run is asked to stop, or is killed.
+async fn run_until(world: &World, stage: &'static str, is_killed: bool) {
+    let (reached, stop) = (CancellationToken::new(), CancellationToken::new());
+    let progress = Until(stage, reached.clone());
+    let (batch, request) = (world.batch(), RunRequest::default());
+    let run = Box::pin(batch.run(Source::Efforts, &request, &progress, &stop));
+    if is_killed {
+        tokio::select! {
+            biased;
+            () = reached.cancelled() => {}
+            ended = run => drop(ended.expect("a run")),
+        }
+    } else {
+        let stopped = async {
+            reached.cancelled().await;
+            stop.cancel();
+        };
+        tokio::join!(run, stopped).0.expect("it is published");
+    }
+}
+
+/// What a run replaces stays for the grace; if it ends there, the next run deletes it, though that one
+/// has nothing to write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_replaced_is_deleted_by_a_later_run() {
+    for is_killed in [false, true] {
+        let mut world = World::new().await;
+        world.intake(Source::Efforts).await;
+        take(&world, &efforts(1, 1..40, false)).await;
+        world
+            .run_on(Source::Efforts, &RunRequest::default())
+            .await
+            .expect("a run");
+        let (before, stored) = nodes(&world).await;
+        assert_eq!(before, stored);
+        take(&world, &efforts(1, 5..9, true)).await;
+        world.batch_options.grace_ms = 3_600_000;
+        run_until(&world, "drop", is_killed).await;
+        let (after, stored) = nodes(&world).await;
+        assert_eq!(stored, before.union(&after).cloned().collect());
+        assert!(before.intersection(&after).next().is_some(), "none shared");
+        assert!(!before.is_subset(&after), "nothing was replaced");
+        world.batch_options.grace_ms = 0;
+        world
+            .run_on(Source::Efforts, &RunRequest::default())
+            .await
+            .expect("a run");
+        assert_eq!(nodes(&world).await, (after.clone(), after));
     }
 }

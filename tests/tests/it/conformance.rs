@@ -86,7 +86,9 @@ laws! {
     } and with two {}
     editions {
         editions_come_back
-        the_head_of_the_larger_stamp_stays
+        garbage_is_what_no_head_leads_to
+        garbage_may_be_named_again
+        who_was_overtaken_changes_no_head
         many_keys_are_listed
         forgotten_boards_are_deleted
     } and with two {}

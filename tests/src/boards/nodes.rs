@@ -1,0 +1,77 @@
+//! The nodes of boards as they are stored, and those that heads lead to.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jobs::board::Sheet;
+use jobs::tree::{Node, NodeId, Nodes};
+use jobs::{Board, Job};
+use schemas::key::KeyValue;
+use stores::views::{NodeName, ViewsRead, ViewsWrite};
+
+use super::{APPLICATIONS, SEGMENTS};
+use crate::world::World;
+
+/// Nodes by view and key.
+pub type Named = BTreeSet<(String, i64, NodeName)>;
+
+/// The stored nodes of one key.
+#[derive(Debug)]
+pub struct Stored<'a> {
+    /// Where.
+    pub world: &'a World,
+    /// Of which view.
+    pub job: &'a Job<Board>,
+    /// Of which key, encoded.
+    pub key: &'a [u8],
+}
+
+impl Nodes for Stored<'_> {
+    type Error = String;
+
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, String> {
+        let names: Vec<NodeName> = ids.iter().map(|id| *id.as_bytes()).collect();
+        let views = &self.world.stores.views;
+        let found = views.nodes(self.job.view(), self.key, &names).await;
+        let node = |bytes: bytes::Bytes| Arc::new(Node::decode(&bytes).expect("a node"));
+        Ok(found
+            .map_err(|error| error.to_string())?
+            .into_iter()
+            .map(|bytes| bytes.map(node))
+            .collect())
+    }
+}
+
+/// The nodes that heads lead to, and those that are stored, of all keys.
+pub async fn nodes(world: &World) -> (Named, Named) {
+    let (mut named, mut stored) = (Named::new(), Named::new());
+    let views = &world.stores.views;
+    for job in world.catalog.boards() {
+        let view = job.view();
+        for id in 1..=SEGMENTS.max(APPLICATIONS) {
+            let key = job.key().encode_values(&[KeyValue::Int(id)]);
+            let key = key.expect("a key");
+            let names = views.node_names(view, &key).await.expect("names");
+            stored.extend(names.into_iter().map(|name| (view.to_owned(), id, name)));
+            let heads = views.heads(view, std::slice::from_ref(&key)).await;
+            let head = heads.expect("heads").and_then(|mut heads| heads.remove(0));
+            let Some(head) = head else { continue };
+            let sheet = Sheet::open(&head.root, !job.score().0.is_empty()).expect("a sheet");
+            let of_key = Stored {
+                world,
+                job,
+                key: &key,
+            };
+            for tree in sheet.trees() {
+                let ids = tree.walk_ids(&of_key).await.expect("inner nodes");
+                let ids = ids.iter().map(|id| *id.as_bytes());
+                named.extend(ids.map(|name| (view.to_owned(), id, name)));
+            }
+        }
+    }
+    assert!(
+        named.is_subset(&stored),
+        "a head leads to what is not there"
+    );
+    (named, stored)
+}
