@@ -55,6 +55,9 @@ pub struct BatchOptions {
     pub result_bytes_max: usize,
     /// Rows that are published in one step.
     pub publish_rows: usize,
+    /// Boards that had fewer rows than this say nothing about a trend. This is no setting.
+    #[serde(skip)]
+    pub check_rows_min: u64,
     /// How editions of boards are made. This is no setting: editions share nodes only with those that
     /// were made in the same way.
     #[serde(skip)]
@@ -91,6 +94,7 @@ impl Default for BatchOptions {
             snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
+            check_rows_min: 1_000,
             editions: EditionOptions::default(),
         }
     }

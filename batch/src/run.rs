@@ -222,10 +222,11 @@ impl Batch {
             .await?)
     }
 
-    /// Lets a result pass that has no faults or was forced; otherwise abandons the run.
-    pub(crate) async fn judge(
+    /// Lets a result pass that has no faults or was forced; otherwise abandons the run and deletes the
+    /// files of the result.
+    pub(crate) async fn judge<M: Manifest>(
         &self,
-        source: Source,
+        results: &Results<'_>,
         request: &RunRequest,
         faults: Vec<String>,
         report: &mut RunReport,
@@ -237,16 +238,24 @@ impl Batch {
             report.warnings.extend(faults);
             return Ok(());
         }
-        let (epoch, what) = (report.epoch, faults.join("; "));
+        let (source, epoch, what) = (results.source, report.epoch, faults.join("; "));
+        let mut refused = Error::Check { epoch, what };
         if request.jobs.is_empty() {
             report.warnings.extend(faults);
-            self.record_report(source, report).await?;
-            self.ports
-                .views
-                .abandon(source, epoch, self.ports.clock.now_ms())
-                .await?;
+            if let Err(error) = self.abandon(source, report).await {
+                refused = error;
+            }
         }
-        Err(Error::Check { epoch, what })
+        if let Err(error) = self.remove_others::<M>(results).await {
+            tracing::warn!(%source, %error, "the files of a result that failed its check stay");
+        }
+        Err(refused)
+    }
+
+    async fn abandon(&self, source: Source, report: &RunReport) -> Result<()> {
+        self.record_report(source, report).await?;
+        let (views, now_ms) = (&self.ports.views, self.ports.clock.now_ms());
+        Ok(views.abandon(source, report.epoch, now_ms).await?)
     }
 
     pub(crate) async fn record_report(&self, source: Source, report: &RunReport) -> Result<()> {

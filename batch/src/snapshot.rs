@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use schemas::source::Source;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use stores::archive::{Archive, Created};
 use stores::canon::CanonRead;
 use stores::parquet_file;
@@ -39,7 +39,7 @@ pub struct SnapshotReport {
 }
 
 /// A file of a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct SnapshotFile {
     pub(crate) path: String,
     pub(crate) row_groups: usize,
@@ -48,14 +48,17 @@ pub(crate) struct SnapshotFile {
     pub(crate) keys: (i64, i64),
 }
 
-/// A snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A snapshot. Its manifest is for whoever looks at the archive: a run goes on with what it has in
+/// memory, and a run after it takes a snapshot of its own.
+#[derive(Debug, Serialize)]
 pub(crate) struct Snapshot {
     pub(crate) source: Source,
     /// When it was begun, in milliseconds since the Unix epoch.
     pub(crate) taken_at_ms: i64,
     /// Whether it holds all keys, or only some.
     pub(crate) is_whole: bool,
+    /// Rows that are neither hidden nor deleted nor taken back.
+    pub(crate) visible_rows: u64,
     pub(crate) files: Vec<SnapshotFile>,
 }
 
@@ -88,12 +91,14 @@ impl Taking<'_> {
             file: None,
             done: Vec::new(),
         };
+        let mut visible_rows = 0;
         let asked: Option<Vec<i64>> = keys.map(|keys| keys.iter().copied().collect());
         let mut batches = self
             .canon
             .dump(self.source, asked.as_deref(), BATCH_ROWS)
             .await?;
         while let Some(batch) = batches.try_next().await? {
+            visible_rows += visible(&batch);
             files.write(&batch).await?;
             progress.advance(batch.num_rows() as u64);
             if stop.is_cancelled() {
@@ -105,6 +110,7 @@ impl Taking<'_> {
             source: self.source,
             taken_at_ms: self.taken_at_ms,
             is_whole: keys.is_none(),
+            visible_rows,
             files: files.done,
         };
         let path = format!("{}/{name}.json", manifests_folder(self.source));
@@ -121,17 +127,12 @@ impl Taking<'_> {
     }
 
     /// Deletes all snapshots but one, and what takers left behind that died.
-    pub(crate) async fn remove_others(&self, keep: Option<&SnapshotReport>) -> Result<()> {
-        let name = keep.map(|report| {
-            let file = report.manifest.rsplit('/').next().unwrap_or_default();
-            file.trim_end_matches(".json").to_owned()
-        });
+    pub(crate) async fn remove_others(&self, keep: &SnapshotReport) -> Result<()> {
+        let file = keep.manifest.rsplit('/').next().unwrap_or_default();
+        let name = file.trim_end_matches(".json");
         for folder in [manifests_folder(self.source), data_folder(self.source)] {
             for path in self.archive.list(&folder).await? {
-                let is_kept = name
-                    .as_ref()
-                    .is_some_and(|name| path.contains(name.as_str()));
-                if !is_kept {
+                if !path.contains(name) {
                     self.archive.delete(&path).await?;
                 }
             }
@@ -144,6 +145,21 @@ impl Snapshot {
     pub(crate) fn rows(&self) -> u64 {
         self.files.iter().map(|file| file.rows).sum()
     }
+}
+
+/// How many rows no column gives a reason to leave out: neither one that is yes or no (hidden,
+/// deleted), nor the moment at which it was taken back.
+fn visible(batch: &RecordBatch) -> u64 {
+    let columns = batch.columns().iter();
+    let reasons: Vec<_> = columns
+        .filter_map(|column| column.as_boolean_opt())
+        .collect();
+    let taken_back = batch.column_by_name("revoked_at");
+    let is_visible = |row: &usize| {
+        !reasons.iter().any(|is_left_out| is_left_out.value(*row))
+            && taken_back.is_none_or(|at| at.is_null(*row))
+    };
+    (0..batch.num_rows()).filter(is_visible).count() as u64
 }
 
 fn manifests_folder(source: Source) -> String {

@@ -27,9 +27,12 @@ pub(crate) struct BoardManifest {
     pub(crate) keys: Option<BTreeSet<i64>>,
     /// For each file of the snapshot: the files of its rows. No two stretches share a key.
     pub(crate) stretches: Vec<Vec<ResultFile>>,
+    /// Rows of all keys of the view once it is published.
+    pub(crate) view_rows: u64,
 }
 
 impl BoardManifest {
+    /// Rows of the keys that it is about.
     pub(crate) fn rows(&self) -> u64 {
         self.stretches.iter().flatten().map(|file| file.rows).sum()
     }

@@ -1,6 +1,7 @@
 //! Boards of entities: computed from a snapshot by stretches of keys, and published as an edition
 //! for each key whose boards differ.
 
+mod check;
 mod compute;
 mod editions;
 mod manifest;

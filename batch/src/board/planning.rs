@@ -24,8 +24,8 @@ const FETCH: FetchLimit = FetchLimit {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) job: Arc<Job<Board>>,
-    /// The published result.
-    pub(crate) published: Option<BoardManifest>,
+    /// Rows of all keys that are published, unless a try that died may have changed them.
+    pub(crate) rows: Option<u64>,
     /// Whether this run computes it.
     pub(crate) wanted: bool,
 }
@@ -81,9 +81,10 @@ pub(crate) async fn plan(
                 since = Some(earlier(since, &published.cuts));
             }
         }
+        let published = held.published.filter(|_| held.dirty.is_empty());
         views.push(View {
             job,
-            published: held.published,
+            rows: published.map(|published| published.view_rows),
             wanted,
         });
     }

@@ -8,6 +8,7 @@ use schemas::source::Source;
 use stores::views::{BoardShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
+use super::check::check;
 use super::compute::Compute;
 use super::manifest::BoardManifest;
 use super::planning::{Plan, plan};
@@ -19,8 +20,6 @@ use crate::seal::recognise_cuts;
 use crate::snapshot::{Snapshot, SnapshotReport, Taking};
 use crate::{Progress, Result, RunRequest};
 
-/// Fewer rows than this say nothing about a trend.
-const ROWS_MIN: u64 = 1_000;
 /// Nodes that are deleted in one step: others can write in between.
 const COLLECT_NODES: usize = 2_000;
 
@@ -46,19 +45,14 @@ impl Batch {
             .await?;
         report.rows_read = snapshot.rows();
         stages.begin("compute", report.rows_read);
-        let manifests = self
+        let mut manifests = self
             .compute_boards(&plan, &snapshot, stages.progress, stop)
             .await?;
         stages.begin("check", 0);
-        let judged = self
-            .judge(source, request, faults(&plan, &manifests), &mut report)
-            .await;
-        if let Err(failed) = judged {
-            if let Err(error) = self.remove_others::<BoardManifest>(&results).await {
-                tracing::warn!(%source, %error, "the files of a result that failed its check stay");
-            }
-            return Err(failed);
-        }
+        let (views, rows_min) = (&*self.ports.views, self.options.check_rows_min);
+        let faults = check(views, &plan, &snapshot, &mut manifests, rows_min).await?;
+        self.judge::<BoardManifest>(&results, request, faults, &mut report)
+            .await?;
         for manifest in manifests.values() {
             results.create(manifest).await?;
         }
@@ -141,7 +135,7 @@ impl Batch {
         let taking = self.taking(source);
         progress.stage("snapshot", 0);
         let (_, report) = taking.take(None, progress, stop).await?;
-        taking.remove_others(Some(&report)).await?;
+        taking.remove_others(&report).await?;
         Ok(report)
     }
 
@@ -218,6 +212,7 @@ impl Batch {
                 cuts: plan.run.cuts.clone(),
                 keys: plan.keys.clone(),
                 stretches,
+                view_rows: 0,
             };
             (job.name().to_owned(), manifest)
         });
@@ -268,31 +263,9 @@ impl Batch {
         taking: &Taking<'_>,
         taken: &SnapshotReport,
     ) -> Result<()> {
-        taking.remove_others(Some(taken)).await?;
+        taking.remove_others(taken).await?;
         self.remove_others::<BoardManifest>(results).await
     }
-}
-
-/// What does not hold; empty if all is well.
-fn faults(plan: &Plan, manifests: &BTreeMap<String, BoardManifest>) -> Vec<String> {
-    let mut faults = Vec::new();
-    for view in plan.wanted() {
-        let name = view.job.name();
-        let Some(manifest) = manifests.get(name) else {
-            faults.push(format!("job {name}: there is no result"));
-            continue;
-        };
-        // Only results of all keys can be compared.
-        let whole = view.published.as_ref().filter(|old| old.keys.is_none());
-        if let Some(before) = whole.filter(|_| manifest.keys.is_none())
-            && before.rows() >= ROWS_MIN
-            && manifest.rows() < before.rows() / 2
-        {
-            let (rows, had) = (manifest.rows(), before.rows());
-            faults.push(format!("job {name}: {rows} rows are left of {had}"));
-        }
-    }
-    faults
 }
 
 fn shape(job: &Job<Board>) -> ViewShape {

@@ -49,15 +49,9 @@ impl Batch {
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;
-        if let Err(failed) = self
-            .judge(source, request, check(plan, &computed), &mut report)
-            .await
-        {
-            if let Err(error) = self.remove_others::<ViewManifest>(&results).await {
-                tracing::warn!(%source, %error, "the files of a result that failed its check stay");
-            }
-            return Err(failed);
-        }
+        let faults = check(plan, &computed);
+        self.judge::<ViewManifest>(&results, request, faults, &mut report)
+            .await?;
         record(&results, &computed).await?;
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
         stages.begin("publish", touched.sum());

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use batch::{Progress, RunRequest};
+use jobs::Catalog;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::source::Source;
@@ -241,4 +242,106 @@ async fn what_was_replaced_is_deleted_by_a_later_run() {
             .expect("a run");
         assert_eq!(nodes(&world).await, (after.clone(), after));
     }
+}
+
+async fn refused(world: &World, request: &RunRequest, why: &str) {
+    let error = world.run_on(Source::Efforts, request).await;
+    let error = error.expect_err("its check fails").to_string();
+    assert!(error.contains(why), "{error}");
+}
+
+/// How many athletes are on a segment, as is answered.
+async fn athletes(world: &World, segment: i64) -> u64 {
+    let served = world.serve().await;
+    let path = format!("/api/v1/segments/{segment}/counts");
+    let answer = served.client.ask(&path).await;
+    served.end().await;
+    answer["athletes"].as_u64().expect("a count")
+}
+
+/// A result that has lost most rows is refused, whatever the runs before it were, and published by
+/// force; readers are right throughout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_lost_most_rows_is_refused() {
+    let mut world = World::new().await;
+    world.intake(Source::Efforts).await;
+    world.batch_options.check_rows_min = 30;
+    let (some, full) = (
+        RunRequest::default(),
+        RunRequest {
+            full: true,
+            ..RunRequest::default()
+        },
+    );
+    let forced = |request: &RunRequest| RunRequest {
+        force: true,
+        ..request.clone()
+    };
+    for segment in 1..=4 {
+        take(&world, &efforts(segment, 1..11, false)).await;
+    }
+    world.run_on(Source::Efforts, &some).await.expect("a run");
+    // A run of some keys in between.
+    take(&world, &efforts(1, 11..12, false)).await;
+    world.run_on(Source::Efforts, &some).await.expect("a run");
+
+    // A full run compares with all that is published, also what the run before left alone.
+    for segment in 2..=4 {
+        take(&world, &efforts(segment, 1..10, true)).await;
+    }
+    refused(&world, &full, "rows are left of").await;
+    assert_eq!(
+        (athletes(&world, 1).await, athletes(&world, 2).await),
+        (11, 1)
+    );
+    // One of some keys compares with what is published of those.
+    refused(&world, &some, "rows are left of").await;
+    let report = world.run_on(Source::Efforts, &forced(&some)).await;
+    let warnings = report.expect("it is forced").warnings;
+    assert!(
+        warnings.iter().any(|what| what.contains("are left")),
+        "{warnings:?}"
+    );
+    assert_eq!(
+        (athletes(&world, 1).await, athletes(&world, 2).await),
+        (11, 1)
+    );
+
+    // What is told of all keys went down with it.
+    let few = efforts(2, 1..3, false);
+    take(&world, &few).await;
+    for request in [&some, &full] {
+        let report = world.run_on(Source::Efforts, request).await;
+        assert_eq!(report.expect("a run").warnings, Vec::<String>::new());
+    }
+    let (named, stored) = nodes(&world).await;
+    assert_eq!(named, stored);
+}
+
+/// A view that gives nothing of many rows is refused at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_without_rows_of_many_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let view = folder.path().join("nothing");
+    std::fs::create_dir(&view).expect("a folder");
+    let definition = "kind = \"board\"\nboard = \"nothing\"\nsource = \"efforts\"\n\
+                      layers = \"batch\"\nkey = \"segment_id\"\nmember = \"athlete_id\"\n";
+    std::fs::write(view.join("job.toml"), definition).expect("a definition");
+    let query = "SELECT segment_id, athlete_id FROM efforts WHERE elapsed_time < 0";
+    std::fs::write(view.join("query.sql"), query).expect("a query");
+    let catalog = Catalog::read(folder.path()).expect("the views");
+    let old = World::new().await;
+    let mut world = old.with_catalog(catalog);
+    world.intake(Source::Efforts).await;
+    world.batch_options.check_rows_min = 10;
+    // What is deleted is not expected.
+    take(&world, &efforts(1, 1..10, false)).await;
+    take(&world, &efforts(1, 20..60, true)).await;
+    let request = RunRequest::default();
+    world
+        .run_on(Source::Efforts, &request)
+        .await
+        .expect("a run");
+    take(&world, &efforts(1, 10..11, false)).await;
+    refused(&world, &request, "it gives no row").await;
 }
