@@ -107,6 +107,17 @@ impl Truth {
         true
     }
 
+    /// All efforts, also deleted ones.
+    pub fn efforts(&self) -> impl Iterator<Item = &Value> {
+        self.efforts.values()
+    }
+
+    /// Takes over who is in a club and who follows whom.
+    pub fn take_lists_of(&mut self, other: &Self) {
+        self.clubs.clone_from(&other.clubs);
+        self.follows.clone_from(&other.follows);
+    }
+
     fn is_visible(&self, effort: &Value) -> bool {
         let athlete = int(effort, "athlete_id").and_then(|id| self.athletes.get(&id));
         !is_deleted(effort)
@@ -126,15 +137,35 @@ impl Truth {
         (athletes.len() as u64, different.len() as u64)
     }
 
+    /// Efforts of an athlete on a segment.
+    #[must_use]
+    pub fn efforts_of(&self, segment: i64, athlete: i64) -> u64 {
+        let own = self.efforts.values().filter(|effort| {
+            int(effort, "segment_id") == Some(segment)
+                && int(effort, "athlete_id") == Some(athlete)
+                && self.is_visible(effort)
+        });
+        own.count() as u64
+    }
+
     /// How many different athletes are connected to an application.
     #[must_use]
     pub fn connected(&self, application: i64) -> u64 {
+        self.connected_to(application).len() as u64
+    }
+
+    /// Whether an athlete is.
+    #[must_use]
+    pub fn is_connected(&self, application: i64, athlete: i64) -> bool {
+        self.connected_to(application).contains(&athlete)
+    }
+
+    fn connected_to(&self, application: i64) -> BTreeSet<i64> {
         let live = self.authorizations.values().filter(|row| {
             int(row, "application_id") == Some(application)
                 && row.get("revoked_at").is_none_or(Value::is_null)
         });
-        let athletes: BTreeSet<i64> = live.filter_map(|row| int(row, "athlete_id")).collect();
-        athletes.len() as u64
+        live.filter_map(|row| int(row, "athlete_id")).collect()
     }
 
     /// The entries of a board in the order of ranks, as the API shows them.
