@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod fold;
 mod job;
+mod leb128;
 pub mod merge;
 mod min_struct;
 mod plan;

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use crate::leb128;
+
 /// A row of a group: what a member has on one board.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -54,16 +56,16 @@ impl GroupState {
                 values.push(value);
             }
             write_bytes(&mut rows, &place.board);
-            write_number(&mut rows, place.weight.cast_unsigned());
-            write_number(&mut rows, number);
+            leb128::write(&mut rows, place.weight.cast_unsigned());
+            leb128::write(&mut rows, number);
         }
         let mut bytes = vec![VERSION];
-        write_number(&mut bytes, values.len() as u64);
+        leb128::write(&mut bytes, values.len() as u64);
         for (score, payload) in values {
             write_bytes(&mut bytes, score);
             write_bytes(&mut bytes, payload);
         }
-        write_number(&mut bytes, self.places.len() as u64);
+        leb128::write(&mut bytes, self.places.len() as u64);
         bytes.extend_from_slice(&rows);
         bytes
     }
@@ -104,18 +106,8 @@ impl GroupState {
     }
 }
 
-fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        let [low, ..] = number.to_le_bytes();
-        bytes.push(low | 0x80);
-        number >>= 7;
-    }
-    let [low, ..] = number.to_le_bytes();
-    bytes.push(low);
-}
-
 fn write_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
-    write_number(bytes, value.len() as u64);
+    leb128::write(bytes, value.len() as u64);
     bytes.extend_from_slice(value);
 }
 
@@ -131,19 +123,7 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<u64, StateError> {
-        let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let part = u64::from(byte & 0x7f);
-            if shift == 63 && part > 1 {
-                return Err(StateError);
-            }
-            number |= part << shift;
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err(StateError)
+        leb128::read(&mut self.rest).map_err(|_| StateError)
     }
 
     /// A number of things, each of which has a byte at least.

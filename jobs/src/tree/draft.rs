@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::wire::{self, ENTRY_BYTES};
 use super::{NodeId, Sum};
+use crate::leb128;
 
 /// A node in the making.
 #[derive(Debug, Default)]
@@ -55,11 +56,11 @@ impl Draft {
         let both = self.last.iter().zip(key);
         let shared = both.take_while(|(before, byte)| before == byte).count();
         let own = key.get(shared..).unwrap_or_default();
-        wire::write(&mut self.lengths, shared as u64);
-        wire::write(&mut self.lengths, own.len() as u64);
+        leb128::write(&mut self.lengths, shared as u64);
+        leb128::write(&mut self.lengths, own.len() as u64);
         self.keys.extend_from_slice(own);
         for number in numbers {
-            wire::write(&mut self.numbers, number);
+            leb128::write(&mut self.numbers, number);
         }
         self.rest.extend_from_slice(rest);
         self.last.truncate(shared);
@@ -72,9 +73,9 @@ impl Draft {
     pub(super) fn seal(&mut self, level: u8, compress: bool) -> Sealed {
         let columns = [&self.lengths, &self.numbers, &self.keys, &self.rest];
         let mut body = Vec::with_capacity(columns.iter().map(|c| c.len()).sum::<usize>() + 16);
-        wire::write(&mut body, self.entries as u64);
+        leb128::write(&mut body, self.entries as u64);
         for column in columns.iter().take(3) {
-            wire::write(&mut body, column.len() as u64);
+            leb128::write(&mut body, column.len() as u64);
         }
         for column in columns {
             body.extend_from_slice(column);

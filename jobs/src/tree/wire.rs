@@ -10,6 +10,7 @@ use std::io;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::{Damaged, NodeId};
+use crate::leb128::{self, NoNumber};
 
 /// The longest body, and the most bytes that its keys take in full.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
@@ -22,19 +23,6 @@ const ZSTD: u8 = 1;
 const ZSTD_LEVEL: i32 = 1;
 /// A body that compresses to more than 7 of 8 bytes stays plain: it is read faster.
 const WORTH: (usize, usize) = (7, 8);
-/// Bits of a number in one byte, and the bit that says that another byte follows.
-const BITS: u32 = 7;
-const MORE: u8 = 0x80;
-
-/// Appends a number.
-pub(super) fn write(to: &mut Vec<u8>, mut number: u64) {
-    while number >= u64::from(MORE) {
-        to.push(number.to_le_bytes()[0] | MORE);
-        number >>= BITS;
-    }
-    to.push(number.to_le_bytes()[0]);
-}
-
 thread_local! {
     // A context takes as long to make as some leaves to pack, and keeps nothing of them.
     static PACKER: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
@@ -61,7 +49,7 @@ pub(super) fn close(level: u8, body: &[u8], compress: bool) -> Vec<u8> {
     match compress.then(|| pack(body)) {
         Some(Ok(packed)) if packed.len() < body.len() / WORTH.1 * WORTH.0 => {
             bytes.push(ZSTD);
-            write(&mut bytes, body.len() as u64);
+            leb128::write(&mut bytes, body.len() as u64);
             bytes.extend_from_slice(&packed);
         }
         _ => {
@@ -162,25 +150,10 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn number(&mut self) -> Result<u64, Damaged> {
-        if let Some((byte, rest)) = self.0.split_first()
-            && byte & MORE == 0
-        {
-            self.0 = rest;
-            return Ok(u64::from(*byte));
-        }
-        let mut number = 0;
-        for shift in (0..u64::BITS).step_by(BITS as usize) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & !MORE);
-            if bits.leading_zeros() < shift {
-                break;
-            }
-            number |= bits << shift;
-            if byte & MORE == 0 {
-                return Ok(number);
-            }
-        }
-        Err(Damaged::Content("a number is too large"))
+        leb128::read(&mut self.0).map_err(|error| match error {
+            NoNumber::Cut => CUT,
+            NoNumber::TooLarge => Damaged::Content("a number is too large"),
+        })
     }
 
     pub(super) fn weight(&mut self) -> Result<i64, Damaged> {
