@@ -104,32 +104,6 @@ impl Tree {
     }
 }
 
-/// The entries of a level that hold items from key `from` on and below `to`: so many that there
-/// are more than `max` items for certain, or all.
-pub(super) fn within(level: &Level, from: &[u8], to: Option<&[u8]>, max: u64) -> Vec<Range<usize>> {
-    let mut certain = 0_u64;
-    let of_node = |(_, node): &(u64, Arc<Node>)| {
-        let start = node.seek(from);
-        let mut end = start;
-        while end < node.len() && certain <= max {
-            if to.is_some_and(|to| node.key(end) >= to) {
-                // Its last key is beyond the range; others of a child may lie within.
-                end += usize::from(node.level() > 0);
-                break;
-            }
-            // Of the first child no more is known than that its last item lies within.
-            certain += if certain == 0 {
-                1
-            } else {
-                node.sum_at(end).count
-            };
-            end += 1;
-        }
-        start..end
-    };
-    level.iter().map(of_node).collect()
-}
-
 /// Fetches children in one call and checks that they are what their parents say.
 pub(super) async fn fetch<N: Nodes>(
     nodes: &N,

@@ -50,7 +50,7 @@ use xxhash_rust::xxh3::xxh3_128;
 pub use build::{BuildError, Builder, Built, ITEM_BYTES_MAX, Options};
 pub use item::Item;
 pub use node::Node;
-pub use read::{Nodes, Page, ReadError, Tree};
+pub use read::{Nodes, ReadError, Tree};
 
 /// The name of a node: the XXH3 hash of its bytes. It guards against damage, not against forgery.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -131,17 +131,6 @@ impl Node {
         self.before(self.len())
     }
 
-    /// About how many bytes of memory the node takes, for the bound of a cache.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let entries = match &self.entries {
-            Entries::Items { values, value_ends } => values.len() + 4 * value_ends.len(),
-            Entries::Children { ids, counts } => NodeId::LEN * ids.len() + 8 * counts.len(),
-        };
-        let keys = self.keys.len() + 4 * self.key_ends.len();
-        size_of::<Self>() + keys + 8 * self.weights.len() + entries
-    }
-
     /// Levels beneath it.
     pub(super) const fn level(&self) -> u8 {
         self.level

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::descend::{Found, Level, fetch, within};
+use super::descend::{Found, Level, fetch};
 use super::{Damaged, Item, Node, NodeId, Sum};
 
 /// A store of nodes, or a cache before one.
@@ -30,15 +30,6 @@ pub enum ReadError<E> {
     /// The store failed.
     #[error(transparent)]
     Store(E),
-}
-
-/// The first items of a range of keys.
-#[derive(Debug, Clone)]
-pub struct Page {
-    /// The items, in the order of their keys.
-    pub items: Vec<Item>,
-    /// Whether the range holds more items than were asked for.
-    pub has_more: bool,
 }
 
 /// A tree, known by its root. A copy is cheap.
@@ -144,27 +135,6 @@ impl Tree {
             level.iter().map(slots).collect()
         })
         .await
-    }
-
-    /// The first items, `max` at most, with keys from `from` on and below `to`, where there is one.
-    ///
-    /// # Errors
-    /// [`ReadError`] if a node can't be read.
-    pub async fn range<N: Nodes>(
-        &self,
-        nodes: &N,
-        from: &[u8],
-        to: Option<&[u8]>,
-        max: usize,
-    ) -> Result<Page, ReadError<N::Error>> {
-        let mut items = Vec::new();
-        if to.is_none_or(|to| from < to) {
-            let pick = |level: &Level| within(level, from, to, max as u64);
-            items = self.items(nodes, pick).await?;
-        }
-        let has_more = items.len() > max;
-        items.truncate(max);
-        Ok(Page { items, has_more })
     }
 
     /// The ids of all nodes of the tree but its root, parents before their children. Inner nodes are

@@ -69,19 +69,6 @@ proptest! {
         prop_assert_eq!(plains(&slice), expected);
         store.checked_calls(&tree);
 
-        for pair in keys.chunks(2).take(12) {
-            let (from, to) = (pair[0], pair.get(1).copied());
-            let range = now(tree.range(&store, from, to, length)).unwrap();
-            let in_range = |(key, ..): &&Plain| {
-                key.as_slice() >= from && to.is_none_or(|to| key.as_slice() < to)
-            };
-            let expected: Vec<_> = list.iter().filter(in_range).cloned().collect();
-            prop_assert_eq!(range.has_more, expected.len() > length);
-            let expected: Vec<_> = expected.into_iter().take(length).collect();
-            prop_assert_eq!(plains(&range.items), expected);
-            store.checked_calls(&tree);
-        }
-
         let mut ids = now(tree.walk_ids(&store)).unwrap();
         let read = store.checked_calls(&tree);
         let leaf = |id: &NodeId| store.nodes[id][1] == 0;
@@ -106,8 +93,6 @@ fn an_empty_tree_answers_without_a_store() {
             .all(Option::is_none)
     );
     assert!(now(tree.slice(&store, 0, 9)).unwrap().is_empty());
-    let range = now(tree.range(&store, b"", None, 9)).unwrap();
-    assert!(range.items.is_empty() && !range.has_more);
     assert!(now(tree.walk_ids(&store)).unwrap().is_empty());
     assert!(store.nodes.is_empty() && store.calls.lock().unwrap().is_empty());
 }
@@ -121,15 +106,12 @@ fn what_can_t_be_there_is_not_looked_for() {
     now(tree.slice(&store, 500, 9)).unwrap();
     now(tree.slice(&store, u64::MAX, usize::MAX)).unwrap();
     now(tree.slice(&store, 3, 0)).unwrap();
-    now(tree.range(&store, &[7], Some(&[7]), 9)).unwrap();
-    now(tree.range(&store, &[7], Some(&[3]), 9)).unwrap();
     assert!(store.calls.lock().unwrap().is_empty());
     let all = now(tree.slice(&store, 0, usize::MAX)).unwrap();
     assert_eq!(all.len(), 500);
     assert_eq!(store.checked_calls(&tree).len(), tree.height());
 }
 
-/// Not all that the range holds, nor a leaf of which nothing is needed.
 #[test]
 fn what_is_bounded_reads_few_nodes() {
     let items = many(5000, 1);
@@ -137,15 +119,6 @@ fn what_is_bounded_reads_few_nodes() {
     for at in 0..500 {
         now(tree.slice(&store, at, 1)).unwrap();
         assert!(store.checked_calls(&tree).iter().all(|ids| ids.len() == 1));
-    }
-    for from in items.keys().step_by(97) {
-        for max in [0, 1, 10] {
-            now(tree.range(&store, from, None, max)).unwrap();
-            // A leaf but the last has 2 items at least; the first and the last are partly of use.
-            for ids in store.checked_calls(&tree) {
-                assert!(ids.len() <= 3 + max / 2, "{} for {max}", ids.len());
-            }
-        }
     }
 }
 
