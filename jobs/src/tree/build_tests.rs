@@ -188,5 +188,8 @@ fn the_layout_stays() {
     let (root, nodes) = build(plain, &many(1000, 0));
     let root = Tree::open(&root).unwrap();
     assert_eq!((root.height(), nodes.len()), (3, 75));
-    assert_eq!(root.id().to_string(), "9205901acfc4792b6263292a4383ecce");
+    assert_eq!(
+        root.root().id().to_string(),
+        "9205901acfc4792b6263292a4383ecce"
+    );
 }

@@ -55,12 +55,6 @@ impl Tree {
         Ok(Self { root })
     }
 
-    /// The id of the root: equal for equal trees and no others.
-    #[must_use]
-    pub fn id(&self) -> NodeId {
-        self.root.id()
-    }
-
     pub(super) const fn root(&self) -> &Arc<Node> {
         &self.root
     }
