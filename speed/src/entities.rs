@@ -1,7 +1,7 @@
 //! Entities: notifications name groups; their rows are read again, and what the views make of those
 //! is the groups' whole new state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::BinaryBuilder;
@@ -27,6 +27,8 @@ pub(crate) struct Entities {
     fold: Fold<Board>,
     /// Groups that are read at once, at most.
     groups_max: usize,
+    /// Rows that are read at once, at most, unless one group has more.
+    rows_max: usize,
     reaches: Option<Fence>,
 }
 
@@ -35,13 +37,14 @@ impl Entities {
         source: Source,
         canon: Arc<dyn CanonRead>,
         fold: Fold<Board>,
-        groups_max: usize,
+        (groups_max, rows_max): (usize, usize),
     ) -> Self {
         Self {
             source,
             canon,
             fold,
             groups_max,
+            rows_max,
             reaches: None,
         }
     }
@@ -62,35 +65,53 @@ impl Entities {
         self.reaches = None;
     }
 
-    /// Takes notifications until they name as many groups as are read at once.
+    /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
+    /// once.
     pub(crate) async fn take(&self, records: &Records) -> Result<Taken> {
-        let mut groups = BTreeSet::new();
+        let (mut groups, mut known) = (Vec::new(), HashSet::new());
+        // By group: the first record that names it.
+        let mut first_named = Vec::new();
         let mut taken = Taken::default();
         for (index, value) in records.values.iter().enumerate() {
             match parse_notification(self.source, value.unwrap_or_default()) {
-                Ok(group) if groups.contains(&group) => taken.duplicates += 1,
+                Ok(group) if known.contains(&group) => {}
                 Ok(_) if groups.len() >= self.groups_max => break,
-                Ok(group) => drop(groups.insert(group)),
+                Ok(group) => {
+                    known.insert(group);
+                    groups.push(group);
+                    first_named.push(index);
+                }
                 Err(reason) => taken.rejected.push(Rejected { index, reason }),
             }
             taken.records = index + 1;
         }
-        taken.events = groups.len() as u64;
         if !groups.is_empty() {
-            let groups: Vec<Group> = groups.into_iter().collect();
-            taken.changes.states = self.states(&groups).await?;
+            let (states, answered) = self.states(&groups).await?;
+            taken.changes.states = states;
+            if let Some(next) = first_named.get(answered) {
+                taken.records = *next;
+                taken.rejected.retain(|rejected| rejected.index < *next);
+            }
+            groups.truncate(answered);
         }
+        taken.events = groups.len() as u64;
+        let others = groups.len() + taken.rejected.len();
+        taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)
     }
 
-    /// The states of groups, by view.
-    async fn states(&self, groups: &[Group]) -> Result<Vec<States>> {
-        let rows = self.canon.groups(self.source, groups).await?;
-        let folded = self.fold.run(&rows).await?;
-        folded
-            .iter()
-            .map(|folded| states_of(folded, groups))
-            .collect()
+    /// The states of the first of some groups, by view, and how many groups these are.
+    async fn states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
+        let canon = &self.canon;
+        let first = canon.first_groups(self.source, groups, self.rows_max);
+        let first = first.await?;
+        let Some(groups) = groups.get(..first.groups).filter(|some| !some.is_empty()) else {
+            let what = format!("{} groups of {} were answered", first.groups, groups.len());
+            return Err(Error::Fault(what));
+        };
+        let folded = self.fold.run(&first.rows).await?;
+        let states = folded.iter().map(|folded| states_of(folded, groups));
+        Ok((states.collect::<Result<_>>()?, groups.len()))
     }
 }
 

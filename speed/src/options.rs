@@ -39,6 +39,8 @@ pub struct SpeedOptions {
     pub partitions: u32,
     /// Groups whose rows are read again in one micro-batch of notifications, at most.
     pub groups_max: usize,
+    /// Rows of these groups in one micro-batch, at most; a group that has more comes alone.
+    pub rows_max: usize,
     /// How long to wait at the end of the log before looking for more.
     pub poll_interval_ms: u64,
     /// How long to go on before looking at slot and run records again.
@@ -59,6 +61,7 @@ impl Default for SpeedOptions {
             bytes_max: 32 * 1024 * 1024,
             partitions: 4,
             groups_max: 10_000,
+            rows_max: 100_000,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,
             run_wait_ms: 30_000,

@@ -122,7 +122,7 @@ impl Speed {
                 self.source,
                 Arc::clone(&self.ports.canon) as _,
                 Fold::new(&self.engine, jobs).await?,
-                self.options.groups_max.max(1),
+                (self.options.groups_max.max(1), self.options.rows_max),
             )),
         })
     }

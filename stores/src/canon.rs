@@ -71,6 +71,15 @@ pub enum Revoked {
     UnknownApplication,
 }
 
+/// All rows of the first of some groups.
+#[derive(Debug, Clone)]
+pub struct FirstGroups {
+    /// The rows, with the columns of [`schemas::entities::schema`].
+    pub rows: RecordBatch,
+    /// Of how many of the groups they are, from the first one on.
+    pub groups: usize,
+}
+
 /// Reading the canonical store.
 #[async_trait]
 pub trait CanonRead: std::fmt::Debug + Send + Sync {
@@ -80,6 +89,26 @@ pub trait CanonRead: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// [`crate::Error::Refused`] for a source that has no groups.
     async fn groups(&self, source: Source, groups: &[Group]) -> Result<RecordBatch>;
+
+    /// All rows of as many of some groups as have at most `rows_max` rows together, in the order in
+    /// which the groups are given, as of one moment. The first group is answered whatever its size.
+    /// No group may be given twice.
+    ///
+    /// # Errors
+    /// As [`CanonRead::groups`].
+    async fn first_groups(
+        &self,
+        source: Source,
+        groups: &[Group],
+        rows_max: usize,
+    ) -> Result<FirstGroups> {
+        // A store that holds little need not count.
+        let _ = rows_max;
+        Ok(FirstGroups {
+            rows: self.groups(source, groups).await?,
+            groups: groups.len(),
+        })
+    }
 
     /// All rows of a source, or those of some keys, as of one moment: batches of at most
     /// `batch_rows` rows with the columns of [`schemas::entities::schema`], in the order of key,

@@ -100,6 +100,7 @@ impl World {
             speed_options: SpeedOptions {
                 records_max: 7,
                 groups_max: 3,
+                rows_max: 4,
                 poll_interval_ms: 1,
                 look_interval_ms: 5,
                 run_wait_ms: 200,

@@ -11,9 +11,11 @@ use sqlx::Connection;
 
 use super::canon_rows::Grouped;
 use super::db::{BEGIN_WRITE, Db, Kind};
-use super::{canon_apply, canon_connect, canon_dump, canon_outbox, canon_rows};
+use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox};
 use crate::Result;
-use crate::canon::{Applied, Authorized, CanonRead, CanonWrite, Notification, Revoked};
+use crate::canon::{
+    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
+};
 
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
 /// written side by side; an index brings them in the order of their groups.
@@ -145,7 +147,8 @@ static CANON: Kind = Kind {
     cache_kib: 128 * 1024,
     readers: 4,
     rows_ahead: 512,
-    remedy: "stop every process of this folder and restore canon.db from a copy",
+    remedy: "stop every process of this folder and restore canon.db from a copy, then run \
+             `backstitch batch run --full`",
 };
 
 /// The entities of a data folder.
@@ -165,10 +168,23 @@ impl SqliteCanon {
 #[async_trait]
 impl CanonRead for SqliteCanon {
     async fn groups(&self, source: Source, groups: &[Group]) -> Result<RecordBatch> {
+        let mut groups = groups.to_vec();
+        groups.sort_unstable();
+        groups.dedup();
+        let all = self.first_groups(source, &groups, usize::MAX).await?;
+        Ok(all.rows)
+    }
+
+    async fn first_groups(
+        &self,
+        source: Source,
+        groups: &[Group],
+        rows_max: usize,
+    ) -> Result<FirstGroups> {
         let of = Grouped::of(source)?;
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
-        canon_rows::groups(&mut connection, &db, of, groups).await
+        canon_groups::first_groups(&mut connection, &db, of, groups, rows_max).await
     }
 
     async fn dump(

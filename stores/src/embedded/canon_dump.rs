@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
-use super::canon_rows::{Grouped, Place, columns};
+use super::canon_rows::{Grouped, Place, Rows, Text, columns};
 use super::canon_statement::json;
 use super::db::Opened;
 use crate::{Error, Result};
@@ -188,9 +188,9 @@ impl Pages {
         })
     }
 
-    async fn read(&mut self, asked: &Asked) -> Result<super::canon_rows::Rows> {
+    async fn read(&mut self, asked: &Asked) -> Result<Rows> {
         let (key, member, id) = asked.place;
-        let text: String = sqlx::query_scalar(AssertSqlSafe(asked.statement.clone()))
+        let json: String = sqlx::query_scalar(AssertSqlSafe(asked.statement.clone()))
             .bind(key)
             .bind(member)
             .bind(id)
@@ -199,7 +199,8 @@ impl Pages {
             .fetch_one(&mut self.connection)
             .await
             .map_err(self.db.fault(DOING))?;
-        columns(&self.db, self.of, vec![text]).await
+        let without = None;
+        columns(&self.db, self.of, vec![Text { json, without }]).await
     }
 }
 

@@ -6,14 +6,10 @@
 use schemas::entities::{AuthorizationColumns, EffortColumns, EffortRow, Group};
 use schemas::source::Source;
 use serde::Deserialize;
-use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::db::Opened;
 use super::statement::heavy;
 use crate::{Error, Result};
-
-/// So many groups are looked for by one statement.
-const GROUPS_AT_ONCE: usize = 4096;
 
 /// About as many bytes has a row as JSON.
 const ROW_BYTES: usize = 64;
@@ -104,6 +100,37 @@ struct Effort<'a> {
 /// Id, application, athlete, when it was made and revoked.
 type Authorization = (i64, i64, i64, i64, Option<i64>);
 
+/// A row that belongs to a group.
+trait Grouping {
+    fn group(&self) -> Group;
+}
+
+impl Grouping for Effort<'_> {
+    fn group(&self) -> Group {
+        Group {
+            key: self.segment_id,
+            member: self.athlete_id,
+        }
+    }
+}
+
+impl Grouping for Authorization {
+    fn group(&self) -> Group {
+        Group {
+            key: self.1,
+            member: self.2,
+        }
+    }
+}
+
+/// Rows as SQLite handed them over.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) json: String,
+    /// A group whose rows are left out, since not all of them may be there.
+    pub(super) without: Option<Group>,
+}
+
 /// Rows in columns, and the place of the last of them.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -112,8 +139,8 @@ pub(super) struct Rows {
 }
 
 /// Makes columns of rows as SQLite handed them over, in the order of their places.
-pub(super) async fn columns(db: &Opened, of: Grouped, texts: Vec<String>) -> Result<Rows> {
-    let bytes: usize = texts.iter().map(String::len).sum();
+pub(super) async fn columns(db: &Opened, of: Grouped, texts: Vec<Text>) -> Result<Rows> {
+    let bytes: usize = texts.iter().map(|text| text.json.len()).sum();
     let parsed = heavy(bytes / ROW_BYTES, move || {
         Ok(match of {
             Grouped::Efforts => efforts(&texts),
@@ -125,7 +152,7 @@ pub(super) async fn columns(db: &Opened, of: Grouped, texts: Vec<String>) -> Res
         .map_err(|error| db.damaged(&format!("reading {}", of.table()), error))
 }
 
-fn efforts(texts: &[String]) -> Result<Rows, String> {
+fn efforts(texts: &[Text]) -> Result<Rows, String> {
     let mut rows: Vec<Effort<'_>> = parse(texts)?;
     rows.sort_unstable_by_key(|row| (row.segment_id, row.athlete_id, row.id));
     let mut columns = EffortColumns::default();
@@ -157,7 +184,7 @@ fn efforts(texts: &[String]) -> Result<Rows, String> {
     })
 }
 
-fn authorizations(texts: &[String]) -> Result<Rows, String> {
+fn authorizations(texts: &[Text]) -> Result<Rows, String> {
     let mut rows: Vec<Authorization> = parse(texts)?;
     rows.sort_unstable_by_key(|(id, key, member, ..)| (*key, *member, *id));
     let mut columns = AuthorizationColumns::default();
@@ -172,10 +199,14 @@ fn authorizations(texts: &[String]) -> Result<Rows, String> {
     })
 }
 
-fn parse<'a, T: Deserialize<'a>>(texts: &'a [String]) -> Result<Vec<T>, String> {
+fn parse<'a, T: Deserialize<'a> + Grouping>(texts: &'a [Text]) -> Result<Vec<T>, String> {
     let mut rows = Vec::new();
     for text in texts {
-        let some: Vec<T> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let mut some: Vec<T> =
+            serde_json::from_str(&text.json).map_err(|error| error.to_string())?;
+        if let Some(group) = text.without {
+            some.retain(|row| row.group() != group);
+        }
         if rows.is_empty() {
             rows = some;
         } else {
@@ -183,44 +214,4 @@ fn parse<'a, T: Deserialize<'a>>(texts: &'a [String]) -> Result<Vec<T>, String> 
         }
     }
     Ok(rows)
-}
-
-/// All rows of some groups as of one moment.
-pub(super) async fn groups(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    of: Grouped,
-    groups: &[Group],
-) -> Result<arrow::array::RecordBatch> {
-    let fault = db.fault("reading groups of rows");
-    let mut groups = groups.to_vec();
-    groups.sort_unstable();
-    groups.dedup();
-    let statement = format!(
-        "SELECT {rows} FROM json_each(?) v
-         CROSS JOIN {table} e ON e.{key} = v.value ->> 0 AND e.athlete_id = v.value ->> 1 {join}",
-        rows = of.rows(),
-        table = of.table(),
-        key = of.key(),
-        join = of.join(),
-    );
-    let statement: std::sync::Arc<str> = statement.into();
-    let mut texts = Vec::new();
-    let mut tx = connection.begin().await.map_err(fault)?;
-    for groups in groups.chunks(GROUPS_AT_ONCE) {
-        let asked: Vec<(i64, i64)> = groups
-            .iter()
-            .map(|group| (group.key, group.member))
-            .collect();
-        let asked = serde_json::to_string(&asked)
-            .map_err(|error| Error::broken("asking for groups of rows", error))?;
-        let text = sqlx::query_scalar(AssertSqlSafe(std::sync::Arc::clone(&statement)))
-            .bind(asked)
-            .fetch_one(&mut *tx)
-            .await
-            .map_err(fault)?;
-        texts.push(text);
-    }
-    tx.commit().await.map_err(fault)?;
-    Ok(columns(db, of, texts).await?.batch)
 }

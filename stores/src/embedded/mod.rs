@@ -18,6 +18,7 @@ mod canon_apply;
 mod canon_connect;
 mod canon_decide;
 mod canon_dump;
+mod canon_groups;
 mod canon_outbox;
 mod canon_rows;
 mod canon_statement;

@@ -87,6 +87,73 @@ pub async fn many_groups_are_read(ports: &Ports) -> Result<()> {
     Ok(())
 }
 
+/// Groups come in the order in which they are asked for, as many as the rows of which there may be
+/// allow; one that has more comes alone.
+pub async fn rows_of_groups_are_bounded(ports: &Ports) -> Result<()> {
+    // More than any page that an adapter reads.
+    const MANY: i64 = 70_000;
+    let canon = &*ports.canon;
+    // By member: how many rows; nobody has none.
+    let sizes = [
+        (5, 3),
+        (9, 0),
+        (2, 4),
+        (7, MANY),
+        (1, 1),
+        (8, 0),
+        (3, 2),
+        (6, 2),
+    ];
+    let mut rows = Vec::new();
+    for (member, size) in sizes {
+        let ids = (0..size).map(|n| n * 10 + member);
+        rows.extend(ids.clone().map(|id| Entity::Effort(effort(id, 4, member))));
+        let few = ids.take(5).map(|id| authorization(id, 4, member));
+        rows.extend(few.map(Entity::Authorization));
+    }
+    for rows in rows.chunks(20_000) {
+        canon.apply(rows, NOW_MS).await?;
+    }
+    let asked: Vec<Group> = sizes.map(|(member, _)| group(4, member)).into();
+    for rows_max in [0, 1, 3, 6, 7, 8, 70_006, 70_007, 70_011, 70_012, usize::MAX] {
+        let mut from = 0;
+        while from < asked.len() {
+            let first = canon
+                .first_groups(Source::Efforts, &asked[from..], rows_max)
+                .await?;
+            assert!(first.groups > 0, "it goes on");
+            let answered = &sizes[from..from + first.groups];
+            let mut expected: Vec<(i64, i64, i64)> = answered
+                .iter()
+                .flat_map(|(member, size)| (0..*size).map(|n| (4, *member, n * 10 + *member)))
+                .collect();
+            expected.sort_unstable();
+            assert!(places(&first.rows) == expected, "{rows_max} from {from}");
+            let is_alone = answered[1..].iter().all(|(_, size)| *size == 0);
+            assert!(
+                expected.len() <= rows_max || is_alone,
+                "{rows_max} from {from}"
+            );
+            from += first.groups;
+            if let Some((_, size)) = sizes.get(from)
+                && rows_max < 10
+            {
+                let next = usize::try_from(*size).unwrap_or(usize::MAX);
+                assert!(expected.len() + next > rows_max, "{rows_max} from {from}");
+            }
+        }
+    }
+    let first = canon
+        .first_groups(Source::Authorizations, &asked, 7)
+        .await?;
+    assert_eq!((first.groups, first.rows.num_rows()), (3, 7));
+    let all = canon.groups(Source::Efforts, &asked).await?;
+    assert_eq!(all.num_rows(), 70_012);
+    let none = canon.first_groups(Source::Efforts, &[], 5).await?;
+    assert_eq!((none.groups, none.rows.num_rows()), (0, 0));
+    Ok(())
+}
+
 /// Key, member and id of rows of either source.
 fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
     if Some(batch.schema()) == schema(Source::Efforts) {

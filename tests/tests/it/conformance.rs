@@ -124,6 +124,7 @@ laws! {
     canon_reads {
         dumps_are_in_order
         many_groups_are_read
+        rows_of_groups_are_bounded
     } and with two {
         changes_are_seen_by_all
         reads_show_one_moment
