@@ -69,11 +69,15 @@ pub(super) async fn set_capacity(
     id: i64,
     capacity: i64,
 ) -> Sql<Option<Application>> {
-    sqlx::query("UPDATE applications SET athlete_capacity = ? WHERE id = ?")
-        .bind(capacity)
-        .bind(id)
-        .execute(&mut *connection)
-        .await?;
+    sqlx::query(
+        "UPDATE applications
+         SET athlete_capacity = ?, version = version + (version < 9223372036854775807)
+         WHERE id = ?",
+    )
+    .bind(capacity)
+    .bind(id)
+    .execute(&mut *connection)
+    .await?;
     application(connection, id).await
 }
 

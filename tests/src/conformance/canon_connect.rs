@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schemas::entities::{Authorization, Entity};
+use schemas::entities::{Application, Authorization, Entity};
 use schemas::source::Source;
 use stores::Result;
 use stores::canon::{Authorized, Revoked};
@@ -32,8 +32,9 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
     };
     assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full(2, 2));
     assert_eq!(canon.authorize(5, 11, NOW_MS).await?, Authorized::Already);
-    let wider = canon.set_capacity(5, 3).await?;
-    assert_eq!(wider, Some(application(5, 3)), "and nothing else changes");
+    let wider = canon.set_capacity(5, 3).await?.expect("an application");
+    let expected = versioned(application(5, 3), 1);
+    assert_eq!(wider, expected, "and nothing else changes");
     let made = canon.authorize(5, 12, NOW_MS).await?;
     let Authorized::New { id, notification } = made else {
         panic!("there is room: {made:?}");
@@ -72,6 +73,31 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
     apply(canon, &[Entity::Authorization(revoked(2, 11, None))]).await?;
     assert_eq!(canon.authorize(5, 14, NOW_MS).await?, full(4, 3));
     Ok(())
+}
+
+/// A capacity that was set stays when a line from before comes once more; one with the version that
+/// the row has now decides again.
+pub async fn a_capacity_stays_as_it_was_set(ports: &Ports) -> Result<()> {
+    let canon = &*ports.canon;
+    let line = Entity::Application(application(5, 2));
+    apply(canon, std::slice::from_ref(&line)).await?;
+    canon.set_capacity(5, 7).await?;
+    apply(canon, &[line]).await?;
+    let expected = versioned(application(5, 7), 1);
+    assert_eq!(canon.application(5).await?, Some(expected));
+    let decides = versioned(application(5, 3), 1);
+    apply(canon, &[Entity::Application(decides.clone())]).await?;
+    assert_eq!(canon.application(5).await?, Some(decides));
+    // There is no larger version.
+    let last = versioned(application(5, 4), i64::MAX);
+    apply(canon, &[Entity::Application(last)]).await?;
+    let expected = versioned(application(5, 9), i64::MAX);
+    assert_eq!(canon.set_capacity(5, 9).await?, Some(expected));
+    Ok(())
+}
+
+fn versioned(row: Application, version: i64) -> Application {
+    Application { version, ..row }
 }
 
 /// Disconnecting takes back all of an athlete's authorizations of an application, and a line from

@@ -238,6 +238,7 @@ async fn run(
         Call::SetCapacity(key, capacity) => {
             let expected = model.applications.get_mut(&(key + base)).map(|row| {
                 row.athlete_capacity = *capacity;
+                row.version += 1;
                 row.clone()
             });
             let found = canon.set_capacity(key + base, *capacity).await?;

@@ -13,7 +13,8 @@ use super::Ids;
 const UNTOLD: u32 = 4;
 /// Authorizations that are remembered, at most.
 const AUTHORIZATIONS_MAX: usize = 1_000;
-/// From a version of an authorization to the next. Disconnecting raises it too, by less.
+/// From a version of an authorization or an application to the next. Disconnecting and setting a
+/// capacity raise them too, by less.
 const VERSIONS: i64 = 10;
 /// How many athletes may be connected to each application at first.
 const CAPACITIES: [i64; 5] = [30, 12, 6, 45, 20];
@@ -251,7 +252,7 @@ impl People {
         if rng.random_bool(0.3) {
             row["version"] = (*version - 1).into();
         } else {
-            (*version, *known) = (*version + 1, capacity);
+            (*version, *known) = (*version + VERSIONS, capacity);
             row["version"] = (*version).into();
         }
         row
