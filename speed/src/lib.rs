@@ -10,6 +10,7 @@ mod entities;
 mod error;
 mod facts;
 mod options;
+mod outbox;
 mod supervise;
 mod taker;
 mod window;

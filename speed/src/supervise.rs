@@ -13,13 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::entities::Entities;
 use crate::facts::Facts;
+use crate::outbox::Outbox;
 use crate::taker::Taker;
 use crate::worker::Worker;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
-
-/// A notification that has been in the outbox for so long was left behind: whoever made it relays it
-/// at once otherwise.
-const LEFT_BEHIND_MS: i64 = 1_000;
 
 /// The speed layer of one source.
 #[derive(Debug)]
@@ -29,8 +26,8 @@ pub struct Speed {
     engine: Engine,
     source: Source,
     options: SpeedOptions,
-    /// Brings left notifications into the log, where there are any.
-    relay: Option<Relay>,
+    /// Where notifications come from.
+    outbox: Option<Outbox>,
 }
 
 /// What the layer keeps.
@@ -91,13 +88,16 @@ impl Speed {
                 Views::Boards(jobs.map(Arc::clone).collect())
             }
         };
-        let relay = matches!(views, Views::Boards(_)).then(|| {
-            Relay::new(
+        let outbox = matches!(views, Views::Boards(_)).then(|| Outbox {
+            canon: Arc::clone(&ports.canon) as _,
+            relay: Relay::new(
                 Arc::clone(&ports.canon),
                 Arc::clone(&ports.log_writes),
                 Arc::clone(&ports.clock),
                 options.partitions,
-            )
+            ),
+            source,
+            look_interval_ms: options.look_interval_ms.max(1),
         });
         let speed = Self {
             ports,
@@ -105,7 +105,7 @@ impl Speed {
             engine: engine.clone(),
             source,
             options,
-            relay,
+            outbox,
         };
         speed.taker(0).await?;
         Ok(speed)
@@ -138,20 +138,17 @@ impl Speed {
         shutdown: CancellationToken,
     ) -> Result<SpeedReport> {
         let counts = Arc::new(Counts::default());
-        if until_caught_up {
-            self.relay_left(0).await?;
-        }
         let stop = shutdown.child_token();
         let mut workers: JoinSet<Result<()>> = JoinSet::new();
+        match &self.outbox {
+            Some(outbox) if until_caught_up => outbox.send_all(&stop).await?,
+            Some(outbox) => drop(workers.spawn(outbox.clone().watch(stop.clone()))),
+            None => {}
+        }
         let mut started = 0;
         let outcome = loop {
-            let looked = async {
-                if !until_caught_up {
-                    self.relay_left(LEFT_BEHIND_MS).await?;
-                }
-                self.start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop)
-                    .await
-            };
+            let looked =
+                self.start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop);
             match looked.await {
                 Ok(()) => {}
                 Err(error) if error.may_pass() && !until_caught_up => {
@@ -185,22 +182,6 @@ impl Speed {
             }
         }
         outcome.map(|()| counts.report())
-    }
-
-    /// Relays the notifications that have been in the outbox for so long.
-    async fn relay_left(&self, age_ms: i64) -> Result<()> {
-        let Some(relay) = &self.relay else {
-            return Ok(());
-        };
-        let made_before_ms = self.ports.clock.now_ms().saturating_add(1) - age_ms;
-        let left = relay.drain(made_before_ms).await?;
-        if left > 0 {
-            tracing::info!(
-                left,
-                "notifications that were left in the outbox were relayed"
-            );
-        }
-        Ok(())
     }
 
     /// Starts workers for partitions that have none yet.

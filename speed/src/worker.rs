@@ -364,7 +364,8 @@ fn next_after(records: &Records, taken: usize, end: Cut) -> Cut {
     }
 }
 
-async fn pause(wait_ms: u64, stop: &CancellationToken) {
+/// Waits, but not beyond `stop`.
+pub(crate) async fn pause(wait_ms: u64, stop: &CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
         () = stop.cancelled() => {}

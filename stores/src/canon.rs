@@ -26,6 +26,15 @@ pub struct Notification {
     pub group: Group,
 }
 
+/// What waits in the outbox for the log of one source.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// How many notifications.
+    pub notifications: u64,
+    /// The newest one's number; 0 if there is none.
+    pub newest: i64,
+}
+
 /// What became of some rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
@@ -138,6 +147,29 @@ pub trait CanonRead: std::fmt::Debug + Send + Sync {
     /// Notifications that are not known to be in the log and were made before that moment, oldest
     /// first, at most `limit`.
     async fn pending(&self, made_before_ms: i64, limit: usize) -> Result<Vec<Notification>>;
+
+    /// What waits in the outbox for the log of a source.
+    async fn waiting(&self, source: Source) -> Result<Waiting> {
+        let all = self.pending_for(source, i64::MAX, usize::MAX).await?;
+        Ok(Waiting {
+            notifications: all.len() as u64,
+            newest: all.last().map_or(0, |told| told.id),
+        })
+    }
+
+    /// Notifications for the log of a source that are not known to be in it, up to a number, oldest
+    /// first, at most `limit`.
+    async fn pending_for(
+        &self,
+        source: Source,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<Notification>> {
+        let mut all = self.pending(i64::MAX, usize::MAX).await?;
+        all.retain(|told| told.source == source && told.id <= newest);
+        all.truncate(limit);
+        Ok(all)
+    }
 }
 
 /// Changing the canonical store. Each call is one transaction.
@@ -160,11 +192,13 @@ pub trait CanonWrite: CanonRead {
     ) -> Result<Authorized>;
 
     /// Takes back all of an athlete's authorizations of an application. The rows stay; their version
-    /// rises by one where it can, so that an older line does not bring one back. A line with at least
-    /// that version decides again. A row made by [`CanonWrite::authorize`] has version 0.
+    /// rises by one where it can, so that an older line, as one without a version, does not bring one
+    /// back. A line with at least that version decides again. A row made by [`CanonWrite::authorize`] has version 0.
     async fn revoke(&self, application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
 
-    /// Sets how many athletes may be connected; the application as it is then, if there is one.
+    /// Sets how many athletes may be connected; the application as it is then, if there is one. Its
+    /// version rises by one where it can, so that an older line does not undo that: among them is one
+    /// without a version that is applied once more.
     async fn set_capacity(&self, application_id: i64, capacity: i64)
     -> Result<Option<Application>>;
 

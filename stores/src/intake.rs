@@ -12,6 +12,7 @@ use schemas::entities::{self, Entity};
 use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
+use tokio_util::sync::CancellationToken;
 
 use crate::canon::CanonWrite;
 use crate::log::{LogWrite, NewRecords};
@@ -41,13 +42,13 @@ pub struct Taken {
 pub struct Checked {
     good: Good,
     letters: Letters,
-    accepted: u64,
 }
 
 /// What is to be written of the lines that are good.
 #[derive(Debug)]
 enum Good {
-    Events(Vec<NewRecords>),
+    /// Events by partition, and how many.
+    Events(Vec<NewRecords>, u64),
     /// Rows, each with its line's number and bytes.
     Rows(Vec<Entity>, Vec<(u64, Vec<u8>)>),
 }
@@ -111,6 +112,8 @@ pub struct Intake {
     source: Source,
     /// Of the source's topic; 1 where it has none.
     partitions: u32,
+    /// When to leave what is to be told to the speed layer.
+    stop: CancellationToken,
 }
 
 impl Intake {
@@ -137,7 +140,16 @@ impl Intake {
             relay,
             source,
             partitions: of_topic,
+            stop: CancellationToken::new(),
         })
+    }
+
+    /// Once `stop` is cancelled a change of very many groups is told of no further: the rest waits in
+    /// the outbox for the speed layer.
+    #[must_use]
+    pub fn until(mut self, stop: CancellationToken) -> Self {
+        self.stop = stop;
+        self
     }
 
     /// How many partitions the source's topic has; 1 if it has no topic.
@@ -188,15 +200,11 @@ impl Intake {
             letters: Vec::new(),
             are_kept_already: false,
         };
-        let (good, accepted) = match self.source.kind() {
+        let good = match self.source.kind() {
             SourceKind::Facts => self.check_events(lines, &mut letters),
             SourceKind::Entities => self.check_rows(lines, &mut letters),
         };
-        Checked {
-            good,
-            letters,
-            accepted,
-        }
+        Checked { good, letters }
     }
 
     /// The second half of [`Intake::take`]: writes what was checked, durably when it answers.
@@ -204,24 +212,20 @@ impl Intake {
     /// # Errors
     /// As [`Intake::take`].
     pub async fn write(&self, checked: Checked) -> Result<Taken> {
-        let Checked {
-            good,
-            mut letters,
-            mut accepted,
-        } = checked;
+        let Checked { good, mut letters } = checked;
         let log = &*self.ports.log;
-        let now_ms = letters.now_ms;
-        let rejected = match good {
-            Good::Events(groups) => {
+        // Lines may have been checked long before.
+        let now_ms = self.ports.clock.now_ms();
+        let (accepted, rejected) = match good {
+            Good::Events(groups, accepted) => {
                 let rejected = letters.append(log).await?;
                 if !groups.is_empty() {
                     log.append(self.source.topic(), &groups, now_ms).await?;
                 }
-                rejected
+                (accepted, rejected)
             }
             Good::Rows(rows, lines) => {
                 let applied = self.ports.canon.apply(&rows, now_ms).await?;
-                accepted = applied.accepted;
                 for (index, reason) in applied.rejected {
                     if let Some((line, bytes)) = lines.get(index) {
                         letters.add(*line, bytes, reason);
@@ -229,10 +233,14 @@ impl Intake {
                 }
                 let rejected = letters.append(log).await?;
                 self.relay.send(&applied.notifications).await?;
-                if applied.more_pending {
-                    self.relay.drain(now_ms.saturating_add(1)).await?;
+                if applied.more_pending
+                    && let Some(told) = applied.notifications.first()
+                {
+                    // All of them go to the log of one source, as the lines are of one.
+                    let newest = self.ports.canon.waiting(told.source).await?.newest;
+                    self.relay.drain(told.source, newest, &self.stop).await?;
                 }
-                rejected
+                (applied.accepted, rejected)
             }
         };
         Ok(Taken { accepted, rejected })
@@ -242,7 +250,7 @@ impl Intake {
         &self,
         lines: impl Iterator<Item = (u64, &'a [u8])>,
         letters: &mut Letters,
-    ) -> (Good, u64) {
+    ) -> Good {
         let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
         let mut accepted = 0;
         for (number, bytes) in lines {
@@ -266,14 +274,14 @@ impl Intake {
                 values: values.finish(),
             })
             .collect();
-        (Good::Events(groups), accepted)
+        Good::Events(groups, accepted)
     }
 
     fn check_rows<'a>(
         &self,
         lines: impl Iterator<Item = (u64, &'a [u8])>,
         letters: &mut Letters,
-    ) -> (Good, u64) {
+    ) -> Good {
         let mut rows = Vec::new();
         let mut of_rows = Vec::new();
         for (number, bytes) in lines {
@@ -285,8 +293,7 @@ impl Intake {
                 Err(reason) => letters.add(number, bytes, reason),
             }
         }
-        let accepted = rows.len() as u64;
-        (Good::Rows(rows, of_rows), accepted)
+        Good::Rows(rows, of_rows)
     }
 }
 

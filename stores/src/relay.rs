@@ -12,13 +12,14 @@ use schemas::clock::Clock;
 use schemas::partition::partition_of;
 use schemas::source::Source;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 use crate::canon::{CanonWrite, Notification};
 use crate::log::{LogWrite, NewRecords};
 
 /// Notifications that are read from the outbox at once.
-const STEP: usize = 10_000;
+pub const STEP: usize = 10_000;
 
 /// The way of notifications into the log.
 #[derive(Debug, Clone)]
@@ -82,21 +83,27 @@ impl Relay {
         self.canon.notified(&ids).await
     }
 
-    /// Sends everything that has been in the outbox since before `made_before_ms`; answers how many
-    /// notifications that were.
+    /// Sends what waits in the outbox for the log of a source, up to the number `newest`, until that
+    /// is done or `stop` is cancelled; answers how many notifications were sent.
     ///
     /// # Errors
     /// As [`Relay::send`].
-    pub async fn drain(&self, made_before_ms: i64) -> Result<u64> {
+    pub async fn drain(
+        &self,
+        source: Source,
+        newest: i64,
+        stop: &CancellationToken,
+    ) -> Result<u64> {
         let mut sent = 0;
-        loop {
-            let pending = self.canon.pending(made_before_ms, STEP).await?;
+        while !stop.is_cancelled() {
+            let pending = self.canon.pending_for(source, newest, STEP).await?;
             self.send(&pending).await?;
             sent += pending.len() as u64;
             if pending.len() < STEP {
-                return Ok(sent);
+                break;
             }
         }
+        Ok(sent)
     }
 
     /// How many partitions the topic of a source has; it is made if it is not there.

@@ -270,9 +270,15 @@ impl World {
 
     /// The speed layer of a source.
     pub async fn speed_of(&self, source: Source) -> Speed {
+        self.speed_writing(source, Arc::clone(&self.stores.log) as _)
+            .await
+    }
+
+    /// The speed layer of a source with another way to write the log.
+    pub async fn speed_writing(&self, source: Source, log_writes: Arc<dyn LogWrite>) -> Speed {
         let ports = SpeedPorts {
             log: Arc::clone(&self.stores.log) as _,
-            log_writes: Arc::clone(&self.stores.log) as _,
+            log_writes,
             canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,

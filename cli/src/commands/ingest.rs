@@ -29,6 +29,7 @@ pub(super) async fn run(
         .collect::<anyhow::Result<Vec<_>>>()?;
     let installation = Installation::open(context.settings()).await?;
     let intake = installation.intake(args.source).await?;
+    let intake = intake.until(stop.clone());
     let mut report = Report::new(args.source);
     for input in inputs {
         ingest(&intake, input, &mut report, &stop).await?;

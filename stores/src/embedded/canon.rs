@@ -14,7 +14,7 @@ use super::db::{BEGIN_WRITE, Db, Kind};
 use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox};
 use crate::Result;
 use crate::canon::{
-    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
+    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
@@ -151,6 +151,8 @@ static CANON: Kind = Kind {
              `backstitch batch run --full`",
 };
 
+const OUTBOX: &str = "reading the outbox";
+
 /// The entities of a data folder.
 #[derive(Debug)]
 pub struct SqliteCanon {
@@ -242,7 +244,26 @@ impl CanonRead for SqliteCanon {
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
         let found = canon_outbox::pending(&mut connection, made_before_ms, limit).await;
-        found.map_err(db.fault("reading the outbox"))
+        found.map_err(db.fault(OUTBOX))
+    }
+
+    async fn waiting(&self, source: Source) -> Result<Waiting> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = canon_outbox::waiting(&mut connection, source).await;
+        found.map_err(db.fault(OUTBOX))
+    }
+
+    async fn pending_for(
+        &self,
+        source: Source,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<Notification>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = canon_outbox::pending_for(&mut connection, source, newest, limit).await;
+        found.map_err(db.fault(OUTBOX))
     }
 }
 

@@ -7,7 +7,7 @@ use schemas::source::Source;
 use sqlx::{Arguments, SqliteConnection};
 
 use super::canon_statement::{RowsOf, json};
-use crate::canon::{NOTIFICATIONS_MAX, Notification};
+use crate::canon::{NOTIFICATIONS_MAX, Notification, Waiting};
 
 type Sql<T> = Result<T, sqlx::Error>;
 
@@ -158,6 +158,38 @@ pub(super) async fn pending(
         "SELECT id, source, key, member FROM outbox WHERE made_at_ms < ? ORDER BY id LIMIT ?",
     )
     .bind(made_before_ms)
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(connection)
+    .await?;
+    notifications(rows)
+}
+
+/// What waits in the outbox for the log of a source.
+pub(super) async fn waiting(connection: &mut SqliteConnection, source: Source) -> Sql<Waiting> {
+    let (notifications, newest): (i64, Option<i64>) =
+        sqlx::query_as("SELECT count(*), max(id) FROM outbox WHERE source = ?")
+            .bind(source.name())
+            .fetch_one(connection)
+            .await?;
+    Ok(Waiting {
+        notifications: notifications.unsigned_abs(),
+        newest: newest.unwrap_or_default(),
+    })
+}
+
+/// What waits in the outbox for the log of a source up to a number, oldest first.
+pub(super) async fn pending_for(
+    connection: &mut SqliteConnection,
+    source: Source,
+    newest: i64,
+    limit: usize,
+) -> Sql<Vec<Notification>> {
+    let rows = sqlx::query_as(
+        "SELECT id, source, key, member FROM outbox WHERE source = ? AND id <= ?
+         ORDER BY id LIMIT ?",
+    )
+    .bind(source.name())
+    .bind(newest)
     .bind(i64::try_from(limit).unwrap_or(i64::MAX))
     .fetch_all(connection)
     .await?;

@@ -11,6 +11,7 @@ mod entities;
 mod faults;
 mod flights;
 mod law;
+mod outbox;
 mod processes;
 mod retail;
 mod runs;
