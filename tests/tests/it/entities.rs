@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::TryStreamExt;
 use jiff::civil::date;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -12,6 +13,7 @@ use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::canon::{CanonRead, CanonWrite};
 use stores::embedded::Embedded;
+use tests::conformance::canon_rows::effort_rows;
 use tests::http::Client;
 use tests::process::{Process, Server, done, run_with_input};
 use tests::standings::{Asked, Truth};
@@ -69,21 +71,26 @@ fn compare(client: &Client, truth: &Truth) {
     }
 }
 
-/// Every process is killed again and again, also between a commit and what it tells; then everything
-/// is done once more to its end.
+/// Every process is killed again and again, also between a commit and what it tells; then the speed
+/// layer alone comes to the end, and nothing is ingested again that would tell of it once more.
 #[test]
 fn kills_lose_nothing_of_entities() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let mut truth = Truth::default();
-    let file = folder.path().join("efforts.jsonl");
-    std::fs::write(&file, efforts(1, 30_000, &mut truth)).expect("a file");
-    let file = file.to_string_lossy().into_owned();
+    // What is in one file is committed at once.
+    let mut ingest = vec!["ingest".to_owned(), "efforts".to_owned()];
+    for seed in 0..30 {
+        let file = folder.path().join(format!("{seed}.jsonl"));
+        std::fs::write(&file, efforts(seed, 1_000, &mut truth)).expect("a file");
+        ingest.push(file.to_string_lossy().into_owned());
+    }
+    let ingest: Vec<&str> = ingest.iter().map(String::as_str).collect();
     let mut rng = SmallRng::seed_from_u64(7);
     let mut running = 0;
     for round in 0..24 {
         let args: &[&str] = match round % 6 {
-            0..=2 => &["ingest", "efforts", &file],
+            0..=2 => &ingest,
             3 => &["speed", "--source", "efforts"],
             4 => &["batch", "run"],
             _ => &["snapshot", "--source", "efforts"],
@@ -97,21 +104,74 @@ fn kills_lose_nothing_of_entities() {
         running += usize::from(process.kill());
     }
     assert!(running > 5, "only {running} processes were killed at work");
-    done(&data, &["ingest", "efforts", &file]);
     done(&data, &["speed", "--until-caught-up"]);
+    assert_eq!(pending(&data), 0);
+    let server = Server::start(&data, &[]);
+    let stored = stored(&data);
+    assert!(stored.counts(1).0 > 0, "something was ingested");
+    compare(&server.client, &stored);
     done(&data, &["batch", "run"]);
-    let edits = efforts(2, 400, &mut truth);
+    compare(&server.client, &stored);
+
+    done(&data, &ingest);
+    let edits = efforts(100, 400, &mut truth);
     commit_untold(&data, &edits.lines().collect::<Vec<_>>());
     assert!(pending(&data) > 100, "what was committed waits to be told");
     done(&data, &["speed", "--until-caught-up"]);
     assert_eq!(pending(&data), 0);
-    let server = Server::start(&data, &[]);
     // Whatever was taken before, the last row of the newest version stays.
     compare(&server.client, &truth);
     done(&data, &["batch", "run"]);
     compare(&server.client, &truth);
     done(&data, &["batch", "run", "--full"]);
     compare(&server.client, &truth);
+}
+
+/// A speed layer that runs all the time tells of what others left, soon.
+#[test]
+fn a_running_speed_layer_tells_what_was_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let mut truth = Truth::default();
+    let first = efforts(1, 50, &mut truth);
+    commit_untold(&data, &first.lines().collect::<Vec<_>>());
+    let _speed = Process::start(&data, &["speed"]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let is_told = || {
+        while pending(&data) > 0 && Instant::now() < deadline {
+            #[expect(clippy::disallowed_methods, reason = "another process works")]
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        pending(&data) == 0
+    };
+    assert!(is_told(), "what was there before it began");
+    let edits = efforts(2, 50, &mut truth);
+    commit_untold(&data, &edits.lines().collect::<Vec<_>>());
+    assert!(is_told(), "what came while it ran");
+    done(&data, &["speed", "--until-caught-up"]);
+    compare(&Server::start(&data, &[]).client, &truth);
+}
+
+/// The efforts that are stored, as lines would give them.
+fn stored(data: &Path) -> Truth {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let rows = runtime.block_on(async {
+        let stores = Embedded::open(data).await.expect("the stores");
+        let dump = stores.canon.dump(Source::Efforts, None, 1000).await;
+        let dump = dump.expect("a dump").try_collect::<Vec<_>>().await;
+        dump.expect("rows")
+    });
+    let mut truth = Truth::default();
+    for row in rows.iter().flat_map(effort_rows) {
+        let at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
+        let line = json!({
+            "id": row.id, "segment_id": row.segment_id, "athlete_id": row.athlete_id,
+            "activity_id": row.activity_id, "elapsed_time": row.elapsed_time_s,
+            "started_at": at.to_string(), "deleted": row.is_deleted,
+        });
+        assert!(truth.take("efforts", &line.to_string()));
+    }
+    truth
 }
 
 /// Commits rows and tells nobody, as a process does that is killed between the two.
@@ -358,6 +418,11 @@ fn a_capacity_holds_under_many_requests() {
     let patched = client.patch("/api/v1/applications/7", br#"{"athlete_capacity":10}"#);
     assert_eq!(patched.0, 200, "{}", patched.1);
     assert_eq!((post(1_000), post(1_001)), (200, 403), "nobody is cut off");
+    // The line from before does not undo it.
+    let output = run_with_input(&data, &["ingest", "applications", "-"], app.as_bytes());
+    assert!(output.status.success());
+    let shown = client.json("/api/v1/applications/7");
+    assert_eq!(shown["athlete_capacity"], 10, "{shown}");
     for body in [
         &b"{"[..],
         b"{}",
