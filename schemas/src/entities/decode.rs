@@ -14,7 +14,7 @@ use crate::line::{self, Text};
 use crate::source::Source;
 use crate::time::Zone;
 
-/// The longest name of an athlete or an application, in bytes.
+/// The longest name of an athlete or an application, and the longest owner, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
 /// The longest effort, in seconds: some thirty years.
 pub(super) const ELAPSED_TIME_S_MAX: i64 = 1_000_000_000;
@@ -204,6 +204,9 @@ fn application(raw: RawApplication<'_>) -> Result<Application, String> {
             raw.owner
         ));
     }
+    if let Some(owner) = raw.owner.as_str() {
+        check_length("owner", owner)?;
+    }
     let athlete_capacity = raw.athlete_capacity.unwrap_or(CAPACITY_DEFAULT);
     if !(0..=CAPACITY_MAX).contains(&athlete_capacity) {
         return Err(format!(
@@ -220,13 +223,18 @@ fn application(raw: RawApplication<'_>) -> Result<Application, String> {
 }
 
 fn name(text: Text<'_>) -> Result<String, String> {
-    if text.0.len() > NAME_BYTES_MAX {
+    check_length("name", &text.0)?;
+    Ok(text.0.into_owned())
+}
+
+fn check_length(field: &str, text: &str) -> Result<(), String> {
+    if text.len() > NAME_BYTES_MAX {
         return Err(format!(
-            "name: has {} bytes; at most {NAME_BYTES_MAX} are taken",
-            text.0.len()
+            "{field}: has {} bytes; at most {NAME_BYTES_MAX} are taken",
+            text.len()
         ));
     }
-    Ok(text.0.into_owned())
+    Ok(())
 }
 
 #[cfg(test)]

@@ -138,12 +138,16 @@ fn an_impossible_value_names_its_field() {
 #[test]
 fn a_name_has_an_end() {
     let long = json!("n".repeat(NAME_BYTES_MAX + 1)).to_string();
-    for (source, line) in [
-        (Source::Athletes, ATHLETE),
-        (Source::Applications, APPLICATION),
+    let longest = json!("n".repeat(NAME_BYTES_MAX)).to_string();
+    for (source, line, field) in [
+        (Source::Athletes, ATHLETE, "name"),
+        (Source::Applications, APPLICATION, "name"),
+        (Source::Applications, APPLICATION, "owner"),
     ] {
-        let reason = reason(source, &with(line, "name", &long));
-        assert_eq!(reason, "name: has 1025 bytes; at most 1024 are taken");
+        let reason = reason(source, &with(line, field, &long));
+        let expected = format!("{field}: has 1025 bytes; at most 1024 are taken");
+        assert_eq!(reason, expected);
+        assert!(parse(source, with(line, field, &longest).as_bytes()).is_ok());
     }
 }
 
