@@ -19,14 +19,18 @@ impl Chunk {
     /// Most lines of a chunk of rows. The more rows are written in one step, the more of them share a
     /// page of the indexes.
     const ROWS_MAX: usize = 50_000;
+    /// Most lines of a chunk of athletes. Each may touch as many groups as the athlete has segments,
+    /// and what is told of them is written in the same step.
+    const ATHLETES_MAX: usize = 2_000;
     /// A chunk that holds so many bytes is full.
     pub(super) const BYTES_FULL: usize = 16 * 1024 * 1024;
 
     pub(super) const fn new(source: Source) -> Self {
         Self {
-            lines_max: match source.kind() {
-                SourceKind::Facts => Self::EVENTS_MAX,
-                SourceKind::Entities => Self::ROWS_MAX,
+            lines_max: match (source, source.kind()) {
+                (_, SourceKind::Facts) => Self::EVENTS_MAX,
+                (Source::Athletes, _) => Self::ATHLETES_MAX,
+                (_, SourceKind::Entities) => Self::ROWS_MAX,
             },
             bytes: Vec::new(),
             lines: Vec::new(),

@@ -226,14 +226,21 @@ mod tests {
 
     #[test]
     fn chunks_are_bounded() {
-        let input = b"1\n".repeat(25_001);
-        let mut sizes = Vec::new();
-        LineReader::new(&input[..], Source::Plays)
-            .read(&mut |chunk| {
-                sizes.push(chunk.lines().count());
-                true
-            })
-            .unwrap();
-        assert_eq!(sizes, [10_000, 10_000, 5_001]);
+        for (source, expected) in [
+            (Source::Plays, [10_000, 10_000, 5_001].as_slice()),
+            (Source::Athletes, &[2_000; 12][..]),
+            (Source::Efforts, &[25_001]),
+        ] {
+            let input = b"1\n".repeat(25_001);
+            let mut sizes = Vec::new();
+            LineReader::new(&input[..], source)
+                .read(&mut |chunk| {
+                    sizes.push(chunk.lines().count());
+                    true
+                })
+                .unwrap();
+            assert_eq!(sizes.iter().sum::<usize>(), 25_001);
+            assert_eq!(sizes[..expected.len()], *expected, "{source}");
+        }
     }
 }
