@@ -31,9 +31,15 @@ pub(super) async fn run(
     let intake = installation.intake(args.source).await?;
     let intake = intake.until(stop.clone());
     let mut report = Report::new(args.source);
+    let mut outcome = Ok(());
     for input in inputs {
-        ingest(&intake, input, &mut report, &stop).await?;
+        outcome = ingest(&intake, input, &mut report, &stop).await;
+        if outcome.is_err() {
+            break;
+        }
     }
     report.end();
-    context.output().result(&report, Report::text)
+    // Also after a failure it is told what was taken.
+    let printed = context.output().result(&report, Report::text);
+    outcome.and(printed)
 }

@@ -160,7 +160,9 @@ async fn show(
     let end = stop.child_token();
     let watch = Arc::new(BatchWatch::default());
     let client = Client::new(address);
-    let ids = Ids::free(&*installation.stores().canon).await?;
+    let stores = installation.stores();
+    let now_ms = installation.clock().now_ms();
+    let ids = Ids::free(&*stores.canon, &*stores.log, now_ms).await?;
     let (mut verifiers, mut traffic) = Box::pin(prepare(args, installation, &client, ids)).await?;
     let (schedule, engine) = (schedule(args), installation.engine()?);
     let mut roles = Roles::new(end.clone());

@@ -141,6 +141,7 @@ pub(crate) async fn ingest(
     report: &mut Report,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
+    report.begin(&input.origin());
     let bar = progress::bytes(&input.origin(), input.bytes);
     let outcome = follow(intake, input, report, &bar, stop).await;
     bar.finish_and_clear();

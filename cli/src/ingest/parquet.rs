@@ -37,9 +37,21 @@ pub(super) fn read(
     let mut row = 0;
     let mut chunk = Chunk::new(source);
     for batch in builder.with_batch_size(8_192).build()? {
-        let batch = batch.context("reading rows")?;
-        let columns = columns(&batch, source)?;
-        for index in 0..batch.num_rows() {
+        let read = batch.context("reading rows").and_then(|batch| {
+            let columns = columns(&batch, source)?;
+            Ok((batch.num_rows(), columns))
+        });
+        let (rows, columns) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                // What is before it can be taken.
+                if !chunk.is_empty() {
+                    hand_on(chunk.at(place(size, row, rows_all)));
+                }
+                return Err(error);
+            }
+        };
+        for index in 0..rows {
             row += 1;
             chunk.push(row, |bytes| {
                 // Writing into memory does not fail.

@@ -99,6 +99,32 @@ fn wrong_files_are_refused_as_a_whole() {
 }
 
 /// What `generate` writes.
+#[test]
+fn what_comes_before_damage_is_handed_on() {
+    let rows = 8_192;
+    let ids: ArrayRef = Arc::new(Int32Array::from_iter_values(0..rows));
+    let columns = [("club_id", Arc::clone(&ids)), ("athlete_id", ids)];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+    for _ in 0..2 {
+        writer.write(&batch).unwrap();
+        writer.flush().unwrap();
+    }
+    let (at, _) = writer.flushed_row_groups()[1].column(0).byte_range();
+    let mut bytes = writer.into_inner().unwrap();
+    let at = usize::try_from(at).unwrap();
+    bytes[at..at + 16].fill(0xff);
+    let mut damaged = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut damaged, &bytes).unwrap();
+    let mut handed = Vec::new();
+    let outcome = read(damaged, Source::Clubs, &mut |chunk| {
+        handed.push(chunk.lines().count());
+        true
+    });
+    outcome.unwrap_err();
+    assert_eq!(handed, [8_192]);
+}
+
 fn generated(line: &str, extension: &str) -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made").with_extension(extension);

@@ -17,11 +17,21 @@ pub(crate) struct Report {
     pub(crate) rejected: u64,
     /// Where the rejected lines went.
     pub(crate) dead_letters: &'static str,
+    /// Each input that was begun.
+    inputs: Vec<OfInput>,
     reasons: Vec<Reason>,
     seconds: f64,
     lines_per_second: f64,
     #[serde(skip)]
     begun: Instant,
+}
+
+/// What became of one input.
+#[derive(Debug, Serialize)]
+struct OfInput {
+    input: String,
+    accepted: u64,
+    rejected: u64,
 }
 
 /// Rejected lines with the same fault.
@@ -42,6 +52,7 @@ impl Report {
             accepted: 0,
             rejected: 0,
             dead_letters: source.dead_letter_topic(),
+            inputs: Vec::new(),
             reasons: Vec::new(),
             seconds: 0.0,
             lines_per_second: 0.0,
@@ -49,8 +60,21 @@ impl Report {
         }
     }
 
+    /// What is added from now on is of this input.
+    pub(super) fn begin(&mut self, origin: &str) {
+        self.inputs.push(OfInput {
+            input: origin.to_owned(),
+            accepted: 0,
+            rejected: 0,
+        });
+    }
+
     pub(super) fn add(&mut self, origin: &str, taken: &Taken) {
         self.accepted += taken.accepted;
+        if let Some(input) = self.inputs.last_mut() {
+            input.accepted += taken.accepted;
+            input.rejected += taken.rejected.len() as u64;
+        }
         for rejected in &taken.rejected {
             self.rejected += 1;
             let fault = fault_of(&rejected.reason);
@@ -80,6 +104,14 @@ impl Report {
             "{} lines accepted, {} rejected, in {:.2} s ({:.0} lines a second)\n",
             self.accepted, self.rejected, self.seconds, self.lines_per_second
         );
+        if self.inputs.len() > 1 {
+            for input in &self.inputs {
+                text.push_str(&format!(
+                    "  {}: {} accepted, {} rejected\n",
+                    input.input, input.accepted, input.rejected
+                ));
+            }
+        }
         if self.rejected > 0 {
             text.push_str(&format!(
                 "the rejected ones are kept in {}; `backstitch dead-letters list` shows them\n",

@@ -196,6 +196,35 @@ fn pending(data: &Path) -> usize {
     })
 }
 
+/// Also when it fails, `ingest` says what it has taken, and of what.
+#[test]
+fn a_failed_ingest_says_what_was_taken() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let files = [path("a.jsonl"), path("b.parquet"), path("c.jsonl")];
+    let good = "{\"club_id\":1,\"athlete_id\":1}\n{\"club_id\":1,\"athlete_id\":2}\nbad\n";
+    for (file, text) in files.iter().zip([good, "no Parquet", good]) {
+        std::fs::write(file, text).expect("a file");
+    }
+    let mut args = vec!["ingest", "clubs", "--json"];
+    args.extend(files.iter().map(String::as_str));
+    let output = run_with_input(&data, &args, b"");
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("b.parquet"), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (&report["accepted"], &report["rejected"]),
+        (&json!(2), &json!(1))
+    );
+    let expected = json!([
+        {"input": files[0], "accepted": 2, "rejected": 1},
+        {"input": files[1], "accepted": 0, "rejected": 0},
+    ]);
+    assert_eq!(report["inputs"], expected);
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "mostly lines of input")]
 fn bad_rows_are_dead_letters_with_reasons() {

@@ -17,11 +17,12 @@ mod verify;
 
 use std::ops::Range;
 
-use rand::Rng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use schemas::entities::Group;
-use schemas::source::Source;
+use schemas::source::{Source, SourceKind};
 use stores::canon::CanonRead;
+use stores::log::LogRead;
 use tokio::sync::Mutex;
 
 pub(super) use producer::{EntityCounts, EntityProducer};
@@ -35,8 +36,11 @@ pub(super) type Ledger = Mutex<Rows>;
 const ONE_IN: u128 = 5;
 /// Rows of entities a second, at most: canonical stores are not made for more.
 const ROWS_A_SECOND_MAX: u128 = 100;
-/// From the first id of a demo to that of the next on the same data folder.
+/// First ids of demos are a multiple of this apart.
 const STRIDE: i64 = 1_000;
+/// Where demos on a folder that is in use begin, in strides: far from what others count up, and so
+/// that JSON readers hold every id exactly.
+const FAR: Range<i64> = 100_000..900_000;
 /// Efforts and authorizations of a demo have ids of their own up to so many times the stride.
 const MANY: i64 = 1_000_000;
 
@@ -75,11 +79,27 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Ids that nobody has used yet.
-    pub(super) async fn free(canon: &dyn CanonRead) -> anyhow::Result<Self> {
+    /// Ids that nobody has used yet: the first ones where no rows ever came in; else some far away by
+    /// chance, since not every row can be looked up.
+    pub(super) async fn free(
+        canon: &dyn CanonRead,
+        log: &dyn LogRead,
+        now_ms: i64,
+    ) -> anyhow::Result<Self> {
+        let mut rng = StdRng::seed_from_u64(now_ms.unsigned_abs());
+        let mut far = || Self {
+            before: STRIDE * rng.random_range(FAR),
+        };
         let mut ids = Self { before: 0 };
+        for source in Source::ALL {
+            // Whatever takes rows makes this topic first.
+            let topic = source.dead_letter_topic();
+            if source.kind() == SourceKind::Entities && !log.spans(topic).await?.is_empty() {
+                ids = far();
+            }
+        }
         while !ids.are_free(canon).await? {
-            ids.before += STRIDE;
+            ids = far();
         }
         Ok(ids)
     }
@@ -150,5 +170,32 @@ impl Span {
     /// The first of them.
     pub(super) const fn first(self) -> i64 {
         self.first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::installation::Installation;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn ids_are_far_from_what_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            data_dir: folder.path().to_path_buf(),
+            ..Settings::default()
+        };
+        let installation = Installation::open(&settings).await.unwrap();
+        let (canon, log) = (&*installation.stores().canon, &*installation.stores().log);
+        let ids = Ids::free(canon, log, 1).await.unwrap();
+        assert_eq!(ids, Ids { before: 0 });
+        let intake = installation.intake(Source::Athletes).await.unwrap();
+        let line: &[u8] = br#"{"id":1,"version":5}"#;
+        intake.take("f", std::iter::once((1, line))).await.unwrap();
+        let ids = Ids::free(canon, log, 1).await.unwrap();
+        assert!(ids.before >= STRIDE * FAR.start, "{ids:?}");
+        assert!(ids.of_many(MANY) < 1 << 53);
+        assert_ne!(ids, Ids::free(canon, log, 2).await.unwrap());
     }
 }
