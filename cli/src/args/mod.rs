@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Make up input, the same for the same seed
     Generate(GenerateArgs),
-    /// Take files or standard input into the log
+    /// Take files or standard input in: events into the log, rows into the canonical store
     Ingest(IngestArgs),
     /// Run the speed layer
     Speed(FollowArgs),

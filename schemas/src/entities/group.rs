@@ -1,6 +1,6 @@
 //! Groups of rows, and the notifications that say that one of them changed.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::source::Source;
 
@@ -14,13 +14,13 @@ pub struct Group {
     pub member: i64,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct EffortNotification {
     segment_id: i64,
     athlete_id: i64,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct AuthorizationNotification {
     application_id: i64,
     athlete_id: i64,

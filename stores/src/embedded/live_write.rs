@@ -132,16 +132,13 @@ pub(super) async fn add(
     statement
         .run(connection, rows, &[place])
         .await
-        .map_err(|error| {
-            if is_constraint(&error) {
-                db.broken(
+        .map_err(|error| match table {
+            PartsTable::Deltas if is_constraint(&error) => db.broken(
                 doing,
                 "a count would be larger than 64 bits can hold, so nothing was changed; look for \
                  wrong amounts among the events",
-            )
-            } else {
-                db.fault(doing)(error)
-            }
+            ),
+            _ => db.fault(doing)(error),
         })
 }
 
