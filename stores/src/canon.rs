@@ -144,6 +144,12 @@ pub trait CanonRead: std::fmt::Debug + Send + Sync {
     /// Applications in the order of their ids, after one of them, at most `limit`.
     async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>>;
 
+    /// The version of the stored row with the id of each of some rows, where there is one.
+    async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
+        // A store that keeps no rows.
+        Ok(vec![None; rows.len()])
+    }
+
     /// Notifications that are not known to be in the log and were made before that moment, oldest
     /// first, at most `limit`.
     async fn pending(&self, made_before_ms: i64, limit: usize) -> Result<Vec<Notification>>;

@@ -2,7 +2,7 @@
 //! are applied to the canonical store and notified; what can't be taken becomes a dead letter. The
 //! same way for files, for the HTTP edge and for everything else that brings lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::BinaryBuilder;
@@ -35,6 +35,16 @@ pub struct Taken {
     pub accepted: u64,
     /// Lines that are dead letters now, in their order.
     pub rejected: Vec<RejectedLine>,
+    /// Lines that were left out by [`Intake::retake`], since a row with the same id and version is
+    /// stored that came after them, as far as one can tell.
+    pub superseded: u64,
+}
+
+/// What was taken once more so far.
+#[derive(Debug, Default)]
+pub struct Retaken {
+    /// The ids of the rows. Of several the last one counts, as always.
+    ids: HashSet<(i64, i64)>,
 }
 
 /// Lines that were checked, ready to be written.
@@ -176,14 +186,39 @@ impl Intake {
     }
 
     /// Takes lines that are dead letters already once more, as [`Intake::take`] does, but keeps none of
-    /// those that still can't be taken a second time.
+    /// those that still can't be taken a second time. A row is taken only where none with its version
+    /// is stored, but for one that came in the same way: give `earlier` to each call.
     ///
     /// # Errors
     /// As [`Intake::take`].
-    pub async fn retake<'a>(&self, lines: impl Iterator<Item = (u64, &'a [u8])>) -> Result<Taken> {
+    pub async fn retake<'a>(
+        &self,
+        lines: impl Iterator<Item = (u64, &'a [u8])>,
+        earlier: &mut Retaken,
+    ) -> Result<Taken> {
         let mut checked = self.check("", lines);
         checked.letters.are_kept_already = true;
-        self.write(checked).await
+        let mut superseded = 0;
+        if let Good::Rows(rows, lines) = &mut checked.good {
+            let stored = self.ports.canon.versions(rows).await?;
+            let given = std::mem::take(rows).into_iter().zip(std::mem::take(lines));
+            for ((row, line), stored) in given.zip(stored) {
+                if stored == Some(row.version()) && !earlier.ids.contains(&row.id()) {
+                    superseded += 1;
+                    continue;
+                }
+                if stored.is_none_or(|stored| stored < row.version()) {
+                    earlier.ids.insert(row.id());
+                }
+                rows.push(row);
+                lines.push(line);
+            }
+        }
+        let taken = self.write(checked).await?;
+        Ok(Taken {
+            superseded,
+            ..taken
+        })
     }
 
     /// The first half of [`Intake::take`]: checks and keys lines, and writes nothing. So that the
@@ -243,7 +278,11 @@ impl Intake {
                 (applied.accepted, rejected)
             }
         };
-        Ok(Taken { accepted, rejected })
+        Ok(Taken {
+            accepted,
+            rejected,
+            superseded: 0,
+        })
     }
 
     fn check_events<'a>(

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde::Serialize;
+use stores::intake::Retaken;
 use stores::log::{FetchLimit, LogRead};
 
 use super::Context;
@@ -170,8 +171,10 @@ async fn list(context: &Context, limit: usize, source: Option<Source>) -> anyhow
 /// What `replay` prints.
 #[derive(Debug, Default, Serialize)]
 struct Replayed {
-    /// Letters that are good now, and were appended to the log.
+    /// Letters that are good now, and were taken.
     accepted: u64,
+    /// Letters that are good now, and were left out: a row with the same version is stored.
+    superseded: u64,
     /// Letters that still can't be taken.
     still_bad: u64,
     /// The first of these.
@@ -190,7 +193,13 @@ async fn replay(context: &Context, source: Option<Source>) -> anyhow::Result<()>
             replayed.accepted, replayed.still_bad
         );
         if replayed.accepted > 0 {
-            text.push_str("what had been taken before counts once\n");
+            text.push_str("what had been taken before changes nothing\n");
+        }
+        if replayed.superseded > 0 {
+            text.push_str(&format!(
+                "{} left out, since a row with the same id and version is stored by now; ingest what is to count all the same\n",
+                replayed.superseded
+            ));
         }
         if let Some(first) = &replayed.first {
             text.push_str(&format!("first of the others: {first}\n"));
@@ -207,14 +216,16 @@ async fn replay_source(
 ) -> anyhow::Result<()> {
     let intake = installation.intake(source).await?;
     let mut letters = Letters::of(&*installation.stores().log, source).await?;
+    let mut retaken = Retaken::default();
     loop {
         let more = letters.more().await?;
         if more.is_empty() {
             return Ok(());
         }
         let lines = (0..).zip(more.iter().map(|letter| letter.raw.as_slice()));
-        let taken = intake.retake(lines).await?;
+        let taken = intake.retake(lines, &mut retaken).await?;
         replayed.accepted += taken.accepted;
+        replayed.superseded += taken.superseded;
         replayed.still_bad += taken.rejected.len() as u64;
         if let Some(rejected) = taken.rejected.first() {
             let letter = usize::try_from(rejected.line).ok();
@@ -231,6 +242,7 @@ async fn replay_source(
 
 #[cfg(test)]
 mod tests {
+    use stores::canon::CanonRead;
     use stores::intake::append_dead_letters;
 
     use super::*;
@@ -278,5 +290,53 @@ mod tests {
         assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
         let spans = log.spans(Source::Plays.dead_letter_topic()).await.unwrap();
         assert_eq!(spans[0].end, 4, "nothing was added");
+    }
+
+    #[tokio::test]
+    async fn an_old_row_does_not_replace_one_that_came_since() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            data_dir: folder.path().to_path_buf(),
+            ..Settings::default()
+        };
+        let installation = Installation::open(&settings).await.unwrap();
+        let (canon, log) = (&installation.stores().canon, &installation.stores().log);
+        let row = |id: i64, capacity: i64, version: i64| {
+            let more = format!(r#""athlete_capacity":{capacity},"version":{version}"#);
+            format!(r#"{{"id":{id},"name":"n","owner":1,{more}}}"#)
+        };
+        let intake = installation.intake(Source::Applications).await.unwrap();
+        let stored = [row(1, 9, 0), row(2, 9, 0), row(3, 9, 5)];
+        let lines = (1..).zip(stored.iter().map(|line| line.as_bytes()));
+        intake.take("f", lines).await.unwrap();
+        // One of a version that is there, a newer one, an older one, and two of one that is not there.
+        let old = [
+            row(1, 1, 0),
+            row(2, 2, 1),
+            row(3, 3, 4),
+            row(4, 4, 0),
+            row(4, 5, 0),
+        ];
+        // More than what is taken in one step comes between the last two.
+        let others = (100..2_200).map(|id| row(id, 1, 0));
+        let mut letters: Vec<DeadLetter> = old
+            .iter()
+            .map(|line| letter("f:1", line.as_bytes()))
+            .collect();
+        let last = letters.pop();
+        letters.extend(others.map(|line| letter("f:2", line.as_bytes())));
+        letters.extend(last);
+        append_dead_letters(&**log, Source::Applications, &letters, 1)
+            .await
+            .unwrap();
+        let mut replayed = Replayed::default();
+        replay_source(&installation, Source::Applications, &mut replayed)
+            .await
+            .unwrap();
+        assert_eq!((replayed.accepted, replayed.superseded), (2_104, 1));
+        for (id, capacity) in [(1, 9), (2, 2), (3, 9), (4, 5)] {
+            let found = canon.application(id).await.unwrap().unwrap();
+            assert_eq!(found.athlete_capacity, capacity, "{id}");
+        }
     }
 }

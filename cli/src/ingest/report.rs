@@ -172,6 +172,7 @@ mod tests {
                 &Taken {
                     accepted: 1,
                     rejected,
+                    superseded: 0,
                 },
             );
         }

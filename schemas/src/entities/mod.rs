@@ -156,3 +156,31 @@ pub enum Entity {
     /// Of `applications`.
     Application(Application),
 }
+
+impl Entity {
+    /// What tells the row from others of its source; the second number is 0 where the first one does.
+    #[must_use]
+    pub const fn id(&self) -> (i64, i64) {
+        match self {
+            Self::Effort(row) => (row.id, 0),
+            Self::Athlete(row) => (row.id, 0),
+            Self::Membership(row) => (row.club_id, row.athlete_id),
+            Self::Follow(row) => (row.follower_id, row.followed_id),
+            Self::Authorization(row) => (row.id, 0),
+            Self::Application(row) => (row.id, 0),
+        }
+    }
+
+    /// The version of the row.
+    #[must_use]
+    pub const fn version(&self) -> i64 {
+        match self {
+            Self::Effort(row) => row.version,
+            Self::Athlete(row) => row.version,
+            Self::Membership(row) => row.version,
+            Self::Follow(row) => row.version,
+            Self::Authorization(row) => row.version,
+            Self::Application(row) => row.version,
+        }
+    }
+}

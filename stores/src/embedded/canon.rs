@@ -11,7 +11,7 @@ use sqlx::Connection;
 
 use super::canon_rows::Grouped;
 use super::db::{BEGIN_WRITE, Db, Kind};
-use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox};
+use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions};
 use crate::Result;
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
@@ -238,6 +238,13 @@ impl CanonRead for SqliteCanon {
         let mut connection = db.reader().await?;
         let found = canon_connect::applications(&mut connection, after, limit).await;
         found.map_err(db.fault("reading applications"))
+    }
+
+    async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = canon_versions::versions(&mut connection, rows).await;
+        found.map_err(db.fault("reading versions"))
     }
 
     async fn pending(&self, made_before_ms: i64, limit: usize) -> Result<Vec<Notification>> {

@@ -22,6 +22,7 @@ mod canon_groups;
 mod canon_outbox;
 mod canon_rows;
 mod canon_statement;
+mod canon_versions;
 mod db;
 mod editions;
 mod fault;

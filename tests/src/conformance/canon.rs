@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use schemas::entities::{Athlete, Authorization, Effort, Entity, Gender, Group, schema};
+use schemas::entities::{
+    Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership, schema,
+};
 use schemas::source::Source;
 use stores::canon::{Applied, Authorized, CanonWrite, NOTIFICATIONS_MAX, Revoked};
 use stores::{ErrorKind, Result};
@@ -164,6 +166,52 @@ pub async fn versions_decide(ports: &Ports) -> Result<()> {
             assert_eq!(after, before, "{row:?}");
         }
     }
+    Ok(())
+}
+
+/// The stored versions are told, by the ids of rows of any source.
+pub async fn stored_versions_are_told(ports: &Ports) -> Result<()> {
+    let canon = &*ports.canon;
+    let rows = |id: i64, version: i64| {
+        [
+            Entity::Effort(Effort {
+                version,
+                ..effort(id, 2, 3)
+            }),
+            Entity::Athlete(Athlete {
+                version: version + 1,
+                ..athlete(id)
+            }),
+            Entity::Membership(Membership {
+                club_id: 1,
+                athlete_id: id,
+                is_deleted: true,
+                version: version + 2,
+            }),
+            Entity::Follow(Follow {
+                follower_id: id,
+                followed_id: 1,
+                is_deleted: false,
+                version: version + 3,
+            }),
+            Entity::Authorization(Authorization {
+                version: version + 4,
+                ..authorization(id, 5, 6)
+            }),
+            Entity::Application(Application {
+                version: version + 5,
+                ..application(id, 1)
+            }),
+        ]
+    };
+    assert_eq!(canon.versions(&rows(7, 0)).await?, [None; 6]);
+    apply(canon, &rows(7, 10)).await?;
+    let told = [10, 11, 12, 13, 14, 15].map(Some);
+    assert_eq!(canon.versions(&rows(7, 0)).await?, told);
+    let other = [rows(8, 0), rows(7, 99)].concat();
+    let expected = [[None; 6], told].concat();
+    assert_eq!(canon.versions(&other).await?, expected);
+    assert_eq!(canon.versions(&[]).await?, []);
     Ok(())
 }
 

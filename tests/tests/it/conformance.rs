@@ -117,6 +117,7 @@ laws! {
         only_some_sources_have_groups
         values_come_back
         versions_decide
+        stored_versions_are_told
         rows_never_move
         athletes_touch_their_groups
         the_outbox_keeps_until_told
