@@ -90,7 +90,7 @@ impl Verifier {
         watch: &BatchWatch,
         end: &CancellationToken,
     ) -> anyhow::Result<()> {
-        let ends = self.ledger.read_all().await?;
+        let mut ends = self.ledger.read_all().await?;
         let (mut owners, mut tracks) = (BTreeSet::new(), BTreeSet::new());
         for event in self.ledger.below(&ends) {
             owners.insert(event.owner);
@@ -107,6 +107,8 @@ impl Verifier {
             if !sleep(Duration::from_millis(50), end).await {
                 return Ok(());
             }
+            // What was on its way when the traffic ended may have come since.
+            ends = self.ledger.read_all().await?;
         }
         let of_owners = owners.iter().take(TOTALS_AT_THE_END);
         let of_tracks = tracks.iter().take(TOTALS_AT_THE_END);
