@@ -17,7 +17,9 @@ use schemas::partition::partition_of;
 use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::canon::{Applied, Authorized, CanonRead, CanonWrite, Notification, Revoked};
+use stores::canon::{
+    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+};
 use stores::live::{
     Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, SlotId, StateQuery, StatesAnswer,
 };
@@ -427,7 +429,7 @@ impl ViewsRead for World {
 
 #[async_trait]
 impl CanonRead for World {
-    async fn groups(&self, _: Source, _: &[Group]) -> Result<RecordBatch> {
+    async fn first_groups(&self, _: Source, _: &[Group], _: usize) -> Result<FirstGroups> {
         Err(Error::Refused("not for serving".to_owned()))
     }
 
@@ -465,7 +467,15 @@ impl CanonRead for World {
         Ok(later.take(limit).cloned().collect())
     }
 
-    async fn pending(&self, _: i64, _: usize) -> Result<Vec<Notification>> {
+    async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
+        Ok(vec![None; rows.len()])
+    }
+
+    async fn waiting(&self, _: Source) -> Result<Waiting> {
+        Ok(Waiting::default())
+    }
+
+    async fn pending(&self, _: Source, _: i64, _: usize) -> Result<Vec<Notification>> {
         Ok(Vec::new())
     }
 }

@@ -92,31 +92,30 @@ pub struct FirstGroups {
 /// Reading the canonical store.
 #[async_trait]
 pub trait CanonRead: std::fmt::Debug + Send + Sync {
-    /// All rows of some groups of a source as of one moment, with the columns of
-    /// [`schemas::entities::schema`]. Deleted rows and hidden ones are among them.
+    /// All rows of as many of some groups as have at most `rows_max` rows together, in the order in
+    /// which the groups are given, as of one moment, with the columns of
+    /// [`schemas::entities::schema`]. Deleted rows and hidden ones are among them. The first group is
+    /// answered whatever its size. No group may be given twice.
     ///
     /// # Errors
     /// [`crate::Error::Refused`] for a source that has no groups.
-    async fn groups(&self, source: Source, groups: &[Group]) -> Result<RecordBatch>;
-
-    /// All rows of as many of some groups as have at most `rows_max` rows together, in the order in
-    /// which the groups are given, as of one moment. The first group is answered whatever its size.
-    /// No group may be given twice.
-    ///
-    /// # Errors
-    /// As [`CanonRead::groups`].
     async fn first_groups(
         &self,
         source: Source,
         groups: &[Group],
         rows_max: usize,
-    ) -> Result<FirstGroups> {
-        // A store that holds little need not count.
-        let _ = rows_max;
-        Ok(FirstGroups {
-            rows: self.groups(source, groups).await?,
-            groups: groups.len(),
-        })
+    ) -> Result<FirstGroups>;
+
+    /// All rows of some groups, in the order of the groups; as [`CanonRead::first_groups`].
+    ///
+    /// # Errors
+    /// As [`CanonRead::first_groups`].
+    async fn groups(&self, source: Source, groups: &[Group]) -> Result<RecordBatch> {
+        let mut groups = groups.to_vec();
+        groups.sort_unstable();
+        groups.dedup();
+        let all = self.first_groups(source, &groups, usize::MAX).await?;
+        Ok(all.rows)
     }
 
     /// All rows of a source, or those of some keys, as of one moment: batches of at most
@@ -145,37 +144,15 @@ pub trait CanonRead: std::fmt::Debug + Send + Sync {
     async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>>;
 
     /// The version of the stored row with the id of each of some rows, where there is one.
-    async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
-        // A store that keeps no rows.
-        Ok(vec![None; rows.len()])
-    }
-
-    /// Notifications that are not known to be in the log and were made before that moment, oldest
-    /// first, at most `limit`.
-    async fn pending(&self, made_before_ms: i64, limit: usize) -> Result<Vec<Notification>>;
+    async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>>;
 
     /// What waits in the outbox for the log of a source.
-    async fn waiting(&self, source: Source) -> Result<Waiting> {
-        let all = self.pending_for(source, i64::MAX, usize::MAX).await?;
-        Ok(Waiting {
-            notifications: all.len() as u64,
-            newest: all.last().map_or(0, |told| told.id),
-        })
-    }
+    async fn waiting(&self, source: Source) -> Result<Waiting>;
 
-    /// Notifications for the log of a source that are not known to be in it, up to a number, oldest
-    /// first, at most `limit`.
-    async fn pending_for(
-        &self,
-        source: Source,
-        newest: i64,
-        limit: usize,
-    ) -> Result<Vec<Notification>> {
-        let mut all = self.pending(i64::MAX, usize::MAX).await?;
-        all.retain(|told| told.source == source && told.id <= newest);
-        all.truncate(limit);
-        Ok(all)
-    }
+    /// Notifications for the log of a source that are not known to be in it, up to the number
+    /// `newest`, oldest first, at most `limit`.
+    async fn pending(&self, source: Source, newest: i64, limit: usize)
+    -> Result<Vec<Notification>>;
 }
 
 /// Changing the canonical store. Each call is one transaction.

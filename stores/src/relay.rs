@@ -96,7 +96,7 @@ impl Relay {
     ) -> Result<u64> {
         let mut sent = 0;
         while !stop.is_cancelled() {
-            let pending = self.canon.pending_for(source, newest, STEP).await?;
+            let pending = self.canon.pending(source, newest, STEP).await?;
             self.send(&pending).await?;
             sent += pending.len() as u64;
             if pending.len() < STEP {

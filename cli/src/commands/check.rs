@@ -16,8 +16,6 @@ use crate::installation::Installation;
 
 /// Less free space than this is named.
 const SPARE_BYTES_MIN: u64 = 1024 * 1024 * 1024;
-/// Changes that wait to be told are counted up to here.
-const PENDING_SHOWN: usize = 1_000;
 /// Stretches of each partition of the log that are read.
 const PROBES: i64 = 16;
 const PROBE: FetchLimit = FetchLimit {
@@ -288,14 +286,12 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
 async fn canonical(installation: &Installation) -> anyhow::Result<String> {
     let canon = &installation.stores().canon;
     canon.applications(None, 1).await?;
-    let left = canon.pending(i64::MAX, PENDING_SHOWN).await?.len();
+    let mut left = 0;
+    for source in Source::LOGGED {
+        left += canon.waiting(source).await?.notifications;
+    }
     Ok(match left {
         0 => "can be read, every change is in the log".to_owned(),
-        PENDING_SHOWN => {
-            format!(
-                "can be read, {left} changes or more wait to be told; `backstitch speed` tells them"
-            )
-        }
         _ => format!("can be read, {left} changes wait to be told; `backstitch speed` tells them"),
     })
 }

@@ -169,14 +169,6 @@ impl SqliteCanon {
 
 #[async_trait]
 impl CanonRead for SqliteCanon {
-    async fn groups(&self, source: Source, groups: &[Group]) -> Result<RecordBatch> {
-        let mut groups = groups.to_vec();
-        groups.sort_unstable();
-        groups.dedup();
-        let all = self.first_groups(source, &groups, usize::MAX).await?;
-        Ok(all.rows)
-    }
-
     async fn first_groups(
         &self,
         source: Source,
@@ -247,13 +239,6 @@ impl CanonRead for SqliteCanon {
         found.map_err(db.fault("reading versions"))
     }
 
-    async fn pending(&self, made_before_ms: i64, limit: usize) -> Result<Vec<Notification>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let found = canon_outbox::pending(&mut connection, made_before_ms, limit).await;
-        found.map_err(db.fault(OUTBOX))
-    }
-
     async fn waiting(&self, source: Source) -> Result<Waiting> {
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
@@ -261,7 +246,7 @@ impl CanonRead for SqliteCanon {
         found.map_err(db.fault(OUTBOX))
     }
 
-    async fn pending_for(
+    async fn pending(
         &self,
         source: Source,
         newest: i64,
@@ -269,7 +254,7 @@ impl CanonRead for SqliteCanon {
     ) -> Result<Vec<Notification>> {
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
-        let found = canon_outbox::pending_for(&mut connection, source, newest, limit).await;
+        let found = canon_outbox::pending(&mut connection, source, newest, limit).await;
         found.map_err(db.fault(OUTBOX))
     }
 }

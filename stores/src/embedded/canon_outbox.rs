@@ -148,22 +148,6 @@ async fn after(connection: &mut SqliteConnection, id: i64, limit: usize) -> Sql<
     notifications(rows)
 }
 
-/// What waits in the outbox since before a moment, oldest first.
-pub(super) async fn pending(
-    connection: &mut SqliteConnection,
-    made_before_ms: i64,
-    limit: usize,
-) -> Sql<Vec<Notification>> {
-    let rows = sqlx::query_as(
-        "SELECT id, source, key, member FROM outbox WHERE made_at_ms < ? ORDER BY id LIMIT ?",
-    )
-    .bind(made_before_ms)
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-    .fetch_all(connection)
-    .await?;
-    notifications(rows)
-}
-
 /// What waits in the outbox for the log of a source.
 pub(super) async fn waiting(connection: &mut SqliteConnection, source: Source) -> Sql<Waiting> {
     let (notifications, newest): (i64, Option<i64>) =
@@ -178,7 +162,7 @@ pub(super) async fn waiting(connection: &mut SqliteConnection, source: Source) -
 }
 
 /// What waits in the outbox for the log of a source up to a number, oldest first.
-pub(super) async fn pending_for(
+pub(super) async fn pending(
     connection: &mut SqliteConnection,
     source: Source,
     newest: i64,

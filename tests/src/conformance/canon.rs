@@ -6,7 +6,7 @@ use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership, schema,
 };
 use schemas::source::Source;
-use stores::canon::{Applied, Authorized, CanonWrite, NOTIFICATIONS_MAX, Revoked};
+use stores::canon::{Applied, Authorized, CanonWrite, NOTIFICATIONS_MAX, Notification, Revoked};
 use stores::{ErrorKind, Result};
 
 use super::Ports;
@@ -33,7 +33,7 @@ pub async fn nothing_is_there_at_first(ports: &Ports) -> Result<()> {
     assert_eq!(canon.followed_by(1).await?, [0_i64; 0]);
     assert_eq!(canon.application(1).await?, None);
     assert_eq!(canon.applications(None, 10).await?, []);
-    assert_eq!(canon.pending(i64::MAX, 10).await?, []);
+    assert_eq!(pending(canon, 10).await?, []);
     assert_eq!(canon.set_capacity(1, 5).await?, None);
     let refused = canon.authorize(1, 2, NOW_MS).await?;
     assert_eq!(refused, Authorized::UnknownApplication);
@@ -377,6 +377,17 @@ pub async fn athletes_touch_their_groups(ports: &Ports) -> Result<()> {
     Ok(())
 }
 
+/// What waits in the outbox for any log, oldest first.
+pub(super) async fn pending(canon: &dyn CanonWrite, limit: usize) -> Result<Vec<Notification>> {
+    let mut all = Vec::new();
+    for source in Source::LOGGED {
+        all.extend(canon.pending(source, i64::MAX, limit).await?);
+    }
+    all.sort_unstable_by_key(|told| told.id);
+    all.truncate(limit);
+    Ok(all)
+}
+
 /// Everything in the outbox, each group once; it is empty afterwards.
 async fn drain(canon: &dyn CanonWrite, applied: Applied) -> Result<BTreeSet<Group>> {
     let (mut groups, mut ids) = (BTreeSet::new(), BTreeSet::new());
@@ -393,10 +404,10 @@ async fn drain(canon: &dyn CanonWrite, applied: Applied) -> Result<BTreeSet<Grou
         }
         let numbers: Vec<i64> = next.iter().map(|told| told.id).collect();
         canon.notified(&numbers).await?;
-        next = canon.pending(i64::MAX, 1000).await?;
+        next = pending(canon, 1000).await?;
         assert!(waits || next.is_empty(), "{} more wait", next.len());
     }
-    waits = !canon.pending(i64::MAX, 1).await?.is_empty();
+    waits = !pending(canon, 1).await?.is_empty();
     assert!(!waits, "the outbox is empty");
     Ok(groups)
 }
@@ -410,24 +421,25 @@ pub async fn the_outbox_keeps_until_told(ports: &Ports) -> Result<()> {
     let second = canon.apply(&rows[3..], 2000).await?.notifications;
     let all = [first.clone(), second.clone()].concat();
     assert_eq!(told(&all).len(), 5);
-    assert_eq!(canon.pending(i64::MAX, 100).await?, all);
-    assert_eq!(canon.pending(2001, 4).await?, all[..4]);
+    assert_eq!(pending(canon, 100).await?, all);
+    let of = async |newest, limit| canon.pending(Source::Efforts, newest, limit).await;
+    assert_eq!(of(i64::MAX, 4).await?, all[..4]);
+    assert_eq!(of(first[2].id, 100).await?, first);
+    assert_eq!(of(first[0].id - 1, 100).await?, []);
+    assert_eq!(of(i64::MAX, 0).await?, []);
     assert_eq!(
-        canon.pending(2000, 100).await?,
-        first,
-        "made before, not then"
+        canon.pending(Source::Authorizations, i64::MAX, 100).await?,
+        []
     );
-    assert_eq!(canon.pending(1000, 100).await?, []);
-    assert_eq!(canon.pending(i64::MAX, 0).await?, []);
 
     canon
         .notified(&[first[1].id, first[1].id, i64::MAX])
         .await?;
     let left = [first[0], first[2], second[0], second[1]];
-    assert_eq!(canon.pending(i64::MAX, 100).await?, left);
+    assert_eq!(pending(canon, 100).await?, left);
     let numbers: Vec<i64> = all.iter().map(|told| told.id).collect();
     canon.notified(&numbers).await?;
-    assert_eq!(canon.pending(i64::MAX, 100).await?, []);
+    assert_eq!(pending(canon, 100).await?, []);
     let third = canon.apply(&rows[..1], 1000).await?.notifications;
     assert!(third[0].id > second[1].id, "{third:?}");
     // A rejected call leaves nothing there.
@@ -435,6 +447,6 @@ pub async fn the_outbox_keeps_until_told(ports: &Ports) -> Result<()> {
     canon
         .apply(&[Entity::Effort(effort(0, 77, 1))], 1000)
         .await?;
-    assert_eq!(canon.pending(i64::MAX, 100).await?, []);
+    assert_eq!(pending(canon, 100).await?, []);
     Ok(())
 }

@@ -11,6 +11,7 @@ use schemas::source::Source;
 use stores::Result;
 use stores::canon::{Authorized, CanonWrite, Notification, Revoked};
 
+use super::canon::pending;
 use super::canon_calls::{Call, shifted};
 use super::canon_rows::{
     AuthorizationRow, EffortRow, athlete, authorization, authorization_rows, effort_rows,
@@ -198,7 +199,7 @@ pub async fn follows_the_model(canon: &dyn CanonWrite, number: i64, calls: &[Cal
     let base = number * IDS;
     let mut model = Model::default();
     // Histories that share a store share its outbox.
-    let left = canon.pending(i64::MAX, usize::MAX).await?;
+    let left = pending(canon, usize::MAX).await?;
     let left: Vec<i64> = left.iter().map(|told| told.id).collect();
     canon.notified(&left).await?;
     for (index, call) in calls.iter().enumerate() {
@@ -423,7 +424,7 @@ async fn compare_lists(canon: &dyn CanonWrite, base: i64, model: &Model) -> Resu
     let after = after.first().filter(|row| row.id < base + IDS);
     assert_eq!(after, expected.iter().find(|row| row.id > base));
 
-    let pending = canon.pending(i64::MAX, 100_000).await?;
+    let pending = pending(canon, 100_000).await?;
     let expected: Vec<Notification> = model
         .outbox
         .iter()

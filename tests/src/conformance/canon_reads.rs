@@ -190,10 +190,10 @@ pub async fn changes_are_seen_by_all(one: &Ports, other: &Ports) -> Result<()> {
         let group = to.groups(Source::Efforts, &[group(2, 3)]).await?;
         assert_eq!(effort_rows(&group)[0].elapsed_time_s, 100 + round);
         assert_eq!(to.application(4).await?, Some(application(4, round)));
-        let pending = to.pending(i64::MAX, 10).await?;
+        let pending = to.pending(Source::Efforts, i64::MAX, 10).await?;
         assert_eq!(pending, applied.notifications);
         to.notified(&[pending[0].id]).await?;
-        assert_eq!(from.pending(i64::MAX, 10).await?, []);
+        assert_eq!(from.pending(Source::Efforts, i64::MAX, 10).await?, []);
     }
     Ok(())
 }

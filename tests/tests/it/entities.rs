@@ -187,12 +187,14 @@ fn commit_untold(data: &Path, lines: &[&str]) {
     });
 }
 
-fn pending(data: &Path) -> usize {
+fn pending(data: &Path) -> u64 {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let stores = Embedded::open(data).await.expect("the stores");
-        let pending = stores.canon.pending(i64::MAX, 10_000).await;
-        pending.expect("the outbox").len()
+        let efforts = stores.canon.waiting(Source::Efforts).await;
+        let authorizations = stores.canon.waiting(Source::Authorizations).await;
+        efforts.expect("the outbox").notifications
+            + authorizations.expect("the outbox").notifications
     })
 }
 
