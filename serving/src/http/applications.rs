@@ -118,7 +118,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let (applications, provenance) = shown(&api, found).await?;
     let link = next
         .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor));
+        .and_then(|cursor| link_to_next(&uri, cursor, None));
     let answer = match format {
         Format::Json => Json(Applications {
             applications,

@@ -63,7 +63,8 @@ pub(crate) async fn page(
     known.extend(["limit", "offset", "cursor", "format"]);
     let params = Params::read(&uri, &known)?;
     let (limit, format) = (params.limit()?, params.format()?);
-    let asked = Asked::read(&api, job, &key, &params)?;
+    let today = today(&api);
+    let asked = Asked::read(job, &key, &params, today)?;
     let fingerprint = cursor::fingerprint(&format!("board {name} {asked:?}"));
     let offset = match (params.get("offset"), params.get("cursor")) {
         (Some(_), Some(_)) => {
@@ -86,10 +87,13 @@ pub(crate) async fn page(
         cursor: more.then(|| cursor::of_run(fingerprint, next)),
         provenance: of_reading([&board], reading.standing),
     };
+    // The next page is one of the same day's board, also after midnight.
+    let is_dated = params.get("window").is_some() && params.get("date").is_none();
+    let date = is_dated.then(|| format!("date={today}"));
     let link = page
         .cursor
         .as_deref()
-        .and_then(|cursor| link_to_next(&uri, cursor));
+        .and_then(|cursor| link_to_next(&uri, cursor, date.as_deref()));
     let answer = match format {
         Format::Json => Json(page).into_response(),
         Format::Csv => {
@@ -143,7 +147,7 @@ pub(crate) async fn place(
             "around={around} is more than {AROUND_MAX}: ask for a page of the board"
         )));
     }
-    let asked = Asked::read(&api, job, &key, &params)?;
+    let asked = Asked::read(job, &key, &params, today(&api))?;
     let asked = asked
         .question(&api, Want::Around { member, around })
         .await?;
@@ -238,6 +242,10 @@ fn known(job: &Job<Board>) -> Vec<&'static str> {
     known
 }
 
+fn today(api: &Api) -> Date {
+    api.now().to_zoned(TimeZone::UTC).date()
+}
+
 /// The rows of which board are asked for. A cursor is bound to it: it holds the period, which the day
 /// of the request may have decided.
 #[derive(Debug)]
@@ -249,13 +257,13 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(api: &Api, job: &Job<Board>, key: &str, params: &Params) -> Result<Self, Problem> {
+    fn read(job: &Job<Board>, key: &str, params: &Params, today: Date) -> Result<Self, Problem> {
         let column = job.key().0.first();
         let key = id(column.map_or("key", |column| &column.name), key)?;
         let named = named(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
         let window = window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
         let date = match params.get("date") {
-            None => api.now().to_zoned(TimeZone::UTC).date(),
+            None => today,
             Some(text) => date(text)?,
         };
         let id_of = |name| params.get(name).map(|text| id(name, text)).transpose();

@@ -139,6 +139,13 @@ async fn a_cursor_is_of_one_period() {
     let (status, next) = ask(format!("cursor={cursor}")).await;
     assert_eq!(status, StatusCode::OK, "{next}");
     assert_eq!(members(&next), [2, 3]);
+    let (_, link) = fixture.page(&format!("{BOARD}?window=day&limit=2")).await;
+    let link = link.unwrap();
+    assert!(
+        link.contains("&date=2026-07-14&"),
+        "also after midnight: {link}"
+    );
+    assert_eq!(members(&fixture.page(&link).await.0), [2, 3]);
     let (_, page) = ask("date=2026-07-13".to_owned()).await;
     let cursor = page["cursor"].as_str().unwrap();
     let (status, document) = ask(format!("cursor={cursor}")).await;

@@ -132,7 +132,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .next()
         .and_then(|_| runs.last())
         .map(|last| cursor::of_run(fingerprint, last.epoch));
-    let link = next.as_deref().and_then(|next| link_to_next(&uri, next));
+    let link = next
+        .as_deref()
+        .and_then(|next| link_to_next(&uri, next, None));
     let mut response = match format {
         Format::Csv => csv::response(as_csv(&runs)?, None),
         Format::Json => Json(Runs { runs, cursor: next }).into_response(),

@@ -172,7 +172,9 @@ pub(crate) async fn breakdown(
         .last
         .as_ref()
         .map(|place| cursor::of_place(fingerprint, place));
-    let link = next.as_deref().and_then(|next| link_to_next(&uri, next));
+    let link = next
+        .as_deref()
+        .and_then(|next| link_to_next(&uri, next, None));
     let mut response = match format {
         Format::Csv => csv::response(csv::rows(&page.rows, compared)?, Some(&page.provenance)),
         Format::Json => Json(Breakdown {
@@ -189,12 +191,16 @@ pub(crate) async fn breakdown(
 }
 
 /// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
-/// cursor alone.
-pub(crate) fn link_to_next(uri: &Uri, cursor: &str) -> Option<(HeaderName, HeaderValue)> {
+/// cursor alone; `besides` is a parameter that the request left open.
+pub(crate) fn link_to_next(
+    uri: &Uri,
+    cursor: &str,
+    besides: Option<&str>,
+) -> Option<(HeaderName, HeaderValue)> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let is_begin = |pair: &str| pair.starts_with("cursor=") || pair.starts_with("offset=");
     let kept = pairs.filter(|pair| !pair.is_empty() && !is_begin(pair));
-    let mut query: Vec<&str> = kept.collect();
+    let mut query: Vec<&str> = kept.chain(besides).collect();
     let cursor = format!("cursor={cursor}");
     query.push(&cursor);
     let link = format!("<{}?{}>; rel=\"next\"", uri.path(), query.join("&"));
