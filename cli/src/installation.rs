@@ -106,14 +106,13 @@ impl Installation {
     pub(crate) fn engine(&self) -> anyhow::Result<Engine> {
         let query = &self.settings.query;
         let spill_folder = self.folder().join("spill");
-        std::fs::create_dir_all(&spill_folder)
-            .with_context(|| format!("making {}", spill_folder.display()))?;
-        Ok(Engine::new(EngineOptions {
+        Engine::new(EngineOptions {
             threads: query.threads,
             memory_bytes: query.memory_bytes,
-            spill_folder,
+            spill_folder: spill_folder.clone(),
             spill_bytes_max: query.spill_bytes_max,
-        })?)
+        })
+        .with_context(|| format!("using {}", spill_folder.display()))
     }
 
     /// The speed layer of a source.

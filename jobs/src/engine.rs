@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use datafusion::error::DataFusionError;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
@@ -10,6 +11,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::min_struct::min;
+use crate::spill::SpillFolder;
 use crate::{Error, Result};
 
 /// What a query engine may use.
@@ -19,7 +21,7 @@ pub struct EngineOptions {
     pub threads: usize,
     /// Memory of all queries together, in bytes.
     pub memory_bytes: usize,
-    /// The folder to spill to.
+    /// Where to spill: in a folder of the engine's own in this one.
     pub spill_folder: PathBuf,
     /// How much may be spilled, in bytes.
     pub spill_bytes_max: u64,
@@ -30,6 +32,8 @@ pub struct EngineOptions {
 pub struct Engine {
     runtime: Arc<RuntimeEnv>,
     threads: usize,
+    /// Removed with the last copy of the engine.
+    _spill: Arc<SpillFolder>,
 }
 
 impl Engine {
@@ -38,8 +42,10 @@ impl Engine {
     /// # Errors
     /// [`Error::Engine`] if the folder to spill to can't be used.
     pub fn new(options: EngineOptions) -> Result<Self> {
+        let spill = SpillFolder::under(&options.spill_folder)
+            .map_err(|error| Error::Engine(DataFusionError::IoError(error)))?;
         let disk = DiskManagerBuilder::default()
-            .with_mode(DiskManagerMode::Directories(vec![options.spill_folder]))
+            .with_mode(DiskManagerMode::Directories(vec![spill.path().to_owned()]))
             .with_max_temp_directory_size(options.spill_bytes_max);
         let pool = TrackConsumersPool::new(
             FairSpillPool::new(options.memory_bytes),
@@ -55,6 +61,7 @@ impl Engine {
         Ok(Self {
             runtime,
             threads: options.threads.max(1),
+            _spill: Arc::new(spill),
         })
     }
 

@@ -15,6 +15,7 @@ pub mod merge;
 mod min_struct;
 mod plan;
 mod spec;
+mod spill;
 mod tally;
 pub mod tree;
 

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use jiff::Timestamp;
+use jiff::civil::DateTime;
 use serde::Deserialize;
 
 /// The longest line, in bytes.
@@ -23,6 +24,7 @@ pub(crate) const REASON_CHARS_MAX: usize = 400;
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 const NANO_DIGITS: usize = 9;
 const DAY_SECONDS: i64 = 86_400;
+const US_PER_SECOND: i64 = 1_000_000;
 
 /// A text, borrowed from the line unless it has escapes.
 #[derive(Deserialize)]
@@ -35,8 +37,7 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8], expected: &str) -> Result<T, String> {
     if bytes.len() > LINE_BYTES_MAX {
         return Err(format!(
-            "the line has {} bytes; at most {LINE_BYTES_MAX} are taken",
-            bytes.len()
+            "the line is too long: at most {LINE_BYTES_MAX} bytes are taken"
         ));
     }
     // Some editors put a byte order mark at the beginning of a file.
@@ -104,6 +105,24 @@ pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
         ));
     }
     i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
+}
+
+/// An RFC 3339 instant in microseconds as [`instant_us`], but for one before or after all times that
+/// are taken, which is the first or the last of them.
+pub(crate) fn instant_us_within(field: &str, text: &str) -> Result<i64, String> {
+    let exact = instant_us(field, text);
+    if exact.is_ok() || fraction_of_instant(text.as_bytes()).is_none() {
+        return exact;
+    }
+    let Some(Ok(at)) = text.get(..19).map(str::parse::<DateTime>) else {
+        return exact;
+    };
+    let seconds = match at.year() {
+        ..1678 => INSTANT_SECONDS.start,
+        2262.. => INSTANT_SECONDS.end - 1,
+        _ => return exact,
+    };
+    Ok(seconds * US_PER_SECOND)
 }
 
 fn not_an_object(bytes: &[u8], expected: &str) -> String {

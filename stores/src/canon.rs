@@ -174,14 +174,13 @@ pub trait CanonWrite: CanonRead {
         now_ms: i64,
     ) -> Result<Authorized>;
 
-    /// Takes back all of an athlete's authorizations of an application. The rows stay; their version
-    /// rises by one where it can, so that an older line, as one without a version, does not bring one
-    /// back. A line with at least that version decides again. A row made by [`CanonWrite::authorize`] has version 0.
+    /// Takes back all of an athlete's authorizations of an application. The rows stay, with their
+    /// versions: a line that is applied later decides again. A row made by [`CanonWrite::authorize`]
+    /// has version 0.
     async fn revoke(&self, application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
 
     /// Sets how many athletes may be connected; the application as it is then, if there is one. Its
-    /// version rises by one where it can, so that an older line does not undo that: among them is one
-    /// without a version that is applied once more.
+    /// version stays: a line that is applied later decides again.
     async fn set_capacity(&self, application_id: i64, capacity: i64)
     -> Result<Option<Application>>;
 

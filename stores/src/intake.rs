@@ -176,7 +176,7 @@ impl Intake {
     ///
     /// # Errors
     /// Those of the stores; then nothing of the lines is certain, and giving them again is safe: an
-    /// event that comes again counts once, and a row that comes again changes nothing.
+    /// event that comes again counts once, and a row that comes again is the same row.
     pub async fn take<'a>(
         &self,
         origin: &str,

@@ -30,10 +30,10 @@ pub(crate) struct GenerateArgs {
     #[arg(value_parser = source())]
     pub(crate) source: Source,
     /// How many rows, duplicates, late and malformed ones among them
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) rows: u64,
     /// The seed: the same arguments with the same seed give the same bytes
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seed: u64,
     /// The fraction of rows that repeat an earlier one: plays as they were; of the others, half as
     /// they were and half edited and with a higher version. Rows that are never edited have no

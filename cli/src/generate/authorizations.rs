@@ -76,7 +76,7 @@ impl Make for Authorizations {
         Fault::no_date("created_at"),
         Fault::missing("athlete_id"),
         Fault::missing("created_at"),
-        Fault::Instead("revoked_at", Cell::Time(YEAR_2500_MS)),
+        Fault::Instead("created_at", Cell::Time(YEAR_2500_MS)),
         Fault::huge("application_id"),
     ];
 

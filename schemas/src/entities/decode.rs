@@ -16,8 +16,9 @@ use crate::time::Zone;
 
 /// The longest name of an athlete or an application, and the longest owner, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
-/// The longest effort, in seconds: some thirty years.
-pub(super) const ELAPSED_TIME_S_MAX: i64 = 1_000_000_000;
+/// The longest effort, in seconds: the largest whole number that every JSON reader, and a score that
+/// is a double, holds exactly.
+pub(super) const ELAPSED_TIME_S_MAX: i64 = (1 << 53) - 1;
 /// The largest weight of an athlete.
 pub(super) const WEIGHT_KG_MAX: f64 = 1000.0;
 /// The largest capacity of an application: the largest whole number that every JSON reader holds
@@ -179,7 +180,8 @@ fn authorization(raw: &RawAuthorization<'_>) -> Result<Authorization, String> {
     let revoked_at_us = raw
         .revoked_at
         .as_ref()
-        .map(|text| line::instant_us("revoked_at", &text.0))
+        // Whatever its time: "for ever" is written as a year far away.
+        .map(|text| line::instant_us_within("revoked_at", &text.0))
         .transpose()?;
     Ok(Authorization {
         id: raw.id,

@@ -358,3 +358,38 @@ fn zones_are_iana_names() {
         );
     }
 }
+
+/// An authorization that is revoked whatever its time: also at one that is far away.
+#[test]
+fn a_revocation_may_have_any_time() {
+    let revoked = |at: &str| {
+        let line = format!(
+            r#"{{"id":1,"application_id":2,"athlete_id":3,"created_at":"2024-01-01T00:00:00Z","revoked_at":"{at}"}}"#
+        );
+        parse(Source::Authorizations, line.as_bytes()).map(|row| match row {
+            Entity::Authorization(row) => row.revoked_at_us,
+            other => panic!("{other:?}"),
+        })
+    };
+    let first = Ok(Some(-9_214_560_000_000_000));
+    let last = Ok(Some(9_214_646_399_000_000));
+    for at in [
+        "2262-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "2500-06-01T00:00:00.5+02:00",
+    ] {
+        assert_eq!(revoked(at), last, "{at}");
+    }
+    for at in ["0000-01-01T00:00:00Z", "1677-12-31T23:59:59Z"] {
+        assert_eq!(revoked(at), first, "{at}");
+    }
+    for at in [
+        "9999-13-01T00:00:00Z",
+        "9999-12-31",
+        "12500-01-01T00:00:00Z",
+        "9999-12-31T23:59:59",
+    ] {
+        let reason = revoked(at).expect_err(at);
+        assert!(reason.starts_with("revoked_at: "), "{reason}");
+    }
+}

@@ -67,9 +67,9 @@ fn a_wrong_type_names_its_field() {
 
 /// Source, field, value, and what the reason holds.
 const IMPOSSIBLE: &str = r#"
-    efforts         elapsed_time      0                       seconds from 1 to 1000000000
+    efforts         elapsed_time      0                       seconds from 1 to 9007199254740991
     efforts         elapsed_time      -1                      -1 is not
-    efforts         elapsed_time      1000000001              1000000001 is not
+    efforts         elapsed_time      9007199254740992        9007199254740992 is not
     efforts         elapsed_time      60.0                    floating point
     efforts         started_at        "2013-05-06"            RFC 3339
     efforts         started_at        "2013-05-06T12:00:00"   RFC 3339
@@ -174,7 +174,11 @@ fn a_line_is_one_object() {
         check_reason(source, &format!("{line} x"), &["more than one"]);
         let fill = |length: usize| format!("{line}{}", " ".repeat(length - line.len()));
         check(source, &fill(LINE_BYTES_MAX), plain(source));
-        check_reason(source, &fill(LINE_BYTES_MAX + 1), &["1048577 bytes"]);
+        check_reason(
+            source,
+            &fill(LINE_BYTES_MAX + 1),
+            &["at most 1048576 bytes"],
+        );
     }
     check_reason(Source::Plays, EFFORT, &["plays", "events"]);
 }

@@ -326,7 +326,7 @@ fn a_line_has_an_end() {
         format!("{GOOD}{padding}")
     };
     assert_eq!(check_line(fill(LINE_BYTES_MAX).as_bytes()), Ok(2));
-    assert!(reason(&fill(LINE_BYTES_MAX + 1)).contains("1048577 bytes"));
+    assert!(reason(&fill(LINE_BYTES_MAX + 1)).contains("at most 1048576 bytes"));
 }
 
 #[test]

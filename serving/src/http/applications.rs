@@ -172,9 +172,8 @@ pub(crate) async fn show(
     Ok(Json(shown))
 }
 
-/// Sets how many athletes may be connected to an application. That raises the version of the
-/// application's row by one: a line with an older version, or with none, that is ingested later is
-/// ignored.
+/// Sets how many athletes may be connected to an application, until it is set again or a line of the
+/// application is ingested, which says its capacity too.
 #[utoipa::path(
     patch,
     path = "/api/v1/applications/{id}",
@@ -275,8 +274,8 @@ pub(crate) async fn connect(
     Ok((status, Json(connected)).into_response())
 }
 
-/// Takes back all authorizations that an athlete gave to an application. That raises the version of
-/// each row by one: a line with an older version, or with none, that is ingested later is ignored.
+/// Takes back all authorizations that an athlete gave to an application. A line of one of them that is
+/// ingested later decides again, unless its version is older.
 #[utoipa::path(
     delete,
     path = "/api/v1/applications/{id}/authorizations/{athlete_id}",

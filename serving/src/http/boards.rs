@@ -341,7 +341,12 @@ pub(super) fn id(name: &str, text: &str) -> Result<i64, Problem> {
 fn natural(name: &str, text: &str) -> Result<u64, Problem> {
     integer(text)
         .and_then(|number| u64::try_from(number).ok())
-        .ok_or_else(|| Problem::parameter(format!("{name}={text:?} is not a number from 0 on")))
+        .ok_or_else(|| {
+            Problem::parameter(format!(
+                "{name}={text:?} is not a number from 0 to {}",
+                i64::MAX
+            ))
+        })
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub(crate) struct Rejected {
 
 /// Takes events or rows, one JSON object a line. When it answers, every line is durably in the log,
 /// in the canonical store or among the dead letters. After an error some lines may be taken: sending
-/// all again is safe, since an event that comes again counts once and a row changes nothing.
+/// all again is safe, since an event that comes again counts once, and a row is the same row.
 #[utoipa::path(
     post,
     path = "/api/v1/ingest/{source}",

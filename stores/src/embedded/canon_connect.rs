@@ -69,15 +69,11 @@ pub(super) async fn set_capacity(
     id: i64,
     capacity: i64,
 ) -> Sql<Option<Application>> {
-    sqlx::query(
-        "UPDATE applications
-         SET athlete_capacity = ?, version = version + (version < 9223372036854775807)
-         WHERE id = ?",
-    )
-    .bind(capacity)
-    .bind(id)
-    .execute(&mut *connection)
-    .await?;
+    sqlx::query("UPDATE applications SET athlete_capacity = ? WHERE id = ?")
+        .bind(capacity)
+        .bind(id)
+        .execute(&mut *connection)
+        .await?;
     application(connection, id).await
 }
 
@@ -137,8 +133,7 @@ pub(super) async fn revoke(
         return Ok(Revoked::UnknownApplication);
     }
     let done = sqlx::query(
-        "UPDATE authorizations
-         SET revoked_at_us = ?, version = version + (version < 9223372036854775807)
+        "UPDATE authorizations SET revoked_at_us = ?
          WHERE application_id = ? AND athlete_id = ? AND revoked_at_us IS NULL",
     )
     .bind(now_ms.saturating_mul(US_PER_MS))

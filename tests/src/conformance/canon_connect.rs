@@ -34,8 +34,7 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
     assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full(2, 2));
     assert_eq!(canon.authorize(5, 11, NOW_MS).await?, Authorized::Already);
     let wider = canon.set_capacity(5, 3).await?.expect("an application");
-    let expected = versioned(application(5, 3), 1);
-    assert_eq!(wider, expected, "and nothing else changes");
+    assert_eq!(wider, application(5, 3), "and nothing else changes");
     let made = canon.authorize(5, 12, NOW_MS).await?;
     let Authorized::New { id, notification } = made else {
         panic!("there is room: {made:?}");
@@ -76,40 +75,31 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
     Ok(())
 }
 
-/// A capacity that was set stays when a line from before comes once more; one with the version that
-/// the row has now decides again.
-pub async fn a_capacity_stays_as_it_was_set(ports: &Ports) -> Result<()> {
+/// A capacity that was set stays until a line says another one; a line with an older version doesn't.
+pub async fn a_capacity_stays_until_a_line_says_more(ports: &Ports) -> Result<()> {
     let canon = &*ports.canon;
-    let line = Entity::Application(application(5, 2));
-    apply(canon, std::slice::from_ref(&line)).await?;
-    canon.set_capacity(5, 7).await?;
-    apply(canon, &[line]).await?;
-    let expected = versioned(application(5, 7), 1);
-    assert_eq!(canon.application(5).await?, Some(expected));
-    let decides = versioned(application(5, 3), 1);
-    apply(canon, &[Entity::Application(decides.clone())]).await?;
-    assert_eq!(canon.application(5).await?, Some(decides));
-    // There is no larger version.
-    let last = versioned(application(5, 4), i64::MAX);
-    apply(canon, &[Entity::Application(last)]).await?;
-    let expected = versioned(application(5, 9), i64::MAX);
-    assert_eq!(canon.set_capacity(5, 9).await?, Some(expected));
+    let line = |capacity, version| Application {
+        version,
+        ..application(5, capacity)
+    };
+    apply(canon, &[Entity::Application(line(2, 4))]).await?;
+    assert_eq!(canon.set_capacity(5, 7).await?, Some(line(7, 4)));
+    apply(canon, &[Entity::Application(line(3, 3))]).await?;
+    assert_eq!(canon.application(5).await?, Some(line(7, 4)));
+    apply(canon, &[Entity::Application(line(2, 4))]).await?;
+    assert_eq!(canon.application(5).await?, Some(line(2, 4)));
     Ok(())
 }
 
-fn versioned(row: Application, version: i64) -> Application {
-    Application { version, ..row }
-}
-
-/// Disconnecting takes back all of an athlete's authorizations of an application, and a line from
-/// before does not bring one back.
+/// Disconnecting takes back all of an athlete's authorizations of an application. A line brings one
+/// back, but not an older one.
 pub async fn revoking_takes_back_everything(ports: &Ports) -> Result<()> {
     let canon = &*ports.canon;
     let rows = [
         Entity::Application(application(5, 1)),
         Entity::Authorization(authorization(1, 5, 10)),
         Entity::Authorization(Authorization {
-            version: i64::MAX,
+            version: 3,
             ..authorization(2, 5, 10)
         }),
         Entity::Authorization(Authorization {
@@ -138,23 +128,16 @@ pub async fn revoking_takes_back_everything(ports: &Ports) -> Result<()> {
     let expected = BTreeMap::from([(1, now), (2, now), (3, Some(7)), (4, None)]);
     assert_eq!(times(authorizations(canon).await?), expected);
 
-    // The same lines once more: older now, but for the one whose version can't rise.
-    let applied = apply(canon, &rows[1..2]).await?;
+    let full = Authorized::Full {
+        connected: 1,
+        capacity: 1,
+    };
+    let older = Entity::Authorization(authorization(2, 5, 10));
+    let applied = apply(canon, &[older]).await?;
     assert_eq!(applied.notifications, []);
     assert_eq!(times(authorizations(canon).await?), expected);
-    assert_eq!(
-        canon.authorize(5, 12, NOW_MS).await?,
-        Authorized::Full {
-            connected: 1,
-            capacity: 1
-        }
-    );
-    // A newer one decides again.
-    let newer = Authorization {
-        version: 1,
-        ..authorization(1, 5, 10)
-    };
-    apply(canon, &[Entity::Authorization(newer)]).await?;
+    assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full);
+    apply(canon, &rows[1..2]).await?;
     assert_eq!(canon.authorize(5, 10, NOW_MS).await?, Authorized::Already);
     Ok(())
 }

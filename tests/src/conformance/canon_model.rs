@@ -239,7 +239,6 @@ async fn run(
         Call::SetCapacity(key, capacity) => {
             let expected = model.applications.get_mut(&(key + base)).map(|row| {
                 row.athlete_capacity = *capacity;
-                row.version += 1;
                 row.clone()
             });
             let found = canon.set_capacity(key + base, *capacity).await?;
@@ -347,7 +346,6 @@ async fn revoke(
         let is_meant = row.application_id == key && row.athlete_id == member;
         if is_meant && row.revoked_at_us.is_none() {
             row.revoked_at_us = Some(now_ms * 1000);
-            row.version += 1;
         }
     }
     let Revoked::Done(told) = answer else {

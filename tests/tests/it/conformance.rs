@@ -132,7 +132,7 @@ laws! {
     }
     canon_connect {
         connecting_keeps_to_the_capacity
-        a_capacity_stays_as_it_was_set
+        a_capacity_stays_until_a_line_says_more
         revoking_takes_back_everything
     } and with two {
         places_are_given_once

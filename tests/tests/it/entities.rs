@@ -449,11 +449,16 @@ fn a_capacity_holds_under_many_requests() {
     let patched = client.patch("/api/v1/applications/7", br#"{"athlete_capacity":10}"#);
     assert_eq!(patched.0, 200, "{}", patched.1);
     assert_eq!((post(1_000), post(1_001)), (200, 403), "nobody is cut off");
-    // The line from before does not undo it.
-    let output = run_with_input(&data, &["ingest", "applications", "-"], app.as_bytes());
-    assert!(output.status.success());
-    let shown = client.json("/api/v1/applications/7");
-    assert_eq!(shown["athlete_capacity"], 10, "{shown}");
+    // A line of the same version says the capacity too, an older one doesn't.
+    for (line, capacity) in [
+        (app.replace("15}", "12,\"version\":-1}"), 10),
+        (app.to_owned(), 15),
+    ] {
+        let output = run_with_input(&data, &["ingest", "applications", "-"], line.as_bytes());
+        assert!(output.status.success());
+        let shown = client.json("/api/v1/applications/7");
+        assert_eq!(shown["athlete_capacity"], capacity, "{shown}");
+    }
     for body in [
         &b"{"[..],
         b"{}",

@@ -13,9 +13,6 @@ use super::Ids;
 const UNTOLD: u32 = 4;
 /// Authorizations that are remembered, at most.
 const AUTHORIZATIONS_MAX: usize = 1_000;
-/// From a version of an authorization or an application to the next. Disconnecting and setting a
-/// capacity raise them too, by less.
-const VERSIONS: i64 = 10;
 /// How many athletes may be connected to each application at first.
 const CAPACITIES: [i64; 5] = [30, 12, 6, 45, 20];
 const REVOKED_AT: &str = "2026-01-01T00:00:00Z";
@@ -235,7 +232,7 @@ impl People {
             late.revoked = !late.revoked;
             return late.line();
         }
-        permission.version += VERSIONS;
+        permission.version += 1;
         permission.revoked = rng.random_bool(0.6);
         permission.line()
     }
@@ -252,7 +249,7 @@ impl People {
         if rng.random_bool(0.3) {
             row["version"] = (*version - 1).into();
         } else {
-            (*version, *known) = (*version + VERSIONS, capacity);
+            (*version, *known) = (*version + 1, capacity);
             row["version"] = (*version).into();
         }
         row

@@ -1,0 +1,108 @@
+//! The folder that one engine spills to.
+//!
+//! A process that is killed leaves its files behind. So each engine has a folder of its own, whose
+//! file `owner` it keeps locked; whoever comes next removes the folders that nobody owns.
+
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const OWNER: &str = "owner";
+const NAMES_MAX: u32 = 100_000;
+
+/// A folder, owned until this is dropped, and then removed.
+#[derive(Debug)]
+pub(crate) struct SpillFolder {
+    path: PathBuf,
+    _owned: File,
+}
+
+impl SpillFolder {
+    /// A new folder under `root`, once those that nobody owns are removed.
+    pub(crate) fn under(root: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(root)?;
+        // One at a time: a folder that was just made has no owner yet.
+        let door = File::create(root.join("lock"))?;
+        door.lock()?;
+        for entry in std::fs::read_dir(root)? {
+            let path = entry?.path();
+            if path.is_dir() && !is_owned(&path)? {
+                // What can't be removed now stays for whoever comes next.
+                drop(std::fs::remove_dir_all(&path));
+            }
+        }
+        let path = make(root)?;
+        let owned = File::create(path.join(OWNER))?;
+        owned.lock()?;
+        Ok(Self {
+            path,
+            _owned: owned,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SpillFolder {
+    fn drop(&mut self) {
+        // Whoever comes next tries again.
+        drop(std::fs::remove_dir_all(&self.path));
+    }
+}
+
+fn is_owned(folder: &Path) -> io::Result<bool> {
+    let owner = match File::open(folder.join(OWNER)) {
+        Ok(owner) => owner,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match owner.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Makes the folder with the first name that is free.
+fn make(root: &Path) -> io::Result<PathBuf> {
+    for number in 0..NAMES_MAX {
+        let path = root.join(number.to_string());
+        match DirBuilder::new().create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("too many folders that nobody removed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_dead_process_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let first = SpillFolder::under(root.path()).unwrap();
+        std::fs::write(first.path().join("spilled"), "rows").unwrap();
+        let second = SpillFolder::under(root.path()).unwrap();
+        assert_ne!(first.path(), second.path());
+        assert!(first.path().join("spilled").exists(), "it is in use");
+
+        // The lock goes with the process, the files stay.
+        let (died, left) = (first.path().to_owned(), root.path().join("left"));
+        std::fs::create_dir_all(left.join("datafusion")).unwrap();
+        let SpillFolder { path: _, _owned } = &first;
+        _owned.unlock().unwrap();
+        let third = SpillFolder::under(root.path()).unwrap();
+        assert!(!left.exists());
+        assert!(!died.join("spilled").exists());
+        assert!(second.path().exists());
+        let path = third.path().to_owned();
+        drop(third);
+        assert!(!path.exists());
+        std::mem::forget(first);
+    }
+}
