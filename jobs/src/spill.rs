@@ -3,17 +3,18 @@
 //! A process that is killed leaves its files behind. So each engine has a folder of its own, whose
 //! file `owner` it keeps locked; whoever comes next removes the folders that nobody owns.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use tempfile::TempDir;
 
 const OWNER: &str = "owner";
-const NAMES_MAX: u32 = 100_000;
 
 /// A folder, owned until this is dropped, and then removed.
 #[derive(Debug)]
 pub(crate) struct SpillFolder {
-    path: PathBuf,
+    folder: TempDir,
     _owned: File,
 }
 
@@ -31,24 +32,17 @@ impl SpillFolder {
                 drop(std::fs::remove_dir_all(&path));
             }
         }
-        let path = make(root)?;
-        let owned = File::create(path.join(OWNER))?;
+        let folder = TempDir::new_in(root)?;
+        let owned = File::create(folder.path().join(OWNER))?;
         owned.lock()?;
         Ok(Self {
-            path,
+            folder,
             _owned: owned,
         })
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for SpillFolder {
-    fn drop(&mut self) {
-        // Whoever comes next tries again.
-        drop(std::fs::remove_dir_all(&self.path));
+        self.folder.path()
     }
 }
 
@@ -63,19 +57,6 @@ fn is_owned(folder: &Path) -> io::Result<bool> {
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
     }
-}
-
-/// Makes the folder with the first name that is free.
-fn make(root: &Path) -> io::Result<PathBuf> {
-    for number in 0..NAMES_MAX {
-        let path = root.join(number.to_string());
-        match DirBuilder::new().create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::Error::other("too many folders that nobody removed"))
 }
 
 #[cfg(test)]
@@ -94,7 +75,7 @@ mod tests {
         // The lock goes with the process, the files stay.
         let (died, left) = (first.path().to_owned(), root.path().join("left"));
         std::fs::create_dir_all(left.join("datafusion")).unwrap();
-        let SpillFolder { path: _, _owned } = &first;
+        let SpillFolder { folder: _, _owned } = &first;
         _owned.unlock().unwrap();
         let third = SpillFolder::under(root.path()).unwrap();
         assert!(!left.exists());

@@ -26,12 +26,16 @@ impl Chunk {
     pub(super) const BYTES_FULL: usize = 16 * 1024 * 1024;
 
     pub(super) const fn new(source: Source) -> Self {
+        Self::of_at_most(match (source, source.kind()) {
+            (_, SourceKind::Facts) => Self::EVENTS_MAX,
+            (Source::Athletes, _) => Self::ATHLETES_MAX,
+            (_, SourceKind::Entities) => Self::ROWS_MAX,
+        })
+    }
+
+    const fn of_at_most(lines_max: usize) -> Self {
         Self {
-            lines_max: match (source, source.kind()) {
-                (_, SourceKind::Facts) => Self::EVENTS_MAX,
-                (Source::Athletes, _) => Self::ATHLETES_MAX,
-                (_, SourceKind::Entities) => Self::ROWS_MAX,
-            },
+            lines_max,
             bytes: Vec::new(),
             lines: Vec::new(),
             bytes_read: 0,
@@ -40,14 +44,7 @@ impl Chunk {
 
     /// Takes what there is and leaves an empty chunk.
     pub(super) fn take(&mut self) -> Self {
-        let lines_max = self.lines_max;
-        let empty = Self {
-            lines_max,
-            bytes: Vec::new(),
-            lines: Vec::new(),
-            bytes_read: 0,
-        };
-        std::mem::replace(self, empty)
+        std::mem::replace(self, Self::of_at_most(self.lines_max))
     }
 
     pub(super) fn is_full(&self) -> bool {
