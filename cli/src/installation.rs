@@ -11,7 +11,7 @@ use schemas::clock::Clock;
 use schemas::source::Source;
 use serving::{MetricsText, Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
-use stores::embedded::Embedded;
+use stores::Stores;
 use stores::intake::{Intake, IntakePorts};
 
 use crate::clock::SystemClock;
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct Installation {
     settings: Settings,
-    stores: Embedded,
+    stores: Stores,
     clock: Arc<dyn Clock>,
 }
 
@@ -31,7 +31,7 @@ impl Installation {
     /// # Errors
     /// A folder that can't be made or written, or stores that are damaged.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let stores = Embedded::open(&settings.data_dir).await?;
+        let stores = Stores::embedded(&settings.data_dir).await?;
         Ok(Self {
             settings: settings.clone(),
             stores,
@@ -59,7 +59,7 @@ impl Installation {
     }
 
     /// The stores.
-    pub(crate) fn stores(&self) -> &Embedded {
+    pub(crate) fn stores(&self) -> &Stores {
         &self.stores
     }
 

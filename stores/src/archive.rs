@@ -12,12 +12,19 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parquet::arrow::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
 
 use crate::parquet_file::ParquetObject;
+use crate::patience::Patience;
 use crate::{Error, Result, durable};
+
+/// An object of more bytes than this goes to a server in parts of so many.
+const PART_BYTES: usize = 16 << 20;
+
+/// How many of them are on their way at once.
+const PARTS_AT_ONCE: usize = 4;
 
 /// What helps when a file of the archive is damaged: everything in it is made from the log.
 pub const REMEDY: &str = "Restore it from a copy; or, if the log still holds everything, stop every process of this data folder and move the archive folder away: the next batch run makes it again from the log";
@@ -35,8 +42,16 @@ pub enum Created {
 #[derive(Debug, Clone)]
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
-    /// The folder of a local store, whose client does not sync what it writes.
-    folder: PathBuf,
+    place: Place,
+}
+
+/// Where the objects are.
+#[derive(Debug, Clone)]
+enum Place {
+    /// In a folder, whose client does not sync what it writes.
+    Folder(PathBuf),
+    /// In a bucket of a server, below this path.
+    Bucket(Path, Patience),
 }
 
 impl Archive {
@@ -55,8 +70,20 @@ impl Archive {
             .with_automatic_cleanup(false);
         Ok(Self {
             store: Arc::new(store),
-            folder,
+            place: Place::Folder(folder),
         })
+    }
+
+    /// An archive in a bucket of a server, below a path.
+    pub(crate) const fn in_bucket(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        patience: Patience,
+    ) -> Self {
+        Self {
+            store,
+            place: Place::Bucket(prefix, patience),
+        }
     }
 
     /// Writes an object, durably when it answers; one that is there is replaced.
@@ -81,14 +108,14 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it is there and can't be read.
     pub async fn get(&self, path: &str) -> Result<Option<Bytes>> {
-        let found = match self.store.get(&Path::from(path)).await {
+        let found = match self.store.get(&self.at(path)).await {
             Ok(found) => found.bytes().await,
             Err(error) => Err(error),
         };
         match found {
             Ok(bytes) => Ok(Some(bytes)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(Error::broken(format!("reading {path}"), error)),
+            Err(error) => Err(self.fault(&format!("reading {path}"), error)),
         }
     }
 
@@ -103,8 +130,9 @@ impl Archive {
         row_groups: Vec<usize>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let what = path.to_owned();
-        let reader = ParquetObject::new(Arc::clone(&self.store), Path::from(path));
+        let what = (self.clone(), path.to_owned());
+        let unreadable = move |error| what.0.unreadable(&what.1, error);
+        let reader = ParquetObject::new(Arc::clone(&self.store), self.at(path));
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {
@@ -113,10 +141,8 @@ impl Archive {
                     .with_batch_size(batch_rows)
                     .build()
             })
-            .map_err(|error| unreadable(&what, error))?;
-        Ok(stream
-            .map_err(move |error| unreadable(&what, error))
-            .boxed())
+            .map_err(&unreadable)?;
+        Ok(stream.map_err(unreadable).boxed())
     }
 
     /// The paths of all objects whose path begins with the folder `prefix`, in their order.
@@ -126,11 +152,11 @@ impl Archive {
     pub async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         let mut paths: Vec<String> = self
             .store
-            .list(Some(&Path::from(prefix)))
-            .map_ok(|object| object.location.to_string())
+            .list(Some(&self.at(prefix)))
+            .map_ok(|object| self.within(&object.location))
             .try_collect()
             .await
-            .map_err(|error| Error::broken(format!("listing {prefix}"), error))?;
+            .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
         paths.sort_unstable();
         Ok(paths)
     }
@@ -140,18 +166,22 @@ impl Archive {
     /// # Errors
     /// [`Error::Broken`] if it is there and can't be deleted.
     pub async fn delete(&self, path: &str) -> Result<()> {
-        match self.store.delete(&Path::from(path)).await {
+        match self.store.delete(&self.at(path)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::broken(format!("deleting {path}"), error)),
+            Err(error) => Err(self.fault(&format!("deleting {path}"), error)),
         }
     }
 
-    /// Deletes what writers left behind that died long ago in the middle of a put.
+    /// Deletes what writers left behind that died long ago in the middle of a put. In a bucket that is
+    /// left to its life cycle.
     ///
     /// # Errors
     /// [`Error::Broken`] if it can't be listed or deleted.
     pub async fn tidy(&self) -> Result<()> {
-        let (doing, folder) = ("tidying the archive", self.folder.clone());
+        let Place::Folder(folder) = &self.place else {
+            return Ok(());
+        };
+        let (doing, folder) = ("tidying the archive", folder.clone());
         tokio::task::spawn_blocking(move || durable::remove_abandoned(&folder))
             .await
             .map_err(|error| Error::broken(doing, error))?
@@ -159,28 +189,140 @@ impl Archive {
     }
 
     async fn put_with(&self, path: &str, bytes: Bytes, replace: bool) -> Result<Created> {
-        let doing = || format!("writing {path}");
-        let root = self.folder.clone();
+        let doing = format!("writing {path}");
+        let Place::Folder(root) = &self.place else {
+            return self.upload(&self.at(path), &doing, bytes, replace).await;
+        };
+        let root = root.clone();
         let file = root.join(Path::from(path).as_ref());
         tokio::task::spawn_blocking(move || durable::put(&root, &file, &bytes, replace))
             .await
-            .map_err(|error| Error::broken(doing(), error))?
-            .map_err(|error| Error::broken(doing(), error))
+            .map_err(|error| Error::broken(&doing, error))?
+            .map_err(|error| Error::broken(&doing, error))
+    }
+
+    async fn upload(&self, at: &Path, doing: &str, bytes: Bytes, replace: bool) -> Result<Created> {
+        let fault = |error| self.fault(doing, error);
+        if replace {
+            self.upload_in_parts(at, bytes).await.map_err(fault)?;
+            return Ok(Created::New);
+        }
+        let create = PutOptions::from(PutMode::Create);
+        match self.store.put_opts(at, bytes.clone().into(), create).await {
+            Ok(_) => Ok(Created::New),
+            // A request that was tried again may have met what it had written itself. Nobody else
+            // writes the same: manifests name files by random names.
+            Err(
+                object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. },
+            ) => {
+                let found = self.store.get(at).await.map_err(fault)?;
+                let found = found.bytes().await.map_err(fault)?;
+                Ok(if found == bytes {
+                    Created::New
+                } else {
+                    Created::Exists
+                })
+            }
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    /// A request has a deadline, so a large object goes in several.
+    async fn upload_in_parts(&self, at: &Path, bytes: Bytes) -> object_store::Result<()> {
+        if bytes.len() <= PART_BYTES {
+            self.store.put(at, bytes.into()).await?;
+            return Ok(());
+        }
+        let mut upload = self.store.put_multipart(at).await?;
+        let parts: Vec<_> = (0..bytes.len())
+            .step_by(PART_BYTES)
+            .map(|from| bytes.slice(from..bytes.len().min(from + PART_BYTES)))
+            .map(|part| upload.put_part(part.into()))
+            .collect();
+        let sent: object_store::Result<()> = futures::stream::iter(parts)
+            .buffered(PARTS_AT_ONCE)
+            .try_collect()
+            .await;
+        let done = match sent {
+            Ok(()) => upload.complete().await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        if done.is_err()
+            && let Err(error) = upload.abort().await
+        {
+            tracing::debug!(%at, %error, "parts of an upload stay");
+        }
+        done
+    }
+
+    /// The path of an object as the client knows it.
+    fn at(&self, path: &str) -> Path {
+        match &self.place {
+            Place::Folder(_) => Path::from(path),
+            Place::Bucket(prefix, _) => Path::from(path)
+                .parts()
+                .fold(prefix.clone(), |at, part| at.join(part)),
+        }
+    }
+
+    /// The opposite of [`Archive::at`].
+    fn within(&self, at: &Path) -> String {
+        match &self.place {
+            Place::Bucket(prefix, _) if !prefix.as_ref().is_empty() => {
+                let within = at.prefix_match(prefix);
+                within.map_or_else(
+                    || at.to_string(),
+                    |parts| parts.collect::<Path>().to_string(),
+                )
+            }
+            _ => at.to_string(),
+        }
+    }
+
+    /// The error of a client. That of a server may pass, unless it refuses.
+    fn fault(&self, doing: &str, error: object_store::Error) -> Error {
+        match &self.place {
+            Place::Folder(_) => Error::broken(doing, error),
+            Place::Bucket(_, server) => match error {
+                object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
+                    server.unavailable(doing, one_line(&error))
+                }
+                object_store::Error::PermissionDenied { .. }
+                | object_store::Error::Unauthenticated { .. } => {
+                    let why = "this key may not; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the bucket's policy";
+                    Error::broken(server.what(doing), why)
+                }
+                object_store::Error::NotFound { .. } => Error::broken(
+                    server.what(doing),
+                    "the bucket is not there; run `backstitch migrate`",
+                ),
+                error => Error::broken(server.what(doing), one_line(&error)),
+            },
+        }
+    }
+
+    fn unreadable(&self, path: &str, error: ParquetError) -> Error {
+        let why = match error {
+            ParquetError::External(error) => match error.downcast::<object_store::Error>() {
+                Ok(error) if !matches!(*error, object_store::Error::NotFound { .. }) => {
+                    return self.fault(&format!("reading {path}"), *error);
+                }
+                Ok(error) => error.to_string(),
+                Err(error) => error.to_string(),
+            },
+            error => error.to_string(),
+        };
+        Error::DamagedFile {
+            path: path.to_owned(),
+            why: format!("{why}. {REMEDY}"),
+        }
     }
 }
 
-fn unreadable(path: &str, error: ParquetError) -> Error {
-    match error {
-        ParquetError::External(error)
-            if error
-                .downcast_ref::<object_store::Error>()
-                .is_some_and(|error| !matches!(error, object_store::Error::NotFound { .. })) =>
-        {
-            Error::broken(format!("reading {path}"), error)
-        }
-        error => Error::DamagedFile {
-            path: path.to_owned(),
-            why: format!("{error}. {REMEDY}"),
-        },
-    }
+/// What the client says, without the answer's text of many lines.
+fn one_line(error: &object_store::Error) -> String {
+    let text = error.to_string();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ")
 }

@@ -13,8 +13,17 @@ pub mod intake;
 pub mod lease;
 pub mod live;
 pub mod log;
+pub mod namespace;
 pub mod parquet_file;
+#[allow(dead_code, reason = "for the adapters of servers")]
+mod patience;
 pub mod relay;
+pub mod s3;
+mod secret;
+mod stores;
+mod tls;
 pub mod views;
 
 pub use error::{Error, ErrorKind, Result};
+pub use secret::Secret;
+pub use stores::Stores;

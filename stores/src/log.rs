@@ -208,3 +208,8 @@ pub trait LogWrite: std::fmt::Debug + Send + Sync {
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>>;
 }
+
+/// Reading and writing topics.
+pub trait Log: LogRead + LogWrite {}
+
+impl<T: LogRead + LogWrite> Log for T {}

@@ -9,5 +9,6 @@ pub mod http;
 pub mod process;
 pub mod questions;
 pub mod recount;
+pub mod servers;
 pub mod standings;
 pub mod world;

@@ -10,7 +10,7 @@ use schemas::clock::FixedClock;
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
-use stores::embedded::Embedded;
+use stores::Stores;
 use stores::intake::{Intake, IntakePorts, Taken};
 use stores::live::LiveRead;
 use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
@@ -32,7 +32,7 @@ pub const NOW_MS: i64 = 1_772_712_000_000;
 pub struct World {
     folder: Folder,
     /// Its stores.
-    pub stores: Embedded,
+    pub stores: Stores,
     /// Its views.
     pub catalog: Catalog,
     engine: Engine,
@@ -82,7 +82,7 @@ impl World {
             Folder::Own(folder) => folder.path().to_owned(),
             Folder::Given(path) => path.clone(),
         };
-        let stores = Embedded::open(&path).await.expect("the embedded stores");
+        let stores = Stores::embedded(&path).await.expect("the embedded stores");
         let spill = path.join("spill");
         std::fs::create_dir_all(&spill).expect("a folder to spill to");
         let engine = Engine::new(EngineOptions {

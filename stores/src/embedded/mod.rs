@@ -37,8 +37,7 @@ mod statement;
 mod view_rows;
 mod views;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 pub use canon::SqliteCanon;
 pub use lease::FileLeases;
@@ -49,31 +48,16 @@ pub use views::SqliteViews;
 use crate::archive::Archive;
 use crate::{Error, Result};
 
-/// The stores of one data folder.
+/// A data folder.
 #[derive(Debug, Clone)]
-pub struct Embedded {
-    /// The log.
-    pub log: Arc<SqliteLog>,
-    /// Live state.
-    pub live: Arc<SqliteLive>,
-    /// Run records and batch rows.
-    pub views: Arc<SqliteViews>,
-    /// Entities.
-    pub canon: Arc<SqliteCanon>,
-    /// The archive.
-    pub archive: Archive,
-    /// Leases.
-    pub leases: Arc<FileLeases>,
-}
+pub struct DataFolder(PathBuf);
 
-impl Embedded {
-    /// Opens the stores in `folder`, which is made if it is not there. Several processes may do so
-    /// at the same moment.
+impl DataFolder {
+    /// Opens a folder, which is made if it is not there. None of its files is made yet.
     ///
     /// # Errors
-    /// [`Error::Broken`] if the folder can't be made or written, or if a file in it is damaged or
-    /// of a newer version; [`Error::Unavailable`] if another process keeps it busy for too long.
-    pub async fn open(folder: &Path) -> Result<Self> {
+    /// [`Error::Broken`] if the folder can't be made or written.
+    pub fn open(folder: &Path) -> Result<Self> {
         let cannot = |error| {
             let why = format!(
                 "{error}; give a folder that can be made and written by this user, on a disk that \
@@ -83,18 +67,58 @@ impl Embedded {
         };
         std::fs::create_dir_all(folder.join(db::LOCKS)).map_err(cannot)?;
         // SQLite takes a relative path that begins with `file:` for something else.
-        let folder = &folder.canonicalize().map_err(cannot)?;
+        let folder = folder.canonicalize().map_err(cannot)?;
         if let Some(parent) = folder.parent() {
             sync_folder(parent);
         }
-        Ok(Self {
-            log: Arc::new(SqliteLog::open(folder).await?),
-            live: Arc::new(SqliteLive::open(folder).await?),
-            views: Arc::new(SqliteViews::open(folder).await?),
-            canon: Arc::new(SqliteCanon::open(folder).await?),
-            archive: Archive::local(&folder.join("archive"))?,
-            leases: Arc::new(FileLeases::new(folder.join(db::LOCKS))),
-        })
+        Ok(Self(folder))
+    }
+
+    /// The log.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if its file is damaged, of a newer version or can't be written;
+    /// [`Error::Unavailable`] if another process keeps it busy for too long.
+    pub async fn log(&self) -> Result<SqliteLog> {
+        SqliteLog::open(&self.0).await
+    }
+
+    /// Live state.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn live(&self) -> Result<SqliteLive> {
+        SqliteLive::open(&self.0).await
+    }
+
+    /// Run records and batch rows.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn views(&self) -> Result<SqliteViews> {
+        SqliteViews::open(&self.0).await
+    }
+
+    /// Entities.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn canon(&self) -> Result<SqliteCanon> {
+        SqliteCanon::open(&self.0).await
+    }
+
+    /// The archive.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if its folder can't be made.
+    pub fn archive(&self) -> Result<Archive> {
+        Archive::local(&self.0.join("archive"))
+    }
+
+    /// Leases.
+    #[must_use]
+    pub fn leases(&self) -> FileLeases {
+        FileLeases::new(self.0.join(db::LOCKS))
     }
 }
 

@@ -6,14 +6,12 @@ use arrow::array::{AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use stores::Result;
 use stores::archive::Created;
-
-use super::Ports;
+use stores::{Result, Stores};
 
 /// What is put is there, until it is replaced or deleted; what is not there is nothing, and no
 /// error.
-pub async fn objects_come_back(ports: &Ports) -> Result<()> {
+pub async fn objects_come_back(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
     assert_eq!(archive.get("day=1/a").await?, None);
     archive.put("day=1/a", "first".into()).await?;
@@ -29,8 +27,8 @@ pub async fn objects_come_back(ports: &Ports) -> Result<()> {
 }
 
 /// Of several that create the same object one does, and the object is that one's, whole.
-pub async fn one_creates(one: &Ports, other: &Ports) -> Result<()> {
-    let create = async |ports: &Ports, text: &'static str| {
+pub async fn one_creates(one: &Stores, other: &Stores) -> Result<()> {
+    let create = async |ports: &Stores, text: &'static str| {
         ports.archive.create("manifests/1", text.into()).await
     };
     let (first, second, third) = tokio::join!(
@@ -51,7 +49,7 @@ pub async fn one_creates(one: &Ports, other: &Ports) -> Result<()> {
 }
 
 /// A folder's objects are listed in their order, whatever lies beside it.
-pub async fn folders_are_listed(ports: &Ports) -> Result<()> {
+pub async fn folders_are_listed(ports: &Stores) -> Result<()> {
     let archive = &ports.archive;
     assert!(archive.list("a").await?.is_empty());
     for path in ["a/2", "a/10", "a/b/1", "ab/1", "b/1"] {
@@ -62,7 +60,7 @@ pub async fn folders_are_listed(ports: &Ports) -> Result<()> {
 }
 
 /// The row groups that are named come back, in the order in which they are named.
-pub async fn row_groups_come_back(ports: &Ports) -> Result<()> {
+pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
     use futures::TryStreamExt;
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
     let properties = WriterProperties::builder()

@@ -7,16 +7,15 @@ use schemas::entities::{
 };
 use schemas::source::Source;
 use stores::canon::{Applied, Authorized, CanonWrite, NOTIFICATIONS_MAX, Notification, Revoked};
-use stores::{ErrorKind, Result};
+use stores::{ErrorKind, Result, Stores};
 
-use super::Ports;
 use super::canon_rows::{
     EffortRow, NOW_MS, application, apply, athlete, authorization, batches, effort, effort_rows,
     efforts, group, told,
 };
 
 /// In an empty store nothing is found, and nothing is an error.
-pub async fn nothing_is_there_at_first(ports: &Ports) -> Result<()> {
+pub async fn nothing_is_there_at_first(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     for source in [Source::Efforts, Source::Authorizations] {
         let found = canon.groups(source, &[group(1, 2)]).await?;
@@ -46,7 +45,7 @@ pub async fn nothing_is_there_at_first(ports: &Ports) -> Result<()> {
 }
 
 /// Sources whose rows make no groups are refused.
-pub async fn only_some_sources_have_groups(ports: &Ports) -> Result<()> {
+pub async fn only_some_sources_have_groups(ports: &Stores) -> Result<()> {
     for source in Source::ALL {
         let has_groups = schema(source).is_some();
         let groups = ports.canon.groups(source, &[group(1, 2)]).await;
@@ -61,7 +60,7 @@ pub async fn only_some_sources_have_groups(ports: &Ports) -> Result<()> {
 }
 
 /// Every value comes back as it was, also at the ends of its range; days are those of the place.
-pub async fn values_come_back(ports: &Ports) -> Result<()> {
+pub async fn values_come_back(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     // One o'clock at night, New Year's Day in Berlin.
     let at_us = 1_704_067_200_000_000 - 1;
@@ -130,7 +129,7 @@ pub async fn values_come_back(ports: &Ports) -> Result<()> {
 
 /// An older version changes nothing and is accepted, an equal one is applied, and a deleted row
 /// keeps its version.
-pub async fn versions_decide(ports: &Ports) -> Result<()> {
+pub async fn versions_decide(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let timed = |elapsed_time_s: i64, version: i64| {
         let mut row = effort(1, 2, 3);
@@ -170,7 +169,7 @@ pub async fn versions_decide(ports: &Ports) -> Result<()> {
 }
 
 /// The stored versions are told, by the ids of rows of any source.
-pub async fn stored_versions_are_told(ports: &Ports) -> Result<()> {
+pub async fn stored_versions_are_told(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let rows = |id: i64, version: i64| {
         [
@@ -217,7 +216,7 @@ pub async fn stored_versions_are_told(ports: &Ports) -> Result<()> {
 
 /// A row that would move to another group is rejected with the column that says so, whatever its
 /// version; the others of the same call are taken.
-pub async fn rows_never_move(ports: &Ports) -> Result<()> {
+pub async fn rows_never_move(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let rows = [
         Entity::Effort(Effort {
@@ -274,7 +273,7 @@ pub async fn rows_never_move(ports: &Ports) -> Result<()> {
 /// What views see of an athlete touches the groups of all efforts of that athlete; a name does not.
 /// What is too much to be told at once waits in the outbox, each group once.
 #[expect(clippy::too_many_lines, reason = "one story")]
-pub async fn athletes_touch_their_groups(ports: &Ports) -> Result<()> {
+pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
     const SEGMENTS: i64 = NOTIFICATIONS_MAX as i64 + 2345;
     let canon = &*ports.canon;
     let all: BTreeSet<Group> = (0..SEGMENTS).map(|segment| group(segment, 7)).collect();
@@ -414,7 +413,7 @@ async fn drain(canon: &dyn CanonWrite, applied: Applied) -> Result<BTreeSet<Grou
 
 /// What was committed waits in the outbox until it is taken out, whoever asks; numbers rise and
 /// are never given twice.
-pub async fn the_outbox_keeps_until_told(ports: &Ports) -> Result<()> {
+pub async fn the_outbox_keeps_until_told(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let rows: Vec<Entity> = (0..5).map(|id| Entity::Effort(effort(id, id, 1))).collect();
     let first = canon.apply(&rows[..3], 1000).await?.notifications;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use schemas::entities::{Application, Authorization, Entity};
 use schemas::source::Source;
-use stores::Result;
 use stores::canon::{Authorized, Revoked};
+use stores::{Result, Stores};
 
-use super::Ports;
 use super::canon::pending;
 use super::canon_rows::{
     AuthorizationRow, NOW_MS, application, apply, authorization, authorizations, group, told,
@@ -16,7 +15,7 @@ use super::canon_rows::{
 
 /// Athletes connect while there is room; whoever is connected already stays so. Rows that are
 /// applied are counted too, and whether there is room is not asked of them.
-pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
+pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     // Authorizations may come before their application.
     let early: Vec<Entity> = [(1, 10), (2, 11), (3, 11)]
@@ -76,7 +75,7 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Ports) -> Result<()> {
 }
 
 /// A capacity that was set stays until a line says another one; a line with an older version doesn't.
-pub async fn a_capacity_stays_until_a_line_says_more(ports: &Ports) -> Result<()> {
+pub async fn a_capacity_stays_until_a_line_says_more(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let line = |capacity, version| Application {
         version,
@@ -93,7 +92,7 @@ pub async fn a_capacity_stays_until_a_line_says_more(ports: &Ports) -> Result<()
 
 /// Disconnecting takes back all of an athlete's authorizations of an application. A line brings one
 /// back, but not an older one.
-pub async fn revoking_takes_back_everything(ports: &Ports) -> Result<()> {
+pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let rows = [
         Entity::Application(application(5, 1)),
@@ -143,7 +142,7 @@ pub async fn revoking_takes_back_everything(ports: &Ports) -> Result<()> {
 }
 
 /// However many ask at once, no more are connected than there are places.
-pub async fn places_are_given_once(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
     const PLACES: i64 = 5;
     apply(&*one.canon, &[Entity::Application(application(1, PLACES))]).await?;
     let mut asking = tokio::task::JoinSet::new();

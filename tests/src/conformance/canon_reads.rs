@@ -7,9 +7,8 @@ use arrow::array::RecordBatch;
 use futures::TryStreamExt;
 use schemas::entities::{Entity, Group, schema};
 use schemas::source::Source;
-use stores::Result;
+use stores::{Result, Stores};
 
-use super::Ports;
 use super::canon_rows::{
     EffortRow, NOW_MS, application, apply, authorization, authorization_rows, batches, effort,
     effort_rows, efforts, group,
@@ -17,7 +16,7 @@ use super::canon_rows::{
 
 /// Dumps bring every row once in the order of key, member and id, in batches of any size, for all
 /// keys or for some.
-pub async fn dumps_are_in_order(ports: &Ports) -> Result<()> {
+pub async fn dumps_are_in_order(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     // A few keys with many rows, among them members with many, and many keys with few.
     let rows = |id: i64| match id % 4 {
@@ -64,7 +63,7 @@ pub async fn dumps_are_in_order(ports: &Ports) -> Result<()> {
 }
 
 /// Many groups are read at once, also with others between them, unknown ones, and twice the same.
-pub async fn many_groups_are_read(ports: &Ports) -> Result<()> {
+pub async fn many_groups_are_read(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let rows: Vec<Entity> = (0..9000)
         .map(|id| Entity::Effort(effort(id, id % 97, id % 89)))
@@ -89,7 +88,7 @@ pub async fn many_groups_are_read(ports: &Ports) -> Result<()> {
 
 /// Groups come in the order in which they are asked for, as many as the rows of which there may be
 /// allow; one that has more comes alone.
-pub async fn rows_of_groups_are_bounded(ports: &Ports) -> Result<()> {
+pub async fn rows_of_groups_are_bounded(ports: &Stores) -> Result<()> {
     // More than any page that an adapter reads.
     const MANY: i64 = 70_000;
     let canon = &*ports.canon;
@@ -168,7 +167,7 @@ fn places(batch: &RecordBatch) -> Vec<(i64, i64, i64)> {
 }
 
 /// What one process changes, the other sees.
-pub async fn changes_are_seen_by_all(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn changes_are_seen_by_all(one: &Stores, other: &Stores) -> Result<()> {
     let (one, other) = (&*one.canon, &*other.canon);
     for round in 0..10 {
         let (from, to) = if round % 2 == 0 {
@@ -200,7 +199,7 @@ pub async fn changes_are_seen_by_all(one: &Ports, other: &Ports) -> Result<()> {
 
 /// Dumps and groups show what was stored at one moment, whatever is written meanwhile; a dump that
 /// of its beginning.
-pub async fn reads_show_one_moment(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn reads_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     const ROWS: i64 = 300;
     const ROUNDS: i64 = 60;
     let all_at = |elapsed_time_s: i64| -> Vec<Entity> {

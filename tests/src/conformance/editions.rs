@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::Epoch;
-use stores::Result;
 use stores::views::{BoardShape, Head, NewEdition, NewHead, NodeName, ViewShape, ViewsWrite};
+use stores::{Result, Stores};
 
 use super::views::{PLAYS, assert_refused, complete, sealed};
-use super::{OTHER_VIEW, Ports, VIEW};
+use super::{OTHER_VIEW, VIEW};
 
 fn shape(view: &str) -> ViewShape {
     ViewShape::Board(BoardShape {
@@ -55,7 +55,7 @@ fn keys(keys: &[&str]) -> Vec<Vec<u8>> {
 }
 
 /// Heads and nodes come back in the order of the question, each where it is there.
-pub async fn editions_come_back(ports: &Ports) -> Result<()> {
+pub async fn editions_come_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_eq!(
         views.heads(VIEW, &keys(&["a"])).await?,
@@ -101,7 +101,7 @@ async fn stored(views: &dyn ViewsWrite, key: &str) -> Result<Vec<u8>> {
 
 /// What no head leads to is garbage until a head does, whoever wrote it and however long ago; nothing
 /// else is ever collected.
-pub async fn garbage_is_what_no_head_leads_to(ports: &Ports) -> Result<()> {
+pub async fn garbage_is_what_no_head_leads_to(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
@@ -156,7 +156,7 @@ pub async fn garbage_is_what_no_head_leads_to(ports: &Ports) -> Result<()> {
 
 /// What was garbage is none once a head leads to it again, though nobody collected it meanwhile; and
 /// a later run collects what an earlier one left.
-pub async fn garbage_may_be_named_again(ports: &Ports) -> Result<()> {
+pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
@@ -182,7 +182,7 @@ pub async fn garbage_may_be_named_again(ports: &Ports) -> Result<()> {
 }
 
 /// The head of the later stamp stays: whoever was overtaken is refused.
-pub async fn who_was_overtaken_changes_no_head(ports: &Ports) -> Result<()> {
+pub async fn who_was_overtaken_changes_no_head(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     let run = sealed(views, 1).await?;
@@ -214,7 +214,7 @@ pub async fn who_was_overtaken_changes_no_head(ports: &Ports) -> Result<()> {
 }
 
 /// Keys come in their order, page by page; many are asked for at once.
-pub async fn many_keys_are_listed(ports: &Ports) -> Result<()> {
+pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
     const KEYS: usize = 700;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
@@ -254,7 +254,7 @@ pub async fn many_keys_are_listed(ports: &Ports) -> Result<()> {
 }
 
 /// A view that no job defines any more loses its tables, once nobody reads them.
-pub async fn forgotten_boards_are_deleted(ports: &Ports) -> Result<()> {
+pub async fn forgotten_boards_are_deleted(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     for view in [VIEW, OTHER_VIEW] {
         views.ensure_view(PLAYS, &shape(view)).await?;

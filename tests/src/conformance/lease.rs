@@ -1,12 +1,10 @@
 //! The laws of the lease port.
 
-use stores::Result;
-
-use super::Ports;
+use stores::{Result, Stores};
 
 /// A lease has one holder at a time, others are told who it is, and it is free again once it is let
 /// go; names do not bind each other.
-pub async fn one_holder_at_a_time(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn one_holder_at_a_time(one: &Stores, other: &Stores) -> Result<()> {
     let held = one.leases.acquire("batch-plays", "batch 17").await?;
     let held = held.expect("nobody holds it");
     let told = other.leases.acquire("batch-plays", "batch 18").await?;
@@ -28,7 +26,7 @@ pub async fn one_holder_at_a_time(one: &Ports, other: &Ports) -> Result<()> {
 }
 
 /// What can't be a name is refused.
-pub async fn odd_names_are_refused(ports: &Ports) -> Result<()> {
+pub async fn odd_names_are_refused(ports: &Stores) -> Result<()> {
     for name in ["", "../escape", "a/b", ".", "a b"] {
         assert!(
             ports.leases.acquire(name, "somebody").await.is_err(),

@@ -3,10 +3,10 @@
 use arrow::array::Int64Array;
 use schemas::seam::{Cut, Fence, Moved, RollRefused};
 use schemas::source::Source;
-use stores::Result;
 use stores::live::{Deltas, LiveParts, LiveQuery, LiveWrite};
+use stores::{Result, Stores};
 
-use super::{OTHER_VIEW, Ports, VIEW, binary, bytes, life, slot};
+use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 
@@ -69,7 +69,7 @@ fn found(parts: &LiveParts) -> Vec<(u32, u64, String, i64)> {
 }
 
 /// Where there is no slot nothing can be done but to make one, and nothing is found.
-pub async fn a_missing_slot_takes_nothing(ports: &Ports) -> Result<()> {
+pub async fn a_missing_slot_takes_nothing(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let fence = Fence {
         generation: 1,
@@ -99,7 +99,7 @@ pub async fn a_missing_slot_takes_nothing(ports: &Ports) -> Result<()> {
 
 /// A read brings the rows of its ranges: the begin belongs to a range, the end does not, an open
 /// end reaches to the last row, and neighbouring groups and views are not touched.
-pub async fn ranges_are_half_open(ports: &Ports) -> Result<()> {
+pub async fn ranges_are_half_open(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let fence = healed(live, 0).await?;
     let rows = [
@@ -139,7 +139,7 @@ pub async fn ranges_are_half_open(ports: &Ports) -> Result<()> {
 }
 
 /// A query goes to all partitions that are asked for, or to the one that is named.
-pub async fn partitions_are_asked(ports: &Ports) -> Result<()> {
+pub async fn partitions_are_asked(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..3 {
         let fence = healed(live, partition).await?;
@@ -166,7 +166,7 @@ pub async fn partitions_are_asked(ports: &Ports) -> Result<()> {
 
 /// A count that 64 bits can't hold is refused, upwards and downwards, and then nothing of its
 /// micro-batch is there, neither parts nor position.
-pub async fn overflow_changes_nothing(ports: &Ports) -> Result<()> {
+pub async fn overflow_changes_nothing(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let fence = healed(live, 0).await?;
     let extremes = deltas(VIEW, &[("g", "down", i64::MIN), ("g", "up", i64::MAX)]);
@@ -222,7 +222,7 @@ pub async fn overflow_changes_nothing(ports: &Ports) -> Result<()> {
 }
 
 /// Micro-batches of thousands of rows are added whole, and again.
-pub async fn large_batches_add_up(ports: &Ports) -> Result<()> {
+pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
     const ROWS: i64 = 5000;
     let live = &*ports.live;
     let mut fence = healed(live, 0).await?;
@@ -268,7 +268,7 @@ pub async fn large_batches_add_up(ports: &Ports) -> Result<()> {
 
 /// Of several workers that believe the same, one is let through; in the end every micro-batch
 /// counted once.
-pub async fn one_worker_wins(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn one_worker_wins(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 15;
     healed(&*one.live, 0).await?;
     let work = async |live: &dyn LiveWrite| -> Result<i64> {
@@ -307,7 +307,7 @@ pub async fn one_worker_wins(one: &Ports, other: &Ports) -> Result<()> {
 
 /// A read sees a slot and its parts at one moment, also while they change: what was counted is what
 /// lies between the slot's begin and its position.
-pub async fn reads_see_one_moment(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn reads_see_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     const STEPS: i64 = 60;
     let mut fence = healed(&*one.live, 0).await?;
     let write = async {
@@ -353,7 +353,7 @@ pub async fn reads_see_one_moment(one: &Ports, other: &Ports) -> Result<()> {
 }
 
 /// Garbage goes in pieces, never what can still be read, and in the end all of it.
-pub async fn garbage_goes(ports: &Ports) -> Result<()> {
+pub async fn garbage_goes(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     let mut fence = healed(live, 0).await?;
     for epoch in 1..=3 {

@@ -4,7 +4,8 @@ use schemas::seam::Offset;
 use stores::log::{FetchLimit, LogRead, NewRecords, Records, Span};
 use stores::{Error, ErrorKind, Result};
 
-use super::{Ports, binary, bytes};
+use super::{binary, bytes};
+use stores::Stores;
 
 const TOPIC: &str = "backstitch.laws.v1";
 const EVERYTHING: FetchLimit = FetchLimit {
@@ -51,12 +52,12 @@ fn values(pieces: &[Records]) -> Vec<Vec<u8>> {
 
 /// What was appended comes back: keys and values in their order, offsets that rise and begin where
 /// the append said, each partition for itself.
-pub async fn records_come_back(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 3).await?;
+pub async fn records_come_back(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 3).await?;
     let groups = [numbered(2, "a", 100), numbered(0, "b", 1)];
-    let first = ports.ingest.append(TOPIC, &groups, 1000).await?;
+    let first = ports.log.append(TOPIC, &groups, 1000).await?;
     let groups_again = [numbered(2, "c", 50)];
-    let second = ports.ingest.append(TOPIC, &groups_again, 2000).await?;
+    let second = ports.log.append(TOPIC, &groups_again, 2000).await?;
 
     let pieces = read_all(&*ports.log, 2, EVERYTHING).await?;
     let expected: Vec<Vec<u8>> = [&groups[0].values, &groups_again[0].values]
@@ -103,28 +104,28 @@ pub async fn records_come_back(ports: &Ports) -> Result<()> {
 
 /// Several groups for one partition follow each other; a group without records gets the place where
 /// its first would be; no groups are no append.
-pub async fn groups_follow_each_other(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 1).await?;
+pub async fn groups_follow_each_other(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 1).await?;
     let groups = [
         numbered(0, "a", 2),
         numbered(0, "none", 0),
         numbered(0, "b", 2),
     ];
-    let firsts = ports.ingest.append(TOPIC, &groups, 1).await?;
+    let firsts = ports.log.append(TOPIC, &groups, 1).await?;
     assert!(firsts[0] < firsts[1], "{firsts:?}");
     assert_eq!(firsts[1], firsts[2]);
-    assert!(ports.ingest.append(TOPIC, &[], 1).await?.is_empty());
+    assert!(ports.log.append(TOPIC, &[], 1).await?.is_empty());
     let found = values(&read_all(&*ports.log, 0, EVERYTHING).await?);
     assert_eq!(found, [b"a 0", b"a 1", b"b 0", b"b 1"]);
     Ok(())
 }
 
 /// Times in a partition never fall, also where the writer's clock goes back.
-pub async fn times_never_fall(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 2).await?;
+pub async fn times_never_fall(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 2).await?;
     for (now_ms, partition) in [(5000, 0), (3000, 0), (3000, 1), (6000, 0)] {
         let group = numbered(partition, "at", 2);
-        ports.ingest.append(TOPIC, &[group], now_ms).await?;
+        ports.log.append(TOPIC, &[group], now_ms).await?;
     }
     let times = |pieces: Vec<Records>| -> Vec<i64> {
         pieces
@@ -141,11 +142,11 @@ pub async fn times_never_fall(ports: &Ports) -> Result<()> {
 
 /// A fetch brings at most what was asked for and at least one record, from anywhere, and fetches
 /// one after the other bring everything once.
-pub async fn fetch_keeps_its_limits(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 1).await?;
+pub async fn fetch_keeps_its_limits(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 1).await?;
     for (prefix, count) in [("a", 7), ("bb", 1), ("ccc", 30), ("d", 2)] {
         ports
-            .ingest
+            .log
             .append(TOPIC, &[numbered(0, prefix, count)], 1)
             .await?;
     }
@@ -191,12 +192,9 @@ pub async fn fetch_keeps_its_limits(ports: &Ports) -> Result<()> {
 }
 
 /// An offset that the log does not hold is an error and never a jump; the end is no error.
-pub async fn out_of_range_is_told(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 2).await?;
-    ports
-        .ingest
-        .append(TOPIC, &[numbered(0, "a", 5)], 1)
-        .await?;
+pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 2).await?;
+    ports.log.append(TOPIC, &[numbered(0, "a", 5)], 1).await?;
     let spans = ports.log.spans(TOPIC).await?;
     let Span { start, end } = spans[0];
     for asked in [start - 1, end + 1, Offset::MAX, Offset::MIN] {
@@ -224,12 +222,12 @@ pub async fn out_of_range_is_told(ports: &Ports) -> Result<()> {
 }
 
 /// A moment leads to the first record that was appended then or later.
-pub async fn moments_lead_to_offsets(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 2).await?;
+pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 2).await?;
     let mut firsts = Vec::new();
     for now_ms in [1000, 2000, 2000, 4000] {
         let group = numbered(0, "at", 3);
-        firsts.extend(ports.ingest.append(TOPIC, &[group], now_ms).await?);
+        firsts.extend(ports.log.append(TOPIC, &[group], now_ms).await?);
     }
     let end = ports.log.spans(TOPIC).await?[0].end;
     let moments = [
@@ -252,27 +250,27 @@ pub async fn moments_lead_to_offsets(ports: &Ports) -> Result<()> {
 }
 
 /// A topic keeps the partitions that it was made with; topics do not mix.
-pub async fn topics_stay_as_they_are(ports: &Ports) -> Result<()> {
+pub async fn topics_stay_as_they_are(ports: &Stores) -> Result<()> {
     assert!(
         ports.log.spans(TOPIC).await?.is_empty(),
         "there is no such topic yet"
     );
-    assert_eq!(ports.ingest.ensure_topic(TOPIC, 2).await?, 2);
+    assert_eq!(ports.log.ensure_topic(TOPIC, 2).await?, 2);
     ports
-        .ingest
+        .log
         .append(TOPIC, &[numbered(1, "kept", 1)], 1)
         .await?;
-    assert_eq!(ports.ingest.ensure_topic(TOPIC, 1).await?, 2);
-    assert_eq!(ports.ingest.ensure_topic(TOPIC, 5).await?, 2);
+    assert_eq!(ports.log.ensure_topic(TOPIC, 1).await?, 2);
+    assert_eq!(ports.log.ensure_topic(TOPIC, 5).await?, 2);
     assert_eq!(ports.log.spans(TOPIC).await?.len(), 2);
     assert_eq!(
         values(&read_all(&*ports.log, 1, EVERYTHING).await?),
         [b"kept 0"]
     );
     let other = format!("{TOPIC}.dlq");
-    ports.ingest.ensure_topic(&other, 1).await?;
+    ports.log.ensure_topic(&other, 1).await?;
     ports
-        .ingest
+        .log
         .append(&other, &[numbered(0, "other", 1)], 1)
         .await?;
     assert!(read_all(&*ports.log, 0, EVERYTHING).await?.is_empty());
@@ -280,18 +278,18 @@ pub async fn topics_stay_as_they_are(ports: &Ports) -> Result<()> {
 }
 
 /// What has no place is refused, and then nothing of the same append is written.
-pub async fn a_refused_append_writes_nothing(ports: &Ports) -> Result<()> {
-    let missing = ports.ingest.append(TOPIC, &[numbered(0, "a", 1)], 1).await;
+pub async fn a_refused_append_writes_nothing(ports: &Stores) -> Result<()> {
+    let missing = ports.log.append(TOPIC, &[numbered(0, "a", 1)], 1).await;
     assert!(missing.is_err(), "there is no such topic");
-    ports.ingest.ensure_topic(TOPIC, 2).await?;
+    ports.log.ensure_topic(TOPIC, 2).await?;
     let groups = [numbered(0, "a", 1), numbered(2, "b", 1)];
-    let refused = ports.ingest.append(TOPIC, &groups, 1).await;
+    let refused = ports.log.append(TOPIC, &groups, 1).await;
     let error = refused.expect_err("there is no such partition");
     assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
     let mut uneven = numbered(0, "c", 2);
     uneven.keys = binary(["only one"]);
     let refused = ports
-        .ingest
+        .log
         .append(TOPIC, &[numbered(1, "d", 1), uneven], 1)
         .await;
     let error = refused.expect_err("a key is missing");
@@ -305,8 +303,8 @@ pub async fn a_refused_append_writes_nothing(ports: &Ports) -> Result<()> {
 }
 
 /// Many records, large ones, empty ones and bytes of every kind come back as they were.
-pub async fn sizes_do_not_matter(ports: &Ports) -> Result<()> {
-    ports.ingest.ensure_topic(TOPIC, 1).await?;
+pub async fn sizes_do_not_matter(ports: &Stores) -> Result<()> {
+    ports.log.ensure_topic(TOPIC, 1).await?;
     let large = vec![7; 5 << 20];
     let odd: Vec<Vec<u8>> = vec![Vec::new(), large, (0..=255).collect(), Vec::new(), vec![0]];
     let group = NewRecords {
@@ -322,7 +320,7 @@ pub async fn sizes_do_not_matter(ports: &Ports) -> Result<()> {
         values: many.values.slice(10, 20),
     };
     ports
-        .ingest
+        .log
         .append(TOPIC, &[group, many.clone(), slice.clone()], 1)
         .await?;
     let mut expected = odd;
@@ -337,15 +335,15 @@ pub async fn sizes_do_not_matter(ports: &Ports) -> Result<()> {
 }
 
 /// Appends of two processes at once are all there: each whole, in its order, where it said.
-pub async fn appends_do_not_mix(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn appends_do_not_mix(one: &Stores, other: &Stores) -> Result<()> {
     const ROUNDS: usize = 20;
-    one.ingest.ensure_topic(TOPIC, 2).await?;
-    let append = async |ports: &Ports, name: &str| -> Result<Vec<(Offset, String)>> {
+    one.log.ensure_topic(TOPIC, 2).await?;
+    let append = async |ports: &Stores, name: &str| -> Result<Vec<(Offset, String)>> {
         let mut firsts = Vec::new();
         for round in 0..ROUNDS {
             let prefix = format!("{name}{round}");
             let groups = [numbered(0, &prefix, 3), numbered(1, &prefix, 1)];
-            let offsets = ports.ingest.append(TOPIC, &groups, 1).await?;
+            let offsets = ports.log.append(TOPIC, &groups, 1).await?;
             firsts.push((offsets[0], prefix));
         }
         Ok(firsts)

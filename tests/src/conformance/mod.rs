@@ -21,36 +21,10 @@ pub mod runs;
 pub mod states;
 pub mod views;
 
-use std::sync::Arc;
-
 use arrow::array::BinaryArray;
 use schemas::seam::{Cut, Epoch, Generation, NewLife, Offset};
 use schemas::source::Source;
-use stores::archive::Archive;
-use stores::canon::CanonWrite;
-use stores::lease::Leases;
-use stores::live::{LiveWrite, SlotId};
-use stores::log::{LogRead, LogWrite};
-use stores::views::ViewsWrite;
-
-/// The ports to one set of stores.
-#[derive(Debug, Clone)]
-pub struct Ports {
-    /// Reading the log.
-    pub log: Arc<dyn LogRead>,
-    /// Writing the log.
-    pub ingest: Arc<dyn LogWrite>,
-    /// Live state.
-    pub live: Arc<dyn LiveWrite>,
-    /// Batch rows and run records.
-    pub views: Arc<dyn ViewsWrite>,
-    /// Entities.
-    pub canon: Arc<dyn CanonWrite>,
-    /// The archive.
-    pub archive: Archive,
-    /// Leases.
-    pub leases: Arc<dyn Leases>,
-}
+use stores::live::SlotId;
 
 /// A view that the laws keep.
 pub const VIEW: &str = "plays_owner_hour@1";

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use schemas::seam::{Run, RunState};
 use serde_json::json;
-use stores::Result;
+use stores::{Result, Stores};
 
 use super::views::{PLAYS, assert_refused, complete, cuts, found, query, results, sealed, shape};
-use super::{OTHER_VIEW, Ports, VIEW};
+use super::{OTHER_VIEW, VIEW};
 
 /// A run is proposed, sealed and completed, and each step can be seen; the next one follows.
-pub async fn runs_go_their_way(ports: &Ports) -> Result<()> {
+pub async fn runs_go_their_way(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_eq!(views.runs(PLAYS).await?.runs.iter().count(), 0);
     let proposed = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
@@ -47,7 +47,7 @@ pub async fn runs_go_their_way(ports: &Ports) -> Result<()> {
 
 /// Only the next run can be proposed, and only while none is sealed and open; only a proposal that
 /// stands can be sealed.
-pub async fn only_the_next_run(ports: &Ports) -> Result<()> {
+pub async fn only_the_next_run(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let propose = async |epoch| views.propose(PLAYS, epoch, &cuts(10), "x", 1000).await;
     assert_refused(propose(0).await, "run 0 is before everything");
@@ -72,7 +72,7 @@ pub async fn only_the_next_run(ports: &Ports) -> Result<()> {
 }
 
 /// A newer proposal of the same run takes the place of the older one, whose author can't seal it.
-pub async fn the_last_proposal_stands(ports: &Ports) -> Result<()> {
+pub async fn the_last_proposal_stands(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let first = views.propose(PLAYS, 1, &cuts(10), "a", 1000).await?;
     let second = views.propose(PLAYS, 1, &cuts(20), "b", 900).await?;
@@ -88,10 +88,10 @@ pub async fn the_last_proposal_stands(ports: &Ports) -> Result<()> {
 }
 
 /// Of two that propose at once one can seal, and what is sealed is its proposal.
-pub async fn one_proposal_is_sealed(one: &Ports, other: &Ports) -> Result<()> {
+pub async fn one_proposal_is_sealed(one: &Stores, other: &Stores) -> Result<()> {
     for epoch in 1..6 {
         let offset = 100 * i64::try_from(epoch).unwrap_or(0);
-        let attempt = async |ports: &Ports, token: &'static str, at| -> Option<&'static str> {
+        let attempt = async |ports: &Stores, token: &'static str, at| -> Option<&'static str> {
             let views = &*ports.views;
             views
                 .propose(PLAYS, epoch, &cuts(offset + at), token, 1000)
@@ -114,7 +114,7 @@ pub async fn one_proposal_is_sealed(one: &Ports, other: &Ports) -> Result<()> {
 }
 
 /// Stamps rise always: over runs, proposals and tries, and where the clock stands or goes back.
-pub async fn stamps_rise(ports: &Ports) -> Result<()> {
+pub async fn stamps_rise(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let mut stamps = Vec::new();
     for (epoch, now_ms) in [(1, 5000), (2, 5000), (3, 4000), (4, 7000)] {
@@ -160,7 +160,7 @@ pub async fn stamps_rise(ports: &Ports) -> Result<()> {
 
 /// The newest epoch of a view never goes back, is its own, and is forgotten with the view, whose
 /// rows then count for nothing.
-pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
+pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
@@ -192,7 +192,7 @@ pub async fn newest_never_goes_back(ports: &Ports) -> Result<()> {
 }
 
 /// An abandoned run is over, the next one follows it, and a complete one can't be abandoned.
-pub async fn an_abandoned_run_is_over(ports: &Ports) -> Result<()> {
+pub async fn an_abandoned_run_is_over(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert_refused(views.abandon(PLAYS, 1, 1).await, "there is no such run");
     sealed(views, 1).await?;
@@ -212,7 +212,7 @@ pub async fn an_abandoned_run_is_over(ports: &Ports) -> Result<()> {
 }
 
 /// The stories of runs are told newest first, with their times and the last report.
-pub async fn stories_are_told(ports: &Ports) -> Result<()> {
+pub async fn stories_are_told(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     assert!(views.story(PLAYS, 1).await?.is_none());
     assert_refused(
@@ -254,7 +254,7 @@ pub async fn stories_are_told(ports: &Ports) -> Result<()> {
 }
 
 /// Old complete runs may be left out, but none that the newest of a view can refer to.
-pub async fn old_runs_may_be_left_out(ports: &Ports) -> Result<()> {
+pub async fn old_runs_may_be_left_out(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     for epoch in 1..=80 {
         sealed(views, epoch).await?;

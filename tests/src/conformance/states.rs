@@ -3,10 +3,10 @@
 use arrow::array::{Array, BinaryArray};
 use schemas::seam::{Cut, Fence};
 use schemas::source::Source;
-use stores::Result;
 use stores::live::{Changes, LiveStates, LiveWrite, StateQuery, States};
+use stores::{Result, Stores};
 
-use super::{OTHER_VIEW, Ports, VIEW, binary, life, slot};
+use super::{OTHER_VIEW, VIEW, binary, life, slot};
 
 const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
 
@@ -71,7 +71,7 @@ async fn read(live: &dyn LiveWrite, key: &str) -> Result<Found> {
 
 /// A state takes the place of the one before in the same epoch; that a member is gone is a state too;
 /// states of dropped epochs and of earlier lives are not found.
-pub async fn the_newest_state_of_an_epoch_stays(ports: &Ports) -> Result<()> {
+pub async fn the_newest_state_of_an_epoch_stays(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let mut fence = Fence {
@@ -136,7 +136,7 @@ pub async fn the_newest_state_of_an_epoch_stays(ports: &Ports) -> Result<()> {
 }
 
 /// A question names a partition, or asks all; slots come with their states.
-pub async fn states_of_partitions_are_asked(ports: &Ports) -> Result<()> {
+pub async fn states_of_partitions_are_asked(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     for partition in 0..2 {
         let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
@@ -168,7 +168,7 @@ pub async fn states_of_partitions_are_asked(ports: &Ports) -> Result<()> {
 }
 
 /// Thousands of states are put whole, and again.
-pub async fn many_states_are_put(ports: &Ports) -> Result<()> {
+pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
     assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
     let members: Vec<String> = (0..5_000)

@@ -8,9 +8,9 @@ use schemas::seam::{Cut, Epoch, Run};
 use schemas::source::Source;
 use schemas::time::Width;
 use stores::views::{FoundRows, NewRows, PartQuery, TableResults, TallyShape, ViewsWrite};
-use stores::{ErrorKind, Result};
+use stores::{ErrorKind, Result, Stores};
 
-use super::{OTHER_VIEW, Ports, VIEW, binary, bytes};
+use super::{OTHER_VIEW, VIEW, binary, bytes};
 
 pub(super) const PLAYS: Source = Source::Plays;
 
@@ -111,7 +111,7 @@ pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T>, why: &str) {
 }
 
 /// Rows come back by partition and range, with the epoch of their run; a null count is a row.
-pub async fn rows_come_back(ports: &Ports) -> Result<()> {
+pub async fn rows_come_back(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let nothing = views.rows(VIEW, &[query("p", "", None)]).await?;
     assert!(nothing.is_none(), "a view that was never made has no table");
@@ -154,7 +154,7 @@ pub async fn rows_come_back(ports: &Ports) -> Result<()> {
 
 /// A row is that of the largest stamp, whatever the order in which tries write; rows that a run does
 /// not write stay.
-pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
+pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
@@ -199,7 +199,7 @@ pub async fn the_larger_stamp_stays(ports: &Ports) -> Result<()> {
 
 /// What a table holds is recorded: a result is begun before any of its rows is there, and stands
 /// alone once it is complete; a try that was overtaken completes nothing.
-pub async fn results_are_recorded(ports: &Ports) -> Result<()> {
+pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     assert!(views.results(PLAYS).await?.is_empty());
@@ -244,7 +244,7 @@ pub async fn results_are_recorded(ports: &Ports) -> Result<()> {
 }
 
 /// The rows of earlier results are found in the order of their keys, page by page.
-pub async fn rows_of_earlier_results_are_found(ports: &Ports) -> Result<()> {
+pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
     let run = sealed(views, 1).await?;
@@ -283,7 +283,7 @@ pub async fn rows_of_earlier_results_are_found(ports: &Ports) -> Result<()> {
 
 /// Rows can be published only while a run is sealed or complete, to a view that was made, with the
 /// stamp that it has; hearing this needs no rows.
-pub async fn publishing_needs_a_run(ports: &Ports) -> Result<()> {
+pub async fn publishing_needs_a_run(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     let some = rows(&[("p", "a", Some(1))]);
     let none = rows(&[]);
@@ -311,7 +311,7 @@ pub async fn publishing_needs_a_run(ports: &Ports) -> Result<()> {
 }
 
 /// Loads of thousands of rows are written whole, and written over.
-pub async fn large_loads_are_whole(ports: &Ports) -> Result<()> {
+pub async fn large_loads_are_whole(ports: &Stores) -> Result<()> {
     const ROWS: i64 = 20_000;
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;

@@ -1,198 +1,223 @@
-//! The embedded stores obey the laws of the ports.
+//! Every adapter obeys the laws of its ports.
 
+mod embedded;
 mod files;
+mod s3;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use stores::Result;
-use stores::embedded::Embedded;
-use stores::log::LogRead;
-use tempfile::TempDir;
-use tests::conformance::{self, Ports};
+use stores::{Result, Stores};
+use tokio::runtime::Runtime;
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+/// Freshly made stores in which nothing is yet.
+pub(crate) trait Stage: Sized {
+    /// Makes them.
+    async fn set() -> Self;
+
+    /// Stores to them, as another process has: each call opens anew.
+    async fn ports(&self) -> Result<Stores>;
+
+    /// Deletes what is stored, where that does not go by itself.
+    async fn clear(self) -> Result<()> {
+        Ok(())
+    }
 }
 
-async fn ports(folder: &Path) -> Result<Ports> {
-    let embedded = Embedded::open(folder).await?;
-    Ok(Ports {
-        log: Arc::clone(&embedded.log) as Arc<dyn LogRead>,
-        ingest: embedded.log,
-        live: embedded.live,
-        views: embedded.views,
-        canon: embedded.canon,
-        archive: embedded.archive,
-        leases: embedded.leases,
-    })
-}
-
-/// A test for each law of a port.
+/// A test for each law.
 macro_rules! laws {
-    ($($port:ident { $($law:ident)* } and with two { $($law_of_two:ident)* })*) => {$(
+    ($stage:ty, $port:ident { $($law:ident)* } and with two { $($law_of_two:ident)* }) => {
         mod $port {
             use super::*;
+            use $crate::conformance::Stage;
             $(
                 #[tokio::test]
-                async fn $law() -> Result<()> {
-                    let folder = folder();
-                    conformance::$port::$law(&ports(folder.path()).await?).await
+                async fn $law() -> stores::Result<()> {
+                    let stage = <$stage>::set().await;
+                    tests::conformance::$port::$law(&stage.ports().await?).await?;
+                    stage.clear().await
                 }
             )*
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $law_of_two() -> Result<()> {
-                    let folder = folder();
-                    let one = ports(folder.path()).await?;
-                    conformance::$port::$law_of_two(&one, &ports(folder.path()).await?).await
+                async fn $law_of_two() -> stores::Result<()> {
+                    let stage = <$stage>::set().await;
+                    let one = stage.ports().await?;
+                    tests::conformance::$port::$law_of_two(&one, &stage.ports().await?).await?;
+                    stage.clear().await
                 }
             )*
         }
-    )*};
+    };
 }
 
-laws! {
-    log {
-        records_come_back
-        groups_follow_each_other
-        times_never_fall
-        fetch_keeps_its_limits
-        out_of_range_is_told
-        moments_lead_to_offsets
-        topics_stay_as_they_are
-        a_refused_append_writes_nothing
-        sizes_do_not_matter
-    } and with two {
-        appends_do_not_mix
-    }
-    live {
-        a_missing_slot_takes_nothing
-        ranges_are_half_open
-        partitions_are_asked
-        overflow_changes_nothing
-        large_batches_add_up
-        garbage_goes
-    } and with two {
-        one_worker_wins
-        reads_see_one_moment
-    }
-    states {
-        the_newest_state_of_an_epoch_stays
-        states_of_partitions_are_asked
-        many_states_are_put
-    } and with two {}
-    editions {
-        editions_come_back
-        garbage_is_what_no_head_leads_to
-        garbage_may_be_named_again
-        who_was_overtaken_changes_no_head
-        many_keys_are_listed
-        forgotten_boards_are_deleted
-    } and with two {}
-    runs {
-        runs_go_their_way
-        only_the_next_run
-        the_last_proposal_stands
-        stamps_rise
-        newest_never_goes_back
-        an_abandoned_run_is_over
-        stories_are_told
-        old_runs_may_be_left_out
-    } and with two {
-        one_proposal_is_sealed
-    }
-    views {
-        rows_come_back
-        the_larger_stamp_stays
-        results_are_recorded
-        rows_of_earlier_results_are_found
-        publishing_needs_a_run
-        large_loads_are_whole
-    } and with two {}
-    canon {
-        nothing_is_there_at_first
-        only_some_sources_have_groups
-        values_come_back
-        versions_decide
-        stored_versions_are_told
-        rows_never_move
-        athletes_touch_their_groups
-        the_outbox_keeps_until_told
-    } and with two {}
-    canon_reads {
-        dumps_are_in_order
-        many_groups_are_read
-        rows_of_groups_are_bounded
-    } and with two {
-        changes_are_seen_by_all
-        reads_show_one_moment
-    }
-    canon_connect {
-        connecting_keeps_to_the_capacity
-        a_capacity_stays_until_a_line_says_more
-        revoking_takes_back_everything
-    } and with two {
-        places_are_given_once
-    }
-    lease {
-        odd_names_are_refused
-    } and with two {
-        one_holder_at_a_time
-    }
-    archive {
-        objects_come_back
-        folders_are_listed
-        row_groups_come_back
-    } and with two {
-        one_creates
-    }
+/// A test for each law of some ports.
+macro_rules! laws_of {
+    ($stage:ty; $($port:ident)*) => { $($crate::conformance::laws_of!(@$port $stage);)* };
+    (@log $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, log {
+                records_come_back
+                groups_follow_each_other
+                times_never_fall
+                fetch_keeps_its_limits
+                out_of_range_is_told
+                moments_lead_to_offsets
+                topics_stay_as_they_are
+                a_refused_append_writes_nothing
+                sizes_do_not_matter
+            } and with two {
+                appends_do_not_mix
+            }
+        }
+    };
+    (@live $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, live {
+                a_missing_slot_takes_nothing
+                ranges_are_half_open
+                partitions_are_asked
+                overflow_changes_nothing
+                large_batches_add_up
+                garbage_goes
+            } and with two {
+                one_worker_wins
+                reads_see_one_moment
+            }
+        }
+    };
+    (@states $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, states {
+                the_newest_state_of_an_epoch_stays
+                states_of_partitions_are_asked
+                many_states_are_put
+            } and with two {}
+        }
+    };
+    (@editions $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, editions {
+                editions_come_back
+                garbage_is_what_no_head_leads_to
+                garbage_may_be_named_again
+                who_was_overtaken_changes_no_head
+                many_keys_are_listed
+                forgotten_boards_are_deleted
+            } and with two {}
+        }
+    };
+    (@runs $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, runs {
+                runs_go_their_way
+                only_the_next_run
+                the_last_proposal_stands
+                stamps_rise
+                newest_never_goes_back
+                an_abandoned_run_is_over
+                stories_are_told
+                old_runs_may_be_left_out
+            } and with two {
+                one_proposal_is_sealed
+            }
+        }
+    };
+    (@views $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, views {
+                rows_come_back
+                the_larger_stamp_stays
+                results_are_recorded
+                rows_of_earlier_results_are_found
+                publishing_needs_a_run
+                large_loads_are_whole
+            } and with two {}
+        }
+    };
+    (@canon $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon {
+                nothing_is_there_at_first
+                only_some_sources_have_groups
+                values_come_back
+                versions_decide
+                stored_versions_are_told
+                rows_never_move
+                athletes_touch_their_groups
+                the_outbox_keeps_until_told
+            } and with two {}
+        }
+    };
+    (@canon_reads $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_reads {
+                dumps_are_in_order
+                many_groups_are_read
+                rows_of_groups_are_bounded
+            } and with two {
+                changes_are_seen_by_all
+                reads_show_one_moment
+            }
+        }
+    };
+    (@canon_connect $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_connect {
+                connecting_keeps_to_the_capacity
+                a_capacity_stays_until_a_line_says_more
+                revoking_takes_back_everything
+            } and with two {
+                places_are_given_once
+            }
+        }
+    };
+    (@lease $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, lease {
+                odd_names_are_refused
+            } and with two {
+                one_holder_at_a_time
+            }
+        }
+    };
+    (@archive $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, archive {
+                objects_come_back
+                folders_are_listed
+                row_groups_come_back
+            } and with two {
+                one_creates
+            }
+        }
+    };
 }
 
-/// Random histories, each on a slot of its own.
-#[test]
-fn live_state_follows_the_model() {
-    let histories = conformance::live_model::histories();
-    each_history(&histories, async |stores, number, calls| {
-        conformance::live_model::follows_the_model(&*stores.live, number, calls).await
-    });
-}
-
-/// Random histories, each with ids of its own.
-#[test]
-fn entities_follow_the_model() {
-    let histories = conformance::canon_calls::histories();
-    each_history(&histories, async |stores, number, calls| {
-        let number = i64::from(number);
-        conformance::canon_model::follows_the_model(&*stores.canon, number, calls).await
-    });
-}
+pub(crate) use {laws, laws_of};
 
 /// Runs random histories one after the other on the same stores; each has a number.
-fn each_history<S: Strategy>(
-    histories: &S,
-    follow: impl AsyncFn(&Embedded, u32, &S::Value) -> Result<()>,
+pub(crate) fn each_history<S: Stage, H: Strategy>(
+    histories: &H,
+    cases: u32,
+    follow: impl AsyncFn(&Stores, u32, &H::Value) -> Result<()>,
 ) {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let folder = folder();
-    let embedded = runtime
-        .block_on(Embedded::open(folder.path()))
-        .expect("the stores");
-    let number = std::cell::Cell::new(0);
+    let runtime = Runtime::new().expect("a runtime");
+    let stage = runtime.block_on(S::set());
+    let ports = runtime.block_on(stage.ports()).expect("the stores");
+    let number = Cell::new(0);
     let config = ProptestConfig {
-        cases: 40,
+        cases,
         max_shrink_iters: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
     let outcome = TestRunner::new(config).run(histories, |calls| {
         let mine = number.replace(number.get() + 1);
-        let history = follow(&embedded, mine, &calls);
-        let done =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(history)));
-        match done {
+        let history = follow(&ports, mine, &calls);
+        match catch_unwind(AssertUnwindSafe(|| runtime.block_on(history))) {
             Ok(done) => {
                 done.expect("the store answers");
                 Ok(())
@@ -204,4 +229,22 @@ fn each_history<S: Strategy>(
         }
     });
     outcome.expect("every history follows the model");
+    runtime.block_on(stage.clear()).expect("deleting");
+}
+
+/// Random histories, each on a slot of its own.
+pub(crate) fn live_state_follows_the_model<S: Stage>(cases: u32) {
+    use tests::conformance::live_model::{follows_the_model, histories};
+    each_history::<S, _>(&histories(), cases, async |ports, number, calls| {
+        follows_the_model(&*ports.live, number, calls).await
+    });
+}
+
+/// Random histories, each with ids of its own.
+pub(crate) fn entities_follow_the_model<S: Stage>(cases: u32) {
+    use tests::conformance::canon_calls::histories;
+    use tests::conformance::canon_model::follows_the_model;
+    each_history::<S, _>(&histories(), cases, async |ports, number, calls| {
+        follows_the_model(&*ports.canon, i64::from(number), calls).await
+    });
 }

@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 use schemas::entities::parse;
 use schemas::source::Source;
 use serde_json::{Value, json};
+use stores::Stores;
 use stores::canon::{CanonRead, CanonWrite};
-use stores::embedded::Embedded;
 use tests::conformance::canon_rows::effort_rows;
 use tests::http::Client;
 use tests::process::{Process, Server, done, run_with_input};
@@ -156,7 +156,7 @@ fn a_running_speed_layer_tells_what_was_left() {
 fn stored(data: &Path) -> Truth {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let rows = runtime.block_on(async {
-        let stores = Embedded::open(data).await.expect("the stores");
+        let stores = Stores::embedded(data).await.expect("the stores");
         let dump = stores.canon.dump(Source::Efforts, None, 1000).await;
         let dump = dump.expect("a dump").try_collect::<Vec<_>>().await;
         dump.expect("rows")
@@ -178,7 +178,7 @@ fn stored(data: &Path) -> Truth {
 fn commit_untold(data: &Path, lines: &[&str]) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let stores = Embedded::open(data).await.expect("the stores");
+        let stores = Stores::embedded(data).await.expect("the stores");
         let rows = lines
             .iter()
             .map(|line| parse(Source::Efforts, line.as_bytes()));
@@ -190,7 +190,7 @@ fn commit_untold(data: &Path, lines: &[&str]) {
 fn pending(data: &Path) -> u64 {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let stores = Embedded::open(data).await.expect("the stores");
+        let stores = Stores::embedded(data).await.expect("the stores");
         let efforts = stores.canon.waiting(Source::Efforts).await;
         let authorizations = stores.canon.waiting(Source::Authorizations).await;
         efforts.expect("the outbox").notifications

@@ -9,21 +9,23 @@ use std::time::Duration;
 use arrow::array::Int64Array;
 use schemas::seam::{Cut, Fence};
 use schemas::source::Source;
-use stores::embedded::Embedded;
 use stores::lease::Leases;
 use stores::live::{Deltas, LiveQuery, LiveRead, LiveWrite};
 use stores::log::{FetchLimit, LogRead, LogWrite, NewRecords};
 use stores::views::ViewsRead;
-use stores::{ErrorKind, Result};
+use stores::{ErrorKind, Result, Stores};
+use tempfile::TempDir;
 use tests::conformance::{VIEW, binary, bytes, life, slot};
-
-use super::folder;
 
 const TOPIC: &str = "backstitch.laws.v1";
 const EVERYTHING: FetchLimit = FetchLimit {
     records: usize::MAX,
     bytes: usize::MAX,
 };
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
 
 fn cut(next_offset: i64) -> Cut {
     Cut {
@@ -103,8 +105,8 @@ async fn a_deleted_live_file_is_made_anew() -> Result<()> {
     let all_but_the_log_beside_it = |name: &str| !name.ends_with("-wal");
     let target_alone = |name: &str| name.starts_with("live.db.") && !name.contains('-');
     let folder = folder();
-    let one = Embedded::open(folder.path()).await?;
-    let other = Embedded::open(folder.path()).await?;
+    let one = Stores::embedded(folder.path()).await?;
+    let other = Stores::embedded(folder.path()).await?;
     let removals: [&dyn Fn(&str) -> bool; 4] =
         [&all, &link_alone, &all_but_the_log_beside_it, &target_alone];
     for (generation, which) in (1..).zip(removals) {
@@ -120,7 +122,7 @@ async fn a_deleted_live_file_is_made_anew() -> Result<()> {
         assert_eq!(moved.at, None);
         let fence = live_again(&*other.live, generation + 10, 2).await?;
         assert_eq!(standing(&*one.live).await?, Some((fence, 2)));
-        let third = Embedded::open(folder.path()).await?;
+        let third = Stores::embedded(folder.path()).await?;
         assert_eq!(standing(&*third.live).await?, Some((fence, 2)));
         let fence = apply_one(&*one.live, fence).await?;
         assert_eq!(standing(&*third.live).await?, Some((fence, 3)));
@@ -144,7 +146,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
     let over = std::sync::atomic::AtomicBool::new(false);
     let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
     let work = async |generations: u64| -> Result<()> {
-        let stores = Embedded::open(folder.path()).await?;
+        let stores = Stores::embedded(folder.path()).await?;
         let mut generation = generations;
         while !is_over() {
             let Some((fence, _)) = standing(&*stores.live).await? else {
@@ -167,7 +169,7 @@ async fn a_live_file_may_vanish_at_any_time() -> Result<()> {
     let seen = std::sync::atomic::AtomicU64::new(0);
     let is_seen = || seen.load(std::sync::atomic::Ordering::Relaxed) > 0;
     let read = async {
-        let stores = Embedded::open(folder.path()).await?;
+        let stores = Stores::embedded(folder.path()).await?;
         while !is_over() {
             if let Some((fence, sum)) = standing(&*stores.live).await? {
                 assert_eq!(sum, fence.next_offset);
@@ -209,7 +211,7 @@ async fn opening_at_once_is_safe() -> Result<()> {
     let open = || {
         let path = path.clone();
         async move {
-            let stores = Embedded::open(&path).await?;
+            let stores = Stores::embedded(&path).await?;
             let partitions = stores.log.ensure_topic(TOPIC, 2).await?;
             stores.log.append(TOPIC, &[group("a", 1)], 1).await?;
             Ok(partitions)
@@ -223,7 +225,7 @@ async fn opening_at_once_is_safe() -> Result<()> {
     for partitions in opened {
         assert_eq!(partitions?, 2);
     }
-    let stores = Embedded::open(&path).await?;
+    let stores = Stores::embedded(&path).await?;
     assert_eq!(stores.log.spans(TOPIC).await?[0].end, 8);
     Ok(())
 }
@@ -246,7 +248,7 @@ async fn victim() -> Result<()> {
     let Some(folder) = std::env::var_os(VICTIM_FOLDER) else {
         return Ok(());
     };
-    let stores = Embedded::open(Path::new(&folder)).await?;
+    let stores = Stores::embedded(Path::new(&folder)).await?;
     let held = stores.leases.acquire("work", "victim").await?;
     let _held = held.expect("the one before was killed");
     stores.log.ensure_topic(TOPIC, 1).await?;
@@ -286,7 +288,7 @@ fn start_victim(folder: &Path) -> Child {
 #[tokio::test]
 async fn writers_may_be_killed() -> Result<()> {
     let folder = folder();
-    let watching = Embedded::open(folder.path()).await?;
+    let watching = Stores::embedded(folder.path()).await?;
     for round in 0..4 {
         #[expect(
             clippy::zombie_processes,
@@ -312,7 +314,7 @@ async fn writers_may_be_killed() -> Result<()> {
             .skip(1)
             .map(|number| number.parse().expect("a number"))
             .collect();
-        for stores in [&watching, &Embedded::open(folder.path()).await?] {
+        for stores in [&watching, &Stores::embedded(folder.path()).await?] {
             let end = stores.log.spans(TOPIC).await?[0].end;
             assert!(end >= numbers[0] && end % 30 == 0, "{end}: {last}");
             let fetched = stores.log.fetch(TOPIC, 0, 0, EVERYTHING).await?;
@@ -330,7 +332,7 @@ async fn writers_may_be_killed() -> Result<()> {
 /// Closes the stores and waits until everything is in the files themselves. The last connection of
 /// a file sees to that; where several close at once none may be the last, so it may take more
 /// tries.
-async fn closed(folder: &Path, mut stores: Embedded) -> Result<()> {
+async fn closed(folder: &Path, mut stores: Stores) -> Result<()> {
     let is_beside = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_string_lossy().ends_with("-wal"))
     };
@@ -343,7 +345,7 @@ async fn closed(folder: &Path, mut stores: Embedded) -> Result<()> {
                 return Ok(());
             }
         }
-        stores = Embedded::open(folder).await?;
+        stores = Stores::embedded(folder).await?;
     }
     panic!("the files are still open");
 }
@@ -352,7 +354,7 @@ async fn closed(folder: &Path, mut stores: Embedded) -> Result<()> {
 #[tokio::test]
 async fn a_corrupted_payload_is_found() -> Result<()> {
     let folder = folder();
-    let stores = Embedded::open(folder.path()).await?;
+    let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
     stores.log.append(TOPIC, &[group("fine", 3)], 1).await?;
     // What can't be compressed is in the file as it is.
@@ -375,7 +377,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
     file[at.expect("the noise is in the file") + 50] ^= 1;
     std::fs::write(&path, file).expect("the file can be written");
 
-    let stores = Embedded::open(folder.path()).await?;
+    let stores = Stores::embedded(folder.path()).await?;
     let error = stores
         .log
         .fetch(TOPIC, 0, 0, EVERYTHING)
@@ -404,14 +406,14 @@ async fn odd_files_are_refused() -> Result<()> {
         ("views.db", 100, "newer"),
     ] {
         let folder = folder();
-        let stores = Embedded::open(folder.path()).await?;
+        let stores = Stores::embedded(folder.path()).await?;
         closed(folder.path(), stores).await?;
         let path = folder.path().join(name);
         let mut file = std::fs::read(&path).expect("the file can be read");
         // Where SQLite keeps `user_version`.
         file[60..64].copy_from_slice(&version.to_be_bytes());
         std::fs::write(&path, file).expect("the file can be written");
-        let error = Embedded::open(folder.path())
+        let error = Stores::embedded(folder.path())
             .await
             .expect_err("it is newer")
             .to_string();
@@ -421,7 +423,7 @@ async fn odd_files_are_refused() -> Result<()> {
         let folder = folder();
         let text = "this is not a database, and longer than a header of one ".repeat(99);
         std::fs::write(folder.path().join(name), text).expect("the file can be written");
-        let error = Embedded::open(folder.path())
+        let error = Stores::embedded(folder.path())
             .await
             .expect_err("it is no database");
         assert_eq!(error.kind(), ErrorKind::Fatal);
@@ -435,7 +437,7 @@ async fn odd_files_are_refused() -> Result<()> {
 #[tokio::test]
 async fn a_removed_log_is_noticed() -> Result<()> {
     let folder = folder();
-    let stores = Embedded::open(folder.path()).await?;
+    let stores = Stores::embedded(folder.path()).await?;
     stores.log.ensure_topic(TOPIC, 1).await?;
     std::fs::remove_file(folder.path().join("log.db")).expect("the file can be removed");
     let error = stores
@@ -458,12 +460,12 @@ async fn odd_folders_are_refused() -> Result<()> {
     let file = folder.path().join("file");
     std::fs::write(&file, "text").expect("the file can be written");
     for path in [file.clone(), file.join("below")] {
-        let error = Embedded::open(&path).await.expect_err("it is a file");
+        let error = Stores::embedded(&path).await.expect_err("it is a file");
         assert_eq!(error.kind(), ErrorKind::Fatal);
         assert!(error.to_string().contains("file"), "{error}");
     }
     let data = folder.path().join("data");
-    let stores = Embedded::open(&data).await?;
+    let stores = Stores::embedded(&data).await?;
     closed(&data, stores).await?;
     let forbid = |forbidden: bool| {
         let mode = if forbidden { 0o555 } else { 0o755 };
@@ -475,13 +477,13 @@ async fn odd_folders_are_refused() -> Result<()> {
     forbid(true);
     // An administrator may write anywhere, so there is nothing to be seen.
     if std::fs::write(data.join("probe"), "").is_err() {
-        let error = Embedded::open(&data)
+        let error = Stores::embedded(&data)
             .await
             .expect_err("it can't be written");
         assert_eq!(error.kind(), ErrorKind::Fatal);
         assert!(error.to_string().contains("data"), "{error}");
     }
     forbid(false);
-    Embedded::open(&data).await?;
+    Stores::embedded(&data).await?;
     Ok(())
 }

@@ -1,0 +1,253 @@
+//! The archive on S3, or on another store that speaks its protocol.
+//!
+//! Keys and region come from the usual places (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+//! `AWS_SESSION_TOKEN`, `AWS_REGION`, a role of the machine), unless they are among the options.
+//!
+//! Rights that are needed on the bucket: `s3:ListBucket`, and on its objects `s3:GetObject`,
+//! `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload`; for `migrate` also `s3:CreateBucket`.
+//! What a process that died left half uploaded costs space and is never read: let a rule of the
+//! bucket's life cycle abort incomplete uploads after a day.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
+use object_store::path::Path;
+use object_store::signer::Signer;
+use object_store::{
+    BackoffConfig, Certificate, ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    RetryConfig,
+};
+use reqwest::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::archive::Archive;
+use crate::namespace::Namespace;
+use crate::patience::Patience;
+use crate::{Error, Result, Secret, tls};
+
+const SIGNED_FOR: Duration = Duration::from_secs(60);
+/// Written by [`S3::flaws`]; nothing else begins like this.
+const PROBE: &str = "backstitch-check";
+
+/// Where the archive is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct S3Options {
+    /// The bucket; the namespace stands before its name.
+    pub bucket: String,
+    /// The folder within the bucket; empty for its root.
+    pub prefix: String,
+    /// The address of another store than Amazon's, such as `http://127.0.0.1:9000`.
+    pub endpoint: String,
+    /// The region; `AWS_REGION` unless said.
+    pub region: String,
+    /// The id of the access key; `AWS_ACCESS_KEY_ID` or a role of the machine unless said.
+    pub access_key_id: String,
+    /// The secret of the access key.
+    pub secret_access_key: Secret,
+    /// A file with the certificates of authorities to be trusted besides the usual ones, as PEM.
+    pub ca_file: String,
+    /// How long to wait for a connection.
+    pub connect_timeout_ms: u64,
+    /// How long one request may take.
+    pub request_timeout_ms: u64,
+    /// How long a request may be tried again, in all.
+    pub retry_timeout_ms: u64,
+}
+
+impl Default for S3Options {
+    fn default() -> Self {
+        Self {
+            bucket: String::new(),
+            prefix: String::new(),
+            endpoint: String::new(),
+            region: String::new(),
+            access_key_id: String::new(),
+            secret_access_key: Secret::default(),
+            ca_file: String::new(),
+            connect_timeout_ms: 5_000,
+            request_timeout_ms: 60_000,
+            retry_timeout_ms: 60_000,
+        }
+    }
+}
+
+/// A bucket, or a folder in one.
+#[derive(Debug, Clone)]
+pub struct S3 {
+    store: Arc<AmazonS3>,
+    prefix: Path,
+    bucket: String,
+    patience: Patience,
+    http: reqwest::Client,
+}
+
+impl S3 {
+    /// A client of the bucket. Nothing is asked of the server yet.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] for options that can't be used.
+    pub fn new(options: &S3Options, namespace: &Namespace) -> Result<Self> {
+        tls::prepare();
+        let bucket = namespace.bucket(&options.bucket);
+        let place = if options.endpoint.is_empty() {
+            "Amazon"
+        } else {
+            &options.endpoint
+        };
+        let server = format!("S3 at {place}, bucket {bucket}");
+        let wrong = |why: &dyn std::fmt::Display| Error::broken(format!("using {server}"), why);
+        let millis = Duration::from_millis;
+        let (connect, request) = (
+            millis(options.connect_timeout_ms),
+            millis(options.request_timeout_ms),
+        );
+        let retry = millis(options.retry_timeout_ms);
+        let plain = options.endpoint.starts_with("http://");
+        let mut client = ClientOptions::new()
+            .with_allow_http(plain)
+            .with_connect_timeout(connect)
+            .with_timeout(request);
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(connect)
+            .timeout(request);
+        if let Some(pem) = tls::certificates(&options.ca_file)? {
+            for trusted in Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))? {
+                client = client.with_root_certificate(trusted);
+            }
+            let bundle = reqwest::Certificate::from_pem_bundle(&pem);
+            for trusted in bundle.map_err(|error| wrong(&error))? {
+                http = http.add_root_certificate(trusted);
+            }
+        }
+        let mut builder = AmazonS3Builder::from_env()
+            .with_bucket_name(&bucket)
+            .with_client_options(client)
+            .with_conditional_put(S3ConditionalPut::ETagMatch)
+            .with_retry(RetryConfig {
+                backoff: BackoffConfig::default(),
+                max_retries: 100,
+                retry_timeout: retry,
+            });
+        if !options.endpoint.is_empty() {
+            builder = builder.with_endpoint(&options.endpoint);
+        }
+        if !options.region.is_empty() {
+            builder = builder.with_region(&options.region);
+        }
+        if !options.access_key_id.is_empty() {
+            builder = builder
+                .with_access_key_id(&options.access_key_id)
+                .with_secret_access_key(options.secret_access_key.reveal());
+        }
+        Ok(Self {
+            store: Arc::new(builder.build().map_err(|error| wrong(&error))?),
+            prefix: Path::parse(&options.prefix).map_err(|error| wrong(&error))?,
+            bucket,
+            http: http.build().map_err(|error| wrong(&error))?,
+            patience: Patience::new(server, request, request + retry),
+        })
+    }
+
+    /// The archive in it.
+    #[must_use]
+    pub fn archive(&self) -> Archive {
+        let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
+        Archive::in_bucket(store, self.prefix.clone(), self.patience.clone())
+    }
+
+    /// Makes the bucket if it is not there; answers whether it did.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the server does not answer, [`Error::Broken`] if it refuses.
+    pub async fn migrate(&self) -> Result<bool> {
+        let doing = "making the bucket";
+        let status = self
+            .patience
+            .repeated(doing, || self.ask(doing, Method::HEAD))
+            .await?;
+        if status.is_success() {
+            return Ok(false);
+        }
+        let status = self
+            .patience
+            .repeated(doing, || self.ask(doing, Method::PUT))
+            .await?;
+        // Somebody may have made it at the same moment.
+        if status.is_success() || status == StatusCode::CONFLICT {
+            return Ok(status.is_success());
+        }
+        let why = format!(
+            "the server answers {status}; make the bucket {} by hand, or give this key the right to",
+            self.bucket
+        );
+        Err(Error::broken(self.patience.what(doing), why))
+    }
+
+    /// A request about the bucket itself, which the client has no call for.
+    async fn ask(&self, doing: &str, method: Method) -> Result<StatusCode> {
+        let root = Path::default();
+        let signed = self.store.signed_url(method.clone(), &root, SIGNED_FOR);
+        let url = signed
+            .await
+            .map_err(|error| Error::broken(self.patience.what(doing), error))?;
+        let answer = self.http.request(method, url.as_str()).send().await;
+        // The address holds a signature.
+        let answer =
+            answer.map_err(|error| self.patience.unavailable(doing, error.without_url()))?;
+        let status = answer.status();
+        if status.is_server_error() {
+            return Err(self.patience.unavailable(doing, status));
+        }
+        Ok(status)
+    }
+
+    /// What is wrong with the bucket, in sentences; nothing if all is well.
+    ///
+    /// # Errors
+    /// Those of a server that can't be asked.
+    pub async fn flaws(&self) -> Result<Vec<String>> {
+        let status = self.patience.once("asking for the bucket", async {
+            self.ask("asking for the bucket", Method::HEAD).await
+        });
+        let server = self.patience.server();
+        match status.await? {
+            StatusCode::NOT_FOUND => {
+                return Ok(vec![format!(
+                    "{server}: the bucket is not there; run `backstitch migrate`"
+                )]);
+            }
+            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
+                return Ok(vec![format!(
+                    "{server}: this key may not use the bucket; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the bucket's policy"
+                )]);
+            }
+            _ => {}
+        }
+        let probe = self.prefix.clone().join(PROBE);
+        let create = || PutOptions::from(PutMode::Create);
+        let mut flaws = Vec::new();
+        // What an earlier check left behind.
+        self.forget(&probe).await?;
+        let first = self.store.put_opts(&probe, PROBE.into(), create()).await;
+        if let Err(error) = first {
+            return Ok(vec![format!("{server}: can't be written: {error}")]);
+        }
+        let second = self.store.put_opts(&probe, PROBE.into(), create()).await;
+        if !matches!(second, Err(object_store::Error::AlreadyExists { .. })) {
+            flaws.push(format!(
+                "{server}: an object that was there was put once more in spite of If-None-Match; two batch runs could write the same manifest. Use a store with conditional writes"
+            ));
+        }
+        self.forget(&probe).await?;
+        Ok(flaws)
+    }
+
+    async fn forget(&self, probe: &Path) -> Result<()> {
+        match self.store.delete(probe).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.patience.unavailable("deleting a probe", error)),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The embedded stores.
+
+use stores::{Result, Stores};
+use tempfile::TempDir;
+
+use super::Stage;
+
+/// A data folder.
+pub(super) struct Folder(pub(super) TempDir);
+
+impl Stage for Folder {
+    async fn set() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        Stores::embedded(self.0.path()).await
+    }
+}
+
+super::laws_of! {
+    Folder; log live states editions runs views canon canon_reads canon_connect lease archive
+}
+
+#[test]
+fn live_state_follows_the_model() {
+    super::live_state_follows_the_model::<Folder>(40);
+}
+
+#[test]
+fn entities_follow_the_model() {
+    super::entities_follow_the_model::<Folder>(40);
+}

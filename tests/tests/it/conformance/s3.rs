@@ -1,0 +1,104 @@
+//! S3.
+
+use stores::s3::{S3, S3Options};
+use stores::{Result, Stores};
+use tests::servers;
+
+use super::Stage;
+use super::embedded::Folder;
+
+/// A bucket, and a folder for everything else.
+struct Bucket {
+    s3: S3,
+    folder: Folder,
+}
+
+fn options() -> S3Options {
+    S3Options {
+        bucket: "backstitch".to_owned(),
+        prefix: "some/folder".to_owned(),
+        endpoint: format!("http://{}", servers::s3()),
+        region: "us-east-1".to_owned(),
+        access_key_id: "test".to_owned(),
+        secret_access_key: "test".to_owned().into(),
+        ..S3Options::default()
+    }
+}
+
+impl Stage for Bucket {
+    async fn set() -> Self {
+        let s3 = S3::new(&options(), &servers::namespace()).expect("a client");
+        assert!(s3.migrate().await.expect("a bucket"), "the bucket is new");
+        Self {
+            s3,
+            folder: Folder::set().await,
+        }
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        Ok(Stores {
+            archive: self.s3.archive(),
+            ..self.folder.ports().await?
+        })
+    }
+}
+
+super::laws_of! { Bucket; archive }
+
+/// It is made once, and then all is well.
+#[tokio::test]
+async fn a_bucket_is_made_once() -> Result<()> {
+    let s3 = S3::new(&options(), &servers::namespace())?;
+    let flaws = s3.flaws().await?;
+    assert!(flaws[0].contains("backstitch migrate"), "{flaws:?}");
+    let error = s3.archive().put("a", "x".into()).await;
+    let error = error.expect_err("there is no bucket").to_string();
+    assert!(error.contains("backstitch migrate"), "{error}");
+    assert!(s3.migrate().await?);
+    assert!(!s3.migrate().await?);
+    assert_eq!(s3.flaws().await?, Vec::<String>::new());
+    Ok(())
+}
+
+/// An object that is larger than a part comes back whole.
+#[tokio::test]
+async fn large_objects_come_back() -> Result<()> {
+    let bucket = Bucket::set().await;
+    let archive = bucket.s3.archive();
+    let bytes: Vec<u8> = (0..40_000_000_u32).map(|n| (n % 251) as u8).collect();
+    archive.put("large", bytes.clone().into()).await?;
+    let found = archive.get("large").await?.expect("the object");
+    assert!(found == bytes, "{} bytes came back", found.len());
+    Ok(())
+}
+
+/// A create that meets its own write has made the object.
+#[tokio::test]
+async fn a_create_that_is_tried_again_is_one() -> Result<()> {
+    use stores::archive::Created;
+    let bucket = Bucket::set().await;
+    let archive = bucket.s3.archive();
+    assert_eq!(archive.create("m", "mine".into()).await?, Created::New);
+    assert_eq!(archive.create("m", "mine".into()).await?, Created::New);
+    assert_eq!(archive.create("m", "other".into()).await?, Created::Exists);
+    Ok(())
+}
+
+/// A server that is not there is told of, with its address, and nothing waits for ever.
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let options = S3Options {
+        endpoint: "http://127.0.0.1:1".to_owned(),
+        retry_timeout_ms: 200,
+        ..options()
+    };
+    let s3 = S3::new(&options, &servers::namespace()).expect("a client");
+    for error in [
+        s3.archive().get("a").await.expect_err("nobody answers"),
+        s3.flaws().await.expect_err("nobody answers"),
+    ] {
+        assert_eq!(error.kind(), stores::ErrorKind::Retry);
+        assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+        assert!(!error.to_string().contains("Signature"), "{error}");
+    }
+}
