@@ -1,6 +1,6 @@
 //! The wiring: settings become stores, stores become layers.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -31,7 +31,7 @@ impl Installation {
     /// # Errors
     /// A folder that can't be made or written, or stores that are damaged.
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let stores = Stores::embedded(&settings.data_dir).await?;
+        let stores = Stores::open(&settings.stores()).await?;
         Ok(Self {
             settings: settings.clone(),
             stores,
@@ -44,9 +44,10 @@ impl Installation {
     /// # Errors
     /// As [`Installation::open`], or if there is none.
     pub(crate) async fn open_existing(settings: &Settings) -> anyhow::Result<Self> {
-        let folder = &settings.data_dir;
+        let options = settings.stores();
+        let folder = options.folder();
         anyhow::ensure!(
-            folder.is_dir(),
+            folder.is_dir() || !options.has_embedded(),
             "data folder {}: is not there; name another with --data-dir, or `backstitch ingest` something first",
             folder.display()
         );
@@ -54,8 +55,8 @@ impl Installation {
     }
 
     /// The data folder.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.settings.data_dir
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.settings.stores().folder()
     }
 
     /// The stores.

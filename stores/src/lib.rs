@@ -26,4 +26,4 @@ pub mod views;
 
 pub use error::{Error, ErrorKind, Result};
 pub use secret::Secret;
-pub use stores::Stores;
+pub use stores::{Server, Stores, StoresOptions};

@@ -13,8 +13,7 @@ use schemas::entities::{Group, parse};
 use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::canon::CanonWrite;
-use stores::log::{LogRead, LogWrite, NewRecords};
+use stores::log::NewRecords;
 
 use crate::http::Client;
 use crate::standings::{Asked, Truth};

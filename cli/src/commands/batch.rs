@@ -6,7 +6,7 @@ use batch::{Batch, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
 use schemas::source::Source;
 use serde::Serialize;
-use stores::views::{RunStory, ViewsRead};
+use stores::views::RunStory;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;

@@ -6,10 +6,8 @@ use std::path::Path;
 use schemas::seam::broken;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
-use stores::canon::CanonRead;
-use stores::live::LiveRead;
-use stores::log::{FetchLimit, LogRead, Span, recognise};
-use stores::views::{PartQuery, ViewsRead};
+use stores::log::{FetchLimit, Span, recognise};
+use stores::views::PartQuery;
 
 use super::Context;
 use crate::installation::Installation;

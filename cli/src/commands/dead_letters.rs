@@ -242,7 +242,6 @@ async fn replay_source(
 
 #[cfg(test)]
 mod tests {
-    use stores::canon::CanonRead;
     use stores::intake::append_dead_letters;
 
     use super::*;

@@ -14,6 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
 use speed::SpeedOptions;
+use stores::StoresOptions;
+use stores::namespace::Namespace;
+use stores::s3::S3Options;
 
 pub(crate) use load::{Flags, Loaded, load};
 pub(crate) use schema::schema;
@@ -32,8 +35,16 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 pub(crate) struct Settings {
     /// The folder that holds everything of an installation on embedded stores.
     pub(crate) data_dir: PathBuf,
+    /// What this installation is called on servers that it shares with others: it stands before the
+    /// names of topics, keyspaces, schemas, live keys and buckets, and is a folder of its own in the
+    /// data folder. At most 32 lower-case letters, digits and `-`.
+    #[schemars(with = "String")]
+    pub(crate) namespace: Namespace,
     /// The event log.
     pub(crate) log: LogSection,
+    /// The archive on S3, if a bucket is named.
+    #[schemars(schema_with = "schema::section::<S3Options>")]
+    pub(crate) s3: S3Options,
     /// The speed layer.
     #[schemars(schema_with = "schema::section::<SpeedOptions>")]
     pub(crate) speed: SpeedOptions,
@@ -98,6 +109,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             data_dir: PathBuf::from("./backstitch-data"),
+            namespace: Namespace::default(),
+            s3: S3Options::default(),
             log: LogSection::default(),
             speed: SpeedOptions::default(),
             batch: BatchOptions::default(),
@@ -125,6 +138,15 @@ impl Default for QuerySection {
 }
 
 impl Settings {
+    /// Where the stores are.
+    pub(crate) fn stores(&self) -> StoresOptions {
+        StoresOptions {
+            data_dir: self.data_dir.clone(),
+            namespace: self.namespace.clone(),
+            s3: self.s3.clone(),
+        }
+    }
+
     /// The first value that can't be used: its key and what is expected.
     fn flaw(&self) -> Option<(&'static str, String)> {
         if self.data_dir.as_os_str().is_empty() {

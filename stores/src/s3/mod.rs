@@ -11,13 +11,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::path::Path;
 use object_store::signer::Signer;
 use object_store::{
     BackoffConfig, Certificate, ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
     RetryConfig,
 };
+use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,7 @@ use crate::namespace::Namespace;
 use crate::patience::Patience;
 use crate::{Error, Result, Secret, tls};
 
+const REGION_UNNAMED: &str = "us-east-1";
 const SIGNED_FOR: Duration = Duration::from_secs(60);
 /// Written by [`S3::flaws`]; nothing else begins like this.
 const PROBE: &str = "backstitch-check";
@@ -79,6 +81,7 @@ pub struct S3 {
     store: Arc<AmazonS3>,
     prefix: Path,
     bucket: String,
+    region: String,
     patience: Patience,
     http: reqwest::Client,
 }
@@ -141,7 +144,9 @@ impl S3 {
                 .with_access_key_id(&options.access_key_id)
                 .with_secret_access_key(options.secret_access_key.reveal());
         }
+        let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         Ok(Self {
+            region: region.unwrap_or_default(),
             store: Arc::new(builder.build().map_err(|error| wrong(&error))?),
             prefix: Path::parse(&options.prefix).map_err(|error| wrong(&error))?,
             bucket,
@@ -157,42 +162,58 @@ impl S3 {
         Archive::in_bucket(store, self.prefix.clone(), self.patience.clone())
     }
 
-    /// Makes the bucket if it is not there; answers whether it did.
+    /// Makes the bucket if it is not there; answers what was made, in sentences.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer, [`Error::Broken`] if it refuses.
-    pub async fn migrate(&self) -> Result<bool> {
+    pub async fn migrate(&self) -> Result<Vec<String>> {
         let doing = "making the bucket";
-        let status = self
+        let found = self
             .patience
-            .repeated(doing, || self.ask(doing, Method::HEAD))
+            .repeated(doing, || self.ask(doing, Method::HEAD, String::new()))
             .await?;
-        if status.is_success() {
-            return Ok(false);
+        if found.is_success() {
+            return Ok(Vec::new());
         }
-        let status = self
+        let made = self
             .patience
-            .repeated(doing, || self.ask(doing, Method::PUT))
+            .repeated(doing, || self.ask(doing, Method::PUT, self.constraint()))
             .await?;
         // Somebody may have made it at the same moment.
-        if status.is_success() || status == StatusCode::CONFLICT {
-            return Ok(status.is_success());
+        if made.is_success() || made == StatusCode::CONFLICT {
+            return Ok(vec![format!("made the bucket {}", self.bucket)]);
         }
         let why = format!(
-            "the server answers {status}; make the bucket {} by hand, or give this key the right to",
+            "the server answers {made}; make the bucket {} by hand, or give this key the right to",
             self.bucket
         );
         Err(Error::broken(self.patience.what(doing), why))
     }
 
+    /// Where the bucket is to be. The first of all regions must not be named.
+    fn constraint(&self) -> String {
+        if self.region.is_empty() || self.region == REGION_UNNAMED {
+            return String::new();
+        }
+        format!(
+            "<CreateBucketConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><LocationConstraint>{}</LocationConstraint></CreateBucketConfiguration>",
+            self.region
+        )
+    }
+
     /// A request about the bucket itself, which the client has no call for.
-    async fn ask(&self, doing: &str, method: Method) -> Result<StatusCode> {
+    async fn ask(&self, doing: &str, method: Method, body: String) -> Result<StatusCode> {
         let root = Path::default();
         let signed = self.store.signed_url(method.clone(), &root, SIGNED_FOR);
         let url = signed
             .await
             .map_err(|error| Error::broken(self.patience.what(doing), error))?;
-        let answer = self.http.request(method, url.as_str()).send().await;
+        let request = self
+            .http
+            .request(method, url.as_str())
+            .header(CONTENT_LENGTH, body.len())
+            .body(body);
+        let answer = request.send().await;
         // The address holds a signature.
         let answer =
             answer.map_err(|error| self.patience.unavailable(doing, error.without_url()))?;
@@ -209,7 +230,8 @@ impl S3 {
     /// Those of a server that can't be asked.
     pub async fn flaws(&self) -> Result<Vec<String>> {
         let status = self.patience.once("asking for the bucket", async {
-            self.ask("asking for the bucket", Method::HEAD).await
+            self.ask("asking for the bucket", Method::HEAD, String::new())
+                .await
         });
         let server = self.patience.server();
         match status.await? {

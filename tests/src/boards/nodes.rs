@@ -7,7 +7,7 @@ use jobs::board::Sheet;
 use jobs::tree::{Node, NodeId, Nodes};
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
-use stores::views::{NodeName, ViewsRead, ViewsWrite};
+use stores::views::NodeName;
 
 use super::{APPLICATIONS, SEGMENTS};
 use crate::world::World;

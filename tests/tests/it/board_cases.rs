@@ -16,9 +16,7 @@ use jobs::{Board, Catalog, Job, checked, query};
 use schemas::key::KeyShape;
 use schemas::source::Source;
 use serde_json::{Map, Value, json};
-use stores::canon::CanonRead;
-use stores::live::{LiveRead, StateQuery};
-use stores::views::ViewsRead;
+use stores::live::StateQuery;
 use tests::boards::Stored;
 use tests::world::{PARTITIONS, World};
 

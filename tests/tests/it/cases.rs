@@ -12,8 +12,8 @@ use jobs::Job;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::{Map, Value};
-use stores::live::{LiveRead, SlotId};
-use stores::views::{PartQuery, TallyShape, ViewsRead};
+use stores::live::SlotId;
+use stores::views::{PartQuery, TallyShape};
 use tests::world::{PARTITIONS, World};
 
 /// Counts by group and row, as JSON.

@@ -5,7 +5,6 @@ use batch::RunRequest;
 use schemas::seam::RunState;
 use schemas::source::Source;
 use serde_json::json;
-use stores::views::{ViewsRead, ViewsWrite};
 use tests::world::{NOW_MS, World};
 
 fn play(id: &str) -> String {
@@ -124,7 +123,6 @@ async fn an_abandoned_run_is_covered_by_the_next() {
     };
     let mut cuts = Vec::new();
     for partition in 0..tests::world::PARTITIONS {
-        use stores::live::LiveWrite;
         let slot = stores::live::SlotId { partition, ..slot };
         cuts.push(
             stores

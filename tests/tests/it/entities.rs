@@ -12,7 +12,6 @@ use schemas::entities::parse;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
-use stores::canon::{CanonRead, CanonWrite};
 use tests::conformance::canon_rows::effort_rows;
 use tests::http::Client;
 use tests::process::{Process, Server, done, run_with_input};

@@ -143,7 +143,6 @@ async fn live_state_that_is_deleted_is_replayed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_batch_run_at_once_is_refused() {
-    use stores::lease::Leases;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     begin(&data, &mut Traffic::new(1), 20);

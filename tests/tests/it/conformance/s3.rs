@@ -28,7 +28,7 @@ fn options() -> S3Options {
 impl Stage for Bucket {
     async fn set() -> Self {
         let s3 = S3::new(&options(), &servers::namespace()).expect("a client");
-        assert!(s3.migrate().await.expect("a bucket"), "the bucket is new");
+        assert_eq!(s3.migrate().await.expect("a bucket").len(), 1, "it is new");
         Self {
             s3,
             folder: Folder::set().await,
@@ -54,8 +54,8 @@ async fn a_bucket_is_made_once() -> Result<()> {
     let error = s3.archive().put("a", "x".into()).await;
     let error = error.expect_err("there is no bucket").to_string();
     assert!(error.contains("backstitch migrate"), "{error}");
-    assert!(s3.migrate().await?);
-    assert!(!s3.migrate().await?);
+    assert_eq!(s3.migrate().await?.len(), 1);
+    assert_eq!(s3.migrate().await?, Vec::<String>::new());
     assert_eq!(s3.flaws().await?, Vec::<String>::new());
     Ok(())
 }
