@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use jobs::{Catalog, Engine};
+use jobs::{Catalog, Engine, Layers};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
 use stores::ErrorKind;
 use stores::lease::Held as Lease;
 use stores::live::SlotId;
+use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{ArchiveReport, Archiver, FileSize, data_folder};
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
 use crate::seal::sealed_run;
-use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest};
+use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest, board, tally};
 
 const GARBAGE_ROWS: usize = 20_000;
 const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
@@ -44,6 +45,23 @@ impl Batch {
             engine,
             options,
         }
+    }
+
+    /// Makes the tables of a source's views that are not there.
+    ///
+    /// # Errors
+    /// Those of the views' store.
+    pub async fn make_views(&self, source: Source) -> Result<()> {
+        let tallies = self.catalog.of_layer(source, Layers::Batch);
+        let boards = self.catalog.boards_of_layer(source, Layers::Batch);
+        let shapes: Vec<ViewShape> = tallies
+            .map(|job| tally::shape(job))
+            .chain(boards.map(|job| board::shape(job)))
+            .collect();
+        for shape in shapes {
+            self.ports.views.ensure_view(source, &shape).await?;
+        }
+        Ok(())
     }
 
     /// Copies the log of a source to the archive until `shutdown`, a file whenever there is enough

@@ -100,6 +100,27 @@ impl Installation {
         Ok(intake)
     }
 
+    /// Makes the topics that are not there; answers which, in sentences.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub(crate) async fn make_topics(&self) -> anyhow::Result<Vec<String>> {
+        let of_new = self.settings.log.partitions;
+        let logs = Source::LOGGED.map(|source| (source.topic(), of_new));
+        let letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
+        let mut made = Vec::new();
+        for (topic, partitions) in logs.into_iter().chain(letters) {
+            if !self.stores.log.spans(topic).await?.is_empty() {
+                continue;
+            }
+            let partitions = self.stores.log.ensure_topic(topic, partitions).await?;
+            made.push(format!(
+                "log: made the topic {topic} with {partitions} partitions"
+            ));
+        }
+        Ok(made)
+    }
+
     /// The query engine.
     ///
     /// # Errors

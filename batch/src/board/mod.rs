@@ -8,3 +8,5 @@ mod manifest;
 mod planning;
 mod publish;
 mod run;
+
+pub(crate) use run::shape;

@@ -161,9 +161,7 @@ impl Batch {
         let jobs: Vec<Arc<Job<Board>>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
-        for job in &jobs {
-            self.ports.views.ensure_view(source, &shape(job)).await?;
-        }
+        self.make_views(source).await?;
         let ends = self.log_ends(source).await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
@@ -268,7 +266,7 @@ impl Batch {
     }
 }
 
-fn shape(job: &Job<Board>) -> ViewShape {
+pub(crate) fn shape(job: &Job<Board>) -> ViewShape {
     ViewShape::Board(BoardShape {
         view: job.view().to_owned(),
         key: job.key().clone(),

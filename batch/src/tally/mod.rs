@@ -8,3 +8,5 @@ mod planning;
 mod publish;
 mod result;
 mod run;
+
+pub(crate) use run::shape;

@@ -122,9 +122,7 @@ impl Batch {
         let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
-        for job in &jobs {
-            self.ports.views.ensure_view(source, &shape(job)).await?;
-        }
+        self.make_views(source).await?;
         let ends = self.log_ends(source).await?;
         let mut archiver = self.archiver(source).await?;
         // Before anything is recorded that would rest on the offsets of another log.
@@ -245,7 +243,7 @@ fn compared(view: &View) -> bool {
     view.job.over().is_none() && view.job.layers() == Layers::Both
 }
 
-fn shape(job: &Job) -> ViewShape {
+pub(crate) fn shape(job: &Job) -> ViewShape {
     ViewShape::Tally(TallyShape {
         view: job.view().to_owned(),
         group: job.group().clone(),

@@ -68,6 +68,8 @@ pub(crate) enum Command {
     /// Show what could not be taken, or try it again
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Make on the servers what is missing: topics, keyspaces, schemas, buckets
+    Migrate,
     /// Test every store and name what is wrong
     Check,
     /// Show or check the settings

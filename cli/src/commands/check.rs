@@ -6,6 +6,7 @@ use std::path::Path;
 use schemas::seam::broken;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
+use stores::Server;
 use stores::log::{FetchLimit, Span, recognise};
 use stores::views::PartQuery;
 
@@ -52,10 +53,16 @@ impl Findings {
 
 /// Runs the command.
 pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
-    let folder = context.settings().data_dir.as_path();
+    let options = context.settings().stores();
+    let folder = options.folder();
     let mut findings = Findings::default();
-    findings.note("data folder", can_write(folder));
-    findings.note("spare disk", spare(folder));
+    if options.has_embedded() {
+        findings.note("data folder", can_write(&folder));
+        findings.note("spare disk", spare(&folder));
+    }
+    for server in options.servers()? {
+        findings.note(server.name(), faultless(&server).await);
+    }
     match Installation::open_existing(context.settings()).await {
         Ok(installation) => stores(&installation, &mut findings).await,
         Err(error) => findings.note("stores", Err(error)),
@@ -103,6 +110,13 @@ async fn stores(installation: &Installation, findings: &mut Findings) {
             archived(installation, source).await,
         );
     }
+}
+
+/// Whether a server is as it should be.
+async fn faultless(server: &Server) -> anyhow::Result<String> {
+    let flaws = server.flaws().await?;
+    anyhow::ensure!(flaws.is_empty(), "{}", flaws.join("; "));
+    Ok("answers, and is as it should be".to_owned())
 }
 
 /// Whether a file can be written and read back in the folder.

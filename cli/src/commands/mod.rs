@@ -7,6 +7,7 @@ mod dead_letters;
 mod follow;
 mod generate;
 mod ingest;
+mod migrate;
 mod serve;
 
 use clap::CommandFactory;
@@ -106,6 +107,7 @@ pub(crate) async fn run(
         Command::Batch(command) => batch::run(&command, context, stop).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
+        Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,
         Command::Config(command) => config::run(command, context),
         Command::Completions { shell } => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use config::{Config, Environment, File, FileFormat};
 use serde_json::{Map, Value};
 
-use super::Settings;
+use super::{SECRETS, Settings};
 use crate::failure::{one_line, usage};
 
 const ENV_PREFIX: &str = "BACKSTITCH";
@@ -65,6 +65,11 @@ pub(crate) fn load(
         for (key, value) in layer.values {
             let place = layer.places.get(&key).cloned().unwrap_or_default();
             let Some(default) = defaults.get(&key) else {
+                if let (Some(secret), Value::String(file)) = (secret_in_file(&key), &value) {
+                    values.insert(secret.to_owned(), read_secret(&key, &place, file)?);
+                    places.insert(secret.to_owned(), format!("{place} ({file})"));
+                    continue;
+                }
                 return Err(unknown(&key, &place, &defaults));
             };
             let value = match value {
@@ -89,6 +94,22 @@ pub(crate) fn load(
         places,
         file: file.map(Path::to_path_buf),
     })
+}
+
+/// The secret that a key names a file of: `redis.password` for `redis.password_file`.
+fn secret_in_file(key: &str) -> Option<&'static str> {
+    let secret = key.strip_suffix("_file")?;
+    SECRETS.into_iter().find(|known| *known == secret)
+}
+
+/// The text of a secret's file, without the end of its line.
+fn read_secret(key: &str, place: &str, file: &str) -> anyhow::Result<Value> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        usage(format!(
+            "{place}: {key}: {file}: {error}; name a file that can be read and holds nothing but the secret"
+        ))
+    })?;
+    Ok(Value::from(text.trim_end_matches(['\r', '\n'])))
 }
 
 fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Error {

@@ -135,3 +135,46 @@ fn the_schema_has_every_setting() {
         assert!(schema.contains(&format!("\"{name}\":{{")), "{key}");
     }
 }
+
+#[test]
+fn secrets_come_from_files_and_are_never_shown() {
+    for secret in SECRETS {
+        let file = file("open sesame\n");
+        let path = file.path().display().to_string();
+        let name = format!(
+            "BACKSTITCH__{}_FILE",
+            secret.replace('.', "__").to_uppercase()
+        );
+        let loaded = load(None, vars(&[(&name, &path)]), &Flags::new()).unwrap();
+        assert_eq!(
+            loaded.places[secret],
+            format!("environment variable {name} ({path})")
+        );
+        let shown = loaded.shown().unwrap().toml();
+        assert!(shown.contains("(hidden)"), "{secret}: {shown}");
+        assert!(!format!("{shown}{:?}", loaded.settings).contains("sesame"));
+        let said = refusal(None, &[(&name, "/nowhere")], &Flags::new());
+        assert!(
+            said.contains(&format!("{secret}_file: /nowhere: ")),
+            "{said}"
+        );
+    }
+    let loaded = load(
+        None,
+        vars(&[("BACKSTITCH__S3__SECRET_ACCESS_KEY", "open sesame")]),
+        &Flags::new(),
+    );
+    assert_eq!(
+        loaded.unwrap().settings.s3.secret_access_key.reveal(),
+        "open sesame"
+    );
+}
+
+#[test]
+fn odd_namespaces_are_refused() {
+    let said = refusal(Some("namespace = \"A b\"\n"), &[], &Flags::new());
+    assert!(
+        said.starts_with("FILE:1: namespace: \"A b\" can't be a namespace"),
+        "{said}"
+    );
+}

@@ -29,6 +29,9 @@ const MEMORY_BYTES_MIN: u64 = 64 * 1024 * 1024;
 const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
+/// Settings that are never shown. Each may be in a file, which `KEY_file` names.
+const SECRETS: [&str; 1] = ["s3.secret_access_key"];
+
 /// The settings of an installation.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
