@@ -36,6 +36,7 @@ fn slot(position: i64, oldest: Epoch, bounds: &[(Epoch, i64)]) -> Slot {
             .collect(),
         since: BTreeMap::from([(VIEW.to_owned(), 0)]),
         replay_until: 0,
+        strays: None,
     }
 }
 

@@ -262,14 +262,21 @@ impl Reader<'_> {
             return self.nothing(epoch);
         }
         // Where partitions were added since the run, an owner's events may be in two of them.
-        let same_partitions = cuts == partitions;
-        let only = self.only_partition(partitions).filter(|_| same_partitions);
-        let queries: Vec<LiveQuery> = layout
-            .all()
-            .map(|lane| self.live_query(lane, only, same_partitions.then_some(partitions)))
-            .collect::<Result<_, _>>()?;
+        let mut known = (cuts == partitions).then_some(partitions);
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-        let live = self.ports.live.read(self.source, count, &queries).await?;
+        let (live, only) = loop {
+            let only = known.and_then(|partitions| self.only_partition(partitions));
+            let queries: Vec<LiveQuery> = layout
+                .all()
+                .map(|lane| self.live_query(lane, only, known))
+                .collect::<Result<_, _>>()?;
+            let live = self.ports.live.read(self.source, count, &queries).await?;
+            // A producer that divides owners in another way: they may be anywhere.
+            if known.is_none() || !has_strays(&live.slots, epoch) {
+                break (live, only);
+            }
+            known = None;
+        };
         let LiveAnswer { slots, parts } = live;
         let seen = SeenParts {
             seen: Seen { runs, slots },
@@ -436,6 +443,12 @@ impl Reader<'_> {
             standing: Standing::nothing(self.source, epoch),
         })))
     }
+}
+
+/// Whether a slot holds records, counted after `epoch`, whose keys belong to another partition.
+fn has_strays(slots: &[Option<Slot>], epoch: Epoch) -> bool {
+    let newest = slots.iter().flatten().filter_map(|slot| slot.strays).max();
+    newest.is_some_and(|strays| strays > epoch)
 }
 
 fn partition_for(value: &KeyValue, partitions: usize) -> usize {

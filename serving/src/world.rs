@@ -152,6 +152,7 @@ impl World {
                 oldest: at.dropped + 1,
                 bounds: bounds.collect(),
                 replay_until: 0,
+                strays: None,
                 since: catalog
                     .jobs()
                     .iter()

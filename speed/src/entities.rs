@@ -11,9 +11,8 @@ use schemas::entities::{Group, parse_notification};
 use schemas::key::KeyValue;
 use schemas::plays::Rejected;
 use schemas::seam::Fence;
-use schemas::source::Source;
 use stores::canon::CanonRead;
-use stores::live::States;
+use stores::live::{SlotId, States};
 use stores::log::Records;
 
 use crate::taker::Taken;
@@ -22,7 +21,7 @@ use crate::{Error, Result};
 /// Keeps the states of the groups of one partition.
 #[derive(Debug)]
 pub(crate) struct Entities {
-    source: Source,
+    slot: SlotId,
     canon: Arc<dyn CanonRead>,
     fold: Fold<Board>,
     /// Groups that are read at once, at most.
@@ -34,13 +33,13 @@ pub(crate) struct Entities {
 
 impl Entities {
     pub(crate) const fn new(
-        source: Source,
+        slot: SlotId,
         canon: Arc<dyn CanonRead>,
         fold: Fold<Board>,
         (groups_max, rows_max): (usize, usize),
     ) -> Self {
         Self {
-            source,
+            slot,
             canon,
             fold,
             groups_max,
@@ -66,15 +65,21 @@ impl Entities {
     }
 
     /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
-    /// once.
-    pub(crate) async fn take(&self, records: &Records) -> Result<Taken> {
+    /// once. A notification that belongs to another of the `partitions` partitions is to be sent there:
+    /// so that the states of a group are kept in one.
+    pub(crate) async fn take(&self, records: &Records, partitions: u32) -> Result<Taken> {
         let (mut groups, mut known) = (Vec::new(), HashSet::new());
         // By group: the first record that names it.
         let mut first_named = Vec::new();
+        let mut strays = Vec::new();
         let mut taken = Taken::default();
         for (index, value) in records.values.iter().enumerate() {
-            match parse_notification(self.source, value.unwrap_or_default()) {
+            match parse_notification(self.slot.source, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
+                Ok(group) if group.partition(partitions) != self.slot.partition => {
+                    known.insert(group);
+                    strays.push((index, group));
+                }
                 Ok(_) if groups.len() >= self.groups_max => break,
                 Ok(group) => {
                     known.insert(group);
@@ -94,8 +99,10 @@ impl Entities {
             }
             groups.truncate(answered);
         }
+        strays.retain(|(index, _)| *index < taken.records);
+        taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
         taken.events = groups.len() as u64;
-        let others = groups.len() + taken.rejected.len();
+        let others = groups.len() + taken.rejected.len() + taken.forwarded.len();
         taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)
     }
@@ -103,7 +110,7 @@ impl Entities {
     /// The states of the first of some groups, by view, and how many groups these are.
     async fn states(&self, groups: &[Group]) -> Result<(Vec<States>, usize)> {
         let canon = &self.canon;
-        let first = canon.first_groups(self.source, groups, self.rows_max);
+        let first = canon.first_groups(self.slot.source, groups, self.rows_max);
         let first = first.await?;
         let Some(groups) = groups.get(..first.groups).filter(|some| !some.is_empty()) else {
             let what = format!("{} groups of {} were answered", first.groups, groups.len());

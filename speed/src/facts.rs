@@ -1,9 +1,12 @@
 //! Facts: events are decoded, each counted once, and folded into deltas.
 
+use std::collections::HashSet;
+
 use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::TimestampMillisecondType;
+use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::Fold;
+use schemas::partition::partition_of;
 use schemas::plays::{Decoded, Decoder, Line, identities};
 use schemas::seam::{Fence, LastRecord};
 use stores::live::{Changes, Deltas};
@@ -82,8 +85,9 @@ impl Facts {
         Ok(())
     }
 
-    pub(crate) async fn take(&mut self, records: &Records) -> Result<Taken> {
+    pub(crate) async fn take(&mut self, records: &Records, partitions: u32) -> Result<Taken> {
         let decoded = self.decode(records).await?;
+        let strays = self.has_strays(&decoded.events, partitions)?;
         let (events, duplicates) = self.first_of_each(&decoded.events)?;
         let mut deltas = Vec::new();
         if events.num_rows() > 0 {
@@ -101,11 +105,13 @@ impl Facts {
             records: records.len(),
             changes: Changes {
                 deltas,
-                states: Vec::new(),
+                strays,
+                ..Changes::default()
             },
             events: events.num_rows() as u64,
             duplicates,
             rejected: decoded.rejected,
+            ..Taken::default()
         })
     }
 
@@ -116,6 +122,19 @@ impl Facts {
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| Error::Fault(format!("decoding ended: {error}")))?
+    }
+
+    /// Whether an event's owner belongs to another partition.
+    fn has_strays(&self, events: &RecordBatch, partitions: u32) -> Result<bool> {
+        let owners = events
+            .column_by_name("owner_id")
+            .and_then(|column| column.as_primitive_opt::<Int64Type>())
+            .ok_or_else(|| Error::Fault("events without owner_id".to_owned()))?;
+        let mut known = HashSet::new();
+        Ok(owners.values().iter().any(|owner| {
+            let is_new = known.insert(*owner);
+            is_new && partition_of(owner.to_string().as_bytes(), partitions) != self.partition
+        }))
     }
 
     /// The events that are the first of their identity in the window.

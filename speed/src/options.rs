@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use schemas::clock::Clock;
+use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::canon::CanonWrite;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
 use stores::views::ViewsRead;
+
+use crate::Result;
 
 /// The stores that the speed layer works with.
 #[derive(Debug, Clone)]
@@ -24,6 +27,14 @@ pub struct SpeedPorts {
     pub views: Arc<dyn ViewsRead>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
+}
+
+impl SpeedPorts {
+    /// How many partitions the log of a source has.
+    pub(crate) async fn partitions(&self, source: Source) -> Result<u32> {
+        let spans = self.log.spans(source.topic()).await?;
+        Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
+    }
 }
 
 /// What can be set.

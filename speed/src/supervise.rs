@@ -7,6 +7,7 @@ use std::time::Duration;
 use jobs::{Board, Catalog, Engine, Fold, Job, Layers};
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
+use stores::live::SlotId;
 use stores::relay::Relay;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -119,7 +120,10 @@ impl Speed {
                 Taker::Facts(Facts::new(partition, fold))
             }
             Views::Boards(jobs) => Taker::Entities(Entities::new(
-                self.source,
+                SlotId {
+                    source: self.source,
+                    partition,
+                },
                 Arc::clone(&self.ports.canon) as _,
                 Fold::new(&self.engine, jobs).await?,
                 (self.options.groups_max.max(1), self.options.rows_max),
@@ -196,8 +200,7 @@ impl Speed {
         let topic = self.source.topic();
         // The runs first: no run has cuts in partitions that came after.
         let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
-        let partitions = self.ports.log.spans(topic).await?.len();
-        let partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
+        let partitions = self.ports.partitions(self.source).await?;
         if (partitions as usize) < recorded {
             return Err(Error::OtherLog {
                 topic,
@@ -215,6 +218,7 @@ impl Speed {
                 partition,
                 options: self.options.clone(),
                 counts: Arc::clone(counts),
+                partitions,
             };
             workers.spawn(worker.run(until_caught_up, stop.clone()));
         }

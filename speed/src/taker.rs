@@ -4,6 +4,7 @@
 //! again and make states ([`crate::entities`]). Where the records stand, and whether they count, is
 //! the worker's business.
 
+use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Fence, LastRecord};
 use schemas::source::Source;
@@ -21,6 +22,8 @@ pub(crate) struct Taken {
     pub(crate) records: usize,
     /// What live state changes.
     pub(crate) changes: Changes,
+    /// Groups whose notifications came to the wrong partition, and go to the right one.
+    pub(crate) forwarded: Vec<Group>,
     /// Events or groups that count.
     pub(crate) events: u64,
     /// Records that said what another had said.
@@ -97,11 +100,11 @@ impl Taker {
         }
     }
 
-    /// Takes a micro-batch, or the first part of it.
-    pub(crate) async fn take(&mut self, records: &Records) -> Result<Taken> {
+    /// Takes a micro-batch, or the first part of it. The topic has `partitions` partitions.
+    pub(crate) async fn take(&mut self, records: &Records, partitions: u32) -> Result<Taken> {
         match self {
-            Self::Facts(facts) => facts.take(records).await,
-            Self::Entities(entities) => entities.take(records).await,
+            Self::Facts(facts) => facts.take(records, partitions).await,
+            Self::Entities(entities) => entities.take(records, partitions).await,
         }
     }
 }

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use schemas::dead_letter::DeadLetter;
+use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
 use stores::live::SlotId;
 use stores::log::{FetchLimit, Fetched, Records, recognise};
+use stores::relay;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::Counts;
@@ -30,6 +32,8 @@ pub(crate) struct Worker {
     pub(crate) partition: u32,
     pub(crate) options: SpeedOptions,
     pub(crate) counts: Arc<Counts>,
+    /// How many partitions the topic has, as was seen after the epoch that is being filled had begun.
+    pub(crate) partitions: u32,
 }
 
 /// How a stretch of folding ended.
@@ -94,6 +98,8 @@ impl Worker {
             .read(self.source, partition + 1, &[])
             .await?;
         let slot = seen.slots.into_iter().nth(partition as usize).flatten();
+        // After the slot: a run that ended the epoch before knew no more partitions than there are now.
+        self.partitions = self.ports.partitions(self.source).await?;
         let runs = self.ports.views.runs(self.source).await?.runs;
         let id = self.slot_id();
         match next_step(slot.as_ref(), partition as usize, &runs) {
@@ -216,9 +222,10 @@ impl Worker {
     /// Takes as many of the records as fit, and applies what comes out together with the fence;
     /// answers where that now stands, or nothing if it was elsewhere than believed.
     async fn apply(&mut self, fence: Fence, next: Cut, records: Records) -> Result<Option<Cut>> {
-        let taken = self.taker.take(&records).await?;
+        let taken = self.taker.take(&records, self.partitions).await?;
         let next = next_after(&records, taken.records, next);
         self.set_aside(&records, &taken.rejected).await?;
+        self.forward(&taken.forwarded).await?;
         let views = self.taker.views();
         let moved = self
             .ports
@@ -282,6 +289,24 @@ impl Worker {
             self.ports.clock.now_ms(),
         )
         .await?;
+        Ok(())
+    }
+
+    /// Sends notifications to the partition that they belong to, before the fence moves past them. A
+    /// crash in between sends them once more, which changes nothing.
+    async fn forward(&self, groups: &[Group]) -> Result<()> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let records = relay::records(self.source, groups, self.partitions);
+        let now_ms = self.ports.clock.now_ms();
+        let topic = self.source.topic();
+        self.ports
+            .log_writes
+            .append(topic, &records, now_ms)
+            .await?;
+        let forwarded = "backstitch_speed_forwarded_total";
+        metrics::counter!(forwarded, "source" => self.source.name()).increment(groups.len() as u64);
         Ok(())
     }
 

@@ -66,13 +66,15 @@ pub struct Changes {
     pub deltas: Vec<Deltas>,
     /// What it makes of boards.
     pub states: Vec<States>,
+    /// Whether a record among them has a key that belongs to another partition ([`Slot::strays`]).
+    pub strays: bool,
 }
 
 impl From<Vec<Deltas>> for Changes {
     fn from(deltas: Vec<Deltas>) -> Self {
         Self {
             deltas,
-            states: Vec::new(),
+            ..Self::default()
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow::array::BinaryBuilder;
 use schemas::clock::Clock;
-use schemas::partition::partition_of;
+use schemas::entities::Group;
 use schemas::source::Source;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -55,25 +55,13 @@ impl Relay {
     /// # Errors
     /// Those of the stores; then they stay in the outbox.
     pub async fn send(&self, notifications: &[Notification]) -> Result<()> {
-        let mut groups: BTreeMap<(Source, u32), (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
-        for notification in notifications {
-            let source = notification.source;
-            let key = notification.group.key.to_string();
-            let partition = partition_of(key.as_bytes(), self.partitions(source).await?);
-            let (keys, values) = groups.entry((source, partition)).or_default();
-            keys.append_value(key.as_bytes());
-            values.append_value(notification.group.notification(source));
-        }
-        let mut by_source: BTreeMap<Source, Vec<NewRecords>> = BTreeMap::new();
-        for ((source, partition), (mut keys, mut values)) in groups {
-            by_source.entry(source).or_default().push(NewRecords {
-                partition,
-                keys: keys.finish(),
-                values: values.finish(),
-            });
+        let mut by_source: BTreeMap<Source, Vec<Group>> = BTreeMap::new();
+        for told in notifications {
+            by_source.entry(told.source).or_default().push(told.group);
         }
         let now_ms = self.clock.now_ms();
-        for (source, records) in by_source {
+        for (source, groups) in by_source {
+            let records = records(source, &groups, self.partitions(source).await?);
             self.log.append(source.topic(), &records, now_ms).await?;
         }
         let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
@@ -117,4 +105,22 @@ impl Relay {
         known.insert(source, partitions);
         Ok(partitions)
     }
+}
+
+/// The notifications of some groups as records of a topic with `partitions` partitions.
+#[must_use]
+pub fn records(source: Source, groups: &[Group], partitions: u32) -> Vec<NewRecords> {
+    let mut columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
+    for group in groups {
+        let (keys, values) = columns.entry(group.partition(partitions)).or_default();
+        keys.append_value(group.log_key().as_bytes());
+        values.append_value(group.notification(source));
+    }
+    let of_partition =
+        |(partition, (mut keys, mut values)): (u32, (BinaryBuilder, BinaryBuilder))| NewRecords {
+            partition,
+            keys: keys.finish(),
+            values: values.finish(),
+        };
+    columns.into_iter().map(of_partition).collect()
 }

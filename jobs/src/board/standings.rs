@@ -153,6 +153,7 @@ pub struct Standings {
     sheet: Option<Sheet>,
     /// By member: the newest state, where it is newer than the sheet.
     live: BTreeMap<Vec<u8>, GroupState>,
+    is_split: bool,
     score_bytes: usize,
 }
 
@@ -172,13 +173,14 @@ impl Standings {
         let base = seam::base(head.map_or(0, |head| head.epoch), seam.newest);
         seam.check(base)?;
         let mut newest: BTreeMap<&[u8], LiveState<'a>> = BTreeMap::new();
+        let mut is_split = false;
         for state in live {
             if state.epoch <= base {
                 continue;
             }
             let place = newest.entry(state.member).or_insert(state);
-            // Where partitions were added a key may have states in two; the later partition is the
-            // one that it has now.
+            is_split |= state.partition != place.partition;
+            // As good as any: which of two partitions was told last can't be known.
             if (state.epoch, state.partition) > (place.epoch, place.partition) {
                 *place = state;
             }
@@ -192,8 +194,16 @@ impl Standings {
             sheet: head
                 .map(|head| Sheet::open(head.root, score_bytes > 0))
                 .transpose()?,
+            is_split,
             score_bytes,
         })
+    }
+
+    /// Whether a member has states in two partitions, since some were added after the newest run:
+    /// then one may be older than where its partition stands.
+    #[must_use]
+    pub const fn is_split(&self) -> bool {
+        self.is_split
     }
 
     /// One board of the key.

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::partition::partition_of;
 use crate::source::Source;
 
 /// The rows of one member under one key: an athlete's efforts on a segment, an athlete's
@@ -28,12 +29,24 @@ struct AuthorizationNotification {
 
 impl Group {
     /// The notification that the group changed: a JSON object with the names of the source's
-    /// columns. Its log key is [`Group::key`] in digits.
+    /// columns. Its log key is [`Group::log_key`].
     #[must_use]
     pub fn notification(&self, source: Source) -> Vec<u8> {
         let (key, member) = (self.key, self.member);
         let column = key_column(source);
         format!("{{\"{column}\":{key},\"athlete_id\":{member}}}").into_bytes()
+    }
+
+    /// The log key of the group's notifications: [`Group::key`] in digits.
+    #[must_use]
+    pub fn log_key(&self) -> String {
+        self.key.to_string()
+    }
+
+    /// The partition of the group's notifications among `partitions` of a topic.
+    #[must_use]
+    pub fn partition(&self, partitions: u32) -> u32 {
+        partition_of(self.log_key().as_bytes(), partitions)
     }
 }
 

@@ -87,6 +87,11 @@ pub struct Slot {
     /// again once the position is there.
     #[serde(default)]
     pub replay_until: Offset,
+    /// The newest epoch in which a record was counted whose key belongs to another partition: from a
+    /// producer that divides keys in another way, or knew fewer partitions. A reader can't name the
+    /// one partition of a key then.
+    #[serde(default)]
+    pub strays: Option<Epoch>,
 }
 
 /// The life that a slot is given anew.
@@ -115,6 +120,7 @@ impl Slot {
             bounds: BTreeMap::from([(newest, cut)]),
             since: BTreeMap::new(),
             replay_until: life.log_end,
+            strays: None,
         }
     }
 
@@ -161,6 +167,11 @@ impl Slot {
         }
         self.position = next;
         Ok(())
+    }
+
+    /// Remembers that a record which was counted just now belongs to another partition.
+    pub const fn note_strays(&mut self) {
+        self.strays = Some(self.epoch);
     }
 
     /// Ends the epoch `believed.epoch` at the fence: a recorded cut is put back.

@@ -58,6 +58,8 @@ pub(crate) struct BoardReading {
     pub(crate) found: Option<u64>,
     /// Whether the batch layer had a part in it, and whether anything newer had.
     pub(crate) layers: (bool, bool),
+    /// Whether some of it may be older than it says.
+    pub(crate) is_split: bool,
 }
 
 /// What a read found: key by key, and how far it reaches.
@@ -160,10 +162,9 @@ impl Reader<'_> {
                 Err(error) => return Err(self.told(*key, head, error)),
             }
         }
-        Ok(BoardsReading {
-            boards,
-            standing: seen.standing(source, newest),
-        })
+        let mut standing = seen.standing(source, newest);
+        standing.complete &= !boards.iter().any(|board| board.is_split);
+        Ok(BoardsReading { boards, standing })
     }
 
     /// Lays the states of a key over what its head refers to, and reads what is wanted of it.
@@ -185,7 +186,11 @@ impl Reader<'_> {
             view: seam.view,
             key,
         };
-        self.board(&standings, &nodes).await
+        let reading = self.board(&standings, &nodes).await?;
+        Ok(BoardReading {
+            is_split: standings.is_split(),
+            ..reading
+        })
     }
 
     /// The error of a key with its name. Nodes that are gone mean that their head was replaced: if it

@@ -150,6 +150,7 @@ impl Boards {
             oldest: EPOCH + 1,
             bounds: BTreeMap::from([(EPOCH, CUT)]),
             replay_until: 0,
+            strays: None,
             since: self.views.iter().map(|view| (view.clone(), 0)).collect(),
         })
     }

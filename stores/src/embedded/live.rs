@@ -144,6 +144,9 @@ impl LiveWrite for SqliteLive {
         if let Err(moved) = held.slot.apply(&believed, next, views) {
             return Ok(Err(moved));
         }
+        if changes.strays {
+            held.slot.note_strays();
+        }
         for of_view in bound {
             let place = ensure_place(&mut tx, &db, &held, &of_view.view).await?;
             for rows in of_view.rows {

@@ -3,7 +3,7 @@
 use arrow::array::Int64Array;
 use schemas::seam::{Cut, Fence, Moved, RollRefused};
 use schemas::source::Source;
-use stores::live::{Deltas, LiveParts, LiveQuery, LiveWrite};
+use stores::live::{Changes, Deltas, LiveParts, LiveQuery, LiveWrite};
 use stores::{Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
@@ -396,5 +396,31 @@ pub async fn garbage_goes(ports: &Stores) -> Result<()> {
         3,
         "an old life is garbage"
     );
+    Ok(())
+}
+
+/// A slot remembers the newest epoch that holds a record of another partition's, until it begins
+/// anew.
+pub async fn strays_are_remembered(stores: &Stores) -> Result<()> {
+    let live = &*stores.live;
+    let mut fence = healed(live, 0).await?;
+    for (next, strays, remembered) in [(3, false, None), (5, true, Some(1)), (8, false, Some(1))] {
+        let changes = Changes {
+            strays,
+            ..Changes::default()
+        };
+        let done = live
+            .apply(slot(0), fence, cut(next), &VIEWS, &changes)
+            .await?;
+        assert_eq!(done, Ok(()));
+        fence.next_offset = next;
+        let slots = live.read(Source::Plays, 1, &[]).await?.slots;
+        let found = slots[0].as_ref().map(|slot| (slot.fence(), slot.strays));
+        assert_eq!(found, Some((fence, remembered)));
+    }
+    let done = live.heal(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    assert_eq!(done, Ok(()));
+    let slots = live.read(Source::Plays, 1, &[]).await?.slots;
+    assert_eq!(slots[0].as_ref().and_then(|slot| slot.strays), None);
     Ok(())
 }

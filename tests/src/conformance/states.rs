@@ -23,13 +23,13 @@ fn states(view: &str, groups: &[(&str, &str, Option<&str>)]) -> Changes {
         .map(|(.., state)| state.map(str::as_bytes))
         .collect();
     Changes {
-        deltas: Vec::new(),
         states: vec![States {
             view: view.to_owned(),
             keys: binary(groups.iter().map(|(key, ..)| key)),
             members: binary(groups.iter().map(|(_, member, _)| member)),
             states,
         }],
+        ..Changes::default()
     }
 }
 

@@ -82,6 +82,7 @@ macro_rules! laws_of {
                 overflow_changes_nothing
                 large_batches_add_up
                 garbage_goes
+                strays_are_remembered
             } and with two {
                 one_worker_wins
                 reads_see_one_moment

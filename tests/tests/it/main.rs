@@ -15,4 +15,5 @@ mod outbox;
 mod processes;
 mod retail;
 mod runs;
+mod strays;
 mod tidy;
