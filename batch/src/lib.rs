@@ -17,7 +17,7 @@ mod seal;
 mod snapshot;
 mod tally;
 
-pub use archive::ArchiveReport;
+pub use archive::{ArchiveReport, Backfill, BackfillReport};
 
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};

@@ -12,7 +12,7 @@ use stores::live::SlotId;
 use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, FileSize, data_folder};
+use crate::archive::{ArchiveReport, Archiver, FileSize, backfilled, data_folder};
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
 use crate::seal::sealed_run;
@@ -52,10 +52,16 @@ impl Batch {
     /// # Errors
     /// Those of the views' store.
     pub async fn make_views(&self, source: Source) -> Result<()> {
+        let (backfills, _) = backfilled(&self.ports.archive, source).await?;
+        self.make_tables(source, backfills).await
+    }
+
+    /// Makes the tables of a source's views, whose rows hold so many backfills.
+    pub(crate) async fn make_tables(&self, source: Source, backfills: u64) -> Result<()> {
         let tallies = self.catalog.of_layer(source, Layers::Batch);
         let boards = self.catalog.boards_of_layer(source, Layers::Batch);
         let shapes: Vec<ViewShape> = tallies
-            .map(|job| tally::shape(job))
+            .map(|job| tally::shape(job, backfills))
             .chain(boards.map(|job| board::shape(job)))
             .collect();
         for shape in shapes {

@@ -16,6 +16,7 @@ mod min_struct;
 mod plan;
 mod spec;
 mod spill;
+pub mod tables;
 mod tally;
 pub mod tree;
 

@@ -61,4 +61,13 @@ pub struct Provenance {
     /// By source, the next offset of each log partition: the answer holds what all events before
     /// give.
     pub position: BTreeMap<String, Vec<i64>>,
+    /// How many backfills of events that never were in the log the answer holds besides; left out
+    /// where there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub backfills: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
 }

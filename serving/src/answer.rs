@@ -141,6 +141,10 @@ pub(crate) struct ProvenanceShape {
     complete: bool,
     /// By source, the next offset of each log partition.
     position: BTreeMap<String, Vec<i64>>,
+    /// How many backfills of events that never were in the log the answer holds besides; left out
+    /// where there is none.
+    #[schema(required = false)]
+    backfills: u64,
 }
 
 /// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both.
@@ -399,6 +403,7 @@ pub(crate) fn provenance(source: Origin, standing: Standing) -> Provenance {
         epoch: standing.epoch,
         complete: standing.complete,
         position: BTreeMap::from([(standing.source.name().to_owned(), standing.position)]),
+        backfills: standing.backfills,
     }
 }
 

@@ -13,6 +13,7 @@ fn reading(tally: Tally, ranges: Vec<Range>) -> Reading {
             epoch: 3,
             as_of_ms: Some(1_500),
             position: vec![4, 0],
+            backfills: 0,
             complete: true,
         },
     }

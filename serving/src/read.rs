@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use jobs::merge::{BatchRow, Gap, LivePart, Merged, NotWhole, Seam, merge};
+use jobs::tables::table_to_read;
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Slot};
@@ -45,6 +46,8 @@ pub(crate) struct Standing {
     pub(crate) as_of_ms: Option<i64>,
     /// By partition: the next offset.
     pub(crate) position: Vec<i64>,
+    /// How many backfills the batch rows hold.
+    pub(crate) backfills: u64,
     /// Whether no partition's live state is missing, or catching up after it began anew.
     pub(crate) complete: bool,
 }
@@ -158,6 +161,7 @@ impl Seen {
         Standing {
             source,
             epoch,
+            backfills: 0,
             complete: slots.iter().all(|slot| {
                 let slot = slot.as_ref();
                 slot.is_some_and(|slot| !slot.is_replaying())
@@ -183,6 +187,7 @@ impl Standing {
             epoch,
             as_of_ms: None,
             position: Vec::new(),
+            backfills: 0,
             complete: true,
         }
     }
@@ -195,6 +200,7 @@ impl Standing {
             .map(|partition| at(&self.position, partition).min(at(&other.position, partition)))
             .collect();
         self.epoch = self.epoch.min(other.epoch);
+        self.backfills = self.backfills.min(other.backfills);
         self.as_of_ms = self.as_of_ms.min(other.as_of_ms);
         self.complete &= other.complete;
         self
@@ -221,8 +227,9 @@ impl SeenParts {
     }
 }
 
-fn newest_of(runs: &RunsSeen, view: &str) -> Epoch {
-    runs.newest.get(view).copied().unwrap_or(0)
+/// The newest complete epoch of a view.
+pub(crate) fn newest_of(runs: &RunsSeen, view: &str) -> Epoch {
+    table_to_read(&runs.newest, view).newest
 }
 
 /// A lane with what is known of it before its rows are read.
@@ -250,11 +257,11 @@ impl Reader<'_> {
             self.ports.log.spans(self.source.topic()),
             self.ports.views.runs(self.source)
         )?;
-        let epoch = layout
+        let tables = layout
             .all()
-            .map(|lane| newest_of(&runs, lane.job.view()))
-            .min()
-            .unwrap_or_else(|| runs.runs.newest());
+            .map(|lane| table_to_read(&runs.newest, lane.job.view()));
+        let read = tables.map(|table| (table.newest, table.backfills)).min();
+        let (epoch, backfills) = read.unwrap_or_else(|| (runs.runs.newest(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
         let partitions = spans.len().max(runs.runs.partitions());
@@ -288,7 +295,10 @@ impl Reader<'_> {
             Ok(Some((segments, tally))) => Ok(Attempt::Done(Box::new(Reading {
                 segments,
                 tally,
-                standing: seen.seen.standing(self.source, epoch),
+                standing: Standing {
+                    backfills,
+                    ..seen.seen.standing(self.source, epoch)
+                },
             }))),
             Err(ReadError::NotWhole(not_whole)) => Ok(Attempt::NotWhole(not_whole)),
             Err(error) => Err(error),
@@ -377,6 +387,7 @@ impl Reader<'_> {
         mut take: impl FnMut(&[Merged<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
         let view = walk.lane.job.view();
+        let table = table_to_read(&seen.seen.runs.newest, view).name;
         let seam = seen.seam(view);
         let queries = part_queries(walk.lane, walk.calendar)?;
         let live = sorted(walk.parts);
@@ -388,7 +399,7 @@ impl Reader<'_> {
         }
         while let Some(chunk) = chunks.next() {
             let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
-            let found = self.ports.views.rows(view, &asked).await?;
+            let found = self.ports.views.rows(&table, &asked).await?;
             seam.check_table(found.is_some())?;
             // Live parts go with the rows of their time.
             let here = match chunks.peek().and_then(|next| next.first()) {

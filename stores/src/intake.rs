@@ -221,6 +221,34 @@ impl Intake {
         })
     }
 
+    /// Appends lines that were checked elsewhere and can't be taken to the dead letters, each with its
+    /// number, reason and bytes; their origin is `origin:NUMBER`.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub async fn set_aside(
+        &self,
+        origin: &str,
+        rejected: Vec<(u64, String, Vec<u8>)>,
+    ) -> Result<Vec<RejectedLine>> {
+        let mut letters = self.letters(origin);
+        for (number, reason, bytes) in rejected {
+            letters.add(number, &bytes, reason);
+        }
+        letters.append(&*self.ports.log).await
+    }
+
+    /// No dead letters yet.
+    fn letters(&self, origin: &str) -> Letters {
+        Letters {
+            source: self.source,
+            origin: origin.to_owned(),
+            now_ms: self.ports.clock.now_ms(),
+            letters: Vec::new(),
+            are_kept_already: false,
+        }
+    }
+
     /// The first half of [`Intake::take`]: checks and keys lines, and writes nothing. So that the
     /// next lines can be checked while the last ones are written.
     #[must_use]
@@ -228,13 +256,7 @@ impl Intake {
         let lines = lines
             .map(|(number, bytes)| (number, bytes.trim_ascii()))
             .filter(|(_, bytes)| !bytes.is_empty());
-        let mut letters = Letters {
-            source: self.source,
-            origin: origin.to_owned(),
-            now_ms: self.ports.clock.now_ms(),
-            letters: Vec::new(),
-            are_kept_already: false,
-        };
+        let mut letters = self.letters(origin);
         let good = match self.source.kind() {
             SourceKind::Facts => self.check_events(lines, &mut letters),
             SourceKind::Entities => self.check_rows(lines, &mut letters),

@@ -62,6 +62,14 @@ impl Traffic {
         }
     }
 
+    /// Plays whose events no other traffic has.
+    pub fn apart(&mut self, prefix: &str, count: usize) -> Vec<String> {
+        let lines = self.lines(count).into_iter();
+        lines
+            .map(|line| line.replace("\"event_id\":\"e", &format!("\"event_id\":\"{prefix}")))
+            .collect()
+    }
+
     /// Some lines: mostly new plays, some that were there before, some that are no plays.
     pub fn lines(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.line()).collect()
@@ -153,7 +161,7 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
     } else {
         assert!(world.is_live_lost(), "{}: {answer}", asked.path);
     }
-    let truth = Recount::of(&world.raw_log().await, &position);
+    let truth = world.recount(provenance, &position).await;
     let (got, want) = match &asked.kind {
         Kind::Total { before } => total(&answer, &truth, &asked.question, before.as_ref()),
         Kind::Series { interval, zone } => {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use batch::{Batch, BatchOptions, BatchPorts, EditionOptions, RunReport, RunRequest};
 use jobs::{Catalog, Engine, EngineOptions, tree};
 use schemas::clock::FixedClock;
+use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::Client;
+use crate::recount::Recount;
 
 /// The world's partitions.
 pub const PARTITIONS: u32 = 2;
@@ -42,6 +44,8 @@ pub struct World {
     /// What the batch layer works with.
     pub batch_options: BatchOptions,
     counted: Arc<Mutex<Counted>>,
+    /// The lines of each backfill, in their order.
+    backfills: Arc<Mutex<Vec<Vec<String>>>>,
 }
 
 /// What is known of live state.
@@ -127,6 +131,7 @@ impl World {
                 },
             },
             counted: Arc::default(),
+            backfills: Arc::default(),
         }
     }
 
@@ -142,6 +147,7 @@ impl World {
             speed_options: self.speed_options.clone(),
             batch_options: self.batch_options.clone(),
             counted: Arc::clone(&self.counted),
+            backfills: Arc::clone(&self.backfills),
         }
     }
 
@@ -192,6 +198,46 @@ impl World {
             .append(topic, &[records], now_ms)
             .await
             .expect("appending");
+    }
+
+    /// Takes events straight into the archive: all of them, or none.
+    pub fn backfill(&self, lines: &[String]) -> impl Future<Output = ()> + Send + 'static {
+        let (batch, lines) = (self.batch(), lines.to_vec());
+        async move {
+            let mut backfill = batch.backfill(Source::Plays).await.expect("a backfill");
+            let places = lines.iter().map(|line| Line {
+                offset: BEFORE_THE_LOG,
+                logged_at_ms: NOW_MS,
+                bytes: line.as_bytes(),
+            });
+            let decoded = Decoder::new(0).decode(places).expect("events");
+            backfill.add(decoded.events).await.expect("writing events");
+            backfill.finish().await.expect("a backfill");
+        }
+    }
+
+    /// Notes the lines of a backfill that may have been cut off, if it came to its end.
+    pub async fn settle_backfill(&self, lines: Vec<String>) {
+        let manifests = self.stores.archive.list("archive/plays/backfill/manifests");
+        let there = manifests.await.expect("the archive").len();
+        let mut backfills = self.backfills.lock().expect("no panic");
+        if there > backfills.len() {
+            backfills.push(lines);
+        }
+    }
+
+    /// The plain truth of plays up to a position, with the backfills that an answer names.
+    pub async fn recount(&self, provenance: &serde_json::Value, position: &[i64]) -> Recount {
+        let held = provenance["backfills"].as_u64().unwrap_or(0);
+        let held = usize::try_from(held).expect("few backfills");
+        let mut partitions = self.raw_log().await;
+        let mut until = position.to_vec();
+        until.resize(partitions.len(), 0);
+        for lines in self.backfills.lock().expect("no panic").iter().take(held) {
+            partitions.push(lines.clone());
+            until.push(i64::try_from(lines.len()).expect("few lines"));
+        }
+        Recount::of(&partitions, &until)
     }
 
     /// Every record of the log, by partition, from offset 0 on.

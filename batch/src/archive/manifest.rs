@@ -83,7 +83,7 @@ pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifes
 }
 
 /// Manifests that are read at the same time.
-const READS: usize = 16;
+pub(super) const READS: usize = 16;
 
 /// All manifests, in order.
 pub(crate) async fn read_all(archive: &Archive, source: Source) -> Result<Vec<Manifest>> {

@@ -1,9 +1,12 @@
 //! The master data set: the log's events as Parquet, never changed once written.
 
+mod backfill;
 mod manifest;
 mod read;
 mod write;
 
+pub(crate) use backfill::backfilled;
+pub use backfill::{Backfill, BackfillReport};
 pub(crate) use manifest::{Manifest, data_folder};
 pub(crate) use read::{DayTotals, EventStream};
 pub(crate) use write::{Archiver, FileSize};

@@ -269,9 +269,9 @@ async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifes
         .map_err(|e| Error::fault("writing Parquet ended", e))?
 }
 
-type Encoded = (Option<Bytes>, BTreeMap<i64, DayRows>);
+pub(super) type Encoded = (Option<Bytes>, BTreeMap<i64, DayRows>);
 
-fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
+pub(super) fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
     let events = concat_batches(&plays::schema(), events)?;
     if events.num_rows() == 0 {
         return Ok((None, BTreeMap::new()));

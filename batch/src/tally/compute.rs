@@ -32,6 +32,8 @@ const DAY_SECONDS: Seconds = 86_400;
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) job: Arc<Job>,
+    /// The table of its rows.
+    pub(crate) table: String,
     /// The published result.
     pub(crate) published: Option<ViewManifest>,
     /// Results that may have been published in part.
@@ -52,6 +54,8 @@ pub(crate) struct Plan {
     /// In the order of [`jobs::Catalog::jobs`].
     pub(crate) views: Vec<View>,
     pub(crate) manifests: Vec<Manifest>,
+    /// How many backfills are among the manifests.
+    pub(crate) backfills: u64,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.
@@ -169,7 +173,7 @@ impl Compute {
         for view in plan.wanted() {
             let kept = view.published.as_ref().filter(|_| !plan.full);
             let manifest = ViewManifest {
-                view: view.job.view().to_owned(),
+                view: view.table.clone(),
                 epoch: plan.epoch,
                 result: result_name(plan.epoch),
                 cuts: plan.cuts.clone(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::Job;
+use jobs::tables::table_name;
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
@@ -22,20 +23,29 @@ pub(crate) fn plan(
     request: &RunRequest,
     run: &Run,
     jobs: Vec<Arc<Job>>,
-    manifests: Vec<Manifest>,
+    (backfills, manifests): (u64, Vec<Manifest>),
     mut held: BTreeMap<String, Held<ViewManifest>>,
 ) -> Result<Plan> {
     let mut views = Vec::new();
     for job in jobs {
-        let held = held.remove(job.view()).unwrap_or_default();
+        let table = table_name(job.view(), backfills);
+        let held = held.remove(&table).unwrap_or_default();
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
         views.push(View {
             job,
+            table,
             published: held.published,
             dirty: held.dirty,
             is_unknown: held.is_unknown,
             wanted,
         });
+    }
+    let all_begin = views.iter().all(|view| view.published.is_none());
+    if !request.jobs.is_empty() && backfills > 0 && all_begin {
+        return Err(Error::Request(
+            "a backfill is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
+                .to_owned(),
+        ));
     }
     for view in views.iter().filter(|view| view.wanted) {
         let below = view
@@ -72,6 +82,7 @@ pub(crate) fn plan(
         cuts: run.cuts.clone(),
         views,
         manifests,
+        backfills,
         full,
         days,
     })
@@ -108,8 +119,8 @@ fn touched_days<'a>(
 ) -> BTreeMap<i64, u64> {
     let mut days = BTreeMap::new();
     for manifest in manifests {
-        let start: &[Cut] = since.map_or(&[], Vec::as_slice);
-        if manifest.overlaps(start, cuts) {
+        // A backfill begins a table, so everything is computed then.
+        if since.is_none_or(|since| manifest.overlaps(since, cuts)) {
             days.extend(manifest.days.keys().map(|day| (*day, 0)));
         }
     }

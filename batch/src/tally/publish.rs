@@ -77,7 +77,7 @@ impl Edition<'_> {
         let mut taken_out = 0;
         let mut after: Option<(Vec<u8>, Vec<u8>)> = None;
         loop {
-            let (name, views) = (view.job.view(), &self.ports.views);
+            let (name, views) = (&view.table, &self.ports.views);
             let keys = views
                 .rows_before(name, self.stamp_us, after, self.rows_max)
                 .await?;
@@ -122,13 +122,7 @@ impl Edition<'_> {
         };
         self.ports
             .views
-            .publish(
-                self.source,
-                view.job.view(),
-                self.epoch,
-                self.stamp_us,
-                &rows,
-            )
+            .publish(self.source, &view.table, self.epoch, self.stamp_us, &rows)
             .await?;
         if stop.is_cancelled() {
             return Err(Error::Stopped);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jobs::tables::table_name;
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
@@ -15,6 +16,7 @@ use super::drift::{Drift, Fingerprint, Stretch};
 use super::planning::plan;
 use super::publish::{Edition, Published};
 use super::result::ViewManifest;
+use crate::archive::backfilled;
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
 use crate::run::{Batch, behind};
@@ -100,7 +102,7 @@ impl Batch {
             self.record_report(plan.source, report).await?;
         }
         let jobs = plan.views.iter();
-        let keep: Vec<String> = jobs.map(|view| view.job.view().to_owned()).collect();
+        let keep: Vec<String> = jobs.map(|view| view.table.clone()).collect();
         self.ports.views.forget_views(plan.source, &keep).await?;
         if self.grace(stop).await {
             self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
@@ -122,7 +124,8 @@ impl Batch {
         let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
-        self.make_views(source).await?;
+        let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
+        self.make_tables(source, backfills).await?;
         let ends = self.log_ends(source).await?;
         let mut archiver = self.archiver(source).await?;
         // Before anything is recorded that would rest on the offsets of another log.
@@ -136,7 +139,8 @@ impl Batch {
         if stop.is_cancelled() {
             return Err(Error::Stopped);
         }
-        let manifests = archiver.into_manifests();
+        // The log's files after those that count as if they stood before it.
+        manifests.extend(archiver.into_manifests());
         let results = Results {
             archive: &self.ports.archive,
             source,
@@ -145,7 +149,7 @@ impl Batch {
         // What a try that died had not begun to publish.
         results.remove_others(&held).await?;
         self.ports.archive.tidy().await?;
-        let plan = plan(source, request, &run, jobs, manifests, held)?;
+        let plan = plan(source, request, &run, jobs, (backfills, manifests), held)?;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,
@@ -211,7 +215,14 @@ impl Batch {
             total: Some(0),
             ..Drift::default()
         };
-        for view in plan.wanted() {
+        let compared: Vec<&View> = plan.wanted().filter(|view| compared(view)).collect();
+        if plan.backfills > 0 && compared.iter().all(|view| view.published.is_none()) {
+            all.total = None;
+            all.unknown =
+                Some("a backfill was taken in, which live state never counted".to_owned());
+            return Ok(all);
+        }
+        for view in compared {
             let name = view.job.name();
             let (Some(print), Some(manifest)) = (prints.remove(name), computed.manifests.get(name))
             else {
@@ -243,9 +254,10 @@ fn compared(view: &View) -> bool {
     view.job.over().is_none() && view.job.layers() == Layers::Both
 }
 
-pub(crate) fn shape(job: &Job) -> ViewShape {
+/// The shape of the table of a view whose rows hold so many backfills.
+pub(crate) fn shape(job: &Job, backfills: u64) -> ViewShape {
     ViewShape::Tally(TallyShape {
-        view: job.view().to_owned(),
+        view: table_name(job.view(), backfills),
         group: job.group().clone(),
         partition: job.partition(),
         row: job.row().clone(),

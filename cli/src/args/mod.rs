@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// Take files or standard input in: events into the log, rows into the canonical store
     Ingest(IngestArgs),
+    /// Take events of the past straight into the archive, without the log: all of them, or none
+    Backfill(IngestArgs),
     /// Run the speed layer
     Speed(FollowArgs),
     /// Copy the log to the archive of Parquet files

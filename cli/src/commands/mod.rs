@@ -101,6 +101,7 @@ pub(crate) async fn run(
         Command::Up(args) => serve::up(&args, context, stop).await,
         Command::Generate(args) => generate::run(args, context, stop).await,
         Command::Ingest(args) => ingest::run(&args, context, stop).await,
+        Command::Backfill(args) => ingest::backfilled(&args, context, stop).await,
         Command::Speed(args) => follow::speed(&args, context, stop).await,
         Command::Archive(args) => follow::archive(&args, context, stop).await,
         Command::Snapshot(args) => follow::snapshot(&args, context, stop).await,

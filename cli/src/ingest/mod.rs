@@ -1,5 +1,6 @@
 //! Taking files in: read, check and append side by side, with a bound on what is under way.
 
+mod backfill;
 mod chunk;
 pub(crate) mod fields;
 mod lines;
@@ -9,12 +10,11 @@ mod report;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
 use schemas::source::Source;
-use stores::intake::{Checked, Intake};
+use stores::intake::{Checked, Intake, Taken};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use crate::args::Format;
 use crate::failure::usage;
 use crate::generate::format_of;
 use crate::progress;
+pub(crate) use backfill::backfill;
 use chunk::Chunk;
 use lines::{LineReader, Slow};
 pub(crate) use report::Report;
@@ -141,29 +142,44 @@ pub(crate) async fn ingest(
     report: &mut Report,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
+    let (checking, of) = (intake.clone(), input.origin());
+    let check = move |chunk: &Chunk| Ok(checking.check(&of, chunk.lines()));
+    let write = async |checked: Checked| Ok(intake.write(checked).await?);
+    let again = "which are taken; ingest the same again for the rest: what comes twice counts once";
+    take(input, check, write, report, (stop, again)).await
+}
+
+/// Takes one input: reads, checks and writes side by side. `again` says after how many lines what a
+/// signal to end means.
+async fn take<C: Send + 'static>(
+    input: Input,
+    check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
+    write: impl AsyncFnMut(C) -> anyhow::Result<Taken>,
+    report: &mut Report,
+    until: (&CancellationToken, &str),
+) -> anyhow::Result<()> {
     report.begin(&input.origin());
     let bar = progress::bytes(&input.origin(), input.bytes);
-    let outcome = follow(intake, input, report, &bar, stop).await;
+    let outcome = follow(input, check, write, (report, &bar), until).await;
     bar.finish_and_clear();
     outcome
 }
 
-async fn follow(
-    intake: &Intake,
+async fn follow<C: Send + 'static>(
     input: Input,
-    report: &mut Report,
-    bar: &ProgressBar,
-    stop: &CancellationToken,
+    mut check: impl FnMut(&Chunk) -> anyhow::Result<C> + Send + 'static,
+    mut write: impl AsyncFnMut(C) -> anyhow::Result<Taken>,
+    (report, bar): (&mut Report, &ProgressBar),
+    (stop, again): (&CancellationToken, &str),
 ) -> anyhow::Result<()> {
     let (read, mut to_check) = mpsc::channel::<Chunk>(CHUNKS_WAITING);
-    let (checked, mut to_write) = mpsc::channel::<(Checked, u64)>(CHUNKS_WAITING);
-    let origin: Arc<str> = input.origin().into();
+    let (checked, mut to_write) = mpsc::channel::<(C, u64)>(CHUNKS_WAITING);
+    let origin = input.origin();
     let mut steps: JoinSet<anyhow::Result<()>> = JoinSet::new();
     steps.spawn_blocking(move || input.read(|chunk| read.blocking_send(chunk).is_ok()));
-    let (checking, of) = (intake.clone(), Arc::clone(&origin));
     steps.spawn_blocking(move || {
         while let Some(chunk) = to_check.blocking_recv() {
-            let done = checking.check(&of, chunk.lines());
+            let done = check(&chunk)?;
             if checked.blocking_send((done, chunk.bytes_read())).is_err() {
                 break;
             }
@@ -175,13 +191,13 @@ async fn follow(
         let next = tokio::select! {
             biased;
             () = stop.cancelled() => anyhow::bail!(
-                "interrupted after {} lines, which are taken; ingest the same again for the rest: what comes twice counts once",
+                "interrupted after {} lines, {again}",
                 report.accepted + report.rejected
             ),
             next = to_write.recv() => next,
         };
         let Some((checked, bytes)) = next else { break };
-        let taken = intake.write(checked).await?;
+        let taken = write(checked).await?;
         report.add(&origin, &taken);
         bar.set_position(bytes);
     }

@@ -22,6 +22,9 @@ pub const REFERRER_BYTES_MAX: usize = 16 * 1024;
 /// range of 64-bit integers unseen.
 pub const AMOUNT_MAX: i64 = 1_000_000_000_000;
 
+/// The offset of events that never were in the log: they count as if they stood before it.
+pub const BEFORE_THE_LOG: i64 = -1;
+
 /// The times that a play can have, in seconds since the Unix epoch: from 1678 until 2261.
 pub const AT_SECONDS: Range<i64> = INSTANT_SECONDS;
 

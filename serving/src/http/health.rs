@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 use super::Api;
 use super::problem::{Kind, Problem, ProblemShape};
 use crate::metric::Metric;
+use crate::read::newest_of;
 
 /// That the process answers; nothing else is looked at.
 #[utoipa::path(
@@ -149,7 +150,7 @@ fn check_views(metric: &Metric, runs: &RunsSeen, slots: &[Option<Slot>]) -> Resu
 fn seam<'a>(runs: &'a RunsSeen, slots: &'a [Option<Slot>], view: &'a str) -> Seam<'a> {
     Seam {
         view,
-        newest: runs.newest.get(view).copied().unwrap_or(0),
+        newest: newest_of(runs, view),
         runs: &runs.runs,
         slots,
         only: None,

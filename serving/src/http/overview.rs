@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::Api;
 use super::problem::{Problem, ProblemShape};
 use super::runs::RunShown;
+use crate::read::newest_of;
 
 /// Runs that are shown.
 const RUNS: usize = 5;
@@ -113,10 +114,9 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         .flat_map(|metric| &metric.views)
         .map(|job| job.view());
     let boards = api.boards.values().filter(|job| job.source() == source);
-    let views = views.chain(boards.map(|job| job.view())).map(|view| {
-        let newest = runs.newest.get(view).copied().unwrap_or(0);
-        (view.to_owned(), newest)
-    });
+    let views = views
+        .chain(boards.map(|job| job.view()))
+        .map(|view| (view.to_owned(), newest_of(&runs, view)));
     Ok(SourceShown {
         source: source.name(),
         partitions: partitions.collect(),

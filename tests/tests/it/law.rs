@@ -50,7 +50,7 @@ async fn history(seed: u64) {
 }
 
 async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut Traffic) {
-    match rng.random_range(0..11) {
+    match rng.random_range(0..12) {
         0..=2 => {
             let lines = traffic.lines(rng.random_range(1..40));
             world.ingest(&lines).await;
@@ -85,6 +85,13 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, traffic: &mut 
             Box::pin(cut_at_any_point(both, 40, world, served, rng)).await;
         }
         7 if rng.random_bool(0.5) => world.lose_live(),
+        8 if rng.random_bool(0.7) => {
+            let number = rng.random::<u32>();
+            let lines = traffic.apart(&format!("b{number}-"), rng.random_range(1..40));
+            let backfill = world.backfill(&lines);
+            cut_at_any_point(backfill, 40, world, served, rng).await;
+            world.settle_backfill(lines).await;
+        }
         _ => {
             let full = rng.random_bool(0.2);
             let batch = world.batch();
