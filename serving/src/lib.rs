@@ -9,6 +9,7 @@ mod answer;
 mod board;
 mod error;
 mod http;
+mod kept;
 #[cfg(test)]
 mod laws;
 mod metric;

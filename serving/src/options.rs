@@ -68,6 +68,11 @@ pub struct ServingOptions {
     /// Reads of boards and applications at once, at most; more wait. It bounds how many live states are
     /// in memory.
     pub board_reads_max: usize,
+    /// Memory of answers that are kept for when a store does not answer, in bytes, each for statistics and
+    /// for boards.
+    pub kept_bytes_max: u64,
+    /// How long they are kept.
+    pub kept_for_ms: u64,
     /// Open connections, at most; more wait to be accepted.
     pub connections_max: usize,
     /// How long a client may take to send the head of a request.
@@ -88,6 +93,8 @@ impl Default for ServingOptions {
             partitions: 4,
             whole_wait_ms: 2_000,
             board_reads_max: 16,
+            kept_bytes_max: 32 * 1024 * 1024,
+            kept_for_ms: 3_600_000,
             connections_max: 1_024,
             head_timeout_ms: 10_000,
             request_timeout_ms: 30_000,

@@ -12,11 +12,12 @@ use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
-use schemas::time::{Seconds, SeriesError, Span, Width};
+use schemas::time::{Range, Seconds, SeriesError, Span, Width};
 use stores::live::{LiveAnswer, LiveParts, LiveQuery};
 use stores::views::{FoundRows, PartQuery, RunsSeen, TallyShape};
 use tokio::time::Duration;
 
+use crate::kept::Keep;
 use crate::metric::{Metric, log_key};
 use crate::options::ServingPorts;
 use crate::patience::Patience;
@@ -29,11 +30,21 @@ use crate::tally::{Columns, Tally};
 const PARTS_MAX: usize = if cfg!(test) { 2 } else { 128 };
 
 /// What a read found.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reading {
     pub(crate) segments: Segments,
     pub(crate) tally: Tally,
     pub(crate) standing: Standing,
+}
+
+impl Keep for Reading {
+    fn standing(&mut self) -> &mut Standing {
+        &mut self.standing
+    }
+
+    fn bytes(&self) -> usize {
+        self.tally.bytes() + self.segments.len() * size_of::<Range>()
+    }
 }
 
 /// How far a read reaches.

@@ -38,7 +38,7 @@ impl Cell {
 }
 
 /// Sums by segment of time and, where it was asked for, by key.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Tally {
     /// One sum a segment.
     Segments(Vec<Cell>),
@@ -50,7 +50,7 @@ pub(crate) enum Tally {
 pub(crate) type Pair = [Cell; 2];
 
 /// Sums by the value of a column.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Keys {
     ints: HashMap<i64, Pair>,
     texts: HashMap<String, Pair>,
@@ -101,6 +101,18 @@ impl Tally {
             Self::Keys(Keys::default())
         } else {
             Self::Segments(vec![Cell::default(); segments])
+        }
+    }
+
+    /// How much memory it takes, in bytes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Segments(cells) => cells.len() * size_of::<Cell>(),
+            Self::Keys(keys) => {
+                let texts: usize = keys.texts.keys().map(String::len).sum();
+                let entries = keys.ints.len() + keys.texts.len() + 1;
+                texts + entries * (size_of::<Pair>() + size_of::<String>())
+            }
         }
     }
 

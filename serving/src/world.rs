@@ -90,6 +90,8 @@ pub(crate) struct World {
     /// How many reads of slots see none.
     pub(crate) blind: Mutex<usize>,
     pub(crate) boards: Mutex<Boards>,
+    /// Whether the views' store does not answer.
+    pub(crate) is_down: Mutex<bool>,
 }
 
 pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
@@ -366,6 +368,12 @@ impl LiveRead for World {
 #[async_trait]
 impl ViewsRead for World {
     async fn runs(&self, source: Source) -> Result<RunsSeen> {
+        if *self.is_down.lock().unwrap() {
+            return Err(Error::Unavailable {
+                what: "reading runs".to_owned(),
+                why: "nobody answers".to_owned(),
+            });
+        }
         if source != Source::Plays {
             let boards = self.boards.lock().unwrap();
             let (runs, newest) = if boards.is_there() {

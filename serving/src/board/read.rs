@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
 use super::question::{Section, Test};
+use crate::kept::Keep;
 use crate::options::ServingPorts;
 use crate::patience::Patience;
 use crate::read::{ReadError, Seen, Standing};
@@ -63,10 +64,24 @@ pub(crate) struct BoardReading {
 }
 
 /// What a read found: key by key, and how far it reaches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BoardsReading {
     pub(crate) boards: Vec<BoardReading>,
     pub(crate) standing: Standing,
+}
+
+impl Keep for BoardsReading {
+    fn standing(&mut self) -> &mut Standing {
+        &mut self.standing
+    }
+
+    fn bytes(&self) -> usize {
+        let rows = self.boards.iter().flat_map(|board| &board.rows);
+        let of_row = |row: &Ranked| {
+            size_of::<Ranked>() + row.member.len() + row.score.len() + row.payload.len()
+        };
+        self.boards.len() * size_of::<BoardReading>() + rows.map(of_row).sum::<usize>()
+    }
 }
 
 /// Reads boards, trying again for up to `patience` after the first failure while live state is not

@@ -225,7 +225,8 @@ pub(super) async fn read_boards(
     asked: &BoardQuestion,
 ) -> Result<BoardsReading, Problem> {
     let patience = api.options.whole_wait();
-    Ok(read(&api.ports, &api.board_reads, job, asked, patience).await?)
+    let reading = read(&api.ports, &api.board_reads, job, asked, patience).await;
+    Ok(api.kept_boards.or_kept(&(job.view(), asked), reading)?)
 }
 
 /// The board of everybody and all time.

@@ -357,3 +357,20 @@ async fn who_waits_too_long_for_a_board_is_told_to_come_again() {
     assert_eq!(answers[1].status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answers[1].headers()["retry-after"], "1");
 }
+
+#[tokio::test]
+async fn earlier_pages_are_given_again_while_a_store_does_not_answer() {
+    let fixture = Fixture::of(impatient());
+    fixture.publish(&[best(1), best(2)]);
+    let (before, _) = fixture.page(BOARD).await;
+    *fixture.world.is_down.lock().unwrap() = true;
+    let (again, _) = fixture.page(BOARD).await;
+    assert_eq!(
+        (&again["entries"], &again["total"]),
+        (&before["entries"], &json!(2))
+    );
+    assert_eq!(again["provenance"]["complete"], false);
+    let request = Request::get(format!("{BOARD}?limit=1")).body(Body::empty());
+    let response = fixture.serving.router().oneshot(request.unwrap()).await;
+    assert_eq!(response.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+}

@@ -35,8 +35,11 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::board::read::BoardsReading;
+use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
+use crate::read::Reading;
 use problem::{Kind, Problem};
 
 /// What the handlers work with.
@@ -52,6 +55,9 @@ pub(crate) struct Api {
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Intake>>>>,
     /// How many more boards can be read at once.
     pub(crate) board_reads: Semaphore,
+    /// Answers of before, for when a store does not answer.
+    pub(crate) kept_tallies: Kept<Reading>,
+    pub(crate) kept_boards: Kept<BoardsReading>,
     openapi: OnceLock<String>,
 }
 
@@ -70,6 +76,8 @@ impl Api {
                 Arc::clone(&ports.clock),
                 options.partitions,
             ),
+            kept_tallies: Kept::new(&options),
+            kept_boards: Kept::new(&options),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             ports,
             options,

@@ -308,6 +308,8 @@ impl<'a> Asked<'a> {
             time,
         };
         let patience = api.options.whole_wait();
-        Ok(read(&api.ports, self.metric, &question, patience).await?)
+        let reading = read(&api.ports, self.metric, &question, patience).await;
+        let asked = (&self.metric.name, &question);
+        Ok(api.kept_tallies.or_kept(&asked, reading)?)
     }
 }

@@ -592,3 +592,22 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     }
     shutdown.cancel();
 }
+
+#[tokio::test]
+async fn an_earlier_answer_is_given_again_while_a_store_does_not_answer() {
+    let (serving, world) = world(impatient());
+    let asked = "/api/v1/stats/plays/total?owner_id=1&period=all";
+    let (_, before) = get(&serving, asked).await;
+    assert_eq!(before["provenance"]["complete"], true);
+    *world.is_down.lock().unwrap() = true;
+    let (_, mut again) = get(&serving, asked).await;
+    assert_eq!(again["provenance"]["complete"], false);
+    again["provenance"]["complete"] = json!(true);
+    // Also the layers that had a part in it, and the position, are those of before.
+    assert_eq!(again, before);
+    let other = "/api/v1/stats/plays/total?owner_id=2&period=all";
+    let (status, problem) = problem(&serving, Method::GET, other).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{problem}");
+    *world.is_down.lock().unwrap() = false;
+    assert_eq!(get(&serving, asked).await.1, before);
+}
