@@ -186,6 +186,12 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
 /// Changing live state. Each call is one atomic script on one slot.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
+    /// How many rows the changes of one [`LiveWrite::apply`] should have, at most: a server that does
+    /// one thing at a time serves nobody else meanwhile. More are taken too.
+    fn rows_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Applies the changes of a micro-batch and moves the fence to `next`, if the fence is exactly
     /// where the worker believes; otherwise nothing changes and the answer says where it stands.
     /// `views` are all views that the worker keeps, also those that this batch leaves alone.
