@@ -201,7 +201,7 @@ impl LiveWrite for RedisLive {
             if let Err(moved) = record.slot.apply(&believed, next, views) {
                 return Decided::Stays(Err(moved));
             }
-            Decided::Changes(record, Ok(()))
+            Decided::Changes(Box::new(record), Ok(()))
         };
         self.change("applying a micro-batch", slot, &parts, decide)
             .await
@@ -214,7 +214,7 @@ impl LiveWrite for RedisLive {
             };
             let mut record = record.clone();
             match record.slot.impose(&believed) {
-                Ok(()) => Decided::Changes(record, Ok(())),
+                Ok(()) => Decided::Changes(Box::new(record), Ok(())),
                 Err(moved) => Decided::Stays(Err(moved)),
             }
         };
@@ -232,7 +232,7 @@ impl LiveWrite for RedisLive {
             if record.slot.epoch == filling {
                 Decided::Stays(rolled)
             } else {
-                Decided::Changes(record, rolled)
+                Decided::Changes(Box::new(record), rolled)
             }
         };
         self.change("ending an epoch", slot, &[], decide).await
@@ -254,7 +254,7 @@ impl LiveWrite for RedisLive {
                     None => Record::new(healed),
                     Some(record) => record.with_slot(healed),
                 };
-                Decided::Changes(healed, Ok(()))
+                Decided::Changes(Box::new(healed), Ok(()))
             }
             Err(moved) => Decided::Stays(Err(moved)),
         };
@@ -268,7 +268,7 @@ impl LiveWrite for RedisLive {
             };
             let mut left = record.slot.clone();
             if left.drop_through(epoch, cut, KEEP_BOUNDS) {
-                Decided::Changes(record.with_slot(left), true)
+                Decided::Changes(Box::new(record.with_slot(left)), true)
             } else {
                 Decided::Stays(false)
             }

@@ -41,7 +41,7 @@ pub(super) enum Decided<T> {
     /// Nothing: this is the answer.
     Stays(T),
     /// It becomes this, and then that is the answer.
-    Changes(Record, T),
+    Changes(Box<Record>, T),
 }
 
 /// What a micro-batch changes of one view, as a script takes it.
@@ -106,16 +106,16 @@ impl RedisLive {
                 Decided::Stays(_) => continue,
                 Decided::Changes(record, answer) => (record, answer),
             };
-            let (script, mut arguments) = self.arguments(keys, &mut record, parts)?;
+            let (script, of_parts) = arguments(keys, &mut record, parts)?;
             let bytes = Bytes::from(record.encode()?);
-            arguments[0] = seen.bytes.clone();
-            arguments[1] = bytes.clone();
+            let records = [seen.bytes.clone(), bytes.clone()];
+            let arguments = records.into_iter().chain(of_parts).collect();
             self.remember(slot, None);
             note(sent, &bytes, &answer);
             let reply = self.script(doing, keys, script, arguments).await?;
             match reply {
                 Value::Int(1) => {
-                    let record = Some(record);
+                    let record = Some(*record);
                     self.remember(slot, Some(Arc::new(Seen { bytes, record })));
                     return Ok(answer);
                 }
@@ -128,34 +128,6 @@ impl RedisLive {
         }
         let why = "others change the slot all the time";
         Err(self.nodes.patience.unavailable(doing, why))
-    }
-
-    /// The script that changes a record, with room for the record before and after.
-    fn arguments(
-        &self,
-        keys: &SlotKeys,
-        record: &mut Record,
-        parts: &[Part],
-    ) -> Result<(&'static Script, Vec<Bytes>)> {
-        if parts.is_empty() {
-            return Ok((&CHANGE, vec![Bytes::new(); 2]));
-        }
-        let all: usize = parts.iter().map(|part| part.arguments.len() + 2).sum();
-        if all > ARGUMENTS_MAX {
-            return Err(Error::Refused(format!(
-                "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
-            )));
-        }
-        let mut arguments = Vec::with_capacity(all + 3);
-        arguments.resize(2, Bytes::new());
-        arguments.push(Bytes::from(keys.prefix.clone()));
-        for part in parts {
-            let place = record.ensure_place(&part.view, part.kind);
-            arguments.push(place.into());
-            arguments.push(part.groups.to_string().into());
-            arguments.extend(part.arguments.iter().cloned());
-        }
-        Ok((&APPLY, arguments))
     }
 
     /// Deletes parts of the places that the record calls garbage.
@@ -193,7 +165,7 @@ impl RedisLive {
                     Some(record) if record.garbage.contains(&place) => {
                         let mut record = record.clone();
                         record.garbage.retain(|of| *of != place);
-                        Decided::Changes(record, ())
+                        Decided::Changes(Box::new(record), ())
                     }
                     _ => Decided::Stays(()),
                 };
@@ -202,6 +174,32 @@ impl RedisLive {
         }
         Ok(deleted)
     }
+}
+
+/// The script that changes a record, and what it is told of the parts.
+fn arguments(
+    keys: &SlotKeys,
+    record: &mut Record,
+    parts: &[Part],
+) -> Result<(&'static Script, Vec<Bytes>)> {
+    if parts.is_empty() {
+        return Ok((&CHANGE, Vec::new()));
+    }
+    let all: usize = parts.iter().map(|part| part.arguments.len() + 2).sum();
+    if all > ARGUMENTS_MAX {
+        return Err(Error::Refused(format!(
+            "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
+        )));
+    }
+    let mut arguments = Vec::with_capacity(all + 1);
+    arguments.push(Bytes::from(keys.prefix.clone()));
+    for part in parts {
+        let place = record.ensure_place(&part.view, part.kind);
+        arguments.push(place.into());
+        arguments.push(part.groups.to_string().into());
+        arguments.extend(part.arguments.iter().cloned());
+    }
+    Ok((&APPLY, arguments))
 }
 
 fn written<T: Clone>(sent: &Sent<T>, present: &Bytes) -> Option<T> {

@@ -38,6 +38,7 @@ mod info;
 mod link;
 mod live;
 mod live_read;
+mod live_scan;
 mod live_write;
 mod nodes;
 mod record;
