@@ -13,6 +13,7 @@ mod flights;
 mod law;
 mod outbox;
 mod processes;
+mod redis_faults;
 mod retail;
 mod runs;
 mod tidy;
