@@ -66,8 +66,9 @@ impl Entities {
     }
 
     /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
-    /// once.
-    pub(crate) async fn take(&self, records: &Records) -> Result<Taken> {
+    /// once, or as change `rows_max` states: a group has one in each view.
+    pub(crate) async fn take(&self, records: &Records, rows_max: usize) -> Result<Taken> {
+        let groups_max = (rows_max / self.views().len().max(1)).clamp(1, self.groups_max);
         let (mut groups, mut known) = (Vec::new(), HashSet::new());
         // By group: the first record that names it.
         let mut first_named = Vec::new();
@@ -75,7 +76,7 @@ impl Entities {
         for (index, value) in records.values.iter().enumerate() {
             match parse_notification(self.source, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
-                Ok(_) if groups.len() >= self.groups_max => break,
+                Ok(_) if groups.len() >= groups_max => break,
                 Ok(group) => {
                     known.insert(group);
                     groups.push(group);

@@ -97,11 +97,20 @@ impl Taker {
         }
     }
 
-    /// Takes a micro-batch, or the first part of it.
-    pub(crate) async fn take(&mut self, records: &Records) -> Result<Taken> {
+    /// So many records at once are likely to be taken.
+    pub(crate) const fn records_fit(&self) -> usize {
         match self {
-            Self::Facts(facts) => facts.take(records).await,
-            Self::Entities(entities) => entities.take(records).await,
+            Self::Facts(facts) => facts.records_fit(),
+            Self::Entities(_) => usize::MAX,
+        }
+    }
+
+    /// Takes a micro-batch, or the first part of it: so much that at most `rows_max` rows of live state
+    /// change, unless one record changes more.
+    pub(crate) async fn take(&mut self, records: &Records, rows_max: usize) -> Result<Taken> {
+        match self {
+            Self::Facts(facts) => facts.take(records, rows_max).await,
+            Self::Entities(entities) => entities.take(records, rows_max).await,
         }
     }
 }

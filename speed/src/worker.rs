@@ -189,7 +189,7 @@ impl Worker {
     /// Fetches a micro-batch that does not reach beyond `until`.
     async fn fetch(&self, from: Offset, until: Option<Offset>) -> Result<Fetched> {
         let limit = FetchLimit {
-            records: self.options.records_max,
+            records: self.options.records_max.min(self.taker.records_fit()),
             bytes: self.options.bytes_max,
         };
         let topic = self.source.topic();
@@ -216,7 +216,8 @@ impl Worker {
     /// Takes as many of the records as fit, and applies what comes out together with the fence;
     /// answers where that now stands, or nothing if it was elsewhere than believed.
     async fn apply(&mut self, fence: Fence, next: Cut, records: Records) -> Result<Option<Cut>> {
-        let taken = self.taker.take(&records).await?;
+        let rows_max = self.ports.live.rows_max();
+        let taken = self.taker.take(&records, rows_max).await?;
         let next = next_after(&records, taken.records, next);
         self.set_aside(&records, &taken.rejected).await?;
         let views = self.taker.views();

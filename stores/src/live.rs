@@ -68,6 +68,16 @@ pub struct Changes {
     pub states: Vec<States>,
 }
 
+impl Changes {
+    /// How many rows change.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        let deltas = self.deltas.iter().map(|deltas| deltas.counts.len());
+        let states = self.states.iter().map(|states| states.states.len());
+        deltas.chain(states).sum()
+    }
+}
+
 impl From<Vec<Deltas>> for Changes {
     fn from(deltas: Vec<Deltas>) -> Self {
         Self {

@@ -215,10 +215,7 @@ fn note<T: Clone>(sent: &Sent<T>, bytes: &Bytes, answer: &T) {
 
 /// Rows by group, as scripts take them.
 pub(super) async fn prepare(changes: &Changes) -> Result<Vec<Part>> {
-    let deltas = changes.deltas.iter().map(|deltas| deltas.counts.len());
-    let states = changes.states.iter().map(|states| states.states.len());
-    let rows: usize = deltas.chain(states).sum();
-    if rows < HEAVY_ROWS {
+    if changes.rows() < HEAVY_ROWS {
         return parts_of(changes);
     }
     let changes = changes.clone();

@@ -6,6 +6,7 @@ mod board_cases;
 mod board_law;
 mod cases;
 mod conformance;
+mod cutting;
 mod drift;
 mod entities;
 mod faults;

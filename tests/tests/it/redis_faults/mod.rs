@@ -2,6 +2,7 @@
 
 mod cluster;
 mod server;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
