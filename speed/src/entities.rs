@@ -15,7 +15,7 @@ use stores::canon::CanonRead;
 use stores::live::{SlotId, States};
 use stores::log::Records;
 
-use crate::taker::Taken;
+use crate::taker::{Limits, Taken};
 use crate::{Error, Result};
 
 /// Keeps the states of the groups of one partition.
@@ -65,9 +65,10 @@ impl Entities {
     }
 
     /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
-    /// once. A notification that belongs to another of the `partitions` partitions is to be sent there:
-    /// so that the states of a group are kept in one.
-    pub(crate) async fn take(&self, records: &Records, partitions: u32) -> Result<Taken> {
+    /// once, or as change `rows_max` states: a group has one in each view. A notification that belongs
+    /// to another partition is to be sent there: so that the states of a group are kept in one.
+    pub(crate) async fn take(&self, records: &Records, limits: Limits) -> Result<Taken> {
+        let groups_max = (limits.rows_max / self.views().len().max(1)).clamp(1, self.groups_max);
         let (mut groups, mut known) = (Vec::new(), HashSet::new());
         // By group: the first record that names it.
         let mut first_named = Vec::new();
@@ -76,11 +77,11 @@ impl Entities {
         for (index, value) in records.values.iter().enumerate() {
             match parse_notification(self.slot.source, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
-                Ok(group) if group.partition(partitions) != self.slot.partition => {
+                Ok(group) if group.partition(limits.partitions) != self.slot.partition => {
                     known.insert(group);
                     strays.push((index, group));
                 }
-                Ok(_) if groups.len() >= self.groups_max => break,
+                Ok(_) if groups.len() >= groups_max => break,
                 Ok(group) => {
                     known.insert(group);
                     groups.push(group);

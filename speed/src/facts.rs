@@ -12,8 +12,8 @@ use schemas::seam::{Fence, LastRecord};
 use stores::live::{Changes, Deltas};
 use stores::log::{FetchLimit, Records};
 
-use crate::taker::{Before, Taken};
-use crate::window::Window;
+use crate::taker::{Before, Limits, Taken};
+use crate::window::{Noted, Window};
 use crate::{Error, Result};
 
 /// Counts the events of one partition.
@@ -23,6 +23,8 @@ pub(crate) struct Facts {
     fold: Fold,
     /// The duplicate window and the fence that it reaches up to.
     window: Option<(Fence, Window)>,
+    /// So many records at once were not too many lately.
+    records_fit: usize,
 }
 
 impl Facts {
@@ -31,6 +33,7 @@ impl Facts {
             partition,
             fold,
             window: None,
+            records_fit: usize::MAX,
         }
     }
 
@@ -78,17 +81,47 @@ impl Facts {
                 let offsets = fetched.records.offsets.values();
                 let below = offsets.partition_point(|offset| *offset < fence.next_offset);
                 let decoded = self.decode(&fetched.records.slice(0, below)).await?;
-                keep_first(&mut window, &decoded.events)?;
+                note(&mut window, &decoded.events)?;
             }
         }
         self.window = Some((fence, window));
         Ok(())
     }
 
-    pub(crate) async fn take(&mut self, records: &Records, partitions: u32) -> Result<Taken> {
+    pub(crate) const fn records_fit(&self) -> usize {
+        self.records_fit
+    }
+
+    /// Takes as many of the records as come to `limits.rows_max` rows, at least one: half of them as long as
+    /// these are more.
+    pub(crate) async fn take(&mut self, records: &Records, limits: Limits) -> Result<Taken> {
+        let mut records = records.clone();
+        loop {
+            let (taken, noted) = self.take_all(&records, limits.partitions).await?;
+            let rows = taken.changes.rows();
+            if rows <= limits.rows_max || records.len() <= 1 {
+                if rows <= limits.rows_max / 2 {
+                    self.records_fit = self.records_fit.saturating_mul(2);
+                }
+                return Ok(taken);
+            }
+            // The other half must not find itself in the window.
+            if let Some((_, window)) = &mut self.window {
+                window.take_back(noted);
+            }
+            self.records_fit = records.len() / 2;
+            records = records.slice(0, self.records_fit);
+        }
+    }
+
+    async fn take_all(
+        &mut self,
+        records: &Records,
+        partitions: u32,
+    ) -> Result<(Taken, Vec<Noted>)> {
         let decoded = self.decode(records).await?;
         let strays = self.has_strays(&decoded.events, partitions)?;
-        let (events, duplicates) = self.first_of_each(&decoded.events)?;
+        let (events, noted) = self.first_of_each(&decoded.events)?;
         let mut deltas = Vec::new();
         if events.num_rows() > 0 {
             for folded in self.fold.run(&events).await? {
@@ -101,7 +134,7 @@ impl Facts {
                 });
             }
         }
-        Ok(Taken {
+        let taken = Taken {
             records: records.len(),
             changes: Changes {
                 deltas,
@@ -109,10 +142,11 @@ impl Facts {
                 ..Changes::default()
             },
             events: events.num_rows() as u64,
-            duplicates,
+            duplicates: (noted.len() - events.num_rows()) as u64,
             rejected: decoded.rejected,
             ..Taken::default()
-        })
+        };
+        Ok((taken, noted))
     }
 
     async fn decode(&self, records: &Records) -> Result<Decoded> {
@@ -137,18 +171,18 @@ impl Facts {
         }))
     }
 
-    /// The events that are the first of their identity in the window.
-    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, u64)> {
+    /// The events that are the first of their identity in the window, and what became of that.
+    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, Vec<Noted>)> {
         let Some((_, window)) = &mut self.window else {
             return Err(Error::Fault(
                 "a micro-batch without a duplicate window".to_owned(),
             ));
         };
-        let keep = keep_first(window, events)?;
-        let duplicates = keep.len() - keep.true_count();
+        let noted = note(window, events)?;
+        let keep: BooleanArray = noted.iter().map(|noted| Some(noted.is_first())).collect();
         let kept = filter_record_batch(events, &keep)
             .map_err(|error| Error::Fault(format!("filtering duplicates: {error}")))?;
-        Ok((kept, duplicates as u64))
+        Ok((kept, noted))
     }
 }
 
@@ -163,7 +197,7 @@ fn decode(partition: u32, records: &Records) -> Result<Decoded> {
         .map_err(|error| Error::Fault(format!("decoding a micro-batch: {error}")))
 }
 
-fn keep_first(window: &mut Window, events: &RecordBatch) -> Result<BooleanArray> {
+fn note(window: &mut Window, events: &RecordBatch) -> Result<Vec<Noted>> {
     let logged_at = events
         .column_by_name("logged_at")
         .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
@@ -171,6 +205,6 @@ fn keep_first(window: &mut Window, events: &RecordBatch) -> Result<BooleanArray>
     Ok(identities(events)
         .into_iter()
         .zip(logged_at.values())
-        .map(|(identity, at)| Some(window.is_first(identity, *at)))
+        .map(|(identity, at)| window.note(identity, *at))
         .collect())
 }

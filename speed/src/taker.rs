@@ -32,6 +32,15 @@ pub(crate) struct Taken {
     pub(crate) rejected: Vec<Rejected>,
 }
 
+/// Within what a micro-batch is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Rows of live state that change, at most, unless one record changes more.
+    pub(crate) rows_max: usize,
+    /// How many partitions the topic has.
+    pub(crate) partitions: u32,
+}
+
 /// Where the records before the fence are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before<'a> {
@@ -100,11 +109,20 @@ impl Taker {
         }
     }
 
-    /// Takes a micro-batch, or the first part of it. The topic has `partitions` partitions.
-    pub(crate) async fn take(&mut self, records: &Records, partitions: u32) -> Result<Taken> {
+    /// So many records at once are likely to be taken.
+    pub(crate) const fn records_fit(&self) -> usize {
         match self {
-            Self::Facts(facts) => facts.take(records, partitions).await,
-            Self::Entities(entities) => entities.take(records, partitions).await,
+            Self::Facts(facts) => facts.records_fit(),
+            Self::Entities(_) => usize::MAX,
+        }
+    }
+
+    /// Takes a micro-batch, or the first part of it: so much that at most `rows_max` rows of live
+    /// state change, unless one record changes more.
+    pub(crate) async fn take(&mut self, records: &Records, limits: Limits) -> Result<Taken> {
+        match self {
+            Self::Facts(facts) => facts.take(records, limits).await,
+            Self::Entities(entities) => entities.take(records, limits).await,
         }
     }
 }

@@ -56,29 +56,74 @@ impl Window {
         }
     }
 
-    /// Notes a record; answers whether it is the first of its event in the window.
-    pub(crate) fn is_first(&mut self, identity: EventIdentity, logged_at_ms: i64) -> bool {
+    /// Notes a record; answers what became of the window, and with it whether the record is the first of
+    /// its event there.
+    pub(crate) fn note(&mut self, identity: EventIdentity, logged_at_ms: i64) -> Noted {
         let horizon = logged_at_ms.saturating_sub(self.window_ms);
+        let mut gone = Vec::new();
         while let Some((number, at, old)) = self.sightings.front().copied() {
             if at >= horizon && self.sightings.len() < self.events_max {
                 break;
             }
             self.sightings.pop_front();
-            if self.newest.get(&old) == Some(&number) {
+            let was_newest = self.newest.get(&old) == Some(&number);
+            if was_newest {
                 self.newest.remove(&old);
             }
+            gone.push((number, at, old, was_newest));
         }
         self.sightings
             .push_back((self.next, logged_at_ms, identity));
-        let first = self.newest.insert(identity, self.next).is_none();
+        let before = self.newest.insert(identity, self.next);
         self.next += 1;
-        first
+        Noted { before, gone }
+    }
+
+    /// Makes the window as it was before the last records were noted.
+    pub(crate) fn take_back(&mut self, noted: Vec<Noted>) {
+        for Noted { before, gone } in noted.into_iter().rev() {
+            if let Some((number, _, identity)) = self.sightings.pop_back() {
+                self.next = number;
+                match before {
+                    Some(before) => self.newest.insert(identity, before),
+                    None => self.newest.remove(&identity),
+                };
+            }
+            for (number, at, identity, was_newest) in gone.into_iter().rev() {
+                self.sightings.push_front((number, at, identity));
+                if was_newest {
+                    self.newest.insert(identity, number);
+                }
+            }
+        }
+    }
+}
+
+/// What became of the window when a record was noted.
+#[derive(Debug)]
+pub(crate) struct Noted {
+    /// The sighting of the same event before, if the window holds one.
+    before: Option<u64>,
+    /// Sightings that are no longer in it: number, log time, identity, and whether it was the newest.
+    gone: Vec<(u64, i64, EventIdentity, bool)>,
+}
+
+impl Noted {
+    /// Whether the record is the first of its event in the window.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.before.is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Window {
+        fn is_first(&mut self, identity: EventIdentity, logged_at_ms: i64) -> bool {
+            self.note(identity, logged_at_ms).is_first()
+        }
+    }
 
     #[test]
     fn a_second_sighting_is_no_first_within_the_window() {
@@ -99,6 +144,27 @@ mod tests {
         }
         assert!(!window.is_first(99, 0));
         assert!(window.is_first(1, 0), "long gone");
+    }
+
+    /// Records that are taken back have left no trace: they are decided again as they were.
+    #[test]
+    fn what_is_taken_back_was_never_noted() {
+        let records: Vec<(u128, i64)> = (0..300_i64)
+            .map(|i| (u128::from((i * 7919 % 23).unsigned_abs()), i / 3))
+            .collect();
+        for (window_ms, events_max) in [(10, 1000), (1000, 12), (3, 5)] {
+            let mut plain = Window::new(window_ms, events_max);
+            let truth: Vec<bool> = records.iter().map(|r| plain.is_first(r.0, r.1)).collect();
+            let mut window = Window::new(window_ms, events_max);
+            for (i, record) in records.iter().enumerate() {
+                let ahead = records.iter().skip(i).take(1 + i % 40);
+                let noted: Vec<Noted> = ahead.map(|r| window.note(r.0, r.1)).collect();
+                window.take_back(noted);
+                assert_eq!(window.is_first(record.0, record.1), truth[i], "{i}");
+            }
+            assert_eq!(window.sightings, plain.sightings);
+            assert_eq!(window.newest, plain.newest);
+        }
     }
 
     /// A window that starts later, but far enough back, decides the same.

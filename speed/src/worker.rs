@@ -16,7 +16,7 @@ use stores::relay;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::Counts;
-use crate::taker::{Before, Taker};
+use crate::taker::{Before, Limits, Taker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// How often a step that did not get through is tried again when the end is to be reached.
@@ -195,7 +195,7 @@ impl Worker {
     /// Fetches a micro-batch that does not reach beyond `until`.
     async fn fetch(&self, from: Offset, until: Option<Offset>) -> Result<Fetched> {
         let limit = FetchLimit {
-            records: self.options.records_max,
+            records: self.options.records_max.min(self.taker.records_fit()),
             bytes: self.options.bytes_max,
         };
         let topic = self.source.topic();
@@ -222,7 +222,11 @@ impl Worker {
     /// Takes as many of the records as fit, and applies what comes out together with the fence;
     /// answers where that now stands, or nothing if it was elsewhere than believed.
     async fn apply(&mut self, fence: Fence, next: Cut, records: Records) -> Result<Option<Cut>> {
-        let taken = self.taker.take(&records, self.partitions).await?;
+        let limits = Limits {
+            rows_max: self.ports.live.rows_max(),
+            partitions: self.partitions,
+        };
+        let taken = self.taker.take(&records, limits).await?;
         let next = next_after(&records, taken.records, next);
         self.set_aside(&records, &taken.rejected).await?;
         self.forward(&taken.forwarded).await?;

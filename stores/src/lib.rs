@@ -17,6 +17,7 @@ pub mod namespace;
 pub mod parquet_file;
 #[allow(dead_code, reason = "for the adapters of servers")]
 mod patience;
+pub mod redis;
 pub mod relay;
 pub mod s3;
 mod secret;

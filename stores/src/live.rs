@@ -70,6 +70,16 @@ pub struct Changes {
     pub strays: bool,
 }
 
+impl Changes {
+    /// How many rows change.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        let deltas = self.deltas.iter().map(|deltas| deltas.counts.len());
+        let states = self.states.iter().map(|states| states.states.len());
+        deltas.chain(states).sum()
+    }
+}
+
 impl From<Vec<Deltas>> for Changes {
     fn from(deltas: Vec<Deltas>) -> Self {
         Self {
@@ -188,6 +198,12 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
 /// Changing live state. Each call is one atomic script on one slot.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
+    /// How many rows the changes of one [`LiveWrite::apply`] should have, at most: a server that does
+    /// one thing at a time serves nobody else meanwhile. More are taken too.
+    fn rows_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Applies the changes of a micro-batch and moves the fence to `next`, if the fence is exactly
     /// where the worker believes; otherwise nothing changes and the answer says where it stands.
     /// `views` are all views that the worker keeps, also those that this batch leaves alone.

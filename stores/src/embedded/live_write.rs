@@ -220,9 +220,7 @@ async fn delete_first(
 
 /// Rows in the order of their keys, so that neighbours in the file are written together.
 pub(super) async fn bind_changes(changes: &Changes) -> Result<Vec<OfView>> {
-    let deltas = changes.deltas.iter().map(|deltas| deltas.counts.len());
-    let states = changes.states.iter().map(|states| states.states.len());
-    let rows = deltas.chain(states).sum();
+    let rows = changes.rows();
     let changes = changes.clone();
     heavy(rows, move || {
         let deltas = changes.deltas.iter().map(bind_deltas);

@@ -2,6 +2,7 @@
 
 mod embedded;
 mod files;
+mod redis;
 mod s3;
 
 use std::cell::Cell;

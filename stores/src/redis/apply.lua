@@ -1,0 +1,125 @@
+#!lua
+-- Applies a micro-batch: writes the record and the parts, if the record is as it was seen.
+--
+-- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one, what all keys of the
+-- slot begin with; then for each place its name and how many groups follow; for each group its key,
+-- how many rows follow, and the rows, each a field and a value.
+-- Answers 1, or the present record (empty: missing), and then nothing was changed.
+--
+-- Redis does not roll back, so everything that can go wrong is looked at before the first write:
+-- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Numbers stay texts,
+-- since those of Lua are doubles.
+
+-- Few enough values for unpack.
+local CHUNK = 4000
+local record = redis.call('GET', KEYS[1]) or ''
+if record ~= ARGV[1] then
+    return record
+end
+
+local prefix, last = ARGV[3], #ARGV
+
+-- A number of 64 bits as high * 10^9 + low.
+local function split(text)
+    local sign, digits = 1, text
+    if string.sub(text, 1, 1) == '-' then
+        sign, digits = -1, string.sub(text, 2)
+    end
+    return sign * (tonumber(string.sub(digits, 1, -10)) or 0), sign * tonumber(string.sub(digits, -9))
+end
+
+-- Whether the sum of two numbers of 64 bits is one.
+local function fits(a, b)
+    if #a <= 18 and #b <= 18 then
+        return true
+    end
+    local a_high, a_low = split(a)
+    local b_high, b_low = split(b)
+    local low = a_low + b_low
+    local carry = math.floor(low / 1000000000)
+    local high = a_high + b_high + carry
+    low = low - carry * 1000000000
+    if high >= 9223372036 then
+        return high == 9223372036 and low <= 854775807
+    end
+    if high <= -9223372037 then
+        return high == -9223372037 and low >= 145224192
+    end
+    return true
+end
+
+-- What is wrong with adding these rows to a group that is there; nothing if all is well.
+local function check(key, from, rows)
+    for start = 0, rows - 1, CHUNK do
+        local fields = {}
+        for row = start, math.min(start + CHUNK, rows) - 1 do
+            fields[#fields + 1] = ARGV[from + 2 * row]
+        end
+        local values = redis.call('HMGET', key, unpack(fields))
+        for index = 1, #fields do
+            local value = values[index]
+            if value then
+                if #value > 20 or not string.find(value, '^%-?%d+$') then
+                    return 'NOTANUMBER ' .. key
+                end
+                if not fits(value, ARGV[from + 2 * (start + index - 1) + 1]) then
+                    return 'OVERFLOW ' .. key
+                end
+            end
+        end
+    end
+    return nil
+end
+
+-- By place and group in their order: whether the group is new.
+local new, group_number = {}, 0
+local at = 4
+while at <= last do
+    local place, groups = ARGV[at], tonumber(ARGV[at + 1])
+    redis.call('ZCARD', prefix .. place)
+    at = at + 2
+    for _ = 1, groups do
+        local key, rows = prefix .. place .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
+        group_number = group_number + 1
+        new[group_number] = redis.call('HLEN', key) == 0
+        if not new[group_number] and string.sub(place, 1, 1) == 'd' then
+            local wrong = check(key, at + 2, rows)
+            if wrong then
+                return redis.error_reply(wrong)
+            end
+        end
+        at = at + 2 + 2 * rows
+    end
+end
+
+group_number = 0
+at = 4
+while at <= last do
+    local place, groups = ARGV[at], tonumber(ARGV[at + 1])
+    local fresh = {}
+    at = at + 2
+    for _ = 1, groups do
+        local key, rows = prefix .. place .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
+        group_number = group_number + 1
+        if new[group_number] then
+            fresh[#fresh + 1] = '0'
+            fresh[#fresh + 1] = ARGV[at]
+        end
+        local from, to = at + 2, at + 1 + 2 * rows
+        if new[group_number] or string.sub(place, 1, 1) == 's' then
+            for start = from, to, CHUNK do
+                redis.call('HSET', key, unpack(ARGV, start, math.min(start + CHUNK - 1, to)))
+            end
+        else
+            for row = from, to, 2 do
+                redis.call('HINCRBY', key, ARGV[row], ARGV[row + 1])
+            end
+        end
+        at = to + 1
+    end
+    for start = 1, #fresh, CHUNK do
+        redis.call('ZADD', prefix .. place, unpack(fresh, start, math.min(start + CHUNK - 1, #fresh)))
+    end
+end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1

@@ -1,0 +1,99 @@
+//! What a server's errors mean, and what to do about them.
+
+use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
+
+use crate::patience::Patience;
+use crate::{Error, Result};
+
+/// What a reply asks for.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// The answer.
+    Value(redis::Value),
+    /// The server has not the script yet.
+    NoScript,
+    /// The key is on another node.
+    Moved(String),
+    /// The key is being moved, and may be asked for at another node this once.
+    Ask(String),
+}
+
+/// Tells answers, requests to go elsewhere, and errors apart.
+pub(super) fn reply(patience: &Patience, doing: &str, value: redis::Value) -> Result<Reply> {
+    let redis::Value::ServerError(error) = value else {
+        return Ok(Reply::Value(value));
+    };
+    let elsewhere = || {
+        let details = error.details().unwrap_or_default();
+        let address = details.split_ascii_whitespace().nth(1);
+        address.unwrap_or_default().to_owned()
+    };
+    match error.kind() {
+        Some(ServerErrorKind::NoScript) => Ok(Reply::NoScript),
+        Some(ServerErrorKind::Moved) => Ok(Reply::Moved(elsewhere())),
+        Some(ServerErrorKind::Ask) => Ok(Reply::Ask(elsewhere())),
+        _ => Err(of_server(patience, doing, &error)),
+    }
+}
+
+/// An error that the server answered.
+pub(super) fn of_server(patience: &Patience, doing: &str, error: &ServerError) -> Error {
+    let details = error.details().unwrap_or_default();
+    of_code(patience, doing, (error.code(), details))
+}
+
+fn of_code(patience: &Patience, doing: &str, (code, details): (&str, &str)) -> Error {
+    // Scripts of Redis 7 put the code of what failed within them first; not all do.
+    let said = format!("{code} {details}");
+    let within = |word: &str| code == word || details.contains(word);
+    let advice = match code {
+        "LOADING" | "BUSY" | "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" | "READONLY"
+        | "NOREPLICAS" | "MISCONF" => return patience.unavailable(doing, said),
+        _ if within("OOM") => {
+            return patience.unavailable(
+                doing,
+                format!(
+                    "{said}: the server's memory is full; give it more (maxmemory), or finish a batch run so that old epochs are let go"
+                ),
+            );
+        }
+        "NOAUTH" | "WRONGPASS" => "set the user and the password",
+        "NOPERM" => "give the user the rights that the documentation of the Redis adapter lists",
+        "OVERFLOW" => {
+            "a count is larger than 64 bits can hold; look for wrong amounts among the events"
+        }
+        "NOTANUMBER" => {
+            "another program has written this key; delete all keys of the slot, and it is made again from the log"
+        }
+        _ if within("WRONGTYPE") => {
+            "another program has written a key of this namespace; delete it, or take another namespace"
+        }
+        _ => "look at the server's log",
+    };
+    Error::broken(patience.what(doing), format!("{said}; {advice}"))
+}
+
+/// An error of a connection, or of making one. If something was sent, whether it had an effect is not
+/// known.
+pub(super) fn of_client(patience: &Patience, doing: &str, node: &str, error: &RedisError) -> Error {
+    let code = match error.kind() {
+        ErrorKind::AuthenticationFailed => Some("WRONGPASS"),
+        ErrorKind::Server(_) | ErrorKind::Extension => error.code(),
+        ErrorKind::InvalidClientConfig => {
+            return Error::broken(patience.what(doing), format!("{node}: {error}"));
+        }
+        _ => None,
+    };
+    match code {
+        Some(code) => of_code(patience, doing, (code, error.detail().unwrap_or_default())),
+        None => patience.unavailable(doing, format!("{node}: {error}")),
+    }
+}
+
+/// An answer that no version of the scripts gives.
+pub(super) fn strange(patience: &Patience, doing: &str) -> Error {
+    Error::broken(
+        patience.what(doing),
+        "the answer is none that this version knows; is it Redis 7 or newer, and are the keys ours?",
+    )
+}

@@ -1,0 +1,285 @@
+//! The live port on Redis.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redis::Value;
+use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
+use schemas::source::Source;
+
+use super::live_write::{Decided, prepare};
+use super::nodes::{Call, Nodes, Request};
+use super::record::{Record, SlotKeys};
+use super::script::{CHANGE, Script};
+use super::{RedisOptions, fault};
+use crate::live::{
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+};
+use crate::namespace::Namespace;
+use crate::{Error, Result};
+
+/// So many old bounds are remembered when epochs are let go.
+const KEEP_BOUNDS: u64 = 8;
+
+/// A call of so many rows keeps a server busy for some tens of milliseconds, in which it does nothing
+/// else.
+const ROWS_MAX: usize = 10_000;
+
+/// A record as it stood at some moment.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Empty where it is missing.
+    pub(super) bytes: Bytes,
+    pub(super) record: Option<Record>,
+}
+
+/// Live state on a Redis server.
+#[derive(Debug)]
+pub struct RedisLive {
+    pub(super) nodes: Nodes,
+    namespace: Namespace,
+    /// Records as they were seen last: most changes begin with the one that this process has made
+    /// before. A script tells when one is old.
+    seen: Mutex<HashMap<SlotId, Arc<Seen>>>,
+}
+
+impl RedisLive {
+    /// Connects to the server, or to all nodes of the cluster.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] for options that can't be used, a user without rights, and a server that live
+    /// state can't be kept on: older than Redis 7, with a `maxmemory-policy` other than `noeviction`,
+    /// or a replica. [`Error::Unavailable`] if it does not answer. Every new connection is looked at
+    /// the same way, so any call may end with these later.
+    pub async fn open(options: &RedisOptions, namespace: &Namespace) -> Result<Self> {
+        Ok(Self {
+            nodes: Nodes::open(options).await?,
+            namespace: namespace.clone(),
+            seen: Mutex::default(),
+        })
+    }
+
+    /// What is wrong with the server, in sentences; nothing if all is well.
+    ///
+    /// # Errors
+    /// Those of a server that can't be asked.
+    pub async fn flaws(&self) -> Result<Vec<String>> {
+        let mut flaws = self.nodes.flaws().await?;
+        if let Err(error) = self.probe().await {
+            flaws.push(error.to_string());
+        }
+        Ok(flaws)
+    }
+
+    /// Writes a key and deletes it, as scripts do with those of slots.
+    async fn probe(&self) -> Result<()> {
+        let doing = "trying to write";
+        let keys = SlotKeys::of_tag(&self.namespace.key("check"));
+        for (before, after) in [("", "1"), ("1", "")] {
+            let arguments = vec![Bytes::from(before), Bytes::from(after)];
+            self.script(doing, &keys, &CHANGE, arguments).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn keys(&self, slot: SlotId) -> SlotKeys {
+        SlotKeys::new(&self.namespace, slot)
+    }
+
+    /// One try of a script on one slot.
+    pub(super) async fn script(
+        &self,
+        doing: &str,
+        keys: &SlotKeys,
+        script: &'static Script,
+        arguments: Vec<Bytes>,
+    ) -> Result<Value> {
+        let call = Call::Script {
+            script,
+            key: keys.record.clone(),
+            arguments,
+        };
+        self.one(doing, keys, call).await
+    }
+
+    /// One try of one call on one slot.
+    pub(super) async fn one(&self, doing: &str, keys: &SlotKeys, call: Call) -> Result<Value> {
+        let hash_slot = keys.hash_slot;
+        let request = [Request { hash_slot, call }];
+        let answer = self.nodes.ask(doing, &request).await?.into_iter().next();
+        answer.ok_or_else(|| fault::strange(&self.nodes.patience, doing))
+    }
+
+    /// Reads the record of a slot.
+    pub(super) async fn look(&self, doing: &str, keys: &SlotKeys) -> Result<Seen> {
+        let command = redis::cmd("GET").arg(&keys.record).take();
+        match self.one(doing, keys, Call::Command(command)).await? {
+            Value::Nil => self.seen_as(doing, keys, Bytes::new()),
+            Value::BulkString(bytes) => self.seen_as(doing, keys, bytes.into()),
+            _ => Err(fault::strange(&self.nodes.patience, doing)),
+        }
+    }
+
+    pub(super) fn seen_as(&self, doing: &str, keys: &SlotKeys, bytes: Bytes) -> Result<Seen> {
+        let record = Record::parse(&bytes).map_err(|why| {
+            let why = format!(
+                "{keys} holds no record of a slot: {why}; update this program, or stop all of them and delete the keys of the slot, which is made again from the log"
+            );
+            Error::broken(self.nodes.patience.what(doing), why)
+        })?;
+        Ok(Seen { bytes, record })
+    }
+
+    pub(super) fn seen_last(&self, slot: SlotId) -> Option<Arc<Seen>> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(&slot).map(Arc::clone)
+    }
+
+    pub(super) fn remember(&self, slot: SlotId, last: Option<Arc<Seen>>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match last {
+            Some(last) => seen.insert(slot, last),
+            None => seen.remove(&slot),
+        };
+    }
+}
+
+#[async_trait]
+impl LiveRead for RedisLive {
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
+        self.read_parts(source, partitions, queries).await
+    }
+
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_all_states(source, partitions, queries).await
+    }
+
+    async fn scan(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<(Vec<u8>, Vec<u8>)>,
+        limit: usize,
+    ) -> Result<Deltas> {
+        self.scan_parts(slot, view, epochs, (after, limit)).await
+    }
+}
+
+#[async_trait]
+impl LiveWrite for RedisLive {
+    fn rows_max(&self) -> usize {
+        ROWS_MAX
+    }
+
+    async fn apply(
+        &self,
+        slot: SlotId,
+        believed: Fence,
+        next: Cut,
+        views: &[&str],
+        changes: &Changes,
+    ) -> Result<Result<(), Moved>> {
+        let parts = prepare(changes).await?;
+        let decide = |record: Option<&Record>| {
+            let Some(record) = record else {
+                return Decided::Stays(Err(Moved { at: None }));
+            };
+            let mut record = record.clone();
+            if let Err(moved) = record.slot.apply(&believed, next, views) {
+                return Decided::Stays(Err(moved));
+            }
+            if changes.strays {
+                record.slot.note_strays();
+            }
+            Decided::Changes(Box::new(record), Ok(()))
+        };
+        self.change("applying a micro-batch", slot, &parts, decide)
+            .await
+    }
+
+    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
+        let decide = |record: Option<&Record>| {
+            let Some(record) = record else {
+                return Decided::Stays(Err(Moved { at: None }));
+            };
+            let mut record = record.clone();
+            match record.slot.impose(&believed) {
+                Ok(()) => Decided::Changes(Box::new(record), Ok(())),
+                Err(moved) => Decided::Stays(Err(moved)),
+            }
+        };
+        self.change("putting a cut back", slot, &[], decide).await
+    }
+
+    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
+        let decide = |record: Option<&Record>| {
+            let Some(record) = record else {
+                return Decided::Stays(Err(RollRefused::Missing));
+            };
+            let mut record = record.clone();
+            let filling = record.slot.epoch;
+            let rolled = record.slot.roll(epoch);
+            if record.slot.epoch == filling {
+                Decided::Stays(rolled)
+            } else {
+                Decided::Changes(Box::new(record), rolled)
+            }
+        };
+        self.change("ending an epoch", slot, &[], decide).await
+    }
+
+    async fn heal(
+        &self,
+        slot: SlotId,
+        seen: Option<Fence>,
+        life: &NewLife,
+    ) -> Result<Result<(), Moved>> {
+        let decide = |record: Option<&Record>| match Slot::heal(
+            record.map(|record| &record.slot),
+            seen,
+            life,
+        ) {
+            Ok(healed) => {
+                let healed = match record {
+                    None => Record::new(healed),
+                    Some(record) => record.with_slot(healed),
+                };
+                Decided::Changes(Box::new(healed), Ok(()))
+            }
+            Err(moved) => Decided::Stays(Err(moved)),
+        };
+        self.change("healing a slot", slot, &[], decide).await
+    }
+
+    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
+        let decide = |record: Option<&Record>| {
+            let Some(record) = record else {
+                return Decided::Stays(false);
+            };
+            let mut left = record.slot.clone();
+            if left.drop_through(epoch, cut, KEEP_BOUNDS) {
+                Decided::Changes(Box::new(record.with_slot(left)), true)
+            } else {
+                Decided::Stays(false)
+            }
+        };
+        self.change("letting go of epochs", slot, &[], decide).await
+    }
+
+    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
+        self.delete_garbage(slot, limit).await
+    }
+}

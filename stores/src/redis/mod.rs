@@ -1,0 +1,92 @@
+//! Live state in Redis, one or a cluster (Redis 7 or newer, and Valkey).
+//!
+//! All keys of a slot begin with the same hash tag, `{NAMESPACE:SOURCE:PARTITION}` (without a namespace
+//! `{SOURCE:PARTITION}`), so they live on one node and one script changes them in one step:
+//!
+//! | key | type | holds |
+//! |---|---|---|
+//! | `{…}:slot` | string | the *record*: the slot, and which places there are |
+//! | `{…}:PLACE` | sorted set | the groups of a place, all with the same score, so in the order of their bytes |
+//! | `{…}:PLACE:GROUP` | hash | of a tally: row and count; of a board: member and state |
+//!
+//! A *place* holds the parts of one generation, epoch and view; its name is `dGENERATION.NUMBER` for
+//! deltas and `sGENERATION.NUMBER` for states. Which places can be read and which are garbage stands in
+//! the record, so it changes in the same step as the slot. Scripts find the keys of parts by themselves
+//! from the record's: a reader can't know them before the record is read, and both must be of one moment.
+//!
+//! # Rights
+//!
+//! The least that a user needs, here for the namespace `blue` and on one line (without a namespace,
+//! `~{*}*`):
+//!
+//! ```text
+//! ACL SETUSER backstitch on >PASSWORD resetkeys resetchannels ~{blue:* -@all +evalsha +eval +get +set +unlink
+//!     +hlen +hmget +hgetall +hset +hincrby +hscan +hdel +zadd +zcard +zrange +zrangebylex +zrem
+//!     +info +select +asking +cluster|slots
+//! ```
+//!
+//! `+select` only for another database than 0; `+asking` and `+cluster|slots` only on a cluster.
+//!
+//! # The server
+//!
+//! `maxmemory-policy` must be `noeviction`: another one takes away counts without a word. With
+//! `appendonly yes` a restart loses nothing, or the last second (`appendfsync everysec`); without it, what
+//! is lost is replayed from the log.
+
+mod fault;
+mod info;
+mod link;
+mod live;
+mod live_read;
+mod live_scan;
+mod live_write;
+mod nodes;
+mod record;
+mod script;
+
+use serde::{Deserialize, Serialize};
+
+pub use live::RedisLive;
+
+use crate::Secret;
+
+/// Where Redis is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisOptions {
+    /// The server as `host:port`, or some nodes of a cluster with commas between them. Whether it is a
+    /// cluster is asked.
+    pub nodes: String,
+    /// The user; the default one unless said.
+    pub user: String,
+    /// The user's password.
+    pub password: Secret,
+    /// The number of the database; a cluster has only 0.
+    pub database: i64,
+    /// Whether to speak TLS.
+    pub tls: bool,
+    /// A file with the certificates of authorities to be trusted instead of the usual ones, as PEM.
+    pub ca_file: String,
+    /// How long to wait for a connection.
+    pub connect_timeout_ms: u64,
+    /// How long to wait for an answer.
+    pub response_timeout_ms: u64,
+    /// How long a call may be tried again, in all.
+    pub call_timeout_ms: u64,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            nodes: String::new(),
+            user: String::new(),
+            password: Secret::default(),
+            database: 0,
+            tls: false,
+            ca_file: String::new(),
+            connect_timeout_ms: 2_000,
+            response_timeout_ms: 5_000,
+            call_timeout_ms: 15_000,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The record of a slot: what stands at its one key that decides.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemas::seam::{Epoch, Slot};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::live::SlotId;
+use crate::namespace::Namespace;
+use crate::{Error, Result};
+
+const FORMAT: u32 = 1;
+
+/// What a place holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PlaceKind {
+    Deltas,
+    States,
+}
+
+impl PlaceKind {
+    /// The first letter of a place's name.
+    pub(super) const fn letter(self) -> &'static str {
+        match self {
+            Self::Deltas => "d",
+            Self::States => "s",
+        }
+    }
+}
+
+/// The slot of a partition and the places of its parts. Scripts read `live` and `garbage`; they must
+/// not write it, since a number of theirs is a double.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    format: u32,
+    /// Made anew with every change, so that no two records have the same bytes, and whoever has sent
+    /// this one sees that it went through.
+    mark: String,
+    pub(super) slot: Slot,
+    /// The number of the next place of this generation.
+    next_place: u64,
+    /// By view: the name and the epoch of each place that can be read.
+    live: BTreeMap<String, Vec<(String, Epoch)>>,
+    /// The names of places that can't be read any more.
+    pub(super) garbage: Vec<String>,
+}
+
+impl Record {
+    /// A record with this slot and no places.
+    pub(super) fn new(slot: Slot) -> Self {
+        Self {
+            format: FORMAT,
+            mark: String::new(),
+            slot,
+            next_place: 0,
+            live: BTreeMap::new(),
+            garbage: Vec::new(),
+        }
+    }
+
+    /// Reads a record; nothing for no bytes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn parse(bytes: &[u8]) -> std::result::Result<Option<Self>, String> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if record.format != FORMAT {
+            return Err(format!(
+                "it has format {}, and this version knows {FORMAT}",
+                record.format
+            ));
+        }
+        Ok(Some(record))
+    }
+
+    /// Its bytes, with a mark of their own.
+    pub(super) fn encode(&mut self) -> Result<Vec<u8>> {
+        self.mark = Uuid::new_v4().simple().to_string();
+        serde_json::to_vec(self).map_err(|error| Error::broken("writing a live slot", error))
+    }
+
+    /// The places of a view that can be read, with their epochs.
+    pub(super) fn places(
+        &self,
+        view: &str,
+        kind: PlaceKind,
+    ) -> impl Iterator<Item = &(String, Epoch)> {
+        let places = self.live.get(view).into_iter().flatten();
+        places.filter(move |(name, _)| name.starts_with(kind.letter()))
+    }
+
+    /// The place of a view's parts in the epoch that is being filled; made if it is not there.
+    pub(super) fn ensure_place(&mut self, view: &str, kind: PlaceKind) -> String {
+        let epoch = self.slot.epoch;
+        let mut places = self.places(view, kind);
+        if let Some((name, _)) = places.find(|(_, of)| *of == epoch) {
+            return name.clone();
+        }
+        drop(places);
+        let name = format!(
+            "{}{}.{}",
+            kind.letter(),
+            self.slot.generation,
+            self.next_place
+        );
+        self.next_place += 1;
+        let places = self.live.entry(view.to_owned()).or_default();
+        places.push((name.clone(), epoch));
+        name
+    }
+
+    /// The record with another state of the slot: places that it does not keep become garbage.
+    pub(super) fn with_slot(&self, slot: Slot) -> Self {
+        let mut next = self.clone();
+        let (same, oldest) = (slot.generation == self.slot.generation, slot.oldest);
+        for places in next.live.values_mut() {
+            let gone = places.extract_if(.., |(_, epoch)| !same || *epoch < oldest);
+            next.garbage.extend(gone.map(|(name, _)| name));
+        }
+        next.live.retain(|_, places| !places.is_empty());
+        next.slot = slot;
+        next
+    }
+}
+
+/// Where the keys of a slot begin.
+#[derive(Debug, Clone)]
+pub(super) struct SlotKeys {
+    /// `{NAMESPACE:SOURCE:PARTITION}:`.
+    pub(super) prefix: String,
+    /// The key of the record.
+    pub(super) record: String,
+    /// The hash slot that a cluster keeps them in.
+    pub(super) hash_slot: u16,
+}
+
+impl SlotKeys {
+    pub(super) fn new(namespace: &Namespace, slot: SlotId) -> Self {
+        Self::of_tag(&namespace.key(&format!("{}:{}", slot.source.name(), slot.partition)))
+    }
+
+    /// Keys with a hash tag.
+    pub(super) fn of_tag(tag: &str) -> Self {
+        let prefix = format!("{{{tag}}}:");
+        Self {
+            record: format!("{prefix}slot"),
+            hash_slot: hash_slot(tag.as_bytes()),
+            prefix,
+        }
+    }
+}
+
+impl fmt::Display for SlotKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.record)
+    }
+}
+
+/// How many hash slots a cluster has.
+pub(super) const HASH_SLOTS: u16 = 16_384;
+
+/// The hash slot of a hash tag: its CRC-16 (XMODEM).
+fn hash_slot(tag: &[u8]) -> u16 {
+    let mut crc = 0_u16;
+    for byte in tag {
+        crc ^= u16::from(*byte) << 8;
+        for _ in 0..8 {
+            let carry = crc & 0x8000 != 0;
+            crc <<= 1;
+            if carry {
+                crc ^= 0x1021;
+            }
+        }
+    }
+    crc % HASH_SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::seam::{Cut, NewLife};
+
+    use super::*;
+
+    fn slot(generation: u64) -> Slot {
+        let life = NewLife {
+            newest: 0,
+            cut: Cut::start(),
+            log_end: 0,
+            hint: generation,
+        };
+        Slot::new_generation(generation, &life)
+    }
+
+    #[test]
+    fn hash_slots_are_those_of_redis() {
+        // From the specification of Redis Cluster.
+        assert_eq!(hash_slot(b"123456789"), 0x31C3);
+    }
+
+    #[test]
+    fn what_is_let_go_becomes_garbage() {
+        let mut record = Record::new(slot(7));
+        let first = record.ensure_place("a@1", PlaceKind::Deltas);
+        assert_eq!(first, record.ensure_place("a@1", PlaceKind::Deltas));
+        let mut later = record.slot.clone();
+        later.roll(1).expect("an end");
+        let mut record = record.with_slot(later.clone());
+        let second = record.ensure_place("a@1", PlaceKind::Deltas);
+        assert_ne!(first, second);
+        later.oldest = 2;
+        let record = record.with_slot(later);
+        assert_eq!(record.garbage.join(" "), first);
+        let record = record.with_slot(slot(8));
+        assert_eq!(record.garbage, [first, second]);
+        assert_eq!(record.places("a@1", PlaceKind::Deltas).count(), 0);
+    }
+
+    #[test]
+    fn no_two_records_are_the_same() {
+        let mut record = Record::new(slot(u64::MAX));
+        let (one, other) = (
+            record.encode().expect("JSON"),
+            record.encode().expect("JSON"),
+        );
+        assert_ne!(one, other);
+        let read = Record::parse(&other).expect("a record").expect("a record");
+        assert_eq!(read, record);
+        assert_eq!(Record::parse(b""), Ok(None));
+        assert!(Record::parse(b"{}").is_err());
+    }
+}

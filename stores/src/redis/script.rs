@@ -1,0 +1,51 @@
+//! The scripts. They are sent by their hash, and whole to a server that has not seen them: each node
+//! of a cluster keeps its own, and loses them when it restarts.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use redis::Cmd;
+
+/// A script, by its text.
+#[derive(Debug)]
+pub(super) struct Script {
+    text: &'static str,
+    hash: LazyLock<String>,
+}
+
+macro_rules! script {
+    ($name:ident, $file:literal) => {
+        pub(super) static $name: Script = Script {
+            text: include_str!($file),
+            hash: LazyLock::new(|| {
+                redis::Script::new(include_str!($file))
+                    .get_hash()
+                    .to_owned()
+            }),
+        };
+    };
+}
+
+script!(APPLY, "apply.lua");
+script!(CHANGE, "change.lua");
+script!(READ, "read.lua");
+script!(SCAN, "scan.lua");
+script!(COLLECT, "collect.lua");
+
+impl Script {
+    /// The command that runs it on the record `key`.
+    pub(super) fn command(&self, key: &str, arguments: &[Bytes], whole: bool) -> Cmd {
+        let bytes: usize = arguments.iter().map(Bytes::len).sum();
+        let mut command = Cmd::with_capacity(arguments.len() + 4, bytes + key.len() + 64);
+        if whole {
+            command.arg("EVAL").arg(self.text);
+        } else {
+            command.arg("EVALSHA").arg(self.hash.as_str());
+        }
+        command.arg(1).arg(key);
+        for argument in arguments {
+            command.arg(argument.as_ref());
+        }
+        command
+    }
+}

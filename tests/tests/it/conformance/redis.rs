@@ -1,0 +1,132 @@
+//! Redis, one and a cluster.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use stores::namespace::Namespace;
+use stores::redis::{RedisLive, RedisOptions};
+use stores::{Result, Stores};
+use tests::servers;
+
+use super::Stage;
+use super::embedded::Folder;
+
+/// Keys of a server, and a folder for everything else.
+struct Keys {
+    options: RedisOptions,
+    namespace: Namespace,
+    folder: Folder,
+}
+
+impl Keys {
+    async fn on(nodes: String) -> Self {
+        Self {
+            options: RedisOptions {
+                nodes,
+                ..RedisOptions::default()
+            },
+            namespace: servers::namespace(),
+            folder: Folder::set().await,
+        }
+    }
+
+    async fn stores(&self) -> Result<Stores> {
+        let live = RedisLive::open(&self.options, &self.namespace).await?;
+        Ok(Stores {
+            live: Arc::new(live),
+            ..self.folder.ports().await?
+        })
+    }
+}
+
+/// Deletes the keys of a node that match a pattern.
+const DELETE_ALL: &str = "local cursor = '0' repeat
+    local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000)
+    cursor = page[1]
+    for _, key in ipairs(page[2]) do redis.call('UNLINK', key) end
+until cursor == '0'";
+
+/// What a server answers to a command.
+fn ask(address: &str, command: &[&str]) -> String {
+    let (host, port) = address.rsplit_once(':').expect("host:port");
+    let ran = Command::new("redis-cli")
+        .args(["-h", host, "-p", port])
+        .args(command)
+        .output()
+        .expect("redis-cli");
+    String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+}
+
+/// Deletes all keys of a namespace on some nodes.
+fn clear(nodes: &[String], namespace: &Namespace) {
+    for node in nodes {
+        ask(
+            node,
+            &["EVAL", DELETE_ALL, "0", &format!("{{{namespace}:*")],
+        );
+    }
+}
+
+/// A Redis that is alone.
+struct Alone(Keys);
+
+/// A cluster.
+struct Cluster(Keys);
+
+impl Stage for Alone {
+    async fn set() -> Self {
+        Self(Keys::on(servers::redis()).await)
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        self.0.stores().await
+    }
+
+    async fn clear(self) -> Result<()> {
+        clear(&[self.0.options.nodes], &self.0.namespace);
+        Ok(())
+    }
+}
+
+impl Stage for Cluster {
+    async fn set() -> Self {
+        Self(Keys::on(servers::redis_cluster()).await)
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        self.0.stores().await
+    }
+
+    async fn clear(self) -> Result<()> {
+        let nodes = ask(&self.0.options.nodes, &["CLUSTER", "NODES"]);
+        // id, address@port, …
+        let addresses = nodes.lines().filter_map(|line| {
+            let address = line.split(' ').nth(1)?.split('@').next()?;
+            Some(address.to_owned())
+        });
+        clear(&addresses.collect::<Vec<_>>(), &self.0.namespace);
+        Ok(())
+    }
+}
+
+mod alone {
+    use super::Alone;
+
+    crate::conformance::laws_of! { Alone; live states }
+
+    #[test]
+    fn live_state_follows_the_model() {
+        crate::conformance::live_state_follows_the_model::<Alone>(40);
+    }
+}
+
+mod cluster {
+    use super::Cluster;
+
+    crate::conformance::laws_of! { Cluster; live states }
+
+    #[test]
+    fn live_state_follows_the_model() {
+        crate::conformance::live_state_follows_the_model::<Cluster>(40);
+    }
+}

@@ -1,0 +1,154 @@
+//! A live store that takes few rows at once gets its micro-batches in pieces.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused};
+use schemas::source::Source;
+use serde_json::json;
+use stores::Result;
+use stores::live::{
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+};
+use tests::world::World;
+
+/// A live store that wants few rows at once.
+#[derive(Debug)]
+struct Narrow {
+    inner: Arc<dyn LiveWrite>,
+    rows_max: usize,
+    /// Offsets and rows of each micro-batch that was applied.
+    applied: Mutex<Vec<(i64, usize)>>,
+}
+
+#[async_trait]
+impl LiveRead for Narrow {
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
+        self.inner.read(source, partitions, queries).await
+    }
+
+    async fn read_states(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.inner.read_states(source, partitions, queries).await
+    }
+
+    async fn scan(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<(Vec<u8>, Vec<u8>)>,
+        limit: usize,
+    ) -> Result<Deltas> {
+        self.inner.scan(slot, view, epochs, after, limit).await
+    }
+}
+
+#[async_trait]
+impl LiveWrite for Narrow {
+    fn rows_max(&self) -> usize {
+        self.rows_max
+    }
+
+    async fn apply(
+        &self,
+        slot: SlotId,
+        believed: Fence,
+        next: Cut,
+        views: &[&str],
+        changes: &Changes,
+    ) -> Result<Result<(), Moved>> {
+        let offsets = next.next_offset - believed.next_offset;
+        let done = self.inner.apply(slot, believed, next, views, changes);
+        let done = done.await?;
+        if done.is_ok() {
+            let mut applied = self.applied.lock().expect("no panic");
+            applied.push((offsets, changes.rows()));
+        }
+        Ok(done)
+    }
+
+    async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
+        self.inner.impose(slot, believed).await
+    }
+
+    async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
+        self.inner.roll(slot, epoch).await
+    }
+
+    async fn heal(
+        &self,
+        slot: SlotId,
+        seen: Option<Fence>,
+        life: &NewLife,
+    ) -> Result<Result<(), Moved>> {
+        self.inner.heal(slot, seen, life).await
+    }
+
+    async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
+        self.inner.drop_through(slot, epoch, cut).await
+    }
+
+    async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {
+        self.inner.collect_garbage(slot, limit).await
+    }
+}
+
+/// A play whose tracks are so many that each has rows of its own.
+fn play(id: usize) -> String {
+    json!({"event_id": format!("e{id}"), "track_id": id, "owner_id": 1, "kind": "play",
+        "at": "2026-03-05T11:00:00Z"})
+    .to_string()
+}
+
+/// Every event counts once, also those that come again in the other half of their micro-batch; a piece
+/// has few rows, or is one record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_micro_batches_are_cut() {
+    const EVENTS: usize = 120;
+    let mut world = World::new().await;
+    world.speed_options.records_max = 100;
+    let mut lines = Vec::new();
+    for id in 0..EVENTS {
+        lines.push(play(id));
+        lines.push(play(id / 2));
+        if id % 10 == 0 {
+            lines.push("no JSON".to_owned());
+        }
+    }
+    let raw: Vec<&[u8]> = lines.iter().map(String::as_bytes).collect();
+    world.intake(Source::Plays).await;
+    world.append_raw(0, &raw).await;
+    for (rows_max, pieces_min) in [(60, 12), (1, EVENTS)] {
+        let narrow = Arc::new(Narrow {
+            inner: Arc::clone(&world.stores.live),
+            rows_max,
+            applied: Mutex::default(),
+        });
+        let wide = std::mem::replace(&mut world.stores.live, Arc::clone(&narrow) as _);
+        let report = world.catch_up().await;
+        world.stores.live = wide;
+        assert_eq!(report.events, EVENTS as u64);
+        assert_eq!(report.duplicates, EVENTS as u64);
+        assert_eq!(report.dead_letters, EVENTS as u64 / 10);
+        let applied = narrow.applied.lock().expect("no panic").clone();
+        assert!(applied.len() >= pieces_min, "{applied:?}");
+        for (offsets, rows) in &applied {
+            assert!(*rows <= rows_max || *offsets == 1, "{applied:?}");
+        }
+        let served = world.serve().await;
+        let answer = served.client.ask("/api/v1/stats/plays/total?owner_id=1");
+        assert_eq!(answer.await["count"], EVENTS, "{rows_max} rows at once");
+        served.end().await;
+        world.lose_live();
+    }
+}

@@ -1,0 +1,462 @@
+//! What Redis alone can do wrong.
+
+mod cluster;
+mod server;
+mod whole;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use schemas::seam::{Cut, Fence, Moved};
+use schemas::source::Source;
+use stores::live::{Changes, Deltas, LiveQuery, LiveRead, LiveWrite};
+use stores::namespace::Namespace;
+use stores::redis::{RedisLive, RedisOptions};
+use stores::{ErrorKind, Result};
+use tests::conformance::{VIEW, binary, life, slot};
+use tests::servers;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use server::Server;
+
+fn namespace() -> Namespace {
+    "blue".parse().expect("a namespace")
+}
+
+async fn open(options: &RedisOptions) -> Result<RedisLive> {
+    RedisLive::open(options, &namespace()).await
+}
+
+const fn cut(next_offset: i64) -> Cut {
+    Cut {
+        next_offset,
+        last: None,
+    }
+}
+
+const fn fence(next_offset: i64, epoch: u64) -> Fence {
+    Fence {
+        generation: 1,
+        next_offset,
+        epoch,
+    }
+}
+
+async fn heal(live: &RedisLive, partition: u32) -> Result<()> {
+    let done = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+    assert_eq!(done, Ok(()), "there was no slot");
+    Ok(())
+}
+
+fn rows(group: &str, rows: impl IntoIterator<Item = (String, i64)>) -> Vec<Deltas> {
+    let (rows, counts): (Vec<String>, Vec<i64>) = rows.into_iter().unzip();
+    vec![Deltas {
+        view: VIEW.to_owned(),
+        groups: binary(rows.iter().map(|_| group)),
+        rows: binary(&rows),
+        counts: counts.into(),
+    }]
+}
+
+/// Adds one to a row.
+async fn add(
+    live: &RedisLive,
+    partition: u32,
+    believed: Fence,
+) -> Result<std::result::Result<(), Moved>> {
+    let one = rows("g", [("r".to_owned(), 1)]);
+    let next = cut(believed.next_offset + 1);
+    live.apply(slot(partition), believed, next, &[VIEW], &one.into())
+        .await
+}
+
+/// Where a slot stands, and the sum of a group's rows; 0 and 0 where it is missing.
+async fn sums(live: &RedisLive, partition: u32, group: &str) -> Result<(i64, i64)> {
+    let query = LiveQuery {
+        view: VIEW.to_owned(),
+        group: group.into(),
+        ranges: vec![(Vec::new(), None)],
+        partition: Some(partition),
+    };
+    let answer = live.read(Source::Plays, partition + 1, &[query]).await?;
+    let stands = answer.slots[partition as usize].as_ref();
+    let next = stands.map_or(0, |slot| slot.position.next_offset);
+    Ok((next, answer.parts[0].counts.values().iter().sum()))
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_forgot_are_sent_again() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    for next in 0..3 {
+        assert_eq!(server.ask(&["SCRIPT", "FLUSH"]), "OK");
+        assert_eq!(add(&live, 0, fence(next, 1)).await?, Ok(()));
+        assert_eq!(server.ask(&["SCRIPT", "FLUSH"]), "OK");
+        assert_eq!(sums(&live, 0, "g").await?, (next + 1, next + 1));
+    }
+    Ok(())
+}
+
+/// At open, and with the next connection if it became one later.
+#[tokio::test]
+async fn a_server_that_evicts_is_refused() -> Result<()> {
+    let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let refused = open(&server.options()).await.expect_err("it evicts");
+    assert_eq!(refused.kind(), ErrorKind::Fatal);
+    assert!(refused.to_string().contains("noeviction"), "{refused}");
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let live = open(&server.options()).await?;
+    assert_eq!(live.flaws().await?, Vec::<String>::new());
+    heal(&live, 0).await?;
+
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    let flaws = live.flaws().await?;
+    assert!(flaws[0].contains("volatile-ttl"), "{flaws:?}");
+    server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let refused = add(&live, 0, fence(0, 1)).await.expect_err("it evicts");
+    assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_without_a_file_is_warned_of() -> Result<()> {
+    let server = Server::start(&["--appendonly", "no"]);
+    let flaws = open(&server.options()).await?.flaws().await?;
+    assert!(flaws[0].contains("appendonly yes"), "{flaws:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_replica_is_refused() -> Result<()> {
+    let (master, replica) = (Server::start(&[]), Server::start(&[]));
+    let live = open(&replica.options()).await?;
+    heal(&live, 0).await?;
+    let port = master.port.to_string();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &port]);
+    let refused = open(&replica.options()).await.expect_err("a replica");
+    assert_eq!(refused.kind(), ErrorKind::Fatal);
+    assert!(refused.to_string().contains("replica"), "{refused}");
+    let refused = add(&live, 0, fence(0, 1)).await;
+    assert!(refused.is_err(), "a connection that was there before");
+    Ok(())
+}
+
+/// Then nothing is there of a micro-batch, and what frees memory goes through.
+#[tokio::test]
+async fn full_memory_changes_nothing() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    server.ask(&["CONFIG", "SET", "maxmemory", "1000"]);
+    let full = add(&live, 0, fence(1, 1)).await.expect_err("no memory");
+    assert_eq!(full.kind(), ErrorKind::Retry, "{full}");
+    assert!(full.to_string().contains("memory"), "{full}");
+    assert_eq!(sums(&live, 0, "g").await?, (1, 1));
+    assert_eq!(live.roll(slot(0), 1).await?, Ok(cut(1)));
+    assert!(live.drop_through(slot(0), 1, cut(1)).await?);
+    assert_eq!(live.collect_garbage(slot(0), 9).await?, 1);
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(add(&live, 0, fence(1, 2)).await?, Ok(()));
+    assert_eq!(sums(&live, 0, "g").await?, (2, 1));
+    Ok(())
+}
+
+/// A key that somebody else wrote stops the micro-batch before its first write.
+#[tokio::test]
+async fn wrong_types_change_nothing() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    let hash = server.ask(&["KEYS", "*:d*:g"]);
+    let index = hash.strip_suffix(":g").expect("a group").to_owned();
+    let record = server.ask(&["KEYS", "*:slot"]);
+    let two = {
+        let mut deltas = rows("a", [("r".to_owned(), 1)]);
+        deltas[0].groups = binary(["a", "g"]);
+        deltas[0].rows = binary(["r", "r"]);
+        deltas[0].counts = vec![1, 1].into();
+        Changes::from(deltas)
+    };
+    let spoil: [(&str, &[&str]); 4] = [
+        (&hash, &["SET", &hash, "1"]),
+        (&hash, &["HSET", &hash, "r", "1e3"]),
+        (&index, &["SET", &index, "1"]),
+        (&record, &["LPUSH", &record, "1"]),
+    ];
+    for (key, command) in spoil {
+        server.ask(&["RENAME", key, "aside"]);
+        server.ask(command);
+        let apply = live.apply(slot(0), fence(1, 1), cut(2), &[VIEW], &two);
+        let refused = apply.await.expect_err("a wrong type");
+        assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
+        server.ask(&["RENAME", "aside", key]);
+        assert_eq!(sums(&live, 0, "g").await?, (1, 1), "{command:?}");
+        assert_eq!(sums(&live, 0, "a").await?, (1, 0), "{command:?}");
+    }
+    let apply = live.apply(slot(0), fence(1, 1), cut(2), &[VIEW], &two);
+    assert_eq!(apply.await?, Ok(()));
+    assert_eq!(sums(&live, 0, "a").await?, (2, 1));
+    Ok(())
+}
+
+/// Calls end in time, the connection is given up, and what comes late counts once.
+#[tokio::test]
+async fn a_server_that_hangs_is_waited_for_in_vain() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    server.signal("-STOP");
+    let begun = Instant::now();
+    let hung = add(&live, 0, fence(1, 1)).await.expect_err("no answer");
+    assert_eq!(hung.kind(), ErrorKind::Retry);
+    assert!(
+        hung.to_string().contains(&server.port.to_string()),
+        "{hung}"
+    );
+    let hung = sums(&live, 0, "g").await.expect_err("no answer");
+    assert_eq!(hung.kind(), ErrorKind::Retry);
+    assert!(begun.elapsed() < Duration::from_secs(8), "in time");
+    server.signal("-CONT");
+    // The server now meets what was sent to it before.
+    let (mut next, sum) = sums(&live, 0, "g").await?;
+    assert_eq!(next, sum);
+    while next < 5 {
+        match add(&live, 0, fence(next, 1)).await? {
+            Ok(()) => next += 1,
+            Err(moved) => next = moved.at.expect("a slot").next_offset,
+        }
+    }
+    assert_eq!(sums(&live, 0, "g").await?, (5, 5));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_is_found_again() -> Result<()> {
+    let mut server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    server.kill();
+    let gone = sums(&live, 0, "g").await.expect_err("nobody is there");
+    assert_eq!(gone.kind(), ErrorKind::Retry);
+    let gone = open(&server.options()).await.expect_err("nobody is there");
+    assert_eq!(gone.kind(), ErrorKind::Retry);
+    server.start_again();
+    assert_eq!(sums(&live, 0, "g").await?, (1, 1));
+    assert_eq!(add(&live, 0, fence(1, 1)).await?, Ok(()));
+    // All is lost: the slot is missing, which is no error.
+    assert_eq!(server.ask(&["FLUSHALL"]), "OK");
+    assert_eq!(add(&live, 0, fence(2, 1)).await?, Err(Moved { at: None }));
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    assert_eq!(sums(&live, 0, "g").await?, (1, 1));
+    Ok(())
+}
+
+/// Connections are lost all the time; every micro-batch counts once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_connections_lose_and_double_nothing() -> Result<()> {
+    const STEPS: i64 = 150;
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    let done = AtomicBool::new(false);
+    let work = async {
+        let mut next = 0;
+        while next < STEPS {
+            match add(&live, 0, fence(next, 1)).await {
+                Ok(Ok(())) => next += 1,
+                Ok(Err(moved)) => next = moved.at.expect("a slot").next_offset,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
+            }
+            if next % 7 == 0 {
+                match sums(&live, 0, "g").await {
+                    Ok((stands, sum)) => assert_eq!(stands, sum),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{error}"),
+                }
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        Ok(())
+    };
+    let faults = async {
+        while !done.load(Ordering::Relaxed) {
+            server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+            server.ask(&["SCRIPT", "FLUSH"]);
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+        Ok(())
+    };
+    tokio::try_join!(work, faults)?;
+    assert_eq!(sums(&live, 0, "g").await?, (STEPS, STEPS));
+    Ok(())
+}
+
+/// Hands bytes on to a server, but not the answer to the next script that writes.
+async fn forgetful(mut inside: TcpStream, port: u16, forgets: Arc<AtomicBool>) {
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await else {
+        return;
+    };
+    let (mut sent, mut came) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut swallow = false;
+    loop {
+        tokio::select! {
+            Ok(n) = inside.read(&mut sent) => {
+                // A micro-batch names its view.
+                let text = String::from_utf8_lossy(&sent[..n]);
+                swallow |= text.contains("replay_until") && forgets.swap(false, Ordering::Relaxed);
+                if n == 0 || server.write_all(&sent[..n]).await.is_err() {
+                    return;
+                }
+            }
+            Ok(n) = server.read(&mut came) => {
+                if n == 0 || swallow || inside.write_all(&came[..n]).await.is_err() {
+                    return;
+                }
+            }
+            else => return,
+        }
+    }
+}
+
+/// A call whose answer was lost finds out that it went through, and says so.
+#[tokio::test]
+async fn a_lost_answer_is_found_out() -> Result<()> {
+    let server = Server::start(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let through = listener.local_addr().expect("its address");
+    let forgets = Arc::new(AtomicBool::new(false));
+    let mut proxy = JoinSet::new();
+    let (port, mine) = (server.port, Arc::clone(&forgets));
+    proxy.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((inside, _)) = listener.accept().await {
+            connections.spawn(forgetful(inside, port, Arc::clone(&mine)));
+        }
+    });
+    let live = open(&RedisOptions {
+        nodes: through.to_string(),
+        ..server.options()
+    })
+    .await?;
+    heal(&live, 0).await?;
+    for next in 0..3 {
+        forgets.store(true, Ordering::Relaxed);
+        assert_eq!(add(&live, 0, fence(next, 1)).await?, Ok(()));
+        assert!(!forgets.load(Ordering::Relaxed), "an answer was lost");
+        assert_eq!(sums(&live, 0, "g").await?, (next + 1, next + 1));
+    }
+    forgets.store(true, Ordering::Relaxed);
+    assert_eq!(live.roll(slot(0), 1).await?, Ok(cut(3)));
+    forgets.store(true, Ordering::Relaxed);
+    assert!(live.drop_through(slot(0), 1, cut(3)).await?);
+    assert!(!forgets.load(Ordering::Relaxed), "an answer was lost");
+    Ok(())
+}
+
+/// The rights that the documentation lists are enough, and without them it says what is missing.
+#[tokio::test]
+async fn the_least_rights_are_enough() -> Result<()> {
+    let server = Server::start(&[]);
+    let docs = include_str!("../../../../stores/src/redis/mod.rs");
+    let line = docs.split("ACL SETUSER ").nth(1).expect("a line");
+    let line = line.split("```").next().expect("its end");
+    let rights = line.replace("//!", "").replace("PASSWORD", "sesame");
+    let rights: Vec<&str> = rights.split_whitespace().collect();
+    assert_eq!(
+        server.ask(&[&["ACL", "SETUSER"], &rights[..]].concat()),
+        "OK"
+    );
+    let options = RedisOptions {
+        user: "backstitch".to_owned(),
+        password: "sesame".to_owned().into(),
+        database: 1,
+        nodes: server.options().nodes,
+        ..RedisOptions::default()
+    };
+    let live = open(&options).await?;
+    assert_eq!(live.flaws().await?, Vec::<String>::new());
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    assert_eq!(add(&live, 0, fence(1, 1)).await?, Ok(()));
+    assert_eq!(sums(&live, 0, "g").await?, (2, 2));
+    large_groups(&live).await?;
+
+    let stranger = RedisLive::open(&options, &"green".parse().expect("a namespace")).await?;
+    let refused = sums(&stranger, 0, "g").await.expect_err("another's keys");
+    assert_eq!(refused.kind(), ErrorKind::Fatal);
+    assert!(refused.to_string().contains("rights"), "{refused}");
+    server.ask(&["ACL", "SETUSER", "backstitch", "-hincrby"]);
+    let refused = add(&live, 0, fence(2, 1)).await.expect_err("no right to");
+    assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
+    let wrong = RedisOptions {
+        password: "simsalabim".to_owned().into(),
+        ..options
+    };
+    let refused = open(&wrong).await.expect_err("a wrong password");
+    assert_eq!(refused.kind(), ErrorKind::Fatal);
+    let text = refused.to_string();
+    assert!(
+        text.contains("password") && !text.contains("simsalabim"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// A group may have more rows than are scanned, or deleted, at once; one that has more than can be read
+/// at once is an error and no smaller number.
+#[tokio::test]
+async fn large_groups_are_scanned_and_deleted() -> Result<()> {
+    let options = RedisOptions {
+        nodes: servers::redis(),
+        ..RedisOptions::default()
+    };
+    let live = RedisLive::open(&options, &servers::namespace()).await?;
+    large_groups(&live).await
+}
+
+async fn large_groups(live: &RedisLive) -> Result<()> {
+    const ROWS: i64 = 12_000;
+    heal(live, 1).await?;
+    for (batch, epoch) in [(0, 1), (1, 1), (2, 2)] {
+        let all = (0..ROWS).map(|row| (format!("{row:06}"), 1 + batch));
+        let one = Changes::from(rows("large", all));
+        let (believed, next) = (fence(batch, epoch), cut(batch + 1));
+        let done = live.apply(slot(1), believed, next, &[VIEW], &one);
+        assert_eq!(done.await?, Ok(()));
+        if batch == 1 {
+            assert_eq!(live.roll(slot(1), 1).await?, Ok(cut(2)));
+        }
+    }
+    let (mut after, mut found) = (None, 0);
+    loop {
+        let page = live.scan(slot(1), VIEW, (1, 2), after, 5_000).await?;
+        assert!(page.counts.values().iter().all(|count| *count == 6));
+        found += page.counts.len();
+        let Some(last) = page.counts.len().checked_sub(1) else {
+            break;
+        };
+        let row = page.rows.value(last);
+        assert_eq!(row, format!("{:06}", found - 1).as_bytes());
+        after = Some((b"large".to_vec(), row.to_vec()));
+    }
+    assert_eq!(found, 12_000);
+    assert_eq!(sums(live, 1, "large").await?, (3, 6 * ROWS));
+    assert!(live.drop_through(slot(1), 1, cut(2)).await?);
+    assert_eq!(live.collect_garbage(slot(1), 5_001).await?, 5_001);
+    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 6_999);
+    assert_eq!(sums(live, 1, "large").await?, (3, 3 * ROWS));
+    let healed = live
+        .heal(slot(1), Some(fence(3, 2)), &life(2, 3, 9))
+        .await?;
+    assert_eq!(healed, Ok(()));
+    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 12_000);
+    Ok(())
+}
