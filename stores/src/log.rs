@@ -14,7 +14,8 @@ use crate::{Error, Result};
 pub struct Records {
     /// The offsets; they rise, perhaps with holes.
     pub offsets: Int64Array,
-    /// When each record was appended, in milliseconds since the Unix epoch.
+    /// When each record was appended, in milliseconds since the Unix epoch, by the clock of the log
+    /// if it has one.
     pub logged_at_ms: Int64Array,
     /// The keys.
     pub keys: BinaryArray,
@@ -23,6 +24,17 @@ pub struct Records {
 }
 
 impl Records {
+    /// No records.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            offsets: Vec::<i64>::new().into(),
+            logged_at_ms: Vec::<i64>::new().into(),
+            keys: BinaryArray::from_vec(Vec::new()),
+            values: BinaryArray::from_vec(Vec::new()),
+        }
+    }
+
     /// The number of records.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -163,7 +175,13 @@ pub struct NewRecords {
     pub keys: BinaryArray,
     /// The values.
     pub values: BinaryArray,
+    /// The headers of each record, or nothing for none. They are for the tools of a log that has
+    /// such; nothing here reads them, and a log without them leaves them out.
+    pub headers: Vec<Headers>,
 }
+
+/// Names and values that stand beside a record.
+pub type Headers = Vec<(&'static str, Vec<u8>)>;
 
 /// Reading topics.
 #[async_trait]
@@ -171,7 +189,8 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// What each partition of the topic holds; empty if there is no such topic.
     async fn spans(&self, topic: &str) -> Result<Vec<Span>>;
 
-    /// The records of a partition from `from` on. None, and `next_offset == from`, at the end.
+    /// The records of a partition from `from` on. None, and `next_offset == from`, at the end. None,
+    /// and `next_offset` beyond `from`, where the log has a hole before the end.
     ///
     /// # Errors
     /// [`crate::Error::OffsetOutOfRange`] if `from` is before the first offset that is still there
@@ -198,9 +217,16 @@ pub trait LogWrite: std::fmt::Debug + Send + Sync {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32>;
 
     /// Appends to partitions of one topic, durably when it answers, and answers the offset of the
-    /// first record that each group got. Records of one group stay in their order. Each record is
-    /// stamped with `logged_at_ms`, or with that of the record before it where that is later, so
-    /// that times in a partition never fall.
+    /// first record that each group got. Records of one group stay in their order; those that others
+    /// append at the same time may come between them.
+    ///
+    /// A log with a clock of its own stamps records with that. Any other stamps them with
+    /// `logged_at_ms`, or with the time of the record before where that is later. So times in a
+    /// partition never fall, but for what a log's own clock does when it is set back.
+    ///
+    /// # Errors
+    /// Those of the log. One that refuses writes nothing; after any other nothing is certain, and the
+    /// records may be given again.
     async fn append(
         &self,
         topic: &str,

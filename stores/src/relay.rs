@@ -70,6 +70,7 @@ impl Relay {
                 partition,
                 keys: keys.finish(),
                 values: values.finish(),
+                headers: Vec::new(),
             });
         }
         let now_ms = self.clock.now_ms();

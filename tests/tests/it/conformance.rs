@@ -2,6 +2,7 @@
 
 mod embedded;
 mod files;
+mod kafka;
 mod s3;
 
 use std::cell::Cell;
