@@ -3,9 +3,14 @@
 //! Records travel as columns. Offsets rise within a partition and may have holes, so positions are
 //! compared and never counted.
 
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use arrow::array::{Array, BinaryArray, Int64Array};
 use async_trait::async_trait;
 use schemas::seam::{LastRecord, Offset};
+use tokio::sync::watch;
 
 use crate::{Error, Result};
 
@@ -183,6 +188,84 @@ pub struct NewRecords {
 /// Names and values that stand beside a record.
 pub type Headers = Vec<(&'static str, Vec<u8>)>;
 
+/// The partitions of a topic that are for this process to work on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Assigned {
+    /// All of them, also those that come.
+    Everything,
+    /// Some of them; the others are for other processes.
+    Some(BTreeSet<u32>),
+}
+
+impl Assigned {
+    /// Whether a partition is among them.
+    #[must_use]
+    pub fn has(&self, partition: u32) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Some(mine) => mine.contains(&partition),
+        }
+    }
+}
+
+/// A place among those that share the partitions of a topic; it is given up when it is dropped.
+///
+/// What is assigned says who is to do the work, not who may: a change is told a little later than it
+/// is made, and two processes may believe that a partition is theirs.
+#[derive(Debug)]
+pub struct Share {
+    assigned: watch::Receiver<Assigned>,
+    member: Box<dyn Any + Send + Sync>,
+}
+
+/// Leaving is waited for so long; then the others find out by themselves.
+const LEAVE_FOR: Duration = Duration::from_secs(5);
+
+impl Share {
+    /// A share that a store tells changes of, until `member` is dropped and it has left.
+    pub(crate) fn new(assigned: watch::Receiver<Assigned>, member: impl Any + Send + Sync) -> Self {
+        Self {
+            assigned,
+            member: Box::new(member),
+        }
+    }
+
+    /// All partitions for ever, whoever else works on them.
+    #[must_use]
+    pub fn everything() -> Self {
+        let (told, assigned) = watch::channel(Assigned::Everything);
+        Self::new(assigned, told)
+    }
+
+    /// What is this process's now.
+    #[must_use]
+    pub fn assigned(&self) -> Assigned {
+        self.assigned.borrow().clone()
+    }
+
+    /// Waits until something else is assigned than when this was waited for last. It may be dropped
+    /// at any point.
+    pub async fn changed(&mut self) {
+        if self.assigned.changed().await.is_err() {
+            // Nobody will tell any more.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Gives it up, and waits until the others know.
+    pub async fn leave(self) {
+        let Self {
+            mut assigned,
+            member,
+        } = self;
+        drop(member);
+        let left = async { while assigned.changed().await.is_ok() {} };
+        if tokio::time::timeout(LEAVE_FOR, left).await.is_err() {
+            tracing::warn!("the others are not told that this process shares no more; they wait");
+        }
+    }
+}
+
 /// Reading topics.
 #[async_trait]
 pub trait LogRead: std::fmt::Debug + Send + Sync {
@@ -206,6 +289,13 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// The offset of the first record of the partition that was appended at `logged_at_ms` or
     /// later; the end if there is none.
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset>;
+
+    /// Joins those that share the partitions of a topic among them: each partition is one process's
+    /// at a time, but for moments. A log that has no such thing gives each of them every partition.
+    async fn share(&self, topic: &str) -> Result<Share> {
+        let _everything = topic;
+        Ok(Share::everything())
+    }
 }
 
 /// Writing topics.

@@ -19,7 +19,8 @@ use super::cluster::{Cluster, Ear, listen, off_thread};
 use super::producer::Appender;
 use super::reader::{Partition, Read, Reader};
 use super::readers::Readers;
-use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Span};
+use super::share;
+use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Share, Span};
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
@@ -165,6 +166,11 @@ impl LogRead for KafkaLog {
             })
         })
         .await
+    }
+
+    async fn share(&self, topic: &str) -> Result<Share> {
+        let cluster = &self.inner.cluster;
+        share::join(cluster, cluster.namespace.topic(topic))
     }
 }
 

@@ -9,6 +9,7 @@ mod options;
 mod producer;
 mod reader;
 mod readers;
+mod share;
 mod topics;
 
 pub use log::KafkaLog;
