@@ -43,7 +43,7 @@ pub struct KafkaLog {
 pub(super) struct Inner {
     pub(super) cluster: Arc<Cluster>,
     /// A client that reads nothing, so that no request waits behind a fetch.
-    asker: Arc<BaseConsumer<Ear>>,
+    pub(super) asker: Arc<BaseConsumer<Ear>>,
     readers: Readers,
     appender: Appender,
     /// How many partitions topics have, and when that was asked.
@@ -87,7 +87,7 @@ impl KafkaLog {
         })
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -397,6 +397,7 @@ impl Inner {
             self.must_have(name, group.partition)?;
             check(name, group, bytes_max)?;
         }
+        self.cluster.must_be_fit(name)?;
         let reported = self.appender.append(name, groups);
         let reported = reported.inspect_err(|_| {
             self.known().remove(name);

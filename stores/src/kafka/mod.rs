@@ -3,6 +3,7 @@
 //! Rights that are needed: on topics that begin with the namespace `DESCRIBE`, `DESCRIBE_CONFIGS`,
 //! `READ`, `WRITE` and, to make them, `CREATE`; on groups that begin with it `READ`.
 
+mod check;
 mod cluster;
 mod log;
 mod options;
