@@ -264,8 +264,8 @@ impl Reader<'_> {
         groups: &mut BTreeSet<Vec<KeyValue>>,
     ) -> Result<Attempt, ReadError> {
         let mut layout = plan.layout(self.question, groups)?;
-        let (spans, runs) = tokio::try_join!(
-            self.ports.log.spans(self.source.topic()),
+        let (partitions, runs) = tokio::try_join!(
+            self.ports.log.partitions(self.source.topic()),
             self.ports.views.runs(self.source)
         )?;
         let tables = layout
@@ -275,7 +275,7 @@ impl Reader<'_> {
         let (epoch, backfills) = read.unwrap_or_else(|| (runs.runs.newest(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
-        let partitions = spans.len().max(runs.runs.partitions());
+        let partitions = (partitions as usize).max(runs.runs.partitions());
         if partitions == 0 {
             return self.nothing(epoch);
         }

@@ -1,5 +1,7 @@
 //! Starting a worker for each partition, and ending them together.
 
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use jobs::{Board, Catalog, Engine, Fold, Job, Layers};
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
 use stores::live::SlotId;
+use stores::log::{Assigned, Share};
 use stores::relay::Relay;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -134,6 +137,9 @@ impl Speed {
     /// Works until `shutdown`, or with `until_caught_up` until every partition's end was reached.
     /// What is under way is finished first.
     ///
+    /// Several processes share the partitions, each with the workers of its own; who is to reach the
+    /// ends works on all of them.
+    ///
     /// # Errors
     /// What a worker can't get over by itself; then all workers end.
     pub async fn run(
@@ -141,62 +147,56 @@ impl Speed {
         until_caught_up: bool,
         shutdown: CancellationToken,
     ) -> Result<SpeedReport> {
-        let counts = Arc::new(Counts::default());
-        let stop = shutdown.child_token();
-        let mut workers: JoinSet<Result<()>> = JoinSet::new();
+        let mut share = if until_caught_up {
+            Share::everything()
+        } else {
+            self.ports.log.share(self.source.topic()).await?
+        };
+        let mut workers = Workers::new(until_caught_up, shutdown.child_token());
         match &self.outbox {
-            Some(outbox) if until_caught_up => outbox.send_all(&stop).await?,
-            Some(outbox) => drop(workers.spawn(outbox.clone().watch(stop.clone()))),
+            Some(outbox) if until_caught_up => outbox.send_all(&workers.stop).await?,
+            Some(outbox) => workers.spawn(None, outbox.clone().watch(workers.stop.clone())),
             None => {}
         }
-        let mut started = 0;
-        let outcome = loop {
-            let looked =
-                self.start_missing(&mut started, &mut workers, &counts, until_caught_up, &stop);
-            match looked.await {
+        let outcome = self.supervise(&mut share, &mut workers).await;
+        let outcome = workers.end(outcome).await;
+        share.leave().await;
+        outcome.map(|()| workers.counts.report())
+    }
+
+    /// Keeps a worker at each partition that is this process's, until the end or an error.
+    async fn supervise(&self, share: &mut Share, workers: &mut Workers) -> Result<()> {
+        let wait = Duration::from_millis(self.options.look_interval_ms.max(1));
+        let until_caught_up = workers.until_caught_up;
+        let stop = workers.stop.clone();
+        loop {
+            match self.assign(&share.assigned(), workers).await {
                 Ok(()) => {}
                 Err(error) if error.may_pass() && !until_caught_up => {
                     tracing::warn!(%error, "what is to be counted can't be looked up; trying again");
                 }
-                Err(error) => break Err(error),
+                Err(error) => return Err(error),
             }
-            if until_caught_up && workers.is_empty() {
-                break Ok(());
+            if until_caught_up && workers.tasks.is_empty() {
+                return Ok(());
             }
-            let wait = Duration::from_millis(self.options.look_interval_ms.max(1));
             tokio::select! {
-                ended = workers.join_next(), if !workers.is_empty() => match ended {
-                    Some(Ok(Ok(()))) if until_caught_up => {
-                        if workers.is_empty() { break Ok(()); }
-                    }
-                    Some(Ok(Err(error))) => break Err(error),
-                    Some(Err(error)) => break Err(Error::Fault(format!("a worker ended: {error}"))),
-                    Some(Ok(Ok(()))) | None => {}
-                },
-                () = stop.cancelled() => break Ok(()),
+                ended = workers.ended() => ended?,
+                () = stop.cancelled() => return Ok(()),
+                () = share.changed() => {}
                 () = tokio::time::sleep(wait), if !until_caught_up => {}
             }
-        };
-        stop.cancel();
-        // Every worker finishes the step that it is at: a store write is never dropped half-way.
-        let mut outcome = outcome;
-        while let Some(ended) = workers.join_next().await {
-            if let (Ok(()), Ok(Err(error))) = (&outcome, ended) {
-                outcome = Err(error);
-            }
         }
-        outcome.map(|()| counts.report())
     }
 
-    /// Starts workers for partitions that have none yet.
-    async fn start_missing(
-        &self,
-        started: &mut u32,
-        workers: &mut JoinSet<Result<()>>,
-        counts: &Arc<Counts>,
-        until_caught_up: bool,
-        stop: &CancellationToken,
-    ) -> Result<()> {
+    /// Starts workers at partitions that came, and stops those at partitions that went: each
+    /// finishes its step.
+    async fn assign(&self, assigned: &Assigned, workers: &mut Workers) -> Result<()> {
+        for (partition, stop) in &workers.at {
+            if !assigned.has(*partition) {
+                stop.cancel();
+            }
+        }
         let topic = self.source.topic();
         // The runs first: no run has cuts in partitions that came after.
         let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
@@ -210,20 +210,85 @@ impl Speed {
                 ),
             });
         }
-        for partition in *started..partitions {
+        for partition in 0..partitions {
+            // One that is stopping is started anew when it has ended.
+            if workers.at.contains_key(&partition) || !assigned.has(partition) {
+                continue;
+            }
             let worker = Worker {
                 ports: self.ports.clone(),
                 taker: self.taker(partition).await?,
                 source: self.source,
                 partition,
                 options: self.options.clone(),
-                counts: Arc::clone(counts),
+                counts: Arc::clone(&workers.counts),
                 partitions,
             };
-            workers.spawn(worker.run(until_caught_up, stop.clone()));
+            let stop = workers.stop.child_token();
+            workers.at.insert(partition, stop.clone());
+            workers.spawn(Some(partition), worker.run(workers.until_caught_up, stop));
         }
-        *started = partitions.max(*started);
         Ok(())
+    }
+}
+
+/// The workers of this process, and what else runs with them.
+#[derive(Debug)]
+struct Workers {
+    until_caught_up: bool,
+    counts: Arc<Counts>,
+    /// Ends all of them.
+    stop: CancellationToken,
+    /// By partition: what ends its worker.
+    at: BTreeMap<u32, CancellationToken>,
+    tasks: JoinSet<(Option<u32>, Result<()>)>,
+}
+
+impl Workers {
+    fn new(until_caught_up: bool, stop: CancellationToken) -> Self {
+        Self {
+            until_caught_up,
+            counts: Arc::default(),
+            stop,
+            at: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        partition: Option<u32>,
+        work: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        self.tasks.spawn(async move { (partition, work.await) });
+    }
+
+    /// Waits for one that ends; for ever if there is none. It may be dropped at any point.
+    async fn ended(&mut self) -> Result<()> {
+        let Some(ended) = self.tasks.join_next().await else {
+            return std::future::pending().await;
+        };
+        let (partition, outcome) =
+            ended.map_err(|error| Error::Fault(format!("a worker ended: {error}")))?;
+        // One that has caught up is not started again.
+        if let Some(partition) = partition
+            && !self.until_caught_up
+        {
+            self.at.remove(&partition);
+        }
+        outcome
+    }
+
+    /// Ends them all, and answers the first error. Every worker finishes the step that it is at: a
+    /// store write is never dropped half-way.
+    async fn end(&mut self, outcome: Result<()>) -> Result<()> {
+        self.stop.cancel();
+        let mut outcome = outcome;
+        while !self.tasks.is_empty() {
+            let ended = self.ended().await;
+            outcome = outcome.and(ended);
+        }
+        outcome
     }
 }
 

@@ -333,6 +333,7 @@ impl Intake {
                 partition,
                 keys: keys.finish(),
                 values: values.finish(),
+                headers: Vec::new(),
             })
             .collect();
         Good::Events(groups, accepted)
@@ -384,6 +385,7 @@ pub async fn append_dead_letters(
         partition: 0,
         keys: keys.finish(),
         values: values.finish(),
+        headers: Vec::new(),
     };
     log.append(source.dead_letter_topic(), &[group], now_ms)
         .await?;

@@ -10,6 +10,7 @@ mod durable;
 pub mod embedded;
 mod error;
 pub mod intake;
+pub mod kafka;
 pub mod lease;
 pub mod live;
 pub mod log;

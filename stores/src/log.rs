@@ -3,9 +3,14 @@
 //! Records travel as columns. Offsets rise within a partition and may have holes, so positions are
 //! compared and never counted.
 
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use arrow::array::{Array, BinaryArray, Int64Array};
 use async_trait::async_trait;
 use schemas::seam::{LastRecord, Offset};
+use tokio::sync::watch;
 
 use crate::{Error, Result};
 
@@ -14,7 +19,8 @@ use crate::{Error, Result};
 pub struct Records {
     /// The offsets; they rise, perhaps with holes.
     pub offsets: Int64Array,
-    /// When each record was appended, in milliseconds since the Unix epoch.
+    /// When each record was appended, in milliseconds since the Unix epoch, by the clock of the log
+    /// if it has one.
     pub logged_at_ms: Int64Array,
     /// The keys.
     pub keys: BinaryArray,
@@ -23,6 +29,17 @@ pub struct Records {
 }
 
 impl Records {
+    /// No records.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            offsets: Vec::<i64>::new().into(),
+            logged_at_ms: Vec::<i64>::new().into(),
+            keys: BinaryArray::from_vec(Vec::new()),
+            values: BinaryArray::from_vec(Vec::new()),
+        }
+    }
+
     /// The number of records.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -163,6 +180,90 @@ pub struct NewRecords {
     pub keys: BinaryArray,
     /// The values.
     pub values: BinaryArray,
+    /// The headers of each record, or nothing for none. They are for the tools of a log that has
+    /// such; nothing here reads them, and a log without them leaves them out.
+    pub headers: Vec<Headers>,
+}
+
+/// Names and values that stand beside a record.
+pub type Headers = Vec<(&'static str, Vec<u8>)>;
+
+/// The partitions of a topic that are for this process to work on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Assigned {
+    /// All of them, also those that come.
+    Everything,
+    /// Some of them; the others are for other processes.
+    Some(BTreeSet<u32>),
+}
+
+impl Assigned {
+    /// Whether a partition is among them.
+    #[must_use]
+    pub fn has(&self, partition: u32) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Some(mine) => mine.contains(&partition),
+        }
+    }
+}
+
+/// A place among those that share the partitions of a topic; it is given up when it is dropped.
+///
+/// What is assigned says who is to do the work, not who may: a change is told a little later than it
+/// is made, and two processes may believe that a partition is theirs.
+#[derive(Debug)]
+pub struct Share {
+    assigned: watch::Receiver<Assigned>,
+    member: Box<dyn Any + Send + Sync>,
+}
+
+/// Leaving is waited for so long; then the others find out by themselves.
+const LEAVE_FOR: Duration = Duration::from_secs(5);
+
+impl Share {
+    /// A share that a store tells changes of, until `member` is dropped and it has left.
+    pub(crate) fn new(assigned: watch::Receiver<Assigned>, member: impl Any + Send + Sync) -> Self {
+        Self {
+            assigned,
+            member: Box::new(member),
+        }
+    }
+
+    /// All partitions for ever, whoever else works on them.
+    #[must_use]
+    pub fn everything() -> Self {
+        let (told, assigned) = watch::channel(Assigned::Everything);
+        Self::new(assigned, told)
+    }
+
+    /// What is this process's now.
+    #[must_use]
+    pub fn assigned(&self) -> Assigned {
+        self.assigned.borrow().clone()
+    }
+
+    /// Waits until something else is assigned than when this was waited for last. It may be dropped
+    /// at any point.
+    pub async fn changed(&mut self) {
+        if self.assigned.changed().await.is_err() {
+            // Nobody will tell any more.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Gives it up, and waits until the others know.
+    pub async fn leave(self) {
+        let Self {
+            mut assigned,
+            member,
+        } = self;
+        drop(member);
+        let left = async { while assigned.changed().await.is_ok() {} };
+        if tokio::time::timeout(LEAVE_FOR, left).await.is_err() {
+            tracing::warn!("the others are not told that this process shares no more; they wait");
+        }
+    }
 }
 
 /// Reading topics.
@@ -171,7 +272,15 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// What each partition of the topic holds; empty if there is no such topic.
     async fn spans(&self, topic: &str) -> Result<Vec<Span>>;
 
-    /// The records of a partition from `from` on. None, and `next_offset == from`, at the end.
+    /// How many partitions the topic has; 0 if there is no such topic. What a reader needs to know of
+    /// the log: it costs no round trip where that can be saved, and may be a few seconds old.
+    async fn partitions(&self, topic: &str) -> Result<u32> {
+        let spans = self.spans(topic).await?;
+        Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The records of a partition from `from` on. None, and `next_offset == from`, at the end. None,
+    /// and `next_offset` beyond `from`, where the log has a hole before the end.
     ///
     /// # Errors
     /// [`crate::Error::OffsetOutOfRange`] if `from` is before the first offset that is still there
@@ -187,6 +296,13 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// The offset of the first record of the partition that was appended at `logged_at_ms` or
     /// later; the end if there is none.
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset>;
+
+    /// Joins those that share the partitions of a topic among them: each partition is one process's
+    /// at a time, but for moments. A log that has no such thing gives each of them every partition.
+    async fn share(&self, topic: &str) -> Result<Share> {
+        let _everything = topic;
+        Ok(Share::everything())
+    }
 }
 
 /// Writing topics.
@@ -198,9 +314,16 @@ pub trait LogWrite: std::fmt::Debug + Send + Sync {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32>;
 
     /// Appends to partitions of one topic, durably when it answers, and answers the offset of the
-    /// first record that each group got. Records of one group stay in their order. Each record is
-    /// stamped with `logged_at_ms`, or with that of the record before it where that is later, so
-    /// that times in a partition never fall.
+    /// first record that each group got. Records of one group stay in their order; those that others
+    /// append at the same time may come between them.
+    ///
+    /// A log with a clock of its own stamps records with that. Any other stamps them with
+    /// `logged_at_ms`, or with the time of the record before where that is later. So times in a
+    /// partition never fall, but for what a log's own clock does when it is set back.
+    ///
+    /// # Errors
+    /// Those of the log. One that refuses writes nothing; after any other nothing is certain, and the
+    /// records may be given again.
     async fn append(
         &self,
         topic: &str,

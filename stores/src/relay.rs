@@ -121,6 +121,7 @@ pub fn records(source: Source, groups: &[Group], partitions: u32) -> Vec<NewReco
             partition,
             keys: keys.finish(),
             values: values.finish(),
+            headers: Vec::new(),
         };
     columns.into_iter().map(of_partition).collect()
 }

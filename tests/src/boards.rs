@@ -134,6 +134,7 @@ impl Ledger {
                 partition: partition_of(key.as_bytes(), PARTITIONS),
                 keys: std::iter::once(Some(key.as_bytes())).collect(),
                 values: std::iter::once(Some(group.notification(Source::Efforts))).collect(),
+                headers: Vec::new(),
             };
             let log = &world.stores.log;
             let topic = Source::Efforts.topic();

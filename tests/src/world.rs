@@ -190,6 +190,7 @@ impl World {
             partition,
             keys,
             values: lines.iter().map(|line| Some(*line)).collect(),
+            headers: Vec::new(),
         };
         let now_ms = schemas::clock::Clock::now_ms(&*self.clock);
         let topic = Source::Plays.topic();

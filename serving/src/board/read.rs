@@ -127,14 +127,14 @@ struct Reader<'a> {
 impl Reader<'_> {
     async fn attempt(&mut self) -> Result<BoardsReading, ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
-        let (spans, runs) = tokio::try_join!(
-            self.ports.log.spans(source.topic()),
+        let (partitions, runs) = tokio::try_join!(
+            self.ports.log.partitions(source.topic()),
             self.ports.views.runs(source)
         )?;
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
-        let partitions = spans.len().max(runs.runs.partitions());
+        let partitions = (partitions as usize).max(runs.runs.partitions());
         if partitions == 0 {
             return Ok(self.nothing());
         }

@@ -2,6 +2,7 @@
 
 mod embedded;
 mod files;
+mod kafka;
 mod redis;
 mod s3;
 

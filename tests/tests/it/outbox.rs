@@ -278,6 +278,7 @@ async fn a_budget_of_rows_changes_no_board() {
             partition: partition_of(b"1", PARTITIONS),
             keys: std::iter::once(Some(b"1")).collect(),
             values: std::iter::once(Some(b"{}")).collect(),
+            headers: Vec::new(),
         };
         for topic in [Source::Efforts.topic(); 2] {
             let records = [records.clone()];

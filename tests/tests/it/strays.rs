@@ -80,6 +80,7 @@ async fn notifications_of_other_partitions_are_forwarded() {
             group.notification(Source::Efforts),
             group.notification(Source::Efforts),
         ]),
+        headers: Vec::new(),
     };
     let topic = Source::Efforts.topic();
     let before = world.stores.log.spans(topic).await.expect("the log");

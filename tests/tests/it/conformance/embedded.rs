@@ -22,6 +22,12 @@ super::laws_of! {
     Folder; log live states editions runs views canon canon_reads canon_connect lease archive
 }
 
+#[tokio::test]
+async fn times_are_those_given() -> Result<()> {
+    let folder = Folder::set().await;
+    tests::conformance::log::times_are_those_given(&folder.ports().await?).await
+}
+
 #[test]
 fn live_state_follows_the_model() {
     super::live_state_follows_the_model::<Folder>(40);

@@ -233,6 +233,7 @@ fn group(prefix: &str, count: usize) -> NewRecords {
         partition: 0,
         keys: binary((0..count).map(|number| number.to_string())),
         values: binary((0..count).map(|number| format!("{prefix} {number}"))),
+        headers: Vec::new(),
     }
 }
 
@@ -363,6 +364,7 @@ async fn a_corrupted_payload_is_found() -> Result<()> {
         partition: 0,
         keys: binary(["k"]),
         values: binary([&noise]),
+        headers: Vec::new(),
     };
     stores.log.append(TOPIC, &[noisy], 2).await?;
     closed(folder.path(), stores).await?;

@@ -1,0 +1,557 @@
+//! Kafka.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::Array;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfig};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use stores::kafka::{KafkaLog, KafkaOptions};
+use stores::log::{
+    Assigned, FetchLimit, Log, LogRead, LogWrite, NewRecords, OtherLog, Share, Span, recognise,
+};
+use stores::namespace::Namespace;
+use stores::{Error, ErrorKind, Result, Stores};
+use tests::conformance::{binary, bytes};
+use tests::servers;
+
+use super::Stage;
+use super::embedded::Folder;
+
+const TOPIC: &str = "backstitch.plays.v1";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Topics of a namespace of its own, and a folder for everything else.
+struct Topics {
+    namespace: Namespace,
+    folder: Folder,
+}
+
+fn options() -> KafkaOptions {
+    KafkaOptions {
+        bootstrap_servers: servers::kafka(),
+        ..KafkaOptions::default()
+    }
+}
+
+impl Stage for Topics {
+    async fn set() -> Self {
+        Self {
+            namespace: servers::namespace(),
+            folder: Folder::set().await,
+        }
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        Ok(Stores {
+            log: Arc::new(KafkaLog::open(&options(), &self.namespace)?),
+            ..self.folder.ports().await?
+        })
+    }
+
+    async fn clear(self) -> Result<()> {
+        delete_topics(&self.namespace).await;
+        Ok(())
+    }
+}
+
+super::laws_of! { Topics; log }
+
+/// A client of the brokers themselves, for what the adapter never does.
+fn client<T: FromClientConfig>(settings: &[(&str, &str)]) -> T {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", servers::kafka());
+    for (key, value) in settings {
+        config.set(*key, *value);
+    }
+    config.create().expect("a client")
+}
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    client(&[])
+}
+
+/// Deletes every topic of a namespace.
+async fn delete_topics(namespace: &Namespace) {
+    let admin = admin();
+    let prefix = namespace.topic("");
+    let metadata = admin.inner().fetch_metadata(None, PATIENCE);
+    let metadata = metadata.expect("the topics");
+    let names = metadata.topics().iter().map(|topic| topic.name());
+    let names: Vec<&str> = names.filter(|name| name.starts_with(&prefix)).collect();
+    if !names.is_empty() {
+        let deleted = admin.delete_topics(&names, &AdminOptions::new()).await;
+        deleted.expect("deleting");
+    }
+}
+
+/// Waits until a share has these partitions.
+async fn assigned(share: &mut Share, expected: &[u32]) {
+    let expected = Assigned::Some(expected.iter().copied().collect());
+    let reached = async {
+        while share.assigned() != expected {
+            share.changed().await;
+        }
+    };
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    reached.unwrap_or_else(|_| panic!("{:?} instead of {expected:?}", share.assigned()));
+}
+
+fn mine(share: &Share) -> BTreeSet<u32> {
+    match share.assigned() {
+        Assigned::Some(mine) => mine,
+        Assigned::Everything => panic!("everything"),
+    }
+}
+
+/// Two members share the partitions; nobody's are taken twice, and who stays takes over.
+#[tokio::test]
+async fn members_share_and_take_over() -> Result<()> {
+    let topics = Topics::set().await;
+    let one = topics.ports().await?.log;
+    let other = topics.ports().await?.log;
+    one.ensure_topic(TOPIC, 4).await?;
+    let mut first = one.share(TOPIC).await?;
+    assigned(&mut first, &[0, 1, 2, 3]).await;
+    let mut second = other.share(TOPIC).await?;
+    let split = async {
+        while (mine(&first).len(), mine(&second).len()) != (2, 2) {
+            tokio::select! {
+                () = first.changed() => {}
+                () = second.changed() => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, split).await.expect("halves");
+    assert!(mine(&first).is_disjoint(&mine(&second)));
+    let begun = Instant::now();
+    first.leave().await;
+    assigned(&mut second, &[0, 1, 2, 3]).await;
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(5), "told at once: {waited:?}");
+    // Partitions that are added are shared too.
+    let name = topics.namespace.topic(TOPIC);
+    let more = [NewPartitions::new(&name, 5)];
+    let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+    added.expect("adding")[0].as_ref().expect("added");
+    assigned(&mut second, &[0, 1, 2, 3, 4]).await;
+    second.leave().await;
+    topics.clear().await
+}
+
+const EVERYTHING: FetchLimit = FetchLimit {
+    records: usize::MAX,
+    bytes: usize::MAX,
+};
+
+fn group(values: impl IntoIterator<Item = String>) -> NewRecords {
+    let values = binary(values);
+    NewRecords {
+        partition: 0,
+        keys: binary((0..values.len()).map(|_| "key")),
+        values,
+        headers: Vec::new(),
+    }
+}
+
+/// Makes a topic that the adapter would not make.
+async fn make_topic(name: &str, settings: &[(&str, &str)]) {
+    let mut topic = NewTopic::new(name, 1, TopicReplication::Fixed(1));
+    for (key, value) in settings {
+        topic = topic.set(key, value);
+    }
+    let made = admin().create_topics([&topic], &AdminOptions::new()).await;
+    made.expect("making")[0].as_ref().expect("made");
+}
+
+/// Reads a partition to its end in fetches of `records`, and answers offsets and values.
+async fn read(log: &dyn LogRead, records: usize) -> Result<Vec<(i64, Vec<u8>)>> {
+    let limit = FetchLimit {
+        records,
+        bytes: usize::MAX,
+    };
+    let mut found = Vec::new();
+    let mut from = log.spans(TOPIC).await?[0].start;
+    loop {
+        let fetched = log.fetch(TOPIC, 0, from, limit).await?;
+        if fetched.next_offset == from {
+            assert_eq!(fetched.end, from, "this is the end");
+            return Ok(found);
+        }
+        let offsets = fetched.records.offsets.values().to_vec();
+        found.extend(offsets.into_iter().zip(bytes(&fetched.records.values)));
+        from = fetched.next_offset;
+    }
+}
+
+/// Transactions leave marks, and aborted ones records that nobody is shown: the end is reached all the
+/// same, by who comes anew and by who waits there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_are_passed() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    log.ensure_topic(TOPIC, 1).await?;
+    let name = topics.namespace.topic(TOPIC);
+    let producer: BaseProducer = client(&[("transactional.id", name.as_str())]);
+    producer.init_transactions(PATIENCE).expect("a producer");
+    let transaction = |values: &[&str], commits: bool| {
+        producer.begin_transaction().expect("a transaction");
+        for value in values {
+            let record = BaseRecord::<[u8], str>::to(&name)
+                .partition(0)
+                .payload(value);
+            producer.send(record).expect("sending");
+        }
+        producer.flush(PATIENCE).expect("sent");
+        if commits {
+            producer.commit_transaction(PATIENCE).expect("committed");
+        } else {
+            producer.abort_transaction(PATIENCE).expect("aborted");
+        }
+    };
+    let values = |found: &[(i64, Vec<u8>)]| -> Vec<String> {
+        let texts = found
+            .iter()
+            .map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+        texts.collect()
+    };
+    transaction(&["a", "b"], true);
+    transaction(&["c", "d", "e"], false);
+    assert_eq!(values(&read(&*log, 100).await?), ["a", "b"]);
+    transaction(&["f"], true);
+    transaction(&["g", "h"], false);
+    transaction(&["i"], false);
+    for records in [1, 2, 100] {
+        let found = read(&*log, records).await?;
+        assert_eq!(values(&found), ["a", "b", "f"], "in fetches of {records}");
+        assert!(found.is_sorted());
+    }
+    // Who waits at the end sees holes come.
+    let mut at = log.spans(TOPIC).await?[0].end;
+    for round in 0..4 {
+        transaction(&["lost"], false);
+        let value = format!("kept {round}");
+        transaction(&[&value], true);
+        let mut found = Vec::new();
+        loop {
+            let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
+            if fetched.next_offset == at {
+                break;
+            }
+            found.extend(bytes(&fetched.records.values));
+            at = fetched.next_offset;
+        }
+        assert_eq!(found, [value.into_bytes()]);
+    }
+    // What is not committed yet is not there yet.
+    producer.begin_transaction().expect("a transaction");
+    let record = BaseRecord::<[u8], str>::to(&name)
+        .partition(0)
+        .payload("open");
+    producer.send(record).expect("sending");
+    producer.flush(PATIENCE).expect("sent");
+    let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
+    assert_eq!((fetched.next_offset, fetched.end), (at, at));
+    producer.abort_transaction(PATIENCE).expect("aborted");
+    topics.clear().await
+}
+
+/// Records that were deleted are told of.
+#[tokio::test]
+async fn deleted_records_are_out_of_range() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    log.ensure_topic(TOPIC, 1).await?;
+    log.append(TOPIC, &[group((0..10).map(|n| n.to_string()))], 0)
+        .await?;
+    let three = FetchLimit {
+        records: 3,
+        bytes: usize::MAX,
+    };
+    assert_eq!(log.fetch(TOPIC, 0, 0, three).await?.next_offset, 3);
+    let mut before = TopicPartitionList::new();
+    let name = topics.namespace.topic(TOPIC);
+    before
+        .add_partition_offset(&name, 0, At::Offset(7))
+        .expect("a place");
+    let deleted = admin().delete_records(&before, &AdminOptions::new()).await;
+    deleted.expect("deleting");
+    assert_eq!(log.spans(TOPIC).await?, [Span { start: 7, end: 10 }]);
+    for from in [0, 3, 6] {
+        let error = log
+            .fetch(TOPIC, 0, from, EVERYTHING)
+            .await
+            .expect_err("deleted");
+        assert!(
+            matches!(error, Error::OffsetOutOfRange { asked, start: 7, end: 10, .. } if asked == from),
+            "{error}"
+        );
+    }
+    assert_eq!(read(&*log, 100).await?.len(), 3);
+    topics.clear().await
+}
+
+/// A compacted topic would lose records.
+#[tokio::test]
+async fn a_compacted_topic_is_refused() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    make_topic(
+        &topics.namespace.topic(TOPIC),
+        &[("cleanup.policy", "compact,delete")],
+    )
+    .await;
+    for error in [
+        log.ensure_topic(TOPIC, 1).await.expect_err("compacted"),
+        log.fetch(TOPIC, 0, 0, EVERYTHING)
+            .await
+            .expect_err("compacted"),
+        log.append(TOPIC, &[group(["a".to_owned()])], 0)
+            .await
+            .expect_err("compacted"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Fatal);
+        assert!(error.to_string().contains("cleanup.policy"), "{error}");
+    }
+    topics.clear().await
+}
+
+/// A key or a value may be null; then it is empty.
+#[tokio::test]
+async fn null_is_empty() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    log.ensure_topic(TOPIC, 1).await?;
+    let name = topics.namespace.topic(TOPIC);
+    let producer: BaseProducer = client(&[]);
+    for record in [
+        BaseRecord::<str, str>::to(&name).payload("no key"),
+        BaseRecord::to(&name).key("no value"),
+        BaseRecord::to(&name),
+    ] {
+        producer.send(record.partition(0)).expect("sending");
+    }
+    producer.flush(PATIENCE).expect("sent");
+    let records = log.fetch(TOPIC, 0, 0, EVERYTHING).await?.records;
+    assert_eq!(
+        (records.keys.null_count(), records.values.null_count()),
+        (0, 0)
+    );
+    let none = Vec::new;
+    assert_eq!(bytes(&records.keys), [none(), b"no value".to_vec(), none()]);
+    assert_eq!(bytes(&records.values), [b"no key".to_vec(), none(), none()]);
+    topics.clear().await
+}
+
+/// A record that is too large is refused before anything is written.
+#[tokio::test]
+async fn too_large_records_are_refused() -> Result<()> {
+    let topics = Topics::set().await;
+    let ports = topics.ports().await?;
+    ports.log.ensure_topic(TOPIC, 1).await?;
+    let groups = [group(["small".to_owned()]), group(["x".repeat(17 << 20)])];
+    let error = ports
+        .log
+        .append(TOPIC, &groups, 0)
+        .await
+        .expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::Reject);
+    assert!(error.to_string().contains("record_bytes_max"), "{error}");
+    assert_eq!(ports.log.spans(TOPIC).await?, [Span { start: 0, end: 0 }]);
+    // The brokers may allow less than this process.
+    topics.clear().await?;
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    let small = [("max.message.bytes", "10000")];
+    make_topic(&topics.namespace.topic(TOPIC), &small).await;
+    let noise: String = (0..100_000_u64)
+        .map(|n| (n * n * 7919 % 1_000_003).to_string())
+        .collect();
+    let error = log
+        .append(TOPIC, &[group([noise])], 0)
+        .await
+        .expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::Reject);
+    assert!(error.to_string().contains("max.message.bytes"), "{error}");
+    topics.clear().await
+}
+
+/// Whoever reads on in a topic that was made again is told, or sees the new one's records.
+#[tokio::test]
+async fn a_topic_made_again_is_noticed() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    let name = topics.namespace.topic(TOPIC);
+    log.ensure_topic(TOPIC, 1).await?;
+    log.append(TOPIC, &[group((0..10).map(|n| format!("old {n}")))], 0)
+        .await?;
+    let five = FetchLimit {
+        records: 5,
+        bytes: usize::MAX,
+    };
+    let last = log
+        .fetch(TOPIC, 0, 0, five)
+        .await?
+        .records
+        .last()
+        .expect("a record");
+    let tenth = log
+        .fetch(TOPIC, 0, 5, EVERYTHING)
+        .await?
+        .records
+        .last()
+        .expect("a record");
+    for (count, shorter) in [(3, true), (20, false)] {
+        let deleted = admin().delete_topics(&[&name], &AdminOptions::new()).await;
+        deleted.expect("deleting")[0].as_ref().expect("deleted");
+        make_again(&*log).await;
+        log.append(TOPIC, &[group((0..count).map(|n| format!("new {n}")))], 0)
+            .await?;
+        let found = recognise(&*log, TOPIC, 0, tenth).await?;
+        assert_eq!(
+            matches!(found, Err(OtherLog::Shorter { .. })),
+            shorter,
+            "{found:?}"
+        );
+        assert!(found.is_err());
+        assert!(recognise(&*log, TOPIC, 0, last).await?.is_err());
+        // A kept consumer never mixes the two.
+        let values: Vec<Vec<u8>> = read(&*log, 2).await?.into_iter().map(|r| r.1).collect();
+        let expected: Vec<Vec<u8>> = (0..count)
+            .map(|n| format!("new {n}").into_bytes())
+            .collect();
+        assert_eq!(values, expected);
+    }
+    topics.clear().await
+}
+
+/// Deleting takes a moment.
+async fn make_again(log: &dyn Log) {
+    let begun = Instant::now();
+    loop {
+        match log.ensure_topic(TOPIC, 1).await {
+            Ok(_)
+                if log
+                    .spans(TOPIC)
+                    .await
+                    .is_ok_and(|s| s == [Span { start: 0, end: 0 }]) =>
+            {
+                break;
+            }
+            outcome => assert!(begun.elapsed() < PATIENCE, "{outcome:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Partitions that are added are there at once.
+#[tokio::test]
+async fn added_partitions_are_seen() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    log.ensure_topic(TOPIC, 1).await?;
+    log.append(TOPIC, &[group(["a".to_owned()])], 0).await?;
+    let name = topics.namespace.topic(TOPIC);
+    let more = [NewPartitions::new(&name, 3)];
+    let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+    added.expect("adding")[0].as_ref().expect("added");
+    let begun = Instant::now();
+    while log.spans(TOPIC).await.map_or(0, |spans| spans.len()) < 3 {
+        assert!(begun.elapsed() < PATIENCE, "three partitions");
+    }
+    assert_eq!(log.ensure_topic(TOPIC, 1).await?, 3);
+    let new = NewRecords {
+        partition: 2,
+        ..group(["b".to_owned()])
+    };
+    assert_eq!(log.append(TOPIC, &[new], 0).await?, [0]);
+    assert_eq!(log.fetch(TOPIC, 2, 0, EVERYTHING).await?.records.len(), 1);
+    topics.clear().await
+}
+
+/// What is missing or set wrongly is told; migrating makes what is missing.
+#[tokio::test]
+async fn flaws_are_told() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = KafkaLog::open(&options(), &topics.namespace)?;
+    let settings = [("cleanup.policy", "compact"), ("max.message.bytes", "1000")];
+    make_topic(&topics.namespace.topic(TOPIC), &settings).await;
+    let flaws = log.flaws().await?.join("\n");
+    for told in [
+        "backstitch.efforts.v1 is not there",
+        "v1 is compacted",
+        "LogAppendTime",
+        "1000 bytes",
+    ] {
+        assert!(flaws.contains(told), "{told}: {flaws}");
+    }
+    delete_topics(&topics.namespace).await;
+    let made = loop {
+        // Deleting takes a moment.
+        match log.migrate(2).await {
+            Ok(made) => break made,
+            Err(error) => assert!(error.to_string().contains("compacted"), "{error}"),
+        }
+    };
+    assert!(!made.is_empty());
+    assert_eq!(log.migrate(2).await?, Vec::<String>::new());
+    assert_eq!(log.flaws().await?, Vec::<String>::new());
+    topics.clear().await
+}
+
+/// Brokers that are not there are named, secrets are not, and nothing waits for ever.
+#[tokio::test]
+async fn brokers_that_are_not_there_are_named() -> Result<()> {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    for address in [
+        "127.0.0.1:1".to_owned(),
+        nobody.local_addr().expect("an address").to_string(),
+    ] {
+        let options = KafkaOptions {
+            bootstrap_servers: address.clone(),
+            request_timeout_ms: 500,
+            delivery_timeout_ms: 500,
+            security_protocol: "sasl_plaintext".to_owned(),
+            sasl_mechanism: "PLAIN".to_owned(),
+            sasl_username: "somebody".to_owned(),
+            sasl_password: "open sesame".to_owned().into(),
+            ..KafkaOptions::default()
+        };
+        let log = KafkaLog::open(&options, &servers::namespace())?;
+        let begun = Instant::now();
+        for error in [
+            log.spans(TOPIC).await.expect_err("nobody answers"),
+            log.fetch(TOPIC, 0, 0, EVERYTHING)
+                .await
+                .expect_err("nobody answers"),
+            log.offset_at(TOPIC, 0, 0)
+                .await
+                .expect_err("nobody answers"),
+            log.ensure_topic(TOPIC, 1)
+                .await
+                .expect_err("nobody answers"),
+            log.append(TOPIC, &[group(["a".to_owned()])], 0)
+                .await
+                .expect_err("nobody answers"),
+            log.flaws().await.expect_err("nobody answers"),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+            let text = format!("{error} {error:?} {log:?}");
+            assert!(text.contains(&address), "{text}");
+            assert!(!text.contains("open sesame"), "{text}");
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            begun.elapsed()
+        );
+        let mut share = log.share(TOPIC).await?;
+        let waited = tokio::time::timeout(Duration::from_millis(200), share.changed()).await;
+        assert!(waited.is_err(), "nothing is assigned");
+    }
+    Ok(())
+}
