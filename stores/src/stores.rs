@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use crate::Result;
 use crate::archive::Archive;
 use crate::canon::CanonWrite;
 use crate::embedded::DataFolder;
+use crate::kafka::{KafkaLog, KafkaOptions};
 use crate::lease::Leases;
 use crate::live::LiveWrite;
 use crate::log::Log;
 use crate::namespace::Namespace;
+use crate::redis::{RedisLive, RedisOptions};
 use crate::s3::{S3, S3Options};
 use crate::views::ViewsWrite;
 
@@ -39,6 +43,10 @@ pub struct StoresOptions {
     pub data_dir: PathBuf,
     /// What the installation is called.
     pub namespace: Namespace,
+    /// The log, if brokers are named.
+    pub kafka: KafkaOptions,
+    /// Live state, if nodes are named.
+    pub redis: RedisOptions,
     /// The archive, if a bucket is named.
     pub s3: S3Options,
 }
@@ -56,67 +64,128 @@ impl StoresOptions {
         true
     }
 
-    /// The servers that are configured.
+    fn kafka(&self) -> Option<Result<KafkaLog>> {
+        let is_named = !self.kafka.bootstrap_servers.is_empty();
+        is_named.then(|| KafkaLog::open(&self.kafka, &self.namespace))
+    }
+
+    fn redis(&self) -> Option<Result<RedisLive>> {
+        let is_named = !self.redis.nodes.is_empty();
+        is_named.then(|| RedisLive::new(&self.redis, &self.namespace))
+    }
+
+    fn s3(&self) -> Option<Result<S3>> {
+        let is_named = !self.s3.bucket.is_empty();
+        is_named.then(|| S3::new(&self.s3, &self.namespace))
+    }
+
+    /// The servers that are configured. Nothing is asked of them yet.
     ///
     /// # Errors
     /// Options that can't be used.
-    pub fn servers(&self) -> Result<Vec<Server>> {
-        let mut servers = Vec::new();
-        if !self.s3.bucket.is_empty() {
-            servers.push(Server::S3(S3::new(&self.s3, &self.namespace)?));
-        }
-        Ok(servers)
+    pub fn servers(&self) -> Result<Vec<Box<dyn Server>>> {
+        let servers = [
+            self.kafka().map(boxed),
+            self.redis().map(boxed),
+            self.s3().map(boxed),
+        ];
+        servers.into_iter().flatten().collect()
     }
 }
 
 /// A server that holds one of the stores.
-#[derive(Debug)]
-pub enum Server {
-    /// The archive.
-    S3(S3),
-}
+#[async_trait]
+pub trait Server: std::fmt::Debug + Send + Sync {
+    /// What is on which server.
+    fn name(&self) -> &'static str;
 
-impl Server {
-    /// What it is for and what it is, as in `archive: S3`.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::S3(_) => "archive on S3",
-        }
-    }
-
-    /// Makes there what is missing; answers what was made, in sentences.
+    /// Makes there what must be there before the store can be used; answers what was made, in
+    /// sentences.
     ///
     /// # Errors
     /// Those of the server.
-    pub async fn migrate(&self) -> Result<Vec<String>> {
-        match self {
-            Self::S3(s3) => s3.migrate().await,
-        }
+    async fn migrate(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// What is wrong there, in sentences; nothing if all is well.
     ///
     /// # Errors
     /// Those of a server that can't be asked.
-    pub async fn flaws(&self) -> Result<Vec<String>> {
-        match self {
-            Self::S3(s3) => s3.flaws().await,
-        }
+    async fn flaws(&self) -> Result<Vec<String>>;
+}
+
+/// Topics are made through the port.
+#[async_trait]
+impl Server for KafkaLog {
+    fn name(&self) -> &'static str {
+        "log on Kafka"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
     }
 }
 
+#[async_trait]
+impl Server for RedisLive {
+    fn name(&self) -> &'static str {
+        "live state on Redis"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
+
+#[async_trait]
+impl Server for S3 {
+    fn name(&self) -> &'static str {
+        "archive on S3"
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        Self::migrate(self).await
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
+
+/// A server that is configured, as something to be asked.
+fn boxed(server: Result<impl Server + 'static>) -> Result<Box<dyn Server>> {
+    Ok(Box::new(server?))
+}
+
 impl Stores {
-    /// Opens the stores of an installation.
+    /// Opens the stores of an installation. A server is asked for nothing before it is needed, so that
+    /// whoever does not need it works without it.
     ///
     /// # Errors
-    /// As [`Stores::embedded`], and those of the servers.
+    /// As [`Stores::embedded`], and options of servers that can't be used.
     pub async fn open(options: &StoresOptions) -> Result<Self> {
-        let mut stores = Self::embedded(&options.folder()).await?;
-        if !options.s3.bucket.is_empty() {
-            stores.archive = S3::new(&options.s3, &options.namespace)?.archive();
-        }
-        Ok(stores)
+        let folder = &DataFolder::open(&options.folder())?;
+        let log: Arc<dyn Log> = match options.kafka() {
+            Some(kafka) => Arc::new(kafka?),
+            None => Arc::new(folder.log().await?),
+        };
+        let live: Arc<dyn LiveWrite> = match options.redis() {
+            Some(redis) => Arc::new(redis?),
+            None => Arc::new(folder.live().await?),
+        };
+        let archive = match options.s3() {
+            Some(s3) => s3?.archive(),
+            None => folder.archive()?,
+        };
+        Ok(Self {
+            log,
+            live,
+            views: Arc::new(folder.views().await?),
+            canon: Arc::new(folder.canon().await?),
+            archive,
+            leases: Arc::new(folder.leases()),
+        })
     }
 
     /// Opens those in a data folder, which is made if it is not there. Several processes may do so at

@@ -6,6 +6,7 @@
 pub mod boards;
 pub mod conformance;
 pub mod http;
+pub mod place;
 pub mod process;
 pub mod questions;
 pub mod recount;

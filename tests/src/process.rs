@@ -26,11 +26,18 @@ pub fn binary() -> PathBuf {
     binary
 }
 
+/// The configuration in a data folder: where it is there, commands are told of it.
+pub const CONFIG: &str = "backstitch.toml";
+
 /// A command of the binary on a data folder.
 #[must_use]
 pub fn command(data: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.arg("--data-dir").arg(data).args(args);
+    let config = data.join(CONFIG);
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
     command.env_remove("RUST_LOG");
     command
 }

@@ -1,7 +1,14 @@
 //! The servers that tests use, as `deploy/servers up` starts them. They must be there: a test that
 //! needs one fails without it. Ports come from the variables that `deploy/servers` reads too.
 
+use std::path::Path;
+use std::process::Command;
+
+use stores::StoresOptions;
+use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
+use stores::redis::RedisOptions;
+use stores::s3::S3Options;
 use uuid::Uuid;
 
 /// The address of a server on this machine: the port of a variable, else `port`.
@@ -61,4 +68,71 @@ pub fn s3() -> String {
 pub fn namespace() -> Namespace {
     let id = Uuid::new_v4().simple().to_string();
     format!("t{}", &id[..12]).parse().expect("a namespace")
+}
+
+/// All stores on servers, in a namespace of their own; what is not on one is in the folder.
+#[must_use]
+pub fn options(folder: &Path) -> StoresOptions {
+    StoresOptions {
+        data_dir: folder.to_owned(),
+        namespace: namespace(),
+        kafka: KafkaOptions {
+            bootstrap_servers: kafka(),
+            ..KafkaOptions::default()
+        },
+        redis: RedisOptions {
+            nodes: redis(),
+            ..RedisOptions::default()
+        },
+        s3: S3Options {
+            bucket: "backstitch".to_owned(),
+            endpoint: format!("http://{}", s3()),
+            region: "us-east-1".to_owned(),
+            access_key_id: "test".to_owned(),
+            secret_access_key: "test".to_owned().into(),
+            ..S3Options::default()
+        },
+    }
+}
+
+/// The same as a configuration file.
+#[must_use]
+pub fn configuration(namespace: &Namespace) -> String {
+    let (kafka, redis, s3) = (kafka(), redis(), s3());
+    format!(
+        r#"
+namespace = "{namespace}"
+log.partitions = 2
+kafka.bootstrap_servers = "{kafka}"
+redis.nodes = "{redis}"
+[s3]
+bucket = "backstitch"
+endpoint = "http://{s3}"
+region = "us-east-1"
+access_key_id = "test"
+secret_access_key = "test"
+"#
+    )
+}
+
+/// Deletes the live state of an installation, as `FLUSHALL` on a Redis of its own would.
+///
+/// # Panics
+/// If Redis can't be reached.
+pub fn forget_live(namespace: &Namespace) {
+    let address = redis();
+    let port = address.rsplit(':').next().expect("a port");
+    let redis_cli = |args: &[&str]| {
+        let output = Command::new("redis-cli")
+            .args(["-p", port])
+            .args(args)
+            .output();
+        let output = output.expect("redis-cli");
+        assert!(output.status.success(), "redis-cli {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let keys = redis_cli(&["--scan", "--pattern", &format!("{{{namespace}:*")]);
+    for keys in keys.lines().collect::<Vec<_>>().chunks(500) {
+        redis_cli(&[&["UNLINK"], keys].concat());
+    }
 }

@@ -14,12 +14,14 @@ use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
 use stores::Stores;
 use stores::intake::{Intake, IntakePorts, Taken};
 use stores::log::{FetchLimit, LogWrite, NewRecords};
+use stores::namespace::Namespace;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::Client;
 use crate::recount::Recount;
+use crate::servers;
 
 /// The world's partitions.
 pub const PARTITIONS: u32 = 2;
@@ -44,6 +46,8 @@ pub struct World {
     /// What the batch layer works with.
     pub batch_options: BatchOptions,
     counted: Arc<Mutex<Counted>>,
+    /// What it is called on servers, where it is on any.
+    namespace: Option<Namespace>,
     /// The lines of each backfill, in their order.
     backfills: Arc<Mutex<Vec<Vec<String>>>>,
 }
@@ -61,6 +65,15 @@ struct Counted {
 enum Folder {
     Own(TempDir),
     Given(PathBuf),
+}
+
+impl Folder {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Own(folder) => folder.path(),
+            Self::Given(path) => path,
+        }
+    }
 }
 
 impl World {
@@ -81,11 +94,39 @@ impl World {
     }
 
     async fn on(folder: Folder, catalog: Catalog) -> Self {
-        let path = match &folder {
-            Folder::Own(folder) => folder.path().to_owned(),
-            Folder::Given(path) => path.clone(),
-        };
-        let stores = Stores::embedded(&path).await.expect("the embedded stores");
+        let path = folder.path();
+        let stores = Stores::embedded(path).await.expect("the embedded stores");
+        Self::over(folder, stores, catalog)
+    }
+
+    /// An empty installation on servers.
+    pub async fn on_servers() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = servers::options(folder.path());
+        for server in options.servers().expect("options that can be used") {
+            server.migrate().await.expect("migrating");
+        }
+        let stores = Stores::open(&options).await.expect("the stores");
+        let world = Self::of_servers(folder.path(), stores, options.namespace);
+        Self {
+            folder: Folder::Own(folder),
+            ..world
+        }
+    }
+
+    /// An installation on servers that may be there already.
+    #[must_use]
+    pub fn of_servers(folder: &Path, stores: Stores, namespace: Namespace) -> Self {
+        let catalog = Catalog::built_in().expect("the built-in views");
+        let world = Self::over(Folder::Given(folder.to_owned()), stores, catalog);
+        Self {
+            namespace: Some(namespace),
+            ..world
+        }
+    }
+
+    fn over(folder: Folder, stores: Stores, catalog: Catalog) -> Self {
+        let path = folder.path();
         let spill = path.join("spill");
         std::fs::create_dir_all(&spill).expect("a folder to spill to");
         let engine = Engine::new(EngineOptions {
@@ -131,6 +172,7 @@ impl World {
                 },
             },
             counted: Arc::default(),
+            namespace: None,
             backfills: Arc::default(),
         }
     }
@@ -147,6 +189,7 @@ impl World {
             speed_options: self.speed_options.clone(),
             batch_options: self.batch_options.clone(),
             counted: Arc::clone(&self.counted),
+            namespace: self.namespace.clone(),
             backfills: Arc::clone(&self.backfills),
         }
     }
@@ -154,10 +197,7 @@ impl World {
     /// The data folder.
     #[must_use]
     pub fn path(&self) -> &Path {
-        match &self.folder {
-            Folder::Own(folder) => folder.path(),
-            Folder::Given(path) => path,
-        }
+        self.folder.path()
     }
 
     /// The way in for the lines of a source.
@@ -283,8 +323,13 @@ impl World {
         counted.positions.clone()
     }
 
-    /// Deletes the live store's files.
+    /// Deletes live state.
     pub fn lose_live(&self) {
+        self.counted.lock().expect("no panic").lost = true;
+        if let Some(namespace) = &self.namespace {
+            servers::forget_live(namespace);
+            return;
+        }
         let mut deleted = 0;
         for entry in std::fs::read_dir(self.path()).expect("the data folder") {
             let entry = entry.expect("an entry");
@@ -294,7 +339,6 @@ impl World {
             }
         }
         assert!(deleted > 0, "there is no live.db");
-        self.counted.lock().expect("no panic").lost = true;
     }
 
     /// Whether live state was deleted and has not been counted again, so that questions may find

@@ -61,7 +61,7 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         findings.note("spare disk", spare(&folder));
     }
     for server in options.servers()? {
-        findings.note(server.name(), faultless(&server).await);
+        findings.note(server.name(), faultless(&*server).await);
     }
     match Installation::open_existing(context.settings()).await {
         Ok(installation) => stores(&installation, &mut findings).await,
@@ -113,7 +113,7 @@ async fn stores(installation: &Installation, findings: &mut Findings) {
 }
 
 /// Whether a server is as it should be.
-async fn faultless(server: &Server) -> anyhow::Result<String> {
+async fn faultless(server: &dyn Server) -> anyhow::Result<String> {
     let flaws = server.flaws().await?;
     anyhow::ensure!(flaws.is_empty(), "{}", flaws.join("; "));
     Ok("answers, and is as it should be".to_owned())

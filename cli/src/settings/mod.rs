@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
 use speed::SpeedOptions;
 use stores::StoresOptions;
+use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
+use stores::redis::RedisOptions;
 use stores::s3::S3Options;
 
 pub(crate) use load::{Flags, Loaded, load};
@@ -30,7 +32,11 @@ const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Settings that are never shown. Each may be in a file, which `KEY_file` names.
-const SECRETS: [&str; 1] = ["s3.secret_access_key"];
+const SECRETS: [&str; 3] = [
+    "kafka.sasl_password",
+    "redis.password",
+    "s3.secret_access_key",
+];
 
 /// The settings of an installation.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -45,6 +51,12 @@ pub(crate) struct Settings {
     pub(crate) namespace: Namespace,
     /// The event log.
     pub(crate) log: LogSection,
+    /// The log on Kafka, if brokers are named.
+    #[schemars(schema_with = "schema::section::<KafkaOptions>")]
+    pub(crate) kafka: KafkaOptions,
+    /// Live state on Redis, if nodes are named.
+    #[schemars(schema_with = "schema::section::<RedisOptions>")]
+    pub(crate) redis: RedisOptions,
     /// The archive on S3, if a bucket is named.
     #[schemars(schema_with = "schema::section::<S3Options>")]
     pub(crate) s3: S3Options,
@@ -113,6 +125,8 @@ impl Default for Settings {
         Self {
             data_dir: PathBuf::from("./backstitch-data"),
             namespace: Namespace::default(),
+            kafka: KafkaOptions::default(),
+            redis: RedisOptions::default(),
             s3: S3Options::default(),
             log: LogSection::default(),
             speed: SpeedOptions::default(),
@@ -146,6 +160,8 @@ impl Settings {
         StoresOptions {
             data_dir: self.data_dir.clone(),
             namespace: self.namespace.clone(),
+            kafka: self.kafka.clone(),
+            redis: self.redis.clone(),
             s3: self.s3.clone(),
         }
     }

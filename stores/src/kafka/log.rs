@@ -22,7 +22,7 @@ use super::readers::Readers;
 use super::share;
 use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Share, Span};
 use crate::namespace::Namespace;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long it is believed how many partitions a topic has.
 const PARTITIONS_FOR: Duration = Duration::from_secs(10);
@@ -115,6 +115,29 @@ impl LogRead for KafkaLog {
         );
         let spans = starts?.into_iter().zip(ends?);
         Ok(spans.map(|(start, end)| Span { start, end }).collect())
+    }
+
+    async fn partitions(&self, topic: &str) -> Result<u32> {
+        let name = self.inner.cluster.namespace.topic(topic);
+        let known = self.inner.known().get(&name).copied();
+        if let Some((partitions, asked)) = known
+            && asked.elapsed() < PARTITIONS_FOR
+        {
+            return Ok(partitions);
+        }
+        let asked = {
+            let name = name.clone();
+            self.blocking(move |inner| inner.partitions(&name)).await
+        };
+        match (asked, known) {
+            // They can't have become fewer, and not every reader is to wait for brokers that are gone.
+            (Err(error), Some((partitions, _))) if error.kind() == ErrorKind::Retry => {
+                let again = (partitions, Instant::now());
+                self.inner.known().insert(name, again);
+                Ok(partitions)
+            }
+            (asked, _) => Ok(asked?.unwrap_or(0)),
+        }
     }
 
     async fn fetch(

@@ -49,7 +49,7 @@ pub struct KafkaOptions {
 impl Default for KafkaOptions {
     fn default() -> Self {
         Self {
-            bootstrap_servers: "127.0.0.1:9092".to_owned(),
+            bootstrap_servers: String::new(),
             client_id: "backstitch".to_owned(),
             security_protocol: String::new(),
             sasl_mechanism: String::new(),

@@ -46,7 +46,19 @@ pub struct RedisLive {
 }
 
 impl RedisLive {
-    /// Connects to the server, or to all nodes of the cluster.
+    /// Live state on these nodes. None is asked yet.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] for options that can't be used.
+    pub fn new(options: &RedisOptions, namespace: &Namespace) -> Result<Self> {
+        Ok(Self {
+            nodes: Nodes::new(options)?,
+            namespace: namespace.clone(),
+            seen: Mutex::default(),
+        })
+    }
+
+    /// Connects to the server, or to all nodes of the cluster, at once.
     ///
     /// # Errors
     /// [`Error::Broken`] for options that can't be used, a user without rights, and a server that live
@@ -54,11 +66,9 @@ impl RedisLive {
     /// or a replica. [`Error::Unavailable`] if it does not answer. Every new connection is looked at
     /// the same way, so any call may end with these later.
     pub async fn open(options: &RedisOptions, namespace: &Namespace) -> Result<Self> {
-        Ok(Self {
-            nodes: Nodes::open(options).await?,
-            namespace: namespace.clone(),
-            seen: Mutex::default(),
-        })
+        let live = Self::new(options, namespace)?;
+        live.nodes.connect().await?;
+        Ok(live)
     }
 
     /// What is wrong with the server, in sentences; nothing if all is well.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use redis::{Cmd, Pipeline, Value};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::RedisOptions;
@@ -76,7 +77,8 @@ type Map = Vec<(u16, u16, Node)>;
 pub(super) struct Nodes {
     dial: Dial,
     seeds: Vec<Node>,
-    is_cluster: bool,
+    /// Known once a node has answered.
+    is_cluster: OnceCell<bool>,
     pub(super) patience: Patience,
     links: Mutex<HashMap<Node, Arc<Link>>>,
     map: Mutex<Arc<Map>>,
@@ -85,8 +87,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Finds out what is there.
-    pub(super) async fn open(options: &RedisOptions) -> Result<Self> {
+    /// The nodes that are named. None is asked yet.
+    pub(super) fn new(options: &RedisOptions) -> Result<Self> {
         let names = options.nodes.split(',').map(str::trim);
         let parsed = names.map(Node::parse).collect::<Option<Vec<_>>>();
         let seeds = parsed.ok_or_else(|| {
@@ -101,21 +103,26 @@ impl Nodes {
         let try_for = 2 * (dial.connect_for + dial.respond_for);
         let call_for = try_for.max(Duration::from_millis(options.call_timeout_ms));
         let patience = Patience::new(format!("Redis at {}", options.nodes), try_for, call_for);
-        let mut nodes = Self {
+        Ok(Self {
             dial,
             seeds,
-            is_cluster: false,
+            is_cluster: OnceCell::new(),
             patience,
             links: Mutex::default(),
             map: Mutex::default(),
             mapped: tokio::sync::Mutex::default(),
-        };
+        })
+    }
+
+    /// Connects, so that what can't be used is told at once.
+    pub(super) async fn connect(&self) -> Result<()> {
         let doing = "connecting";
-        let found = nodes.patience.repeated(doing, || nodes.find(doing)).await?;
-        nodes.is_cluster = found;
-        let opened = nodes.patience.repeated(doing, || nodes.look(doing));
-        opened.await?;
-        Ok(nodes)
+        self.patience.repeated(doing, || self.look(doing)).await
+    }
+
+    async fn is_cluster(&self, doing: &str) -> Result<bool> {
+        let found = self.is_cluster.get_or_try_init(|| self.find(doing));
+        found.await.copied()
     }
 
     /// Asks the first seed that answers whether it is of a cluster.
@@ -151,7 +158,7 @@ impl Nodes {
 
     /// All nodes that have hash slots.
     async fn all(&self, doing: &str) -> Result<Vec<Node>> {
-        if !self.is_cluster {
+        if !self.is_cluster(doing).await? {
             return Ok(self.seeds.clone());
         }
         self.refresh(doing).await?;
@@ -176,7 +183,7 @@ impl Nodes {
             if open.is_empty() {
                 return Ok(answers.into_iter().flatten().collect());
             }
-            if self.is_cluster && self.mapped.lock().await.is_none() {
+            if self.is_cluster(doing).await? && self.mapped.lock().await.is_none() {
                 self.refresh(doing).await?;
             }
             for (index, reply) in self.round(doing, requests, &ways, &open).await? {
@@ -280,7 +287,7 @@ impl Nodes {
     }
 
     fn node_of(&self, doing: &str, hash_slot: u16) -> Result<Node> {
-        if !self.is_cluster {
+        if self.is_cluster.get() != Some(&true) {
             let seed = self.seeds.first().cloned();
             return seed.ok_or_else(|| fault::strange(&self.patience, doing));
         }
@@ -370,7 +377,7 @@ impl Nodes {
             .iter()
             .map(|(first, last, _)| usize::from(*last) + 1 - usize::from(*first))
             .sum();
-        if self.is_cluster && held < usize::from(HASH_SLOTS) {
+        if self.is_cluster(doing).await? && held < usize::from(HASH_SLOTS) {
             flaws.push(format!(
                 "{}: {held} of {HASH_SLOTS} hash slots are on a node; look at CLUSTER INFO",
                 self.patience.server()

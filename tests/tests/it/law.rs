@@ -26,12 +26,19 @@ fn histories() -> u64 {
 async fn every_answer_at_every_moment_is_what_a_recount_gives() {
     for seed in SEEDS_KEPT.into_iter().chain(0..histories()) {
         eprintln!("history {seed}");
-        Box::pin(history(seed)).await;
+        Box::pin(history(World::new().await, seed)).await;
     }
 }
 
-async fn history(seed: u64) {
-    let world = World::new().await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_on_servers_is_what_a_recount_gives() {
+    for seed in 0..histories().div_ceil(5) {
+        eprintln!("history {seed} on servers");
+        Box::pin(history(World::on_servers().await, seed)).await;
+    }
+}
+
+async fn history(world: World, seed: u64) {
     world.intake(Source::Plays).await;
     world.catch_up().await;
     let served = world.serve().await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tests::http::Client;
+use tests::place::Place;
 use tests::process::{Process, Server, done, run};
 use tests::questions::{Traffic, ask_and_compare};
 use tests::world::World;
@@ -38,17 +39,25 @@ fn begin(data: &Path, traffic: &mut Traffic, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_anywhere_and_run_again_everything_is_exact() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
+    killed_anywhere(&Place::embedded()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_anywhere_and_run_again_everything_is_exact_on_servers() {
+    killed_anywhere(&Place::on_servers()).await;
+}
+
+async fn killed_anywhere(place: &Place) {
+    let data = place.data();
     let mut rng = SmallRng::seed_from_u64(7);
     let mut traffic = Traffic::new(7);
-    begin(&data, &mut traffic, 300);
-    let world = World::open(&data).await;
-    let server = Server::start(&data, &[]);
+    begin(data, &mut traffic, 300);
+    let world = place.world().await;
+    let server = Server::start(data, &[]);
     let mut killed = 0;
     for round in 0..16 {
         let file = write_lines(
-            folder.path(),
+            place.folder(),
             &format!("{round}.jsonl"),
             &traffic.lines(200),
         );
@@ -60,9 +69,9 @@ async fn killed_anywhere_and_run_again_everything_is_exact() {
             _ => &["batch", "run"],
         };
         if round % 4 != 0 {
-            done(&data, &ingest);
+            done(data, &ingest);
         }
-        let process = Process::start(&data, args);
+        let process = Process::start(data, args);
         let wait = Duration::from_millis(rng.random_range(20..1_200));
         tokio::time::sleep(wait / 2).await;
         compare(&world, &server.client, &mut rng, 1).await;
@@ -70,72 +79,88 @@ async fn killed_anywhere_and_run_again_everything_is_exact() {
         killed += usize::from(process.kill());
         compare(&world, &server.client, &mut rng, 2).await;
         if round % 4 == 0 {
-            done(&data, &ingest);
+            done(data, &ingest);
         }
     }
     assert!(
         killed >= 8,
         "only {killed} processes were still running when they were killed"
     );
-    done(&data, &["speed", "--until-caught-up"]);
+    done(data, &["speed", "--until-caught-up"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
-    done(&data, &["batch", "run"]);
+    done(data, &["batch", "run"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
-    done(&data, &["batch", "run", "--full"]);
+    done(data, &["batch", "run", "--full"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_speed_workers_count_every_event_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
+    two_workers(&Place::embedded()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_speed_workers_count_every_event_once_on_servers() {
+    two_workers(&Place::on_servers()).await;
+}
+
+async fn two_workers(place: &Place) {
+    let data = place.data();
     let mut rng = SmallRng::seed_from_u64(8);
     let mut traffic = Traffic::new(8);
-    begin(&data, &mut traffic, 50);
-    let world = World::open(&data).await;
-    let server = Server::start(&data, &[]);
+    begin(data, &mut traffic, 50);
+    let world = place.world().await;
+    let server = Server::start(data, &[]);
     let both = [
-        Process::start(&data, &["speed"]),
-        Process::start(&data, &["speed"]),
+        Process::start(data, &["speed"]),
+        Process::start(data, &["speed"]),
     ];
     for round in 0..4 {
         let file = write_lines(
-            folder.path(),
+            place.folder(),
             &format!("{round}.jsonl"),
             &traffic.lines(400),
         );
-        done(&data, &["ingest", "plays", &file]);
+        done(data, &["ingest", "plays", &file]);
         compare(&world, &server.client, &mut rng, 3).await;
     }
-    done(&data, &["speed", "--until-caught-up"]);
+    done(data, &["speed", "--until-caught-up"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     for process in both {
         assert!(process.kill(), "a worker ended by itself");
     }
-    done(&data, &["batch", "run"]);
+    done(data, &["batch", "run"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn live_state_that_is_deleted_is_replayed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
+    deleted_live_state(&Place::embedded()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn live_state_that_is_deleted_is_replayed_on_servers() {
+    deleted_live_state(&Place::on_servers()).await;
+}
+
+async fn deleted_live_state(place: &Place) {
+    let data = place.data();
     let mut rng = SmallRng::seed_from_u64(9);
     let mut traffic = Traffic::new(9);
-    begin(&data, &mut traffic, 300);
-    let world = World::open(&data).await;
-    done(&data, &["batch", "run"]);
-    let file = write_lines(folder.path(), "more.jsonl", &traffic.lines(300));
-    done(&data, &["ingest", "plays", &file]);
-    done(&data, &["speed", "--until-caught-up"]);
-    let server = Server::start(&data, &[]);
+    begin(data, &mut traffic, 300);
+    let world = place.world().await;
+    done(data, &["batch", "run"]);
+    let file = write_lines(place.folder(), "more.jsonl", &traffic.lines(300));
+    done(data, &["ingest", "plays", &file]);
+    done(data, &["speed", "--until-caught-up"]);
+    let server = Server::start(data, &[]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     world.lose_live();
-    done(&data, &["speed", "--until-caught-up"]);
+    done(data, &["speed", "--until-caught-up"]);
     world.live_is_back();
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     // Also the next run is exact, and knows that it has nothing to compare with.
-    let report = done(&data, &["batch", "run", "--json"]);
+    let report = done(data, &["batch", "run", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(report["epoch"], 2, "{report}");
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
@@ -143,10 +168,18 @@ async fn live_state_that_is_deleted_is_replayed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_batch_run_at_once_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
-    begin(&data, &mut Traffic::new(1), 20);
-    let world = World::open(&data).await;
+    a_second_run(&Place::embedded()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_batch_run_at_once_is_refused_on_servers() {
+    a_second_run(&Place::on_servers()).await;
+}
+
+async fn a_second_run(place: &Place) {
+    let data = place.data();
+    begin(data, &mut Traffic::new(1), 20);
+    let world = place.world().await;
     let held = world
         .stores
         .leases
@@ -154,11 +187,11 @@ async fn a_second_batch_run_at_once_is_refused() {
         .await
         .expect("a lease");
     assert!(held.is_ok());
-    let refused = run(&data, &["batch", "run"]);
+    let refused = run(data, &["batch", "run"]);
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("the test"), "{said}");
     assert_eq!(said.trim().lines().count(), 1, "{said}");
     drop(held);
-    done(&data, &["batch", "run"]);
+    done(data, &["batch", "run"]);
 }
