@@ -19,6 +19,33 @@ pub struct DeadLetter {
     pub raw: Vec<u8>,
 }
 
+impl DeadLetter {
+    /// What tools of the log show beside it, under the names that Kafka Connect gives its dead
+    /// letters: why, and where it stood if that was in the log.
+    #[must_use]
+    pub fn headers(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let mut headers = vec![("__connect.errors.exception.message", self.reason.as_str())];
+        if let Some((topic, partition, offset)) = self.place() {
+            headers.extend([
+                ("__connect.errors.topic", topic),
+                ("__connect.errors.partition", partition),
+                ("__connect.errors.offset", offset),
+            ]);
+        }
+        let bytes = |(name, text): (&'static str, &str)| (name, text.as_bytes().to_vec());
+        headers.into_iter().map(bytes).collect()
+    }
+
+    /// Topic, partition and offset, for an origin in the log.
+    fn place(&self) -> Option<(&str, &str, &str)> {
+        let (partition, offset) = self.origin.rsplit_once('@')?;
+        let (topic, partition) = partition.rsplit_once('/')?;
+        partition.parse::<u32>().ok()?;
+        offset.parse::<i64>().ok()?;
+        Some((topic, partition, offset))
+    }
+}
+
 /// Bytes as text where they are UTF-8, else as hexadecimal, so that dead letters can be read.
 mod raw_bytes {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -56,6 +83,32 @@ mod raw_bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_say_where_it_stood() {
+        let letter = |origin: &str| DeadLetter {
+            source: "plays".into(),
+            reason: "kind: missing".into(),
+            origin: origin.into(),
+            at_ms: 1,
+            raw: Vec::new(),
+        };
+        let why = (
+            "__connect.errors.exception.message",
+            b"kind: missing".to_vec(),
+        );
+        let headers = letter("backstitch.plays.v1/3@17").headers();
+        let place = [
+            ("__connect.errors.topic", b"backstitch.plays.v1".to_vec()),
+            ("__connect.errors.partition", b"3".to_vec()),
+            ("__connect.errors.offset", b"17".to_vec()),
+        ];
+        assert_eq!(headers[0], why);
+        assert_eq!(headers[1..], place);
+        for origin in ["plays.jsonl:17", "me@home/plays.jsonl:17", "a/b@c"] {
+            assert_eq!(letter(origin).headers(), [why.clone()], "{origin}");
+        }
+    }
 
     #[test]
     fn bytes_survive_whether_text_or_not() {

@@ -167,6 +167,30 @@ mod tests {
         }
     }
 
+    /// So it does where times fall, as those of a log with a clock of its own may: from the first
+    /// record on that is in the window of the last one, as `Facts::begin` reads it.
+    #[test]
+    fn times_that_fall_change_nothing_when_the_stretch_is_read_again() {
+        let window_ms = 40;
+        let records: Vec<(u128, i64)> = (0..400_i64)
+            .map(|i| {
+                let back = if i % 23 < 3 { i % 70 } else { 0 };
+                (u128::from((i * 7919 % 61).unsigned_abs()), i - back)
+            })
+            .collect();
+        let mut whole = Window::new(window_ms, 1000);
+        let truth: Vec<bool> = records.iter().map(|r| whole.is_first(r.0, r.1)).collect();
+        for resume in 1..records.len() {
+            let since = records[resume - 1].1 - window_ms;
+            let start = records.iter().position(|record| record.1 >= since);
+            let mut again = Window::new(window_ms, 1000);
+            for (i, record) in records.iter().enumerate().skip(start.unwrap()) {
+                let first = again.is_first(record.0, record.1);
+                assert!(i < resume || first == truth[i], "{resume} {i}");
+            }
+        }
+    }
+
     /// A window that starts later, but far enough back, decides the same.
     #[test]
     fn reading_the_stretch_again_decides_the_same() {

@@ -385,7 +385,7 @@ pub async fn append_dead_letters(
         partition: 0,
         keys: keys.finish(),
         values: values.finish(),
-        headers: Vec::new(),
+        headers: letters.iter().map(DeadLetter::headers).collect(),
     };
     log.append(source.dead_letter_topic(), &[group], now_ms)
         .await?;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow::array::BinaryBuilder;
 use schemas::clock::Clock;
@@ -21,6 +22,10 @@ use crate::log::{LogWrite, NewRecords};
 /// Notifications that are read from the outbox at once.
 pub const STEP: usize = 10_000;
 
+/// How long it is believed how many partitions a topic has: some may be added, and then the
+/// notifications of a key have another place.
+const PARTITIONS_FOR: Duration = Duration::from_secs(30);
+
 /// The way of notifications into the log.
 #[derive(Debug, Clone)]
 pub struct Relay {
@@ -28,8 +33,8 @@ pub struct Relay {
     log: Arc<dyn LogWrite>,
     clock: Arc<dyn Clock>,
     partitions_of_new: u32,
-    /// By source: how many partitions its topic has, once that is known.
-    partitions: Arc<Mutex<BTreeMap<Source, u32>>>,
+    /// By source: how many partitions its topic has, and when that was asked.
+    partitions: Arc<Mutex<BTreeMap<Source, (u32, Instant)>>>,
 }
 
 impl Relay {
@@ -97,12 +102,14 @@ impl Relay {
     /// How many partitions the topic of a source has; it is made if it is not there.
     async fn partitions(&self, source: Source) -> Result<u32> {
         let mut known = self.partitions.lock().await;
-        if let Some(partitions) = known.get(&source) {
+        if let Some((partitions, asked)) = known.get(&source)
+            && asked.elapsed() < PARTITIONS_FOR
+        {
             return Ok(*partitions);
         }
         let topic = source.topic();
         let partitions = self.log.ensure_topic(topic, self.partitions_of_new).await?;
-        known.insert(source, partitions);
+        known.insert(source, (partitions, Instant::now()));
         Ok(partitions)
     }
 }

@@ -93,6 +93,11 @@ impl Cluster {
             .set("allow.auto.create.topics", "false")
             .set("socket.keepalive.enable", "true")
             .set("reconnect.backoff.max.ms", "2000")
+            // A connection that says nothing is given up; a fetch may be silent for half a second.
+            .set(
+                "socket.timeout.ms",
+                options.request_timeout_ms.clamp(2_000, 300_000).to_string(),
+            )
             .set("message.max.bytes", options.record_bytes_max.to_string());
         for (key, value) in [
             ("security.protocol", options.security_protocol.as_str()),

@@ -311,13 +311,22 @@ impl Inner {
         doing: &str,
     ) -> Result<Fetched> {
         let Partition { topic, number } = partition;
-        let kept = self.readers.take(partition, from);
+        let mut kept = self.readers.take(partition, from);
         let was_kept = kept.is_some();
         if !was_kept {
             self.must_have(topic, u32::try_from(*number).unwrap_or(u32::MAX))?;
             self.cluster.must_be_fit(topic)?;
         }
         let Span { start, end } = self.span(partition, doing)?;
+        if !self.readers.goes_on(partition, end) {
+            tracing::warn!(
+                topic,
+                partition = number,
+                end,
+                "the end of a partition went back"
+            );
+            kept = None;
+        }
         if from < start || from > end {
             return Err(out_of_range(partition, from, Span { start, end }));
         }

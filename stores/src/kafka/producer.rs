@@ -215,6 +215,7 @@ impl Appender {
         call: &Call,
         deadline: Instant,
     ) -> Result<()> {
+        let mut has_looked = false;
         loop {
             // Before it is sent: the report may come at once.
             call.open.fetch_add(1, Ordering::Relaxed);
@@ -223,14 +224,25 @@ impl Appender {
                 Err(refused) => refused,
             };
             call.open.fetch_sub(1, Ordering::Relaxed);
-            if error.rdkafka_error_code() != Some(Code::QueueFull) || Instant::now() >= deadline {
-                return Err(self.cluster.fault(doing, &error));
+            record = again;
+            match error.rdkafka_error_code() {
+                Some(Code::QueueFull) if Instant::now() < deadline => {}
+                // It was added after this producer looked last.
+                Some(Code::UnknownPartition) if !has_looked => {
+                    has_looked = true;
+                    let timeout = self.cluster.options.request_timeout();
+                    let looked = producer
+                        .client()
+                        .fetch_metadata(Some(record.topic), timeout);
+                    looked.map_err(|error| self.cluster.fault(doing, &error))?;
+                    continue;
+                }
+                _ => return Err(self.cluster.fault(doing, &error)),
             }
             if let Some(error) = &*call.error() {
                 return Err(self.cluster.fault(doing, error));
             }
             metrics::counter!("backstitch_kafka_queue_full_total").increment(1);
-            record = again;
             call.wait();
         }
     }

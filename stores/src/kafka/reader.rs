@@ -45,7 +45,7 @@ pub(super) struct Reader {
 }
 
 /// A partition, by the topic's name on the brokers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Partition {
     pub(super) topic: String,
     pub(super) number: i32,

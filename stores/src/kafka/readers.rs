@@ -3,6 +3,7 @@
 //! Who reads on where it stopped is given the consumer that it had, with what that has fetched ahead;
 //! who asks elsewhere is given a new one. Those that nobody asks for any more are closed.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -15,14 +16,17 @@ use super::reader::{Partition, Reader};
 
 /// Kept for one partition, at most: several may read it.
 const OF_PARTITION_MAX: usize = 2;
-/// Closed if not asked for so long.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Closed if not asked for so long: what it has fetched ahead may be of a topic that was made again
+/// since.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Readers at rest, the one that rests longest first.
 #[derive(Debug)]
 pub(super) struct Readers {
     resting: Arc<Mutex<Vec<(Instant, Reader)>>>,
+    /// Where partitions ended when they were looked at last.
+    ends: Mutex<HashMap<Partition, Offset>>,
     readers_max: usize,
     /// Its end ends the thread that looks after them.
     _until: SyncSender<()>,
@@ -47,6 +51,7 @@ impl Readers {
         })?;
         Ok(Self {
             resting,
+            ends: Mutex::default(),
             readers_max: readers_max.max(1),
             _until: until,
         })
@@ -58,7 +63,8 @@ impl Readers {
         let is_it =
             |(_, reader): &(_, Reader)| reader.next == from && reader.partition == *partition;
         let index = resting.iter().position(is_it)?;
-        Some(resting.remove(index).1)
+        let (since, reader) = resting.remove(index);
+        (since.elapsed() < IDLE_MAX).then_some(reader)
     }
 
     /// Keeps a reader, perhaps in the place of others.
@@ -74,6 +80,20 @@ impl Readers {
         }
         if resting.len() > self.readers_max {
             resting.remove(0);
+        }
+    }
+
+    /// Notes where a partition ends; answers false if that was further on before. Then the topic was
+    /// made again, or records were lost, and whoever reads it reads something else.
+    pub(super) fn goes_on(&self, partition: &Partition, end: Offset) -> bool {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        match ends.insert(partition.clone(), end) {
+            Some(before) if before > end => {
+                drop(ends);
+                self.forget(&partition.topic);
+                false
+            }
+            _ => true,
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::runtime::Handle;
 
@@ -102,9 +103,13 @@ impl Cluster {
         let doing = "asking for settings";
         let errand = Errand::new(self, doing)?;
         let admin = errand.client(doing)?;
-        let found = Handle::current()
-            .block_on(admin.describe_configs(of, &errand.options()))
-            .map_err(|error| self.fault(doing, &error))?;
+        let found = Handle::current().block_on(admin.describe_configs(of, &errand.options()));
+        let found = match found {
+            Err(KafkaError::AdminOp(code)) if is_unknown_here(code) => {
+                return Ok(of.iter().map(|_| Err(code)).collect());
+            }
+            found => found.map_err(|error| self.fault(doing, &error))?,
+        };
         let settings = found.into_iter().map(|one| {
             let entries = one?.entries.into_iter();
             Ok(entries
@@ -130,7 +135,7 @@ impl Cluster {
                 ))
             }
             Some(Err(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => Ok(()),
-            Some(Err(code)) if is_no_right(code) => {
+            Some(Err(code)) if is_no_right(code) || is_unknown_here(code) => {
                 tracing::warn!(topic = name, %code, "how the topic is set can't be seen; it must not be compacted");
                 fit().insert(name.to_owned());
                 Ok(())
@@ -147,6 +152,11 @@ impl Cluster {
 pub(super) fn is_compacted(settings: &Settings) -> bool {
     let policy = settings.get("cleanup.policy");
     policy.is_some_and(|policy| policy.contains(COMPACT))
+}
+
+/// Whether the brokers have no such call.
+const fn is_unknown_here(code: Code) -> bool {
+    matches!(code, Code::UnsupportedFeature | Code::UnsupportedVersion)
 }
 
 pub(super) const fn is_no_right(code: Code) -> bool {

@@ -8,8 +8,13 @@ use arrow::array::Array;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfig};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Headers, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::topic_partition_list::{Offset as At, TopicPartitionList};
+use schemas::dead_letter::DeadLetter;
+use schemas::source::Source;
+use stores::intake::append_dead_letters;
 use stores::kafka::{KafkaLog, KafkaOptions};
 use stores::log::{
     Assigned, FetchLimit, Log, LogRead, LogWrite, NewRecords, OtherLog, Share, Span, recognise,
@@ -18,6 +23,8 @@ use stores::namespace::Namespace;
 use stores::{Error, ErrorKind, Result, Stores};
 use tests::conformance::{binary, bytes};
 use tests::servers;
+use tests::world::World;
+use tokio_util::sync::CancellationToken;
 
 use super::Stage;
 use super::embedded::Folder;
@@ -553,5 +560,102 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
         let waited = tokio::time::timeout(Duration::from_millis(200), share.changed()).await;
         assert!(waited.is_err(), "nothing is assigned");
     }
+    Ok(())
+}
+
+/// Dead letters say where they stood in headers.
+#[tokio::test]
+async fn dead_letters_have_headers() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    let topic = Source::Plays.dead_letter_topic();
+    log.ensure_topic(topic, 1).await?;
+    let letter = DeadLetter {
+        source: "plays".to_owned(),
+        reason: "kind: missing".to_owned(),
+        origin: format!("{TOPIC}/2@7"),
+        at_ms: 1,
+        raw: b"{}".to_vec(),
+    };
+    append_dead_letters(&*log, Source::Plays, &[letter], 1).await?;
+    let consumer: BaseConsumer = client(&[("group.id", "nobody")]);
+    let mut place = TopicPartitionList::new();
+    let name = topics.namespace.topic(topic);
+    place
+        .add_partition_offset(&name, 0, At::Beginning)
+        .expect("a place");
+    consumer.assign(&place).expect("assigned");
+    let message = consumer.poll(PATIENCE).expect("in time").expect("a letter");
+    let headers = message.headers().expect("headers").iter();
+    let headers: Vec<_> = headers
+        .map(|h| (h.key, h.value.unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        headers[1..],
+        [
+            ("__connect.errors.topic", TOPIC.as_bytes()),
+            ("__connect.errors.partition", b"2".as_slice()),
+            ("__connect.errors.offset", b"7".as_slice()),
+        ]
+    );
+    assert_eq!(log.fetch(topic, 0, 0, EVERYTHING).await?.records.len(), 1);
+    topics.clear().await
+}
+
+/// Two speed layers share the partitions, count every play once, and who stays takes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn speed_layers_share_the_work() -> Result<()> {
+    let namespace = servers::namespace();
+    let mut world = World::new().await;
+    world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
+    let plays = |from: u32| -> Vec<String> {
+        let play = |n: u32| {
+            format!(
+                r#"{{"event_id":"e{n}","track_id":10,"owner_id":{n},"kind":"play","at":"2026-03-01T00:00:00Z"}}"#
+            )
+        };
+        (from..from + 200).map(play).collect()
+    };
+    world.ingest(&plays(0)).await;
+    let one = world.speed().await;
+    world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
+    let other = world.speed().await;
+    let (stop_one, stop_other) = (CancellationToken::new(), CancellationToken::new());
+    let reached = async || {
+        let begun = Instant::now();
+        let spans = world.stores.log.spans(TOPIC).await.expect("the log");
+        let ends: Vec<i64> = spans.iter().map(|span| span.end).collect();
+        loop {
+            let partitions = u32::try_from(ends.len()).expect("partitions");
+            let live = world.stores.live.read(Source::Plays, partitions, &[]).await;
+            let slots = live.expect("live state").slots;
+            let at = slots
+                .iter()
+                .map(|slot| slot.as_ref().map_or(0, |s| s.position.next_offset));
+            if at.eq(ends.iter().copied()) {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{slots:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let story = async {
+        reached().await;
+        world.ingest(&plays(1000)).await;
+        reached().await;
+        stop_one.cancel();
+        world.ingest(&plays(2000)).await;
+        reached().await;
+        stop_other.cancel();
+    };
+    let (one, other, ()) = tokio::join!(
+        one.run(false, stop_one.clone()),
+        other.run(false, stop_other.clone()),
+        story
+    );
+    let (one, other) = (one.expect("speed"), other.expect("speed"));
+    assert_eq!(one.events + other.events, 600, "{one:?} {other:?}");
+    assert!(other.events > 0, "it took over");
+    delete_topics(&namespace).await;
     Ok(())
 }
