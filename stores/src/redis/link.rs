@@ -169,6 +169,11 @@ impl Link {
         Err(failed)
     }
 
+    /// Throws the connection away.
+    pub(super) async fn give_up(&self) {
+        self.held.lock().await.connection = None;
+    }
+
     /// What the server tells of itself.
     pub(super) async fn info(&self, dial: &Dial, patience: &Patience, doing: &str) -> Result<Info> {
         let client = dial.client(&self.node);

@@ -113,6 +113,13 @@ impl Nodes {
         let doing = "connecting";
         let found = nodes.patience.repeated(doing, || nodes.find(doing)).await?;
         nodes.is_cluster = found;
+        if found && options.database != 0 {
+            let why = format!(
+                "a cluster has no database {}; leave it out",
+                options.database
+            );
+            return Err(Error::broken(nodes.patience.what(doing), why));
+        }
         let opened = nodes.patience.repeated(doing, || nodes.look(doing));
         opened.await?;
         Ok(nodes)
@@ -265,6 +272,9 @@ impl Nodes {
         }
         let mut replies = Vec::with_capacity(values.len());
         for (owner, value) in owners.into_iter().zip(values) {
+            if fault::is_demoted(&value) {
+                link.give_up().await;
+            }
             let reply = fault::reply(&self.patience, doing, value);
             if reply
                 .as_ref()
