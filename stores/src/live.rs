@@ -165,7 +165,8 @@ pub struct LiveAnswer {
 #[async_trait]
 pub trait LiveRead: std::fmt::Debug + Send + Sync {
     /// The slots of partitions 0 to `partitions` - 1 and the live parts that are asked for, each
-    /// slot with its parts in one atomic step.
+    /// slot with its parts in one atomic step. A group that is too large to be read so is an error,
+    /// never a part of it.
     async fn read(
         &self,
         source: Source,

@@ -18,6 +18,11 @@ pub(super) enum Reply {
     Ask(String),
 }
 
+/// Whether the node has become a replica, or has lost its master: a new connection looks at it anew.
+pub(super) fn is_demoted(value: &redis::Value) -> bool {
+    matches!(value, redis::Value::ServerError(error) if matches!(error.code(), "READONLY" | "MASTERDOWN"))
+}
+
 /// Tells answers, requests to go elsewhere, and errors apart.
 pub(super) fn reply(patience: &Patience, doing: &str, value: redis::Value) -> Result<Reply> {
     let redis::Value::ServerError(error) = value else {
@@ -84,9 +89,14 @@ pub(super) fn of_client(patience: &Patience, doing: &str, node: &str, error: &Re
         }
         _ => None,
     };
+    let said = error.to_string();
+    if said.contains("certificate") {
+        let why = format!("{node}: {said}; name the server's authority in ca_file");
+        return Error::broken(patience.what(doing), why);
+    }
     match code {
         Some(code) => of_code(patience, doing, (code, error.detail().unwrap_or_default())),
-        None => patience.unavailable(doing, format!("{node}: {error}")),
+        None => patience.unavailable(doing, format!("{node}: {said}")),
     }
 }
 

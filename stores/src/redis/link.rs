@@ -83,6 +83,11 @@ impl Dial {
         })
     }
 
+    /// The number of the database.
+    pub(super) fn database(&self) -> i64 {
+        self.settings.db()
+    }
+
     fn client(&self, node: &Node) -> redis::RedisResult<Client> {
         let (host, port) = (node.host.clone(), node.port);
         let address = if self.tls {
@@ -167,6 +172,11 @@ impl Link {
             held.connection = None;
         }
         Err(failed)
+    }
+
+    /// Throws the connection away.
+    pub(super) async fn give_up(&self) {
+        self.held.lock().await.connection = None;
     }
 
     /// What the server tells of itself.

@@ -1,5 +1,7 @@
 //! Reading slots together with their parts: one script for each slot, all of them side by side.
 
+use std::collections::BTreeMap;
+
 use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use bytes::Bytes;
 use redis::Value;
@@ -12,11 +14,18 @@ use super::live_write::STATE;
 use super::nodes::{Call, Request};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::READ;
-use crate::Result;
 use crate::live::{LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer};
+use crate::{Error, Result};
 
-/// So many rows of one slot are read at once, at most.
-const READ_ROWS: usize = 100_000;
+/// So many rows of one slot are read at once, at most: a server is busy with them for some 50
+/// milliseconds.
+const READ_ROWS: usize = 50_000;
+
+/// So many rows of one group are put together from several answers, at most.
+const GROUP_ROWS: usize = 1_000_000;
+
+/// So often a group that was changed meanwhile is read again.
+const GROUP_TRIES: usize = 8;
 
 /// A question for one group of a view.
 struct Question<'a> {
@@ -24,6 +33,17 @@ struct Question<'a> {
     group: &'a [u8],
     partition: Option<u32>,
     kind: PlaceKind,
+    /// Where rows must be, if they need not all be brought.
+    ranges: Option<&'a [Range]>,
+}
+
+/// Row keys from one on, up to another.
+type Range = (Vec<u8>, Option<Vec<u8>>);
+
+fn is_within(ranges: &[Range], row: &[u8]) -> bool {
+    ranges
+        .iter()
+        .any(|(begin, end)| row >= begin.as_slice() && end.as_deref().is_none_or(|end| row < end))
 }
 
 /// A row of a group, as it is stored.
@@ -33,6 +53,34 @@ struct Row {
     key: Vec<u8>,
     value: Vec<u8>,
 }
+
+impl Row {
+    fn of(partition: u32, epoch: Epoch) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
+        move |(key, value)| Self {
+            partition,
+            epoch,
+            key,
+            value,
+        }
+    }
+}
+
+/// What was read of one slot.
+struct SlotRows {
+    /// The record's bytes.
+    bytes: Bytes,
+    record: Option<Record>,
+    /// Each with the index of its question.
+    rows: Vec<(usize, Row)>,
+    /// Groups that were too large: question, place, epoch.
+    large: Option<Vec<(usize, String, Epoch)>>,
+}
+
+/// So many rows are asked for at once where a group is read in several answers.
+const PAGE_ROWS: usize = 5_000;
+
+/// The cursor that a scan begins with, and ends with.
+pub(super) const FIRST_PAGE: &[u8] = b"0";
 
 impl RedisLive {
     pub(super) async fn read_parts(
@@ -49,6 +97,7 @@ impl RedisLive {
                 group: &query.group,
                 partition: query.partition,
                 kind: PlaceKind::Deltas,
+                ranges: Some(&query.ranges),
             })
             .collect();
         let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
@@ -57,12 +106,7 @@ impl RedisLive {
                 let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
                     return Ok(());
                 };
-                let key = row.key.as_slice();
-                let mut ranges = query.ranges.iter();
-                let asked = ranges.any(|(begin, end)| {
-                    key >= begin.as_slice() && end.as_deref().is_none_or(|end| key < end)
-                });
-                if asked {
+                if is_within(&query.ranges, &row.key) {
                     found.add(&row, self.count(doing, &row.value)?);
                 }
                 Ok(())
@@ -86,6 +130,7 @@ impl RedisLive {
                 group: &query.key,
                 partition: query.partition,
                 kind: PlaceKind::States,
+                ranges: None,
             })
             .collect();
         let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
@@ -116,38 +161,156 @@ impl RedisLive {
         let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
         let mut slots = Vec::with_capacity(requests.len());
         for (answer, partition) in answers.await?.into_iter().zip(0_u32..) {
-            let keys = self.keys(SlotId { source, partition });
-            let Value::Array(answer) = answer else {
-                return Err(fault::strange(patience, doing));
-            };
-            let mut answer = answer.into_iter();
-            let Some(record) = self.answered_record(doing, &keys, answer.next())? else {
-                slots.push(None);
-                continue;
-            };
+            let slot = SlotId { source, partition };
+            let mut read = self.slot_rows(doing, slot, questions, answer)?;
+            if read.large.is_some() {
+                read = Box::pin(self.large_slot_rows(doing, slot, questions, read)).await?;
+            }
+            for (index, found) in read.rows {
+                row(index, found)?;
+            }
+            slots.push(read.record.map(|record| record.slot));
+        }
+        Ok(slots)
+    }
+
+    /// What a script answers of one slot.
+    fn slot_rows(
+        &self,
+        doing: &str,
+        slot: SlotId,
+        questions: &[Question<'_>],
+        answer: Value,
+    ) -> Result<SlotRows> {
+        let strange = || fault::strange(&self.nodes.patience, doing);
+        let Value::Array(answer) = answer else {
+            return Err(strange());
+        };
+        let mut answer = answer.into_iter();
+        let Some(Value::BulkString(bytes)) = answer.next() else {
+            return Err(strange());
+        };
+        let bytes = Bytes::from(bytes);
+        let seen = self.seen_as(doing, &self.keys(slot), bytes.clone())?;
+        let mut rows = Vec::new();
+        let mut large = Vec::new();
+        if let Some(record) = &seen.record {
             for (index, question) in questions.iter().enumerate() {
-                if question.partition.is_some_and(|only| only != partition) {
+                if question
+                    .partition
+                    .is_some_and(|only| only != slot.partition)
+                {
                     continue;
                 }
-                for (_, epoch) in record.places(question.view, question.kind) {
-                    let rows = self.rows(doing, answer.next(), question.view)?;
-                    for (key, value) in rows {
-                        let epoch = *epoch;
-                        row(
-                            index,
-                            Row {
-                                partition,
-                                epoch,
-                                key,
-                                value,
-                            },
-                        )?;
+                for (place, epoch) in record.places(question.view, question.kind) {
+                    let of_place = Row::of(slot.partition, *epoch);
+                    match answer.next() {
+                        Some(Value::Int(_)) => large.push((index, place.clone(), *epoch)),
+                        Some(Value::Array(values)) => {
+                            let found = pairs(values).ok_or_else(strange)?;
+                            rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
+                        }
+                        _ => return Err(strange()),
                     }
                 }
             }
-            slots.push(Some(record.slot));
         }
-        Ok(slots)
+        Ok(SlotRows {
+            bytes,
+            record: seen.record,
+            rows,
+            large: (!large.is_empty()).then_some(large),
+        })
+    }
+
+    /// Groups that are too large for one answer are read in several. They are of one moment if the
+    /// record has not changed from before the first to after the last; else all is read again.
+    async fn large_slot_rows(
+        &self,
+        doing: &str,
+        slot: SlotId,
+        questions: &[Question<'_>],
+        mut read: SlotRows,
+    ) -> Result<SlotRows> {
+        let (keys, patience) = (self.keys(slot), &self.nodes.patience);
+        let request = [self.read_request(slot, questions)];
+        for _ in 0..GROUP_TRIES {
+            for (index, place, epoch) in read.large.take().unwrap_or_default() {
+                let Some(question) = questions.get(index) else {
+                    continue;
+                };
+                let of_group = (&keys, place.as_str(), question.group);
+                let pages = || self.all_rows(doing, of_group, question.ranges);
+                let found = patience.repeated(doing, pages).await?;
+                let of_place = Row::of(slot.partition, epoch);
+                let rows = found.into_iter().map(|pair| (index, of_place(pair)));
+                read.rows.extend(rows);
+            }
+            let now = patience.repeated(doing, || self.look(doing, &keys)).await?;
+            if now.bytes == read.bytes {
+                return Ok(read);
+            }
+            let again = patience.repeated(doing, || self.nodes.ask(doing, &request));
+            let answer = again.await?.into_iter().next().unwrap_or_default();
+            read = self.slot_rows(doing, slot, questions, answer)?;
+            if read.large.is_none() {
+                return Ok(read);
+            }
+        }
+        let why = format!(
+            "a group has more live rows than the {READ_ROWS} that are read at one moment, and was written meanwhile each time; finish a batch run, so that old epochs are let go"
+        );
+        Err(patience.unavailable(doing, why))
+    }
+
+    /// The rows of a group within some ranges, in several answers.
+    async fn all_rows(
+        &self,
+        doing: &str,
+        of_group: (&SlotKeys, &str, &[u8]),
+        ranges: Option<&[Range]>,
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        // A row may come twice.
+        let mut rows = BTreeMap::new();
+        let mut cursor = Some(FIRST_PAGE.to_vec());
+        while let Some(from) = cursor {
+            let (next, page) = self.row_page(doing, of_group, &from).await?;
+            let asked = |row: &[u8]| ranges.is_none_or(|ranges| is_within(ranges, row));
+            rows.extend(page.into_iter().filter(|(row, _)| asked(row)));
+            if rows.len() > GROUP_ROWS {
+                let why = format!(
+                    "a group has more than {GROUP_ROWS} live rows; finish a batch run, so that old epochs are let go"
+                );
+                return Err(Error::broken(self.nodes.patience.what(doing), why));
+            }
+            cursor = next;
+        }
+        Ok(rows)
+    }
+
+    /// Some rows of a group, and where to go on.
+    pub(super) async fn row_page(
+        &self,
+        doing: &str,
+        (keys, place, group): (&SlotKeys, &str, &[u8]),
+        cursor: &[u8],
+    ) -> Result<(Option<Vec<u8>>, Pairs)> {
+        let key = [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat();
+        let mut command = redis::cmd("HSCAN");
+        command.arg(key).arg(cursor).arg("COUNT").arg(PAGE_ROWS);
+        let answer = self.one(doing, keys, Call::Command(command)).await?;
+        let strange = || fault::strange(&self.nodes.patience, doing);
+        let Value::Array(answer) = answer else {
+            return Err(strange());
+        };
+        let mut answer = answer.into_iter();
+        match (answer.next(), answer.next()) {
+            (Some(Value::BulkString(next)), Some(Value::Array(values))) => {
+                let next = (next != FIRST_PAGE).then_some(next);
+                Ok((next, pairs(values).ok_or_else(strange)?))
+            }
+            _ => Err(strange()),
+        }
     }
 
     fn read_request(&self, slot: SlotId, questions: &[Question<'_>]) -> Request {
@@ -186,27 +349,6 @@ impl RedisLive {
             return Err(fault::strange(&self.nodes.patience, doing));
         };
         Ok(self.seen_as(doing, keys, bytes.into())?.record)
-    }
-
-    /// The rows of a group, by turns field and value.
-    fn rows(
-        &self,
-        doing: &str,
-        answer: Option<Value>,
-        view: &str,
-    ) -> Result<impl Iterator<Item = (Vec<u8>, Vec<u8>)>> {
-        match answer {
-            Some(Value::Array(values)) => pairs(values)
-                .ok_or_else(|| fault::strange(&self.nodes.patience, doing))
-                .map(Vec::into_iter),
-            Some(Value::Int(rows)) => {
-                let why = format!(
-                    "a group of {view} has {rows} live rows, and one answer holds {READ_ROWS} of a partition; finish a batch run, so that old epochs are let go"
-                );
-                Err(self.nodes.patience.unavailable(doing, why))
-            }
-            _ => Err(fault::strange(&self.nodes.patience, doing)),
-        }
     }
 
     pub(super) fn count(&self, doing: &str, value: &[u8]) -> Result<i64> {

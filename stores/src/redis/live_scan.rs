@@ -10,7 +10,7 @@ use schemas::seam::Epoch;
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{Pairs, pairs};
+use super::live_read::{FIRST_PAGE, Pairs, pairs};
 use super::nodes::{Call, Request};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::SCAN;
@@ -22,9 +22,6 @@ const SCAN_GROUPS: usize = 5_000;
 
 /// A group of up to so many rows is scanned as a whole.
 const SCAN_ROWS: usize = 10_000;
-
-/// So many rows of a larger one are asked for at once.
-const LARGE_ROWS: usize = 5_000;
 
 /// A group and a row.
 type Key = (Vec<u8>, Vec<u8>);
@@ -151,27 +148,18 @@ impl RedisLive {
         if let Some(rows) = rows {
             return self.add_rows(doing, group, rows, asked, page);
         }
-        let key = [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat();
-        let mut cursor = b"0".to_vec();
         // A row may come twice.
         let mut rows = BTreeMap::new();
-        loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(&key).arg(&cursor).arg("COUNT").arg(LARGE_ROWS);
-            let answer = self.one(doing, keys, Call::Command(command)).await?;
-            let (next, values) = cursor_and_values(answer)
-                .ok_or_else(|| fault::strange(&self.nodes.patience, doing))?;
+        let mut cursor = Some(FIRST_PAGE.to_vec());
+        while let Some(from) = cursor {
+            let (next, some) = self.row_page(doing, (keys, place, group), &from).await?;
             rows.extend(
-                values
-                    .into_iter()
+                some.into_iter()
                     .filter(|(row, _)| is_after(asked, group, row)),
             );
             // The first rows are enough, and more might not fit into memory.
             while rows.len() > asked.limit {
                 rows.pop_last();
-            }
-            if next == b"0" {
-                break;
             }
             cursor = next;
         }
@@ -264,16 +252,4 @@ fn is_after(asked: Asked<'_>, group: &[u8], row: &[u8]) -> bool {
     asked.after.is_none_or(|(last_group, last_row)| {
         (group, row) > (last_group.as_slice(), last_row.as_slice())
     })
-}
-
-/// The answer to `HSCAN`.
-fn cursor_and_values(answer: Value) -> Option<(Vec<u8>, Pairs)> {
-    let Value::Array(answer) = answer else {
-        return None;
-    };
-    let mut answer = answer.into_iter();
-    match (answer.next()?, answer.next()?) {
-        (Value::BulkString(cursor), Value::Array(values)) => Some((cursor, pairs(values)?)),
-        _ => None,
-    }
 }

@@ -121,8 +121,13 @@ impl Nodes {
     }
 
     async fn is_cluster(&self, doing: &str) -> Result<bool> {
-        let found = self.is_cluster.get_or_try_init(|| self.find(doing));
-        found.await.copied()
+        let found = *self.is_cluster.get_or_try_init(|| self.find(doing)).await?;
+        let database = self.dial.database();
+        if found && database != 0 {
+            let why = format!("a cluster has no database {database}; leave it out");
+            return Err(Error::broken(self.patience.what(doing), why));
+        }
+        Ok(found)
     }
 
     /// Asks the first seed that answers whether it is of a cluster.
@@ -272,6 +277,9 @@ impl Nodes {
         }
         let mut replies = Vec::with_capacity(values.len());
         for (owner, value) in owners.into_iter().zip(values) {
+            if fault::is_demoted(&value) {
+                link.give_up().await;
+            }
             let reply = fault::reply(&self.patience, doing, value);
             if reply
                 .as_ref()

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod server;
+mod tls;
 mod whole;
 
 use std::sync::Arc;
@@ -141,7 +142,8 @@ async fn a_replica_is_refused() -> Result<()> {
     assert_eq!(refused.kind(), ErrorKind::Fatal);
     assert!(refused.to_string().contains("replica"), "{refused}");
     let refused = add(&live, 0, fence(0, 1)).await;
-    assert!(refused.is_err(), "a connection that was there before");
+    let refused = refused.expect_err("a connection that was there before");
+    assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
     Ok(())
 }
 
@@ -410,8 +412,7 @@ async fn the_least_rights_are_enough() -> Result<()> {
     Ok(())
 }
 
-/// A group may have more rows than are scanned, or deleted, at once; one that has more than can be read
-/// at once is an error and no smaller number.
+/// A group may have more rows than are read, scanned or deleted at once.
 #[tokio::test]
 async fn large_groups_are_scanned_and_deleted() -> Result<()> {
     let options = RedisOptions {
@@ -423,7 +424,7 @@ async fn large_groups_are_scanned_and_deleted() -> Result<()> {
 }
 
 async fn large_groups(live: &RedisLive) -> Result<()> {
-    const ROWS: i64 = 12_000;
+    const ROWS: i64 = 26_000;
     heal(live, 1).await?;
     for (batch, epoch) in [(0, 1), (1, 1), (2, 2)] {
         let all = (0..ROWS).map(|row| (format!("{row:06}"), 1 + batch));
@@ -447,16 +448,16 @@ async fn large_groups(live: &RedisLive) -> Result<()> {
         assert_eq!(row, format!("{:06}", found - 1).as_bytes());
         after = Some((b"large".to_vec(), row.to_vec()));
     }
-    assert_eq!(found, 12_000);
+    assert_eq!(found, 26_000);
     assert_eq!(sums(live, 1, "large").await?, (3, 6 * ROWS));
     assert!(live.drop_through(slot(1), 1, cut(2)).await?);
     assert_eq!(live.collect_garbage(slot(1), 5_001).await?, 5_001);
-    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 6_999);
+    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 20_999);
     assert_eq!(sums(live, 1, "large").await?, (3, 3 * ROWS));
     let healed = live
         .heal(slot(1), Some(fence(3, 2)), &life(2, 3, 9))
         .await?;
     assert_eq!(healed, Ok(()));
-    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 12_000);
+    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 26_000);
     Ok(())
 }

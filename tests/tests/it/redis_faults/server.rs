@@ -107,7 +107,7 @@ fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
         .expect("redis-server")
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     // The ports of a cluster's own connections lie 10,000 above, so not every free one will do.
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
