@@ -106,7 +106,8 @@ mod tests {
         assert_eq!(headers[0], why);
         assert_eq!(headers[1..], place);
         for origin in ["plays.jsonl:17", "me@home/plays.jsonl:17", "a/b@c"] {
-            assert_eq!(letter(origin).headers(), [why.clone()], "{origin}");
+            let headers = letter(origin).headers();
+            assert_eq!(headers, std::slice::from_ref(&why), "{origin}");
         }
     }
 

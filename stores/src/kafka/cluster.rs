@@ -2,8 +2,7 @@
 //! errors mean.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -19,7 +18,7 @@ use crate::{Error, Result};
 /// A complaint of the client library explains an error so much later, at most.
 const HEARD_FOR: Duration = Duration::from_secs(30);
 /// Clients that were given up and don't end, at most.
-const CLOSING_MAX: usize = 64;
+const CLOSING_MAX: i64 = 64;
 /// Events that are taken from a client's queue at once.
 const EVENTS_MAX: usize = 100;
 
@@ -30,7 +29,7 @@ pub(super) struct Cluster {
     pub(super) namespace: Namespace,
     heard: Arc<Heard>,
     /// Clients that were given up and are not gone yet.
-    closing: Arc<AtomicUsize>,
+    closing: Arc<Closing>,
     /// Topics that were found fit, by their names here.
     pub(super) fit: Mutex<BTreeSet<String>>,
 }
@@ -197,28 +196,48 @@ impl Cluster {
         }
     }
 
-    /// Refuses to open one more client while too many that were given up don't end.
+    /// Waits while too many clients that were given up have not ended. Blocks.
     pub(super) fn may_open(&self, doing: &str) -> Result<()> {
-        let closing = self.closing.load(Ordering::Relaxed);
-        if closing < CLOSING_MAX {
+        let (closing, timeout) = (&self.closing, self.options.request_timeout());
+        let count = closing.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = closing
+            .ended
+            .wait_timeout_while(count, timeout, |count| *count >= CLOSING_MAX);
+        let (count, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *count < CLOSING_MAX {
             return Ok(());
         }
-        let why = format!("{closing} clients that were closed have not ended yet");
+        let why = format!("{count} clients that were closed have not ended yet");
         Err(self.unavailable(doing, why))
     }
 
     /// Lets go of a client. Ending it may wait for brokers without limit, so that happens elsewhere.
     pub(super) fn close(&self, client: impl Send + 'static) {
         let closing = Arc::clone(&self.closing);
-        closing.fetch_add(1, Ordering::Relaxed);
+        closing.add(1);
         let end = move || {
             drop(client);
-            closing.fetch_sub(1, Ordering::Relaxed);
+            closing.add(-1);
         };
         let spawned = std::thread::Builder::new().name("kafka-close".to_owned());
         if let Err(error) = spawned.spawn(end) {
+            self.closing.add(-1);
             tracing::warn!(%error, "no thread to close a Kafka client on");
         }
+    }
+}
+
+/// How many clients that were given up have not ended.
+#[derive(Debug, Default)]
+struct Closing {
+    count: Mutex<i64>,
+    ended: Condvar,
+}
+
+impl Closing {
+    fn add(&self, change: i64) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += change;
+        self.ended.notify_one();
     }
 }
 

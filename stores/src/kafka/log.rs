@@ -357,7 +357,7 @@ impl Inner {
                 self.readers.keep(reader);
                 self.tell_lag(partition, next_offset, end);
                 Ok(Fetched {
-                    records,
+                    records: *records,
                     next_offset,
                     end: end.max(next_offset),
                 })

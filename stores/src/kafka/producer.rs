@@ -3,6 +3,7 @@
 //! Each record is reported when it is on as many brokers as it must be, or when that failed. What
 //! waits to be sent is bounded: who appends more waits until some of it is gone.
 
+use std::num::TryFromIntError;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -81,6 +82,9 @@ impl ProducerContext for Courier {
         group.call.reported();
     }
 }
+
+/// A record with its group.
+type Record<'a> = BaseRecord<'a, [u8], [u8], Arc<Group>>;
 
 /// One call's records of one partition.
 #[derive(Debug)]
@@ -211,7 +215,7 @@ impl Appender {
         &self,
         doing: &str,
         producer: &ThreadedProducer<Courier>,
-        mut record: BaseRecord<'_, [u8], [u8], Arc<Group>>,
+        mut record: Record<'_>,
         call: &Call,
         deadline: Instant,
     ) -> Result<()> {
@@ -253,8 +257,8 @@ fn record<'a>(
     records: &'a NewRecords,
     index: usize,
     group: &Arc<Group>,
-) -> std::result::Result<BaseRecord<'a, [u8], [u8], Arc<Group>>, String> {
-    let partition = i32::try_from(records.partition).map_err(|error| error.to_string())?;
+) -> std::result::Result<Record<'a>, TryFromIntError> {
+    let partition = i32::try_from(records.partition)?;
     let mut record = BaseRecord::with_opaque_to(topic, Arc::clone(group))
         .partition(partition)
         .key(records.keys.value(index))

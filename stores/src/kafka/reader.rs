@@ -54,7 +54,7 @@ pub(super) struct Partition {
 /// How a read ended.
 pub(super) enum Read {
     /// With records, perhaps none, and where to go on.
-    Records(Records, Offset),
+    Records(Box<Records>, Offset),
     /// Nothing came, although something should be there: ask a new consumer.
     Stuck,
 }
@@ -171,7 +171,7 @@ impl Reader {
             }
         }
         self.is_new = false;
-        Ok(Read::Records(columns.finish(), self.next))
+        Ok(Read::Records(Box::new(columns.finish()), self.next))
     }
 }
 
