@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod canon;
+pub mod canon_sql;
 mod durable;
 pub mod embedded;
 mod error;
@@ -13,10 +14,12 @@ pub mod intake;
 pub mod lease;
 pub mod live;
 pub mod log;
+mod mysql;
 pub mod namespace;
 pub mod parquet_file;
 #[allow(dead_code, reason = "for the adapters of servers")]
 mod patience;
+mod postgres;
 pub mod relay;
 pub mod s3;
 mod secret;

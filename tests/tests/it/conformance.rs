@@ -3,6 +3,7 @@
 mod embedded;
 mod files;
 mod s3;
+mod sql;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -143,6 +144,7 @@ macro_rules! laws_of {
                 nothing_is_there_at_first
                 only_some_sources_have_groups
                 values_come_back
+                a_null_sign_is_kept_or_refused
                 versions_decide
                 stored_versions_are_told
                 rows_never_move
