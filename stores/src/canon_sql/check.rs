@@ -157,20 +157,6 @@ async fn make_schema(own: &mut Own, schema: &str) -> Sql<()> {
     }
 }
 
-/// Drops the schema with everything in it.
-pub(crate) async fn drop_schema(server: &Server) -> Result<()> {
-    const DOING: &str = "dropping the schema";
-    let mut own = server
-        .tried(DOING, || server.connect(Purpose::Migrate))
-        .await?;
-    let statement = match own {
-        Own::Postgres(_) => format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", server.schema),
-        Own::MySql(_) => format!("DROP DATABASE IF EXISTS `{}`", server.schema),
-    };
-    let dropped = own.link().raw(&statement).await;
-    dropped.map_err(|error| server.fault(DOING, &error))
-}
-
 /// What is wrong, in sentences.
 pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
     let told = |why: String| format!("{}: {why}", server.name());

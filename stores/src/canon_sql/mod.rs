@@ -87,14 +87,6 @@ impl SqlCanon {
         check::migrate(&Server::new(options, namespace)?).await
     }
 
-    /// Drops the schema with everything in it; for tests.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if the server does not answer, [`Error::Broken`] if it refuses.
-    pub async fn drop_schema(options: &SqlOptions, namespace: &Namespace) -> Result<()> {
-        check::drop_schema(&Server::new(options, namespace)?).await
-    }
-
     /// What is wrong with the server or the schema, in sentences; nothing if all is well.
     ///
     /// # Errors

@@ -244,7 +244,7 @@ pub(crate) async fn first_groups(
                  CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
                      SELECT 1 FROM {table} e
                      WHERE e.{key} = g.group_key AND e.athlete_id = g.member
-                     LIMIT least($3, 9223372036854775806) + 1) AS some) AS counted
+                     LIMIT least($3, 9223372036854775806) + 1) AS few) AS counted
              ) AS summed WHERE place = 1 OR total <= $3"
         )
     };
