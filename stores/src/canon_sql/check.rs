@@ -75,7 +75,7 @@ fn stands_against(known: &[Migration], applied: &[AppliedRow]) -> Option<String>
         }
         if !went_well {
             return Some(format!(
-                "migration {number} was broken off; drop the schema if it is new, or restore it from a copy, and run `backstitch migrate`"
+                "migration {number} was broken off; run `backstitch migrate` again"
             ));
         }
     }
@@ -114,11 +114,17 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
         .await?;
     let migrating = async {
         make_schema(&mut own, &server.schema).await?;
-        let before = applied(&mut own.link()).await.map_or(0, |rows| rows.len());
-        let migrator = Migrator::with_migrations(known.clone());
+        let before = applied(&mut own.link()).await.map_or(0, |rows| {
+            rows.iter().filter(|(.., went_well)| *went_well).count()
+        });
+        let mut migrator = Migrator::with_migrations(known.clone());
         match &mut own {
             Own::Postgres(link) => migrator.run_direct(None, link, false).await?,
-            Own::MySql(link) => migrator.run_direct(None, link, false).await?,
+            Own::MySql(link) => {
+                mysql::lock_schema(link, &server.schema, MIGRATE_FOR).await?;
+                migrator.set_locking(false);
+                migrator.run_direct(None, link, false).await?;
+            }
         }
         Ok(before < known.len())
     };

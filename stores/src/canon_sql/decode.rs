@@ -79,12 +79,13 @@ impl Grouped {
     }
 }
 
+/// Its ids, when it was made and revoked.
+type Authorization = ((i64, i64, i64), i64, Option<i64>);
+
 /// A row of either server that columns can be read of.
 pub(crate) trait Readable {
     fn effort(&self) -> Sql<EffortRow<'_>>;
-    /// Ids, when it was made and revoked.
-    #[expect(clippy::type_complexity, reason = "the arguments of what takes it")]
-    fn authorization(&self) -> Sql<((i64, i64, i64), i64, Option<i64>)>;
+    fn authorization(&self) -> Sql<Authorization>;
 }
 
 impl Readable for PgRow {
@@ -92,7 +93,7 @@ impl Readable for PgRow {
         effort(self)
     }
 
-    fn authorization(&self) -> Sql<((i64, i64, i64), i64, Option<i64>)> {
+    fn authorization(&self) -> Sql<Authorization> {
         authorization(self)
     }
 }
@@ -102,7 +103,7 @@ impl Readable for MySqlRow {
         effort(self)
     }
 
-    fn authorization(&self) -> Sql<((i64, i64, i64), i64, Option<i64>)> {
+    fn authorization(&self) -> Sql<Authorization> {
         authorization(self)
     }
 }
@@ -132,7 +133,7 @@ where
     })
 }
 
-fn authorization<'r, R: Row>(row: &'r R) -> Sql<((i64, i64, i64), i64, Option<i64>)>
+fn authorization<'r, R: Row>(row: &'r R) -> Sql<Authorization>
 where
     usize: ColumnIndex<R>,
     i64: Value<'r, R::Database>,

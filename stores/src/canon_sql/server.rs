@@ -142,10 +142,10 @@ impl Server {
         let connecting = async {
             let (options, schema) = (&self.options, self.schema.as_str());
             match options.server {
-                SqlServer::Postgres => postgres::connect(options, schema, purpose)
+                SqlServer::Postgres => Box::pin(postgres::connect(options, schema, purpose))
                     .await
                     .map(Own::Postgres),
-                SqlServer::MySql => mysql::connect(options, schema, purpose)
+                SqlServer::MySql => Box::pin(mysql::connect(options, schema, purpose))
                     .await
                     .map(Own::MySql),
             }

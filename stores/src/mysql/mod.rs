@@ -53,7 +53,7 @@ pub(crate) const fn meaning(number: u16) -> Meaning {
         | 1927 | 4031 => Meaning::Later,
         1049 | 1146 | 1054 | 1305 => Meaning::NoSchema,
         1045 | 1130 | 1698 => Meaning::NotLetIn,
-        1044 | 1142 | 1143 | 1227 | 1370 => Meaning::NoRight,
+        1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Meaning::NoRight,
         _ => Meaning::Other,
     }
 }
@@ -331,6 +331,30 @@ async fn rows_of(link: &mut MySqlConnection, of: Grouped, groups: &[Group]) -> S
         rows: columns.finish()?,
         groups: groups.len(),
     })
+}
+
+/// Holds the schema for one who makes tables, until the connection ends, and forgets a migration that
+/// was broken off: it will be run again. MariaDB takes no negative
+/// time for "as long as it takes", which the driver would give it.
+pub(crate) async fn lock_schema(
+    link: &mut MySqlConnection,
+    schema: &str,
+    wait: Duration,
+) -> Sql<()> {
+    let held: Option<i64> = sqlx::query_scalar("SELECT GET_LOCK(?, ?)")
+        .bind(schema)
+        .bind(i64::try_from(wait.as_secs()).unwrap_or(i64::MAX))
+        .fetch_one(&mut *link)
+        .await?;
+    if held != Some(1) {
+        return Err(sqlx::Error::PoolTimedOut);
+    }
+    let forgetting = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
+    match sqlx::raw_sql(forgetting).execute(link).await {
+        // The table is not there at first.
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42S02") => Ok(()),
+        done => done.map(drop),
+    }
 }
 
 /// Begins the transaction of a dump, which holds the moment.

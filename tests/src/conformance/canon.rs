@@ -146,7 +146,7 @@ pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
     ];
     let applied = canon.apply(&rows, NOW_MS).await?;
     let rejected = applied.rejected.len();
-    assert_eq!(applied.accepted as usize, rows.len() - rejected);
+    assert_eq!(applied.accepted, (rows.len() - rejected) as u64);
     let found = canon.applications(None, 10).await?;
     let gender = efforts(canon, 10).await?[0].gender.clone();
     if rejected == 0 {

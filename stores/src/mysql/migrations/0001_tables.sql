@@ -1,9 +1,10 @@
 -- The tables of entities. Times are microseconds since 1970, so that no year is too far out. Texts are
 -- compared by their bytes.
 --
--- A migration that was released never changes: its checksum is kept.
+-- A migration that was released never changes: its checksum is kept. The server takes nothing back of
+-- one that is broken off, so it may be run again.
 
-CREATE TABLE efforts (
+CREATE TABLE IF NOT EXISTS efforts (
     id BIGINT NOT NULL PRIMARY KEY,
     segment_id BIGINT NOT NULL,
     athlete_id BIGINT NOT NULL,
@@ -18,7 +19,7 @@ CREATE TABLE efforts (
     KEY efforts_by_athlete (athlete_id, segment_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE athletes (
+CREATE TABLE IF NOT EXISTS athletes (
     id BIGINT NOT NULL PRIMARY KEY,
     name VARCHAR(1024),
     gender VARCHAR(16),
@@ -29,7 +30,7 @@ CREATE TABLE athletes (
     version BIGINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE clubs (
+CREATE TABLE IF NOT EXISTS clubs (
     club_id BIGINT NOT NULL,
     athlete_id BIGINT NOT NULL,
     is_deleted BOOLEAN NOT NULL DEFAULT FALSE,
@@ -37,7 +38,7 @@ CREATE TABLE clubs (
     PRIMARY KEY (club_id, athlete_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE follows (
+CREATE TABLE IF NOT EXISTS follows (
     follower_id BIGINT NOT NULL,
     followed_id BIGINT NOT NULL,
     is_deleted BOOLEAN NOT NULL DEFAULT FALSE,
@@ -46,7 +47,7 @@ CREATE TABLE follows (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The owner is JSON as text: it comes back as it was given.
-CREATE TABLE applications (
+CREATE TABLE IF NOT EXISTS applications (
     id BIGINT NOT NULL PRIMARY KEY,
     name VARCHAR(1024) NOT NULL,
     owner TEXT NOT NULL,
@@ -54,7 +55,7 @@ CREATE TABLE applications (
     version BIGINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE authorizations (
+CREATE TABLE IF NOT EXISTS authorizations (
     id BIGINT NOT NULL PRIMARY KEY,
     application_id BIGINT NOT NULL,
     athlete_id BIGINT NOT NULL,
@@ -65,7 +66,7 @@ CREATE TABLE authorizations (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- How many authorizations of a pair are not revoked, where there is one. Triggers keep it.
-CREATE TABLE connections (
+CREATE TABLE IF NOT EXISTS connections (
     application_id BIGINT NOT NULL,
     athlete_id BIGINT NOT NULL,
     live BIGINT NOT NULL,
@@ -74,14 +75,14 @@ CREATE TABLE connections (
 
 -- How many different athletes have an authorization that is not revoked. Triggers keep it, and
 -- whoever changes authorizations of an application holds its row until the commit.
-CREATE TABLE connected (
+CREATE TABLE IF NOT EXISTS connected (
     application_id BIGINT NOT NULL PRIMARY KEY,
     athletes BIGINT NOT NULL DEFAULT 0 CHECK (athletes >= 0)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What is yet to be told to the log. Rows are deleted once they are in it. Who made a row is a number
 -- by chance, by which a transaction finds its own.
-CREATE TABLE outbox (
+CREATE TABLE IF NOT EXISTS outbox (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     source VARCHAR(32) NOT NULL,
     group_key BIGINT NOT NULL,
@@ -94,10 +95,10 @@ CREATE TABLE outbox (
 -- Until the commit, either many change efforts of some athletes, or one changes these athletes.
 -- Otherwise an effort that is being added would be told of before the change of its athlete is
 -- visible, and the change would not find it. Each row stands for the athletes with these last bits.
-CREATE TABLE athlete_locks (
+CREATE TABLE IF NOT EXISTS athlete_locks (
     bucket BIGINT NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-INSERT INTO athlete_locks (bucket) VALUES
+INSERT IGNORE INTO athlete_locks (bucket) VALUES
     (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14), (15),
     (16), (17), (18), (19), (20), (21), (22), (23), (24), (25), (26), (27), (28), (29), (30), (31),
     (32), (33), (34), (35), (36), (37), (38), (39), (40), (41), (42), (43), (44), (45), (46), (47),

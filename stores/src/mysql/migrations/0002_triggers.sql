@@ -3,8 +3,11 @@
 -- Triggers run with the rights of who made them, so that an app needs rights on the tables of
 -- entities only.
 --
+-- The server takes nothing back of a migration that is broken off, so it may be run again.
+--
 -- A session that tells by itself, as the adapter's do, sets @backstitch_tells to 'no'.
 
+DROP TRIGGER IF EXISTS effort_made;
 CREATE TRIGGER effort_made AFTER INSERT ON efforts FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
@@ -15,6 +18,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS effort_changed;
 CREATE TRIGGER effort_changed AFTER UPDATE ON efforts FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
@@ -29,6 +33,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS effort_removed;
 CREATE TRIGGER effort_removed AFTER DELETE ON efforts FOR EACH ROW
 BEGIN
     IF @backstitch_tells IS NULL THEN
@@ -39,6 +44,7 @@ END;
 
 -- Only what views see of an athlete is told of. An athlete who is not known is seen as one who tells
 -- nothing.
+DROP TRIGGER IF EXISTS athlete_made;
 CREATE TRIGGER athlete_made AFTER INSERT ON athletes FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
@@ -51,6 +57,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS athlete_changed;
 CREATE TRIGGER athlete_changed AFTER UPDATE ON athletes FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
@@ -64,6 +71,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS athlete_removed;
 CREATE TRIGGER athlete_removed AFTER DELETE ON athletes FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
@@ -77,6 +85,7 @@ BEGIN
 END;
 
 -- Counters are held in one order: that of the application, then that of the pair.
+DROP TRIGGER IF EXISTS authorization_made;
 CREATE TRIGGER authorization_made AFTER INSERT ON authorizations FOR EACH ROW
 BEGIN
     IF NEW.revoked_at_us IS NULL THEN
@@ -92,6 +101,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS authorization_changed;
 CREATE TRIGGER authorization_changed AFTER UPDATE ON authorizations FOR EACH ROW
 BEGIN
     IF OLD.revoked_at_us IS NULL AND (NEW.revoked_at_us IS NOT NULL OR
@@ -119,6 +129,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS authorization_removed;
 CREATE TRIGGER authorization_removed AFTER DELETE ON authorizations FOR EACH ROW
 BEGIN
     IF OLD.revoked_at_us IS NULL THEN
@@ -134,6 +145,7 @@ BEGIN
 END;
 
 -- A pair that has none any more stays with 0: a trigger can't delete the row that it is called for.
+DROP TRIGGER IF EXISTS athlete_connected;
 CREATE TRIGGER athlete_connected AFTER INSERT ON connections FOR EACH ROW
 BEGIN
     IF NEW.live > 0 THEN
@@ -141,6 +153,7 @@ BEGIN
     END IF;
 END;
 
+DROP TRIGGER IF EXISTS athlete_moved;
 CREATE TRIGGER athlete_moved AFTER UPDATE ON connections FOR EACH ROW
 BEGIN
     IF OLD.live > 0 AND NEW.live <= 0 THEN

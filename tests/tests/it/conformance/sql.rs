@@ -40,13 +40,17 @@ impl Server {
         }
     }
 
+    /// Drops a schema. A test that failed may still hold some of it: then it stays.
     fn drop_schema(self, namespace: &Namespace) {
         let schema = namespace.identifier("backstitch");
-        let dropped = match self {
-            Postgres => self.run(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE")),
-            MariaDb => self.run(&format!("DROP DATABASE IF EXISTS {schema}")),
+        let _dropped = match self {
+            Postgres => self.run(&format!(
+                "SET lock_timeout TO '5s'; DROP SCHEMA IF EXISTS {schema} CASCADE"
+            )),
+            MariaDb => self.run(&format!(
+                "SET lock_wait_timeout = 5; DROP DATABASE IF EXISTS {schema}"
+            )),
         };
-        dropped.expect("it goes");
     }
 }
 
@@ -109,6 +113,12 @@ impl Staged {
             ..self.1.ports().await?
         })
     }
+
+    /// On a thread where waiting is allowed: tasks of dumps that were dropped end meanwhile.
+    async fn clear(self) {
+        let dropping = tokio::task::spawn_blocking(move || drop(self));
+        dropping.await.expect("it ends");
+    }
 }
 
 struct OnPostgres(Staged);
@@ -121,6 +131,11 @@ impl Stage for OnPostgres {
     async fn ports(&self) -> Result<Stores> {
         self.0.ports().await
     }
+
+    async fn clear(self) -> Result<()> {
+        self.0.clear().await;
+        Ok(())
+    }
 }
 
 struct OnMariaDb(Staged);
@@ -132,6 +147,11 @@ impl Stage for OnMariaDb {
 
     async fn ports(&self) -> Result<Stores> {
         self.0.ports().await
+    }
+
+    async fn clear(self) -> Result<()> {
+        self.0.clear().await;
+        Ok(())
     }
 }
 

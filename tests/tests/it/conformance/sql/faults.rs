@@ -135,7 +135,7 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
         version: 2,
         ..effort(1, 1, 1)
     });
-    canon.apply(&[row.clone()], 1).await?;
+    canon.apply(std::slice::from_ref(&row), 1).await?;
     assert_eq!(canon.versions(&[row]).await?, [Some(2)]);
     Ok(())
 }
@@ -224,7 +224,10 @@ async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
         assert!(error.contains(told), "{error}");
         let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
         assert!(flaws[0].contains(told), "{flaws:?}");
-        if told != "older" {
+        if told == "broken off" && server == Server::MariaDb {
+            // There nothing is taken back, so it is run again.
+            assert!(SqlCanon::migrate(&schema.options, &schema.namespace).await?);
+        } else if told != "older" {
             let made = SqlCanon::migrate(&schema.options, &schema.namespace).await;
             assert_eq!(made.expect_err("refused").kind(), ErrorKind::Fatal);
         }
@@ -249,6 +252,14 @@ async fn what_is_wrong_is_named(server: Server) -> Result<()> {
     assert!(flaws[0].contains("check user and password"), "{flaws:?}");
     assert!(!flaws[0].contains("sesame"), "{flaws:?}");
 
+    if server == Server::MariaDb {
+        let collate =
+            |collation: &str| schema.run(&format!("ALTER DATABASE {name} COLLATE {collation};"));
+        collate("utf8mb4_general_ci");
+        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        assert!(flaws[0].contains("utf8mb4_general_ci"), "{flaws:?}");
+        collate("utf8mb4_bin");
+    }
     let reader = SqlOptions {
         user: format!("{}_r", schema.namespace),
         ..schema.options.clone()
