@@ -160,7 +160,8 @@ pub trait CanonRead: std::fmt::Debug + Send + Sync {
 pub trait CanonWrite: CanonRead {
     /// Applies rows in their order: a row whose version is older than the stored one changes
     /// nothing, one that would move an effort or an authorization to another group is rejected.
-    /// Each touched group is told of once. A change of an athlete that views can see touches the
+    /// A row that the store can't hold is rejected too, such as a text with the sign U+0000 in
+    /// PostgreSQL. Each touched group is told of once. A change of an athlete that views can see touches the
     /// groups of all efforts of that athlete.
     async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied>;
 

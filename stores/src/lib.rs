@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod canon;
+pub mod canon_sql;
 mod durable;
 pub mod embedded;
 mod error;
@@ -14,10 +15,12 @@ pub mod kafka;
 pub mod lease;
 pub mod live;
 pub mod log;
+mod mysql;
 pub mod namespace;
 pub mod parquet_file;
 #[allow(dead_code, reason = "for the adapters of servers")]
 mod patience;
+mod postgres;
 pub mod redis;
 pub mod relay;
 pub mod s3;

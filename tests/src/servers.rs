@@ -1,8 +1,9 @@
 //! The servers that tests use, as `deploy/servers up` starts them. They must be there: a test that
 //! needs one fails without it. Ports come from the variables that `deploy/servers` reads too.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use stores::StoresOptions;
 use stores::kafka::KafkaOptions;
@@ -52,6 +53,62 @@ pub fn postgres() -> String {
 #[must_use]
 pub fn mariadb() -> String {
     address("MARIADB_PORT", 33306)
+}
+
+/// Runs statements on PostgreSQL, as an app would; answers the values that come back, a line a row.
+///
+/// # Errors
+/// What the server says.
+pub fn run_on_postgres(statements: &str) -> Result<String, String> {
+    let address = postgres();
+    let (host, port) = address.split_once(':').unwrap_or_default();
+    let mut client = Command::new("psql");
+    client
+        .args([
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-U",
+            "backstitch",
+        ])
+        .args(["-h", host, "-p", port, "-d", "postgres", "-f", "-"])
+        .env("PGOPTIONS", "--client-min-messages=warning");
+    answer(&mut client, statements)
+}
+
+/// Runs statements on MariaDB, as [`run_on_postgres`] does.
+///
+/// # Errors
+/// What the server says.
+pub fn run_on_mariadb(statements: &str) -> Result<String, String> {
+    let address = mariadb();
+    let (host, port) = address.split_once(':').unwrap_or_default();
+    let mut client = Command::new("mariadb");
+    client
+        .args(["--no-defaults", "-N", "-B", "-u", "backstitch"])
+        .args(["-h", host, "-P", port]);
+    answer(&mut client, statements)
+}
+
+fn answer(client: &mut Command, statements: &str) -> Result<String, String> {
+    let mut client = client
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the server's client is installed");
+    let mut input = client.stdin.take().expect("an input");
+    // A client that ends early says why by itself.
+    let _written = input.write_all(statements.as_bytes());
+    drop(input);
+    let done = client.wait_with_output().expect("an output");
+    if done.status.success() {
+        return Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned());
+    }
+    Err(String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
 /// S3: any key.

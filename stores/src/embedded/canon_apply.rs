@@ -1,7 +1,7 @@
 //! Applying rows of all kinds within one transaction.
 //!
 //! What is stored is read for all rows of a kind at once, what becomes of each is decided
-//! (`canon_decide`), and what stays is written by statements of many rows. Kinds don't bind each
+//! (`canon_sql::decide`), and what stays is written by statements of many rows. Kinds don't bind each
 //! other: in which order they are written shows nowhere.
 
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use schemas::entities::{
 };
 use sqlx::{Arguments, SqliteConnection};
 
-use super::canon_decide::{Decided, Known, Versioned};
 use super::canon_outbox::{Touched, keep_segments, tell};
 use super::canon_statement::{RowsOf, json};
 use crate::canon::Applied;
+use crate::canon_sql::decide::{Decided, Known, Versioned};
 
 type Sql<T> = Result<T, sqlx::Error>;
 

@@ -16,7 +16,6 @@
 mod canon;
 mod canon_apply;
 mod canon_connect;
-mod canon_decide;
 mod canon_dump;
 mod canon_groups;
 mod canon_outbox;

@@ -81,7 +81,7 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     let weights = [0.001, 70.1, 1.0 / 3.0, 99.999_999_999_999_99, 1000.0, 7e-5];
     for (id, weight_kg) in ids.into_iter().zip(weights) {
         rows.push(Entity::Athlete(Athlete {
-            name: Some("\"O'Neill\\\u{0}\n\u{1f6b4}".to_owned()),
+            name: Some("\"O'Neill\\\u{1}\n\u{1f6b4}".to_owned()),
             gender: Some(Gender::X),
             birth_year: Some(id),
             weight_kg: Some(weight_kg),
@@ -124,6 +124,42 @@ pub async fn values_come_back(ports: &Stores) -> Result<()> {
     assert_eq!(listed, [least, named]);
     assert_eq!(canon.applications(Some(i64::MAX), 5).await?, []);
     assert_eq!(canon.applications(Some(i64::MIN), 5).await?, listed[1..]);
+    Ok(())
+}
+
+/// A text with the sign U+0000, which some databases don't know, is stored as it is, or its row is
+/// rejected with the column that says so; the others of the same call are taken.
+pub async fn a_null_sign_is_kept_or_refused(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let odd = "a\u{0}b".to_owned();
+    let mut named = application(1, 7);
+    named.name.clone_from(&odd);
+    let rows = [
+        Entity::Application(named.clone()),
+        Entity::Athlete(Athlete {
+            name: Some(odd.clone()),
+            gender: Some(Gender::F),
+            ..athlete(5)
+        }),
+        Entity::Effort(effort(1, 2, 5)),
+        Entity::Application(application(2, 7)),
+    ];
+    let applied = canon.apply(&rows, NOW_MS).await?;
+    let rejected = applied.rejected.len();
+    assert_eq!(applied.accepted, (rows.len() - rejected) as u64);
+    let found = canon.applications(None, 10).await?;
+    let gender = efforts(canon, 10).await?[0].gender.clone();
+    if rejected == 0 {
+        assert_eq!(found, [named, application(2, 7)]);
+        assert_eq!(gender.as_deref(), Some("F"));
+        return Ok(());
+    }
+    let columns = applied.rejected.iter().map(|(index, reason)| {
+        let column = reason.split(':').next().unwrap_or_default();
+        (*index, column)
+    });
+    assert_eq!(columns.collect::<Vec<_>>(), [(0, "name"), (1, "name")]);
+    assert_eq!((found, gender), (vec![application(2, 7)], None));
     Ok(())
 }
 

@@ -5,6 +5,7 @@ mod files;
 mod kafka;
 mod redis;
 mod s3;
+mod sql;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -146,6 +147,7 @@ macro_rules! laws_of {
                 nothing_is_there_at_first
                 only_some_sources_have_groups
                 values_come_back
+                a_null_sign_is_kept_or_refused
                 versions_decide
                 stored_versions_are_told
                 rows_never_move

@@ -6,14 +6,14 @@ use schemas::entities::{Athlete, Authorization, Effort, Group};
 
 /// What is to be written: the last row of each id that was not older than what was known then.
 #[derive(Debug)]
-pub(super) struct Decided<'a, T> {
-    pub(super) kept: Vec<&'a T>,
+pub(crate) struct Decided<'a, T> {
+    pub(crate) kept: Vec<&'a T>,
     /// The ids that were not stored before.
     new: HashSet<i64>,
 }
 
 impl<'a, T: Versioned> Decided<'a, T> {
-    pub(super) fn of(
+    pub(crate) fn of(
         rows: &[(usize, &'a T)],
         mut known: HashMap<i64, Known>,
         rejected: &mut Vec<(usize, String)>,
@@ -50,12 +50,12 @@ impl<'a, T: Versioned> Decided<'a, T> {
         Self { kept, new }
     }
 
-    pub(super) fn is_new(&self, row: &T) -> bool {
+    pub(crate) fn is_new(&self, row: &T) -> bool {
         self.new.contains(&row.id())
     }
 
     /// The groups of some of the rows, ascending, each once.
-    pub(super) fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
+    pub(crate) fn groups(&self, of: impl Fn(&T) -> bool) -> Vec<Group> {
         let kept = self.kept.iter().filter(|row| of(row));
         let mut groups: Vec<Group> = kept.filter_map(|row| row.group()).collect();
         groups.sort_unstable();
@@ -65,7 +65,7 @@ impl<'a, T: Versioned> Decided<'a, T> {
 }
 
 /// A row that has an id and a version.
-pub(super) trait Versioned {
+pub(crate) trait Versioned {
     fn id(&self) -> i64;
     fn version(&self) -> i64;
     /// The group that it can't leave.
@@ -148,7 +148,7 @@ fn stays(what: &str, id: i64, from: i64, to: i64) -> String {
 
 /// What is known of an id, while rows are gone through.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(crate) struct Known {
     group: Option<Group>,
     version: i64,
     /// Where the row stands among those that are kept.
@@ -156,7 +156,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) const fn stored(group: Option<Group>, version: i64) -> Self {
+    pub(crate) const fn stored(group: Option<Group>, version: i64) -> Self {
         Self {
             group,
             version,

@@ -1,0 +1,99 @@
+-- An app's own tables on MySQL or MariaDB as entities of Backstitch, without a second copy: views in
+-- the place of Backstitch's tables, and triggers that tell of changes. An example: copy it and put in
+-- your tables. docs/canonical.md says what each part is for.
+--
+-- Run it after `backstitch migrate`, with time_zone = '+00:00', and start Backstitch's processes anew.
+-- Here the app's tables are these, in the database `app`:
+--
+--   rides  (id, segment_id, rider_id, activity_id, seconds, started_at DATETIME(6) in UTC, zone,
+--           is_private, deleted_at DATETIME)
+--   riders (id, gender, born DATE, weight_kg DECIMAL, closed_at DATETIME)
+
+DROP TABLE backstitch.efforts;
+CREATE VIEW backstitch.efforts AS
+SELECT id,
+    segment_id,
+    rider_id AS athlete_id,
+    activity_id,
+    seconds AS elapsed_time_s,
+    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at) AS started_at_us,
+    zone AS tz,
+    is_private AS is_hidden,
+    deleted_at IS NOT NULL AS is_deleted,
+    0 AS version
+FROM app.rides;
+
+DROP TABLE backstitch.athletes;
+CREATE VIEW backstitch.athletes AS
+SELECT id,
+    CAST(NULL AS CHAR) AS name,
+    gender,
+    CAST(YEAR(born) AS SIGNED) AS birth_year,
+    weight_kg + 0e0 AS weight_kg,
+    CAST(NULL AS CHAR) AS country,
+    closed_at IS NOT NULL AS is_deleted,
+    0 AS version
+FROM app.riders;
+
+-- What groups and dumps are read by.
+CREATE INDEX rides_by_group ON app.rides (segment_id, rider_id, id);
+CREATE INDEX rides_by_rider ON app.rides (rider_id, segment_id);
+
+DELIMITER //
+
+CREATE TRIGGER app.ride_made AFTER INSERT ON app.rides FOR EACH ROW
+BEGIN
+    DECLARE held BIGINT;
+    -- So that a change of the rider at the same moment finds this ride.
+    SELECT bucket INTO held FROM backstitch.athlete_locks
+    WHERE bucket = (NEW.rider_id & 63) LOCK IN SHARE MODE;
+    INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+    VALUES ('efforts', NEW.segment_id, NEW.rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
+END//
+
+CREATE TRIGGER app.ride_changed AFTER UPDATE ON app.rides FOR EACH ROW
+BEGIN
+    DECLARE held BIGINT;
+    SELECT bucket INTO held FROM backstitch.athlete_locks
+    WHERE bucket = (NEW.rider_id & 63) LOCK IN SHARE MODE;
+    INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+    VALUES ('efforts', OLD.segment_id, OLD.rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)),
+        ('efforts', NEW.segment_id, NEW.rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
+END//
+
+CREATE TRIGGER app.ride_removed AFTER DELETE ON app.rides FOR EACH ROW
+BEGIN
+    INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+    VALUES ('efforts', OLD.segment_id, OLD.rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
+END//
+
+-- All groups of the rider: what views see of a rider stands in each of them.
+CREATE PROCEDURE app.tell_of_rider(rider BIGINT)
+BEGIN
+    DECLARE held BIGINT;
+    SELECT bucket INTO held FROM backstitch.athlete_locks
+    WHERE bucket = (rider & 63) FOR UPDATE;
+    INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+    SELECT DISTINCT 'efforts', segment_id, rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)
+    FROM app.rides WHERE rider_id = rider;
+END//
+
+CREATE TRIGGER app.rider_made AFTER INSERT ON app.riders FOR EACH ROW
+BEGIN
+    CALL app.tell_of_rider(NEW.id);
+END//
+
+CREATE TRIGGER app.rider_changed AFTER UPDATE ON app.riders FOR EACH ROW
+BEGIN
+    IF NOT (OLD.gender <=> NEW.gender AND OLD.born <=> NEW.born AND OLD.weight_kg <=> NEW.weight_kg
+            AND (OLD.closed_at IS NULL) = (NEW.closed_at IS NULL)) THEN
+        CALL app.tell_of_rider(NEW.id);
+    END IF;
+END//
+
+CREATE TRIGGER app.rider_removed AFTER DELETE ON app.riders FOR EACH ROW
+BEGIN
+    CALL app.tell_of_rider(OLD.id);
+END//
+
+DELIMITER ;

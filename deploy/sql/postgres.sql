@@ -1,0 +1,74 @@
+-- An app's own tables on PostgreSQL as entities of Backstitch, without a second copy: views in the place
+-- of Backstitch's tables, and triggers that tell of changes. An example: copy it and put in your
+-- tables. docs/canonical.md says what each part is for.
+--
+-- Run it after `backstitch migrate`, as the owner of both schemas, and start Backstitch's processes
+-- anew. Here the app's tables are these, in the schema `app`:
+--
+--   rides  (id, segment_id, rider_id, activity_id, seconds, started_at timestamptz, zone,
+--           is_private, deleted_at timestamptz)
+--   riders (id, gender, born date, weight_kg numeric, closed_at timestamptz)
+
+BEGIN;
+
+DROP TABLE backstitch.efforts;
+CREATE VIEW backstitch.efforts AS
+SELECT id::bigint AS id,
+    segment_id::bigint AS segment_id,
+    rider_id::bigint AS athlete_id,
+    activity_id::bigint AS activity_id,
+    seconds::bigint AS elapsed_time_s,
+    (extract(epoch FROM started_at) * 1000000)::bigint AS started_at_us,
+    zone::text AS tz,
+    is_private AS is_hidden,
+    deleted_at IS NOT NULL AS is_deleted,
+    0::bigint AS version
+FROM app.rides;
+
+DROP TABLE backstitch.athletes;
+CREATE VIEW backstitch.athletes AS
+SELECT id::bigint AS id,
+    NULL::text AS name,
+    gender::text AS gender,
+    extract(year FROM born)::bigint AS birth_year,
+    weight_kg::double precision AS weight_kg,
+    NULL::text AS country,
+    closed_at IS NOT NULL AS is_deleted,
+    0::bigint AS version
+FROM app.riders;
+
+-- What groups and dumps are read by.
+CREATE INDEX IF NOT EXISTS rides_by_group ON app.rides (segment_id, rider_id, id);
+CREATE INDEX IF NOT EXISTS rides_by_rider ON app.rides (rider_id, segment_id);
+
+CREATE FUNCTION app.tell_of_ride() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+        VALUES ('efforts', OLD.segment_id, OLD.rider_id, backstitch.now_ms());
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        -- So that a change of the rider at the same moment finds this ride.
+        PERFORM backstitch.lock_athletes(ARRAY[NEW.rider_id::bigint], false);
+        INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+        VALUES ('efforts', NEW.segment_id, NEW.rider_id, backstitch.now_ms());
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tell_backstitch AFTER INSERT OR UPDATE OR DELETE ON app.rides
+    FOR EACH ROW EXECUTE FUNCTION app.tell_of_ride();
+
+CREATE FUNCTION app.tell_of_rider() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    -- All groups of the rider: what views see of a rider stands in each of them.
+    PERFORM backstitch.tell_of_athletes(ARRAY[coalesce(NEW.id, OLD.id)::bigint]);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tell_backstitch AFTER INSERT OR DELETE ON app.riders
+    FOR EACH ROW EXECUTE FUNCTION app.tell_of_rider();
+CREATE TRIGGER tell_backstitch_of_change AFTER UPDATE ON app.riders FOR EACH ROW
+    WHEN ((OLD.gender, OLD.born, OLD.weight_kg, OLD.closed_at IS NULL)
+        IS DISTINCT FROM (NEW.gender, NEW.born, NEW.weight_kg, NEW.closed_at IS NULL))
+    EXECUTE FUNCTION app.tell_of_rider();
+
+COMMIT;

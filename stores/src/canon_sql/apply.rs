@@ -1,0 +1,283 @@
+//! Applying rows of all kinds within one transaction.
+//!
+//! Rows of kinds that can be rejected, or whose change touches groups, are locked first, in the order
+//! of their ids; then what becomes of each is decided (`decide`), and what is new is inserted and
+//! the rest written over. If somebody else inserts the same id meanwhile, ours fails and all of it is
+//! tried again. Of the other kinds the database decides by the version.
+//!
+//! Locks are taken in one order: counters of applications, buckets of athletes, efforts,
+//! authorizations, athletes, then the rest. Two who still meet crosswise are told so by the
+//! server, and one of them tries again.
+
+use std::collections::HashMap;
+
+use schemas::entities::{
+    Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership,
+};
+
+use super::connect::lock_counters;
+use super::decide::{Decided, Known, Versioned};
+use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
+use super::session::{Link, Sql, Value};
+use super::sheet::{self, Conflict, Sheet};
+use crate::canon::Applied;
+use crate::{mysql, postgres};
+
+/// Rows by their kind, those of a kind in their order; where one may be rejected, with its index.
+#[derive(Debug, Default)]
+struct ByKind<'a> {
+    efforts: Vec<(usize, &'a Effort)>,
+    athletes: Vec<(usize, &'a Athlete)>,
+    memberships: Vec<&'a Membership>,
+    follows: Vec<&'a Follow>,
+    authorizations: Vec<(usize, &'a Authorization)>,
+    applications: Vec<&'a Application>,
+}
+
+impl<'a> ByKind<'a> {
+    /// Sorts rows; those that the server can't store are rejected at once.
+    fn of(link: &Link<'_>, rows: &'a [Entity], rejected: &mut Vec<(usize, String)>) -> Self {
+        let mut kinds = Self::default();
+        for (index, row) in rows.iter().enumerate() {
+            if let Some(why) = unstorable(link, row) {
+                rejected.push((index, why));
+                continue;
+            }
+            match row {
+                Entity::Effort(row) => kinds.efforts.push((index, row)),
+                Entity::Athlete(row) => kinds.athletes.push((index, row)),
+                Entity::Membership(row) => kinds.memberships.push(row),
+                Entity::Follow(row) => kinds.follows.push(row),
+                Entity::Authorization(row) => kinds.authorizations.push((index, row)),
+                Entity::Application(row) => kinds.applications.push(row),
+            }
+        }
+        kinds
+    }
+}
+
+/// Why a row can't be stored. PostgreSQL knows no text with the sign U+0000.
+fn unstorable(link: &Link<'_>, row: &Entity) -> Option<String> {
+    let Link::Postgres(_) = link else {
+        return None;
+    };
+    let has_null = |text: &str| text.contains('\0');
+    let is_odd = |text: &Option<String>| text.as_deref().is_some_and(has_null);
+    let field = match row {
+        Entity::Effort(row) => has_null(&row.tz).then_some("tz"),
+        Entity::Athlete(row) if is_odd(&row.name) => Some("name"),
+        Entity::Athlete(row) => is_odd(&row.country).then_some("country"),
+        Entity::Application(row) => has_null(&row.name).then_some("name"),
+        // The owner is JSON, which writes the sign in letters.
+        Entity::Membership(_) | Entity::Follow(_) | Entity::Authorization(_) => None,
+    }?;
+    Some(format!(
+        "{field}: holds U+0000, which PostgreSQL can't store; leave it out"
+    ))
+}
+
+/// Applies rows; call it within a transaction that writes.
+pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> Sql<Applied> {
+    let mut rejected = Vec::new();
+    let kinds = ByKind::of(link, rows, &mut rejected);
+    let applications = kinds.authorizations.iter();
+    lock_counters(link, applications.map(|(_, row)| row.application_id)).await?;
+    let changed = kinds.athletes.iter().map(|(_, row)| row.id);
+    let with_efforts = kinds.efforts.iter().map(|(_, row)| row.athlete_id);
+    // One lock after the other, and never a shared one that is to become another's obstacle.
+    if kinds.athletes.is_empty() {
+        lock_athletes(link, with_efforts, false).await?;
+    } else {
+        lock_athletes(link, changed.chain(with_efforts), true).await?;
+    }
+    let touched = Touched {
+        efforts: efforts(link, &kinds.efforts, &mut rejected).await?,
+        authorizations: authorizations(link, &kinds.authorizations, &mut rejected).await?,
+        athletes: athletes(link, &kinds.athletes).await?,
+    };
+    let memberships = newest(
+        &kinds.memberships,
+        |row| (row.club_id, row.athlete_id),
+        |row| row.version,
+    );
+    write(link, &sheet::memberships(&memberships), Conflict::Newer).await?;
+    let follows = newest(
+        &kinds.follows,
+        |row| (row.follower_id, row.followed_id),
+        |row| row.version,
+    );
+    write(link, &sheet::follows(&follows), Conflict::Newer).await?;
+    let applications = newest(&kinds.applications, |row| (row.id, 0), |row| row.version);
+    write(link, &sheet::applications(&applications), Conflict::Newer).await?;
+    let (notifications, more_pending) = tell(link, touched, now_ms).await?;
+    rejected.sort_unstable();
+    Ok(Applied {
+        accepted: (rows.len() - rejected.len()) as u64,
+        rejected,
+        notifications,
+        more_pending,
+    })
+}
+
+async fn write(link: &mut Link<'_>, sheet: &Sheet, conflict: Conflict) -> Sql<()> {
+    if sheet.rows == 0 {
+        return Ok(());
+    }
+    match link {
+        Link::Postgres(link) => postgres::write(link, sheet, conflict).await,
+        Link::MySql(link) => mysql::write(link, sheet, conflict).await,
+    }
+}
+
+/// Of the rows with one id what they come to in their order: the last one among those with the
+/// newest version; in the order of ids.
+fn newest<'a, T>(
+    rows: &[&'a T],
+    id: impl Fn(&T) -> (i64, i64),
+    version: impl Fn(&T) -> i64,
+) -> Vec<&'a T> {
+    let mut rows = rows.to_vec();
+    // Rows that are equal in both stay in their order.
+    rows.sort_by_key(|row| (id(row), version(row)));
+    rows.reverse();
+    rows.dedup_by_key(|row| id(row));
+    rows.reverse();
+    rows
+}
+
+/// Writes what was decided; answers the groups that it touches.
+async fn put<T: Versioned>(
+    link: &mut Link<'_>,
+    decided: &mut Decided<'_, T>,
+    sheet: impl Fn(&[&T]) -> Sheet,
+) -> Sql<Vec<Group>> {
+    decided.kept.sort_unstable_by_key(|row| row.id());
+    let (new, known): (Vec<&T>, Vec<&T>) =
+        (decided.kept.iter()).partition(|row| decided.is_new(row));
+    write(link, &sheet(&new), Conflict::Fail).await?;
+    write(link, &sheet(&known), Conflict::Newer).await?;
+    Ok(decided.groups(|_| true))
+}
+
+/// Writes efforts; answers the groups that they touch.
+async fn efforts(
+    link: &mut Link<'_>,
+    rows: &[(usize, &Effort)],
+    rejected: &mut Vec<(usize, String)>,
+) -> Sql<Vec<Group>> {
+    let statement = "SELECT id, segment_id, athlete_id, version FROM efforts
+                     WHERE id IN ? ORDER BY id FOR UPDATE";
+    let stored = stored(link, statement, rows).await?;
+    let mut decided = Decided::of(rows, stored, rejected);
+    put(link, &mut decided, sheet::efforts).await
+}
+
+/// Writes authorizations; answers the groups that they touch.
+async fn authorizations(
+    link: &mut Link<'_>,
+    rows: &[(usize, &Authorization)],
+    rejected: &mut Vec<(usize, String)>,
+) -> Sql<Vec<Group>> {
+    let statement = "SELECT id, application_id, athlete_id, version FROM authorizations
+                     WHERE id IN ? ORDER BY id FOR UPDATE";
+    let stored = stored(link, statement, rows).await?;
+    let mut decided = Decided::of(rows, stored, rejected);
+    put(link, &mut decided, sheet::authorizations).await
+}
+
+/// Inserts one authorization.
+pub(crate) async fn insert_authorization(link: &mut Link<'_>, row: &Authorization) -> Sql<()> {
+    write(link, &sheet::authorizations(&[row]), Conflict::Fail).await
+}
+
+/// What views see of an athlete. Of one that is not known they see as much as of one that tells
+/// nothing.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    gender: Option<String>,
+    birth_year: Option<i64>,
+    weight_kg: Option<f64>,
+    is_deleted: bool,
+}
+
+/// Writes athletes; answers those of whom views see something else than before.
+async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<Vec<i64>> {
+    type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
+    let statement = "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
+                     WHERE id IN ? ORDER BY id FOR UPDATE";
+    let mut known = HashMap::with_capacity(rows.len());
+    let mut seen = HashMap::with_capacity(rows.len());
+    for ids in ids(rows).chunks(AT_ONCE) {
+        let stored: Vec<Stored> = link.rows(statement, &[Value::Ints(ids)]).await?;
+        for (id, version, gender, birth_year, weight_kg, is_deleted) in stored {
+            known.insert(id, Known::stored(None, version));
+            let row = Seen {
+                gender,
+                birth_year,
+                weight_kg,
+                is_deleted,
+            };
+            seen.insert(id, row);
+        }
+    }
+    let mut decided = Decided::of(rows, known, &mut Vec::new());
+    put(link, &mut decided, sheet::athletes).await?;
+    let changed = decided.kept.iter().filter(|row| {
+        let now = Seen {
+            gender: row.gender.map(Gender::letter).map(str::to_owned),
+            birth_year: row.birth_year,
+            weight_kg: row.weight_kg,
+            is_deleted: row.is_deleted,
+        };
+        now != seen.remove(&row.id).unwrap_or_default()
+    });
+    Ok(changed.map(|row| row.id).collect())
+}
+
+/// The ids of rows, ascending, each once.
+fn ids<T: Versioned>(rows: &[(usize, &T)]) -> Vec<i64> {
+    let mut ids: Vec<i64> = rows.iter().map(|(_, row)| row.id()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+async fn stored<T: Versioned>(
+    link: &mut Link<'_>,
+    statement: &'static str,
+    rows: &[(usize, &T)],
+) -> Sql<HashMap<i64, Known>> {
+    let mut known = HashMap::with_capacity(rows.len());
+    for ids in ids(rows).chunks(AT_ONCE) {
+        let stored: Vec<(i64, i64, i64, i64)> = link.rows(statement, &[Value::Ints(ids)]).await?;
+        for (id, key, member, version) in stored {
+            known.insert(id, Known::stored(Some(Group { key, member }), version));
+        }
+    }
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_rows_with_one_id_the_last_of_the_newest_stays() {
+        let row = |id: i64, version: i64, is_deleted: bool| Membership {
+            club_id: id,
+            athlete_id: 1,
+            is_deleted,
+            version,
+        };
+        let rows = [
+            row(2, 1, false),
+            row(1, 5, false),
+            row(1, 5, true),
+            row(1, 4, false),
+            row(2, 0, true),
+        ];
+        let all: Vec<&Membership> = rows.iter().collect();
+        let kept = newest(&all, |row| (row.club_id, row.athlete_id), |row| row.version);
+        assert_eq!(kept, [&rows[2], &rows[0]]);
+    }
+}

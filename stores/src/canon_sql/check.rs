@@ -1,0 +1,245 @@
+//! Making the schema, and telling what is wrong with it.
+//!
+//! Migrations are numbered, checked in, and kept with their checksums in the table
+//! `_sqlx_migrations` of the schema. Only `migrate` applies them, under a lock.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use tokio::time::timeout;
+
+use super::fault::{Meaning, meaning};
+use super::options::SqlServer;
+use super::server::{Purpose, Server, on};
+use super::session::{Link, Own, Sql};
+use crate::{Error, Result, mysql, postgres};
+
+/// Large tables may take their time.
+const MIGRATE_FOR: Duration = Duration::from_secs(3600);
+
+const OPENING: &str = "opening the canonical store";
+const MIGRATING: &str = "making the schema";
+
+const TABLES: [&str; 7] = [
+    "efforts",
+    "athletes",
+    "clubs",
+    "follows",
+    "authorizations",
+    "applications",
+    "connected",
+];
+
+fn migrations(server: SqlServer) -> Vec<Migration> {
+    let of = match server {
+        SqlServer::Postgres => &postgres::MIGRATIONS[..],
+        SqlServer::MySql => &mysql::MIGRATIONS[..],
+    };
+    let numbered = (1..).zip(of);
+    let one = |(number, (name, text)): (i64, &(&'static str, &'static str))| {
+        let text = text.into_sql_str();
+        Migration::new(
+            number,
+            Cow::Borrowed(name),
+            MigrationType::Simple,
+            text,
+            false,
+        )
+    };
+    numbered.map(one).collect()
+}
+
+/// A migration that was applied: its number, its checksum and whether it went well.
+type AppliedRow = (i64, Vec<u8>, bool);
+
+async fn applied(link: &mut Link<'_>) -> Sql<Vec<AppliedRow>> {
+    let statement = "SELECT version, checksum, success FROM _sqlx_migrations ORDER BY version";
+    link.rows(statement, &[]).await
+}
+
+/// What speaks against using the schema as it is.
+fn stands_against(known: &[Migration], applied: &[AppliedRow]) -> Option<String> {
+    for (number, checksum, went_well) in applied {
+        let Some(known) = known.iter().find(|known| known.version == *number) else {
+            return Some(format!(
+                "the schema is newer (migration {number}) than this program; install the newer version"
+            ));
+        };
+        if *known.checksum != **checksum {
+            return Some(format!(
+                "migration {number} was applied in another form than this program has; use the program that made the schema, or make it anew and apply all rows again"
+            ));
+        }
+        if !went_well {
+            return Some(format!(
+                "migration {number} was broken off; run `backstitch migrate` again"
+            ));
+        }
+    }
+    if applied.len() < known.len() {
+        let at = applied.last().map_or(0, |row| row.0);
+        return Some(format!(
+            "the schema is older (migration {at}) than this program; run `backstitch migrate`"
+        ));
+    }
+    None
+}
+
+/// Looks whether the schema can be used; answers the names that are views.
+pub(crate) async fn opened(server: &Server) -> Result<BTreeSet<String>> {
+    let known = migrations(server.options.server);
+    let (applied, views) = server.read(OPENING, on!(link => look(link))).await?;
+    if let Some(why) = stands_against(&known, &applied) {
+        return Err(Error::broken(format!("{OPENING} ({})", server.name()), why));
+    }
+    Ok(views.into_iter().map(|(name,)| name).collect())
+}
+
+async fn look(link: &mut Link<'_>) -> Sql<(Vec<AppliedRow>, Vec<(String,)>)> {
+    let applied = applied(link).await?;
+    let views = link
+        .rows(link.either(postgres::VIEWS, mysql::VIEWS), &[])
+        .await?;
+    Ok((applied, views))
+}
+
+/// Brings the schema to this version; answers whether there was anything to do.
+pub(crate) async fn migrate(server: &Server) -> Result<bool> {
+    let known = migrations(server.options.server);
+    let mut own = server
+        .tried(MIGRATING, || server.connect(Purpose::Migrate))
+        .await?;
+    let migrating = async {
+        make_schema(&mut own, &server.schema).await?;
+        let before = applied(&mut own.link()).await.map_or(0, |rows| {
+            rows.iter().filter(|(.., went_well)| *went_well).count()
+        });
+        let mut migrator = Migrator::with_migrations(known.clone());
+        match &mut own {
+            Own::Postgres(link) => migrator.run_direct(None, link, false).await?,
+            Own::MySql(link) => {
+                mysql::lock_schema(link, &server.schema, MIGRATE_FOR).await?;
+                migrator.set_locking(false);
+                migrator.run_direct(None, link, false).await?;
+            }
+        }
+        Ok(before < known.len())
+    };
+    let done: std::result::Result<bool, sqlx::migrate::MigrateError> =
+        match timeout(MIGRATE_FOR, migrating).await {
+            Ok(done) => done,
+            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()),
+        };
+    done.map_err(|error| match error {
+        sqlx::migrate::MigrateError::Execute(error)
+        | sqlx::migrate::MigrateError::ExecuteMigration(error, _) => {
+            server.fault(MIGRATING, &error)
+        }
+        sqlx::migrate::MigrateError::VersionMissing(number) => Error::broken(
+            format!("{MIGRATING} ({})", server.name()),
+            format!("the schema is newer (migration {number}) than this program"),
+        ),
+        error => Error::broken(format!("{MIGRATING} ({})", server.name()), error),
+    })
+}
+
+/// Makes the schema itself, if it is not there. Two may do so at once: one of them fails, and finds
+/// it there.
+async fn make_schema(own: &mut Own, schema: &str) -> Sql<()> {
+    let statement = match own {
+        Own::Postgres(_) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\""),
+        Own::MySql(_) => format!(
+            "CREATE DATABASE IF NOT EXISTS `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+             USE `{schema}`"
+        ),
+    };
+    let mut link = own.link();
+    match link.raw(&statement).await {
+        Err(error) if meaning(&error) == Meaning::Later => link.raw(&statement).await,
+        done => done,
+    }
+}
+
+/// What is wrong, in sentences.
+pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
+    let told = |why: String| format!("{}: {why}", server.name());
+    let connected = server.connect(Purpose::Calls).await;
+    let mut own = match connected {
+        Ok(own) => own,
+        Err(error) => return Ok(vec![server.fault("connecting", &error).to_string()]),
+    };
+    let asking = async {
+        let mut flaws = match &mut own {
+            Own::Postgres(link) => postgres::flaws(link).await?,
+            Own::MySql(link) => mysql::flaws(link).await?,
+        };
+        let mut link = own.link();
+        match applied(&mut link).await {
+            Ok(applied) => {
+                flaws.extend(stands_against(&migrations(server.options.server), &applied))
+            }
+            Err(error) if meaning(&error) == Meaning::NoSchema => {
+                flaws.push("the schema is missing; run `backstitch migrate`".to_owned());
+                return Ok(flaws);
+            }
+            Err(error) if meaning(&error) == Meaning::NoRight => {
+                flaws.push(format!("{error}; give this user rights on the schema"));
+                return Ok(flaws);
+            }
+            Err(error) => return Err(error),
+        }
+        flaws.extend(missing_rights(&mut link).await?);
+        Ok(flaws)
+    };
+    let wait = Duration::from_millis(server.options.request_timeout_ms);
+    match timeout(wait, asking).await {
+        Ok(Ok(flaws)) => Ok(flaws.into_iter().map(told).collect()),
+        Ok(Err(error)) => Ok(vec![server.fault("checking", &error).to_string()]),
+        Err(_) => Ok(vec![told("it does not answer".to_owned())]),
+    }
+}
+
+/// Rights that the user lacks, found by statements that change no row.
+async fn missing_rights(link: &mut Link<'_>) -> Sql<Vec<String>> {
+    let views: Vec<(String,)> = link
+        .rows(link.either(postgres::VIEWS, mysql::VIEWS), &[])
+        .await?;
+    let is_view = |name: &str| views.iter().any(|(view,)| view == name);
+    let mut statements = vec![
+        "DELETE FROM outbox WHERE 1 = 0".to_owned(),
+        "INSERT INTO outbox (source, group_key, member, made_at_ms)
+         SELECT source, group_key, member, made_at_ms FROM outbox WHERE 1 = 0"
+            .to_owned(),
+    ];
+    for table in TABLES {
+        statements.push(format!("SELECT 1 FROM {table} WHERE 1 = 0"));
+        if !is_view(table) {
+            let column = if table == "connected" {
+                "athletes"
+            } else {
+                "version"
+            };
+            statements.push(format!(
+                "UPDATE {table} SET {column} = {column} WHERE 1 = 0"
+            ));
+            statements.push(format!(
+                "INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"
+            ));
+        }
+    }
+    let mut flaws = Vec::new();
+    for statement in statements {
+        match link.run(&statement, &[]).await {
+            Ok(_) => {}
+            Err(error) if meaning(&error) == Meaning::NoRight => {
+                flaws.push(format!("{error}; give this user the right to"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    flaws.dedup();
+    Ok(flaws)
+}

@@ -1,0 +1,200 @@
+//! Rows that views read, as either server sends them, into columns.
+
+use std::error::Error as StdError;
+
+use arrow::array::RecordBatch;
+use schemas::entities::{AuthorizationColumns, EffortColumns, EffortRow};
+use schemas::source::Source;
+use sqlx::mysql::MySqlRow;
+use sqlx::postgres::PgRow;
+use sqlx::{ColumnIndex, Database, Decode, Row, Type};
+
+use super::session::Sql;
+use crate::{Error, Result};
+
+/// The sources whose rows are read by groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grouped {
+    Efforts,
+    Authorizations,
+}
+
+impl Grouped {
+    pub(crate) fn of(source: Source) -> Result<Self> {
+        match source {
+            Source::Efforts => Ok(Self::Efforts),
+            Source::Authorizations => Ok(Self::Authorizations),
+            _ => Err(Error::Refused(format!(
+                "{source} has no groups of rows; ask for {} or {}",
+                Source::Efforts,
+                Source::Authorizations
+            ))),
+        }
+    }
+
+    pub(crate) const fn table(self) -> &'static str {
+        match self {
+            Self::Efforts => "efforts",
+            Self::Authorizations => "authorizations",
+        }
+    }
+
+    /// The column of the key; the member is `athlete_id` in both.
+    pub(crate) const fn key(self) -> &'static str {
+        match self {
+            Self::Efforts => "segment_id",
+            Self::Authorizations => "application_id",
+        }
+    }
+
+    /// What is read of the table `e`, and of what is joined to it, in the order in which
+    /// [`Columns::push`] takes it.
+    pub(crate) const fn columns(self) -> &'static str {
+        match self {
+            Self::Efforts => {
+                "e.id, e.segment_id, e.athlete_id, e.activity_id, e.elapsed_time_s,
+                 e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
+                 a.gender, a.birth_year, a.weight_kg, a.is_deleted AS athlete_is_deleted"
+            }
+            Self::Authorizations => {
+                "e.id, e.application_id, e.athlete_id, e.created_at_us, e.revoked_at_us"
+            }
+        }
+    }
+
+    /// What is joined to the table `e`.
+    pub(crate) const fn join(self) -> &'static str {
+        match self {
+            Self::Efforts => "LEFT JOIN athletes a ON a.id = e.athlete_id",
+            Self::Authorizations => "",
+        }
+    }
+
+    /// How many columns are read.
+    pub(crate) const fn width(self) -> usize {
+        match self {
+            Self::Efforts => 13,
+            Self::Authorizations => 5,
+        }
+    }
+}
+
+/// Its ids, when it was made and revoked.
+type Authorization = ((i64, i64, i64), i64, Option<i64>);
+
+/// A row of either server that columns can be read of.
+pub(crate) trait Readable {
+    fn effort(&self) -> Sql<EffortRow<'_>>;
+    fn authorization(&self) -> Sql<Authorization>;
+}
+
+impl Readable for PgRow {
+    fn effort(&self) -> Sql<EffortRow<'_>> {
+        effort(self)
+    }
+
+    fn authorization(&self) -> Sql<Authorization> {
+        authorization(self)
+    }
+}
+
+impl Readable for MySqlRow {
+    fn effort(&self) -> Sql<EffortRow<'_>> {
+        effort(self)
+    }
+
+    fn authorization(&self) -> Sql<Authorization> {
+        authorization(self)
+    }
+}
+
+fn effort<'r, R: Row>(row: &'r R) -> Sql<EffortRow<'r>>
+where
+    usize: ColumnIndex<R>,
+    i64: Value<'r, R::Database>,
+    f64: Value<'r, R::Database>,
+    bool: Value<'r, R::Database>,
+    &'r str: Value<'r, R::Database>,
+{
+    Ok(EffortRow {
+        id: row.try_get(0)?,
+        segment_id: row.try_get(1)?,
+        athlete_id: row.try_get(2)?,
+        activity_id: row.try_get(3)?,
+        elapsed_time_s: row.try_get(4)?,
+        started_at_us: row.try_get(5)?,
+        tz: row.try_get(6)?,
+        is_hidden: row.try_get(7)?,
+        is_deleted: row.try_get(8)?,
+        gender: row.try_get(9)?,
+        birth_year: row.try_get(10)?,
+        weight_kg: row.try_get(11)?,
+        athlete_is_deleted: row.try_get::<Option<bool>, _>(12)?.unwrap_or_default(),
+    })
+}
+
+fn authorization<'r, R: Row>(row: &'r R) -> Sql<Authorization>
+where
+    usize: ColumnIndex<R>,
+    i64: Value<'r, R::Database>,
+{
+    let ids = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    Ok((ids, row.try_get(3)?, row.try_get(4)?))
+}
+
+/// A value that can be read of a row of a server.
+trait Value<'r, DB: Database>: Decode<'r, DB> + Type<DB> {}
+
+impl<'r, DB: Database, T: Decode<'r, DB> + Type<DB>> Value<'r, DB> for T {}
+
+/// Rows as they grow.
+#[derive(Debug)]
+pub(crate) enum Columns {
+    Efforts(Box<EffortColumns>),
+    Authorizations(Box<AuthorizationColumns>),
+}
+
+impl Columns {
+    pub(crate) fn new(of: Grouped) -> Self {
+        match of {
+            Grouped::Efforts => Self::Efforts(Box::default()),
+            Grouped::Authorizations => Self::Authorizations(Box::default()),
+        }
+    }
+
+    pub(crate) fn push(&mut self, row: &impl Readable) -> Sql<()> {
+        match self {
+            Self::Efforts(columns) => {
+                let row = row.effort()?;
+                let pushed = columns.push(&row);
+                pushed.map_err(|why| undecodable(format!("effort {}: {why}", row.id)))
+            }
+            Self::Authorizations(columns) => {
+                let (ids, created_at_us, revoked_at_us) = row.authorization()?;
+                columns.push(ids, created_at_us, revoked_at_us);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Efforts(columns) => columns.len(),
+            Self::Authorizations(columns) => columns.len(),
+        }
+    }
+
+    /// The rows; from here on there are none.
+    pub(crate) fn finish(&mut self) -> Sql<RecordBatch> {
+        let batch = match self {
+            Self::Efforts(columns) => columns.finish(),
+            Self::Authorizations(columns) => columns.finish(),
+        };
+        batch.map_err(undecodable)
+    }
+}
+
+/// What is stored is not what it should be.
+pub(crate) fn undecodable(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
+    sqlx::Error::Decode(why.into())
+}

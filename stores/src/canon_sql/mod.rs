@@ -1,0 +1,302 @@
+//! The canonical store on PostgreSQL, or on MySQL or MariaDB.
+//!
+//! What both do alike is here, written once: what becomes of rows, in which order locks are taken,
+//! what is told, deadlines and retries. What they say differently (how many rows are written by one
+//! statement, how groups are found, how a dump is streamed, migrations) is in `crate::postgres`
+//! and `crate::mysql`.
+//!
+//! **Who tells of a change.** Triggers of the schema put every change that an app makes by its own
+//! SQL into the outbox, so that it is told of as ours are. A change that goes through this store is
+//! told of by the store itself: each group once a call, however many rows of it changed. Counters of
+//! connected athletes are kept by triggers always.
+//!
+//! **Views instead of tables.** An app that has these rows already may put views of the same names
+//! and columns in the place of our tables, which are then read; writing is the app's, and
+//! `apply` refuses rows of that kind. See the page on the canonical store.
+
+mod apply;
+mod check;
+mod connect;
+pub(crate) mod decide;
+pub(crate) mod decode;
+mod dump;
+mod fault;
+mod options;
+pub(crate) mod outbox;
+mod server;
+pub(crate) mod session;
+pub(crate) mod sheet;
+mod versions;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use schemas::entities::{Application, Entity, Group};
+use schemas::source::Source;
+
+pub(crate) use dump::Sink;
+pub(crate) use fault::Meaning;
+pub use options::{SqlOptions, SqlServer, SqlTls};
+pub(crate) use server::Purpose;
+
+use crate::canon::{
+    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+};
+use crate::namespace::Namespace;
+use crate::{Error, Result, mysql, postgres};
+use decode::Grouped;
+use server::{Server, on};
+use session::{Link, Sql, Value};
+
+const OUTBOX: &str = "reading the outbox";
+
+/// Entities in a database.
+#[derive(Debug)]
+pub struct SqlCanon {
+    server: Arc<Server>,
+    /// Names that are views of an app's own tables.
+    views: BTreeSet<String>,
+}
+
+impl SqlCanon {
+    /// Opens the store. Nothing is made: a schema that is missing, or of another version, is an error
+    /// that says so.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the server does not answer; [`Error::Broken`] if it does not let us in
+    /// or the schema is not the one of this version.
+    pub async fn open(options: &SqlOptions, namespace: &Namespace) -> Result<Self> {
+        let server = Server::new(options, namespace)?;
+        let views = check::opened(&server).await?;
+        Ok(Self {
+            server: Arc::new(server),
+            views,
+        })
+    }
+
+    /// Makes the schema, or brings it to this version; answers whether there was anything to do.
+    /// Several processes may do so at the same moment.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the server does not answer; [`Error::Broken`] if it refuses, or if a
+    /// migration that was applied is not the one that this version knows.
+    pub async fn migrate(options: &SqlOptions, namespace: &Namespace) -> Result<bool> {
+        check::migrate(&Server::new(options, namespace)?).await
+    }
+
+    /// What is wrong with the server or the schema, in sentences; nothing if all is well.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] for options that can't be used.
+    pub async fn flaws(options: &SqlOptions, namespace: &Namespace) -> Result<Vec<String>> {
+        check::flaws(&Server::new(options, namespace)?).await
+    }
+
+    /// Refuses to change what is an app's.
+    fn ours(&self, table: &str) -> Result<()> {
+        if !self.views.contains(table) {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "{table} is a view of an app's own tables ({}): change the rows there, and let the app tell of it",
+            self.server.name()
+        )))
+    }
+}
+
+#[async_trait]
+impl CanonRead for SqlCanon {
+    async fn first_groups(
+        &self,
+        source: Source,
+        groups: &[Group],
+        rows_max: usize,
+    ) -> Result<FirstGroups> {
+        let of = Grouped::of(source)?;
+        let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
+        self.server
+            .read(
+                "reading groups of rows",
+                on!(link => first_groups(link, of, groups, rows_max)),
+            )
+            .await
+    }
+
+    async fn dump(
+        &self,
+        source: Source,
+        keys: Option<&[i64]>,
+        batch_rows: usize,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let of = Grouped::of(source)?;
+        dump::dump(Arc::clone(&self.server), of, keys, batch_rows).await
+    }
+
+    async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {
+        let statement = "SELECT athlete_id FROM clubs WHERE club_id = ? AND NOT is_deleted
+                         ORDER BY athlete_id";
+        let doing = "reading the members of a club";
+        self.ids(doing, statement, club_id).await
+    }
+
+    async fn followed_by(&self, athlete_id: i64) -> Result<Vec<i64>> {
+        let statement = "SELECT followed_id FROM follows WHERE follower_id = ? AND NOT is_deleted
+                         ORDER BY followed_id";
+        let doing = "reading whom an athlete follows";
+        self.ids(doing, statement, athlete_id).await
+    }
+
+    async fn application(&self, id: i64) -> Result<Option<Application>> {
+        self.server
+            .read(
+                "reading an application",
+                on!(link => connect::application(link, id)),
+            )
+            .await
+    }
+
+    async fn applications(&self, after: Option<i64>, limit: usize) -> Result<Vec<Application>> {
+        self.server
+            .read(
+                "reading applications",
+                on!(link => connect::applications(link, after, limit)),
+            )
+            .await
+    }
+
+    async fn versions(&self, rows: &[Entity]) -> Result<Vec<Option<i64>>> {
+        self.server
+            .read(
+                "reading versions",
+                on!(link => versions::versions(link, rows)),
+            )
+            .await
+    }
+
+    async fn waiting(&self, source: Source) -> Result<Waiting> {
+        self.server
+            .read(OUTBOX, on!(link => outbox::waiting(link, source)))
+            .await
+    }
+
+    async fn pending(
+        &self,
+        source: Source,
+        newest: i64,
+        limit: usize,
+    ) -> Result<Vec<Notification>> {
+        self.server
+            .read(
+                OUTBOX,
+                on!(link => outbox::pending(link, source, newest, limit)),
+            )
+            .await
+    }
+}
+
+impl SqlCanon {
+    async fn ids(&self, doing: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
+        self.server
+            .read(doing, on!(link => ids(link, statement, id)))
+            .await
+    }
+}
+
+#[async_trait]
+impl CanonWrite for SqlCanon {
+    async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied> {
+        if rows.is_empty() {
+            return Ok(Applied::default());
+        }
+        if !self.views.is_empty() {
+            for row in rows {
+                self.ours(versions::table(row).0)?;
+            }
+        }
+        self.server
+            .write(
+                "applying rows",
+                on!(link => apply::apply(link, rows, now_ms)),
+            )
+            .await
+    }
+
+    async fn authorize(
+        &self,
+        application_id: i64,
+        athlete_id: i64,
+        now_ms: i64,
+    ) -> Result<Authorized> {
+        self.ours("authorizations")?;
+        let pair = Group {
+            key: application_id,
+            member: athlete_id,
+        };
+        self.server
+            .write(
+                "connecting an athlete",
+                on!(link => connect::authorize(link, pair, now_ms)),
+            )
+            .await
+    }
+
+    async fn revoke(&self, application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked> {
+        self.ours("authorizations")?;
+        let pair = Group {
+            key: application_id,
+            member: athlete_id,
+        };
+        self.server
+            .write(
+                "disconnecting an athlete",
+                on!(link => connect::revoke(link, pair, now_ms)),
+            )
+            .await
+    }
+
+    async fn set_capacity(
+        &self,
+        application_id: i64,
+        capacity: i64,
+    ) -> Result<Option<Application>> {
+        self.ours("applications")?;
+        self.server
+            .write(
+                "setting a capacity",
+                on!(link => connect::set_capacity(link, application_id, capacity)),
+            )
+            .await
+    }
+
+    async fn notified(&self, ids: &[i64]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.server
+            .write(
+                "emptying the outbox",
+                on!(link => outbox::notified(link, ids)),
+            )
+            .await
+    }
+}
+
+async fn first_groups(
+    link: &mut Link<'_>,
+    of: Grouped,
+    groups: &[Group],
+    rows_max: i64,
+) -> Sql<FirstGroups> {
+    match link {
+        Link::Postgres(link) => postgres::first_groups(link, of, groups, rows_max).await,
+        Link::MySql(link) => mysql::first_groups(link, of, groups, rows_max).await,
+    }
+}
+
+async fn ids(link: &mut Link<'_>, statement: &str, id: i64) -> Sql<Vec<i64>> {
+    let rows: Vec<(i64,)> = link.rows(statement, &[Value::Int(id)]).await?;
+    Ok(rows.into_iter().map(|(id,)| id).collect())
+}

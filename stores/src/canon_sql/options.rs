@@ -1,0 +1,241 @@
+//! Where the canonical database is, and how long it is waited for.
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, Secret};
+
+/// Which server it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SqlServer {
+    /// PostgreSQL, 13 or newer.
+    #[default]
+    Postgres,
+    /// MySQL, 8.0.19 or newer, or MariaDB, 10.6 or newer.
+    #[serde(alias = "mariadb")]
+    MySql,
+}
+
+impl SqlServer {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "PostgreSQL",
+            Self::MySql => "MySQL",
+        }
+    }
+
+    pub(crate) const fn port(self) -> u16 {
+        match self {
+            Self::Postgres => 5432,
+            Self::MySql => 3306,
+        }
+    }
+}
+
+/// How the connection is kept from others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SqlTls {
+    /// Not at all.
+    Disable,
+    /// By TLS, if the server speaks it.
+    #[default]
+    Prefer,
+    /// By TLS; whose certificate it is, is not asked.
+    Require,
+    /// By TLS with a certificate of an authority that is trusted.
+    VerifyCa,
+    /// By TLS with such a certificate for this host.
+    VerifyFull,
+}
+
+/// Where the canonical database is. An empty text and a 0 are as if nothing was said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SqlOptions {
+    /// `postgres` or `mysql`; MariaDB is `mysql`.
+    pub server: SqlServer,
+    /// The host; `127.0.0.1` unless said.
+    pub host: String,
+    /// The port; that of the server unless said.
+    pub port: u16,
+    /// PostgreSQL: the database, in which the tables have a schema of their own (`backstitch` after the
+    /// namespace); `postgres` unless said. MySQL: the database of the tables itself, after the
+    /// namespace; `backstitch` unless said.
+    pub database: String,
+    /// The user.
+    pub user: String,
+    /// The user's password.
+    pub password: Secret,
+    /// How the connection is kept from others: `disable`, `prefer`, `require`, `verify-ca` or
+    /// `verify-full`.
+    pub tls: SqlTls,
+    /// A file with the certificates of the authorities that are trusted, as PEM; those of the system
+    /// unless said.
+    pub ca_file: String,
+    /// How many connections one process may have, besides one for each dump that it reads.
+    pub connections_max: u32,
+    /// How long to wait for a new connection.
+    pub connect_timeout_ms: u64,
+    /// How long to wait until one of the connections is free.
+    pub acquire_timeout_ms: u64,
+    /// How long one statement may take.
+    pub statement_timeout_ms: u64,
+    /// How long a statement may wait for another's lock.
+    pub lock_timeout_ms: u64,
+    /// How long one try of a call may take, with all its statements.
+    pub request_timeout_ms: u64,
+    /// How long a call may be tried again, in all.
+    pub retry_timeout_ms: u64,
+    /// How long a dump may wait for its next rows; the first ones may have to be sorted.
+    pub dump_timeout_ms: u64,
+}
+
+impl Default for SqlOptions {
+    fn default() -> Self {
+        Self {
+            server: SqlServer::default(),
+            host: String::new(),
+            port: 0,
+            database: String::new(),
+            user: String::new(),
+            password: Secret::default(),
+            tls: SqlTls::default(),
+            ca_file: String::new(),
+            connections_max: 8,
+            connect_timeout_ms: 5_000,
+            acquire_timeout_ms: 10_000,
+            statement_timeout_ms: 60_000,
+            lock_timeout_ms: 10_000,
+            request_timeout_ms: 120_000,
+            retry_timeout_ms: 120_000,
+            dump_timeout_ms: 600_000,
+        }
+    }
+}
+
+impl SqlOptions {
+    /// The options that an address says: `postgres://user:password@host:port/database?tls=verify-full`
+    /// or `mysql://…`; `ca_file` may be said as `tls` is.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a text that is no such address. The text is not repeated: it may hold
+    /// a password.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let wrong = |why: &str| {
+            Error::Refused(format!(
+                "the address of the canonical database: {why}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE or mysql://…"
+            ))
+        };
+        let url = Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
+        let server = match url.scheme() {
+            "postgres" | "postgresql" => SqlServer::Postgres,
+            "mysql" | "mariadb" => SqlServer::MySql,
+            other => return Err(wrong(&format!("{other:?} is no server that is known"))),
+        };
+        let plain = |text: &str| decoded(text).ok_or_else(|| wrong("a sign after % is not UTF-8"));
+        let mut options = Self {
+            server,
+            host: plain(url.host_str().unwrap_or_default())?,
+            port: url.port().unwrap_or_default(),
+            database: plain(url.path().trim_start_matches('/'))?,
+            user: plain(url.username())?,
+            password: plain(url.password().unwrap_or_default())?.into(),
+            ..Self::default()
+        };
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "tls" | "sslmode" | "ssl-mode" => {
+                    let mode = value.to_ascii_lowercase();
+                    let mode = serde_json::from_value(mode.into());
+                    options.tls = mode.map_err(|_| {
+                        wrong(
+                            "tls is not one of disable, prefer, require, verify-ca and verify-full",
+                        )
+                    })?;
+                }
+                "ca_file" | "sslrootcert" | "ssl-ca" => options.ca_file = value.into_owned(),
+                other => return Err(wrong(&format!("{other:?} is no option"))),
+            }
+        }
+        Ok(options)
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        if self.host.is_empty() {
+            "127.0.0.1"
+        } else {
+            &self.host
+        }
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        if self.port == 0 {
+            self.server.port()
+        } else {
+            self.port
+        }
+    }
+}
+
+/// The text with each `%41` as the sign that it stands for.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend(parts.next()?.bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend(part.get(2..)?.bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read() {
+        let url =
+            "postgres://me%40home:p%2Fw@db.example:15432/shop?sslmode=verify-full&ca_file=/ca.pem";
+        let options = SqlOptions::from_url(url).expect("an address");
+        let expected = SqlOptions {
+            host: "db.example".to_owned(),
+            port: 15432,
+            database: "shop".to_owned(),
+            user: "me@home".to_owned(),
+            password: "p/w".to_owned().into(),
+            tls: SqlTls::VerifyFull,
+            ca_file: "/ca.pem".to_owned(),
+            ..SqlOptions::default()
+        };
+        assert_eq!(options, expected);
+        assert!(!format!("{options:?}").contains("p/w"));
+        let plain = SqlOptions::from_url("mysql://root@localhost").expect("an address");
+        assert_eq!((plain.server, plain.port()), (SqlServer::MySql, 3306));
+        assert_eq!(plain.database, "");
+    }
+
+    #[test]
+    fn odd_addresses_are_refused_and_not_repeated() {
+        for url in [
+            "postgres//nothing",
+            "http://u:secret@h/d",
+            "mysql://u:secret@h/d?tls=maybe",
+            "mysql://u:secret@h/d?pool=7",
+            "postgres://u:secret%ff@h/d",
+        ] {
+            let error = SqlOptions::from_url(url).expect_err(url).to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn options_come_back() {
+        let json = serde_json::json!({"server": "mariadb", "tls": "verify-ca"});
+        let options: SqlOptions = serde_json::from_value(json).expect("options");
+        assert_eq!(options.server, SqlServer::MySql);
+        assert_eq!(options.tls, SqlTls::VerifyCa);
+    }
+}

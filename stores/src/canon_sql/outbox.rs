@@ -1,0 +1,153 @@
+//! The outbox: what was changed and is yet to be told to the log.
+//!
+//! Numbers are given before a commit, so they become visible out of order: 7 may be there while 6 is
+//! not committed. Nothing is lost by that, since no reader keeps a place in the outbox. What is in
+//! the log is deleted by its number; everything else is still there when the outbox is read again.
+//! A bound such as `newest` only ends a reading; a smaller number that shows up later is read by the
+//! next one.
+
+use schemas::entities::Group;
+use schemas::source::Source;
+
+use super::decode::undecodable;
+use super::session::{Link, Sql, Value};
+use crate::canon::{NOTIFICATIONS_MAX, Notification, Waiting};
+use crate::{mysql, postgres};
+
+/// So many numbers are named by one statement.
+pub(crate) const AT_ONCE: usize = 8192;
+
+/// Locks of athletes are on so many buckets of them.
+const BUCKETS: i64 = 64;
+
+/// What a change touched. Groups are ascending, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    /// Groups of efforts.
+    pub(crate) efforts: Vec<Group>,
+    /// Groups of authorizations.
+    pub(crate) authorizations: Vec<Group>,
+    /// Athletes, all of whose groups of efforts are touched; ascending, each once.
+    pub(crate) athletes: Vec<i64>,
+}
+
+/// Until the commit, either many change efforts of some athletes, or one (`alone`) changes these
+/// athletes. Otherwise the change of an athlete would not find an effort that is being added, and
+/// that effort would be told of before the change is visible: then its board would stay wrong.
+pub(crate) async fn lock_athletes(
+    link: &mut Link<'_>,
+    athletes: impl Iterator<Item = i64>,
+    alone: bool,
+) -> Sql<()> {
+    let mut buckets: Vec<i64> = athletes.map(|id| id & (BUCKETS - 1)).collect();
+    buckets.sort_unstable();
+    buckets.dedup();
+    if buckets.is_empty() {
+        return Ok(());
+    }
+    match link {
+        Link::Postgres(link) => postgres::lock_athletes(link, &buckets, alone).await,
+        Link::MySql(_) => {
+            let held = if alone {
+                "FOR UPDATE"
+            } else {
+                "LOCK IN SHARE MODE"
+            };
+            let statement = format!(
+                "SELECT bucket FROM athlete_locks WHERE bucket IN ? ORDER BY bucket {held}"
+            );
+            let _held: Vec<(i64,)> = link.rows(&statement, &[Value::Ints(&buckets)]).await?;
+            Ok(())
+        }
+    }
+}
+
+/// Puts what was touched into the outbox; answers what is to be told now, and whether more waits.
+pub(crate) async fn tell(
+    link: &mut Link<'_>,
+    touched: Touched,
+    now_ms: i64,
+) -> Sql<(Vec<Notification>, bool)> {
+    let Touched {
+        mut efforts,
+        authorizations,
+        athletes,
+    } = touched;
+    // These come with all groups of the athlete.
+    efforts.retain(|group| athletes.binary_search(&group.member).is_err());
+    let groups: Vec<(Source, Group)> = (efforts.into_iter().map(|group| (Source::Efforts, group)))
+        .chain(
+            authorizations
+                .into_iter()
+                .map(|group| (Source::Authorizations, group)),
+        )
+        .collect();
+    if groups.is_empty() && athletes.is_empty() {
+        return Ok((Vec::new(), false));
+    }
+    // One more than may be told says that more waits.
+    let rows = match link {
+        Link::Postgres(link) => postgres::tell(link, &groups, &athletes, now_ms).await?,
+        Link::MySql(link) => mysql::tell(link, &groups, &athletes, now_ms).await?,
+    };
+    let mut told = notifications(rows)?;
+    let more = told.len() > NOTIFICATIONS_MAX;
+    told.truncate(NOTIFICATIONS_MAX);
+    Ok((told, more))
+}
+
+/// What waits in the outbox for the log of a source.
+pub(crate) async fn waiting(link: &mut Link<'_>, source: Source) -> Sql<Waiting> {
+    let statement = "SELECT count(*), max(id) FROM outbox WHERE source = ?";
+    let found: Option<(i64, Option<i64>)> =
+        link.row(statement, &[Value::Text(source.name())]).await?;
+    let (notifications, newest) = found.unwrap_or_default();
+    Ok(Waiting {
+        notifications: notifications.unsigned_abs(),
+        newest: newest.unwrap_or_default(),
+    })
+}
+
+/// What waits in the outbox for the log of a source up to a number, oldest first.
+pub(crate) async fn pending(
+    link: &mut Link<'_>,
+    source: Source,
+    newest: i64,
+    limit: usize,
+) -> Sql<Vec<Notification>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let statement = "SELECT id, source, group_key, member FROM outbox
+                     WHERE source = ? AND id <= ? ORDER BY id LIMIT ?";
+    let values = [
+        Value::Text(source.name()),
+        Value::Int(newest),
+        Value::Int(limit),
+    ];
+    notifications(link.rows(statement, &values).await?)
+}
+
+/// Takes notifications out of the outbox, in the order of their numbers.
+pub(crate) async fn notified(link: &mut Link<'_>, ids: &[i64]) -> Sql<()> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    for ids in ids.chunks(AT_ONCE) {
+        link.run("DELETE FROM outbox WHERE id IN ?", &[Value::Ints(ids)])
+            .await?;
+    }
+    Ok(())
+}
+
+/// A row of the outbox: number, source, key and member.
+pub(crate) type Row = (i64, String, i64, i64);
+
+fn notifications(rows: Vec<Row>) -> Sql<Vec<Notification>> {
+    let notification = |(id, source, key, member): Row| {
+        Ok(Notification {
+            id,
+            source: source.parse().map_err(undecodable)?,
+            group: Group { key, member },
+        })
+    };
+    rows.into_iter().map(notification).collect()
+}

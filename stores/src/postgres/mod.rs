@@ -1,0 +1,362 @@
+//! What the canonical store says to PostgreSQL only.
+//!
+//! Lists are bound as arrays and joined, so a statement has one text for any number of rows. Writing
+//! runs at READ COMMITTED: what a statement locked is what it reads, and the order of locks and the
+//! rule of versions do the rest; a dump runs at REPEATABLE READ, which shows one moment.
+
+use std::time::Duration;
+
+use schemas::entities::Group;
+use schemas::source::Source;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow, PgSslMode};
+use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection, Row};
+use tokio::time::timeout;
+
+use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
+use crate::canon_sql::decode::{Columns, Grouped};
+use crate::canon_sql::outbox::Row as Told;
+use crate::canon_sql::session::Sql;
+use crate::canon_sql::sheet::{Column, Conflict, Sheet};
+use crate::canon_sql::{Meaning, Purpose, Sink, SqlOptions, SqlTls};
+
+/// The migrations, in their order: a name and the statements.
+pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
+    ("tables", include_str!("migrations/0001_tables.sql")),
+    ("triggers", include_str!("migrations/0002_triggers.sql")),
+];
+
+/// The names of this schema that are views.
+pub(crate) const VIEWS: &str = "SELECT c.relname::text FROM pg_class c
+    WHERE c.relnamespace = current_schema()::text::regnamespace AND c.relkind IN ('v', 'm', 'f')";
+
+/// Rows of a dump that are asked for at once.
+const ROWS_AT_ONCE: usize = 4096;
+
+/// What an error says.
+pub(crate) fn meaning(code: &str) -> Meaning {
+    match code {
+        // Serialization, deadlock, a lock or an answer that took too long, somebody else's insert,
+        // and a server that is going, coming, full of connections, or a standby for now.
+        "40001" | "40P01" | "55P03" | "57014" | "23505" | "25P03" | "57P01" | "57P02" | "57P03"
+        | "57P05" | "53300" | "25006" => Meaning::Later,
+        "42P01" | "3F000" | "3D000" | "42703" | "42883" => Meaning::NoSchema,
+        "28P01" | "28000" => Meaning::NotLetIn,
+        "42501" => Meaning::NoRight,
+        code if code.starts_with("08") => Meaning::Later,
+        _ => Meaning::Other,
+    }
+}
+
+/// A new connection.
+pub(crate) async fn connect(
+    options: &SqlOptions,
+    schema: &str,
+    purpose: Purpose,
+) -> Sql<PgConnection> {
+    let mut link = PgConnection::connect_with(&to(options)).await?;
+    let (statement_ms, lock_ms, idle_ms) = match purpose {
+        Purpose::Calls => (
+            options.statement_timeout_ms,
+            options.lock_timeout_ms,
+            options.request_timeout_ms,
+        ),
+        Purpose::Dump => (options.dump_timeout_ms, options.lock_timeout_ms, 0),
+        Purpose::Migrate => (0, 0, 0),
+    };
+    let settings = format!(
+        "SET search_path TO \"{schema}\", pg_temp;
+         SET backstitch.tells TO 'no';
+         SET default_transaction_isolation TO 'read committed';
+         SET client_min_messages TO warning;
+         SET jit TO off;
+         SET statement_timeout TO {statement_ms};
+         SET lock_timeout TO {lock_ms};
+         SET idle_in_transaction_session_timeout TO {idle_ms};"
+    );
+    sqlx::raw_sql(AssertSqlSafe(settings))
+        .execute(&mut link)
+        .await?;
+    Ok(link)
+}
+
+fn to(options: &SqlOptions) -> PgConnectOptions {
+    let database = if options.database.is_empty() {
+        "postgres"
+    } else {
+        &options.database
+    };
+    let mut to = PgConnectOptions::new_without_pgpass()
+        .host(options.host())
+        .port(options.port())
+        .database(database)
+        .application_name("backstitch")
+        .ssl_mode(match options.tls {
+            SqlTls::Disable => PgSslMode::Disable,
+            SqlTls::Prefer => PgSslMode::Prefer,
+            SqlTls::Require => PgSslMode::Require,
+            SqlTls::VerifyCa => PgSslMode::VerifyCa,
+            SqlTls::VerifyFull => PgSslMode::VerifyFull,
+        })
+        .disable_statement_logging();
+    if !options.user.is_empty() {
+        to = to.username(&options.user);
+    }
+    if !options.password.is_empty() {
+        to = to.password(options.password.reveal());
+    }
+    if !options.ca_file.is_empty() {
+        to = to.ssl_root_cert(&options.ca_file);
+    }
+    to
+}
+
+/// See `outbox::lock_athletes`.
+pub(crate) async fn lock_athletes(
+    link: &mut PgConnection,
+    buckets: &[i64],
+    alone: bool,
+) -> Sql<()> {
+    sqlx::query("SELECT lock_athletes($1, $2)")
+        .bind(buckets)
+        .bind(alone)
+        .execute(link)
+        .await?;
+    Ok(())
+}
+
+/// Puts groups and those of athletes into the outbox; answers the first of them, at most one more than
+/// may be told.
+pub(crate) async fn tell(
+    link: &mut PgConnection,
+    groups: &[(Source, Group)],
+    athletes: &[i64],
+    now_ms: i64,
+) -> Sql<Vec<Told>> {
+    let limit = i64::try_from(NOTIFICATIONS_MAX + 1).unwrap_or(i64::MAX);
+    let mut told: Vec<Told> = Vec::new();
+    if !groups.is_empty() {
+        let sources: Vec<&str> = groups.iter().map(|(source, _)| source.name()).collect();
+        let keys: Vec<i64> = groups.iter().map(|(_, group)| group.key).collect();
+        let members: Vec<i64> = groups.iter().map(|(_, group)| group.member).collect();
+        told = sqlx::query_as(
+            "WITH made AS (
+                 INSERT INTO outbox (source, group_key, member, made_at_ms)
+                 SELECT t.source, t.group_key, t.member, $4
+                 FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+                     WITH ORDINALITY AS t (source, group_key, member, place)
+                 ORDER BY t.place
+                 RETURNING id, source, group_key, member)
+             SELECT id, source, group_key, member FROM made ORDER BY id LIMIT $5",
+        )
+        .bind(sources)
+        .bind(keys)
+        .bind(members)
+        .bind(now_ms)
+        .bind(limit)
+        .fetch_all(&mut *link)
+        .await?;
+    }
+    if !athletes.is_empty() {
+        let more: Vec<Told> = sqlx::query_as(
+            "WITH made AS (
+                 INSERT INTO outbox (source, group_key, member, made_at_ms)
+                 SELECT $1, e.segment_id, e.athlete_id, $2 FROM efforts e
+                 WHERE e.athlete_id = ANY ($3)
+                 GROUP BY e.athlete_id, e.segment_id ORDER BY e.athlete_id, e.segment_id
+                 RETURNING id, source, group_key, member)
+             SELECT id, source, group_key, member FROM made ORDER BY id LIMIT $4",
+        )
+        .bind(Source::Efforts.name())
+        .bind(now_ms)
+        .bind(athletes)
+        .bind(limit)
+        .fetch_all(link)
+        .await?;
+        told.extend(more);
+    }
+    Ok(told)
+}
+
+/// Writes the rows of a sheet.
+pub(crate) async fn write(link: &mut PgConnection, sheet: &Sheet, conflict: Conflict) -> Sql<()> {
+    let mut arguments = PgArguments::default();
+    let mut arrays = Vec::with_capacity(sheet.columns.len());
+    for (index, (_, column)) in sheet.columns.iter().enumerate() {
+        let (added, kind) = match column {
+            Column::Ints(values) => (arguments.add(values), "bigint"),
+            Column::IntsOrNull(values) => (arguments.add(values), "bigint"),
+            Column::FloatsOrNull(values) => (arguments.add(values), "double precision"),
+            Column::Texts(values) => (arguments.add(values), "text"),
+            Column::TextsOrNull(values) => (arguments.add(values), "text"),
+            Column::Booleans(values) => (arguments.add(values), "boolean"),
+        };
+        added.map_err(sqlx::Error::Encode)?;
+        arrays.push(format!("${}::{kind}[]", index + 1));
+    }
+    let (table, key) = (sheet.table, sheet.key.join(", "));
+    let names = sheet.names();
+    let rule = match conflict {
+        Conflict::Fail => String::new(),
+        Conflict::Newer => {
+            let written: Vec<String> = names
+                .iter()
+                .filter(|name| !sheet.key.contains(name))
+                .map(|name| format!("{name} = excluded.{name}"))
+                .collect();
+            format!(
+                "ON CONFLICT ({key}) DO UPDATE SET {} WHERE excluded.version >= {table}.version",
+                written.join(", ")
+            )
+        }
+    };
+    let names = names.join(", ");
+    let statement = format!(
+        "INSERT INTO {table} ({names}) SELECT {names} FROM unnest({arrays}) AS t ({names})
+         ORDER BY {key} {rule}",
+        arrays = arrays.join(", "),
+    );
+    sqlx::query_with(AssertSqlSafe(statement), arguments)
+        .execute(link)
+        .await?;
+    Ok(())
+}
+
+/// All rows of the first of some groups, in one statement: groups are counted as far as it matters, and
+/// the rows of those that fit are read. A group without rows answers one row that has only its place.
+pub(crate) async fn first_groups(
+    link: &mut PgConnection,
+    of: Grouped,
+    groups: &[Group],
+    rows_max: i64,
+) -> Sql<FirstGroups> {
+    let (table, key) = (of.table(), of.key());
+    let fitting = if rows_max == i64::MAX {
+        "SELECT g.place, g.group_key, g.member
+         FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS g (group_key, member, place)
+         WHERE $3::bigint IS NOT NULL"
+            .to_owned()
+    } else {
+        format!(
+            "SELECT place, group_key, member FROM (
+                 SELECT g.*, sum(n) OVER (ORDER BY g.place) AS total
+                 FROM unnest($1::bigint[], $2::bigint[])
+                     WITH ORDINALITY AS g (group_key, member, place)
+                 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
+                     SELECT 1 FROM {table} e
+                     WHERE e.{key} = g.group_key AND e.athlete_id = g.member
+                     LIMIT least($3, 9223372036854775806) + 1) AS few) AS counted
+             ) AS summed WHERE place = 1 OR total <= $3"
+        )
+    };
+    // The inner order keeps the planner from doing anything but going from group to group.
+    let statement = format!(
+        "WITH fitting AS MATERIALIZED ({fitting})
+         SELECT e.*, f.place FROM fitting f LEFT JOIN LATERAL (
+             SELECT {columns} FROM {table} e {join}
+             WHERE e.{key} = f.group_key AND e.athlete_id = f.member ORDER BY e.id) AS e ON true
+         ORDER BY f.group_key, f.member, e.id",
+        columns = of.columns(),
+        join = of.join(),
+    );
+    let keys: Vec<i64> = groups.iter().map(|group| group.key).collect();
+    let members: Vec<i64> = groups.iter().map(|group| group.member).collect();
+    let found = sqlx::query(AssertSqlSafe(statement))
+        .bind(keys)
+        .bind(members)
+        .bind(rows_max)
+        .fetch_all(link)
+        .await?;
+    let mut columns = Columns::new(of);
+    let (mut answered, mut last) = (0, None);
+    for row in &found {
+        let place: i64 = row.try_get(of.width())?;
+        if last != Some(place) {
+            answered += 1;
+            last = Some(place);
+        }
+        if row.try_get::<Option<i64>, _>(0)?.is_some() {
+            columns.push(row)?;
+        }
+    }
+    Ok(FirstGroups {
+        rows: columns.finish()?,
+        groups: answered,
+    })
+}
+
+/// Begins the transaction of a dump, and its cursor, which holds the moment.
+pub(crate) async fn begin_dump(
+    link: &mut PgConnection,
+    of: Grouped,
+    keys: Option<&[i64]>,
+) -> Sql<()> {
+    let (table, key) = (of.table(), of.key());
+    let some = keys.map(|keys| {
+        // A cursor takes no values; these are numbers.
+        let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
+        format!("WHERE e.{key} = ANY ('{{{}}}'::bigint[])", keys.join(","))
+    });
+    let statement = format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+         DECLARE dump NO SCROLL CURSOR FOR
+         SELECT {columns} FROM {table} e {join} {some}
+         ORDER BY e.{key}, e.athlete_id, e.id;",
+        columns = of.columns(),
+        join = of.join(),
+        some = some.unwrap_or_default(),
+    );
+    sqlx::raw_sql(AssertSqlSafe(statement))
+        .execute(link)
+        .await?;
+    Ok(())
+}
+
+/// Brings the rows of a dump to where they go.
+pub(crate) async fn pour(mut link: PgConnection, sink: &mut Sink, wait_ms: u64) -> Sql<()> {
+    let wait = Duration::from_millis(wait_ms);
+    let at_once = sink.batch_rows().max(ROWS_AT_ONCE);
+    let statement = format!("FETCH FORWARD {at_once} FROM dump");
+    loop {
+        let asking = sqlx::query(AssertSqlSafe(statement.clone()))
+            .persistent(false)
+            .fetch_all(&mut link);
+        let Ok(rows) = timeout(wait, asking).await else {
+            return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
+        };
+        let rows: Vec<PgRow> = rows?;
+        for row in &rows {
+            if !sink.push(row).await? {
+                return Ok(());
+            }
+        }
+        if rows.len() < at_once {
+            return Ok(());
+        }
+    }
+}
+
+/// What is wrong with the server itself.
+pub(crate) async fn flaws(link: &mut PgConnection) -> Sql<Vec<String>> {
+    const OLDEST: i32 = 130_000;
+    let (number, name, encoding, is_standby, is_read_only): (i32, String, String, bool, String) =
+        sqlx::query_as(
+            "SELECT current_setting('server_version_num')::integer,
+                    current_setting('server_version'), current_setting('server_encoding'),
+                    pg_is_in_recovery(), current_setting('default_transaction_read_only')",
+        )
+        .fetch_one(link)
+        .await?;
+    let mut flaws = Vec::new();
+    if number < OLDEST {
+        flaws.push(format!("it is version {name}; 13 or newer is needed"));
+    }
+    if encoding != "UTF8" {
+        flaws.push(format!(
+            "the database's encoding is {encoding}; make a database with UTF8"
+        ));
+    }
+    if is_standby || is_read_only == "on" {
+        flaws.push("it is a standby or read only; name the primary".to_owned());
+    }
+    Ok(flaws)
+}

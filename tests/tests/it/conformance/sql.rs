@@ -1,0 +1,202 @@
+//! PostgreSQL, and MySQL or MariaDB.
+
+mod apps;
+mod faults;
+mod together;
+
+use std::sync::Arc;
+
+use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::namespace::Namespace;
+use stores::{Result, Stores};
+use tests::servers;
+
+use super::Stage;
+use super::embedded::Folder;
+
+/// A server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Postgres,
+    MariaDb,
+}
+
+use Server::{MariaDb, Postgres};
+
+impl Server {
+    fn options(self) -> SqlOptions {
+        let url = match self {
+            Postgres => format!("postgres://backstitch@{}/postgres", servers::postgres()),
+            MariaDb => format!("mysql://backstitch@{}", servers::mariadb()),
+        };
+        SqlOptions::from_url(&url).expect("an address")
+    }
+
+    /// Runs statements of an app, or of who looks after the server.
+    fn run(self, statements: &str) -> std::result::Result<String, String> {
+        match self {
+            Postgres => servers::run_on_postgres(statements),
+            MariaDb => servers::run_on_mariadb(statements),
+        }
+    }
+
+    /// Drops a schema. A test that failed may still hold some of it: then it stays.
+    fn drop_schema(self, namespace: &Namespace) {
+        let schema = namespace.identifier("backstitch");
+        let _dropped = match self {
+            Postgres => self.run(&format!(
+                "SET lock_timeout TO '5s'; DROP SCHEMA IF EXISTS {schema} CASCADE"
+            )),
+            MariaDb => self.run(&format!(
+                "SET lock_wait_timeout = 5; DROP DATABASE IF EXISTS {schema}"
+            )),
+        };
+    }
+}
+
+/// A schema of its own.
+struct Schema {
+    server: Server,
+    options: SqlOptions,
+    namespace: Namespace,
+}
+
+impl Schema {
+    async fn new(server: Server) -> Self {
+        let (options, namespace) = (server.options(), servers::namespace());
+        let made = SqlCanon::migrate(&options, &namespace).await;
+        assert!(made.expect("a schema"), "the schema is new");
+        Self {
+            server,
+            options,
+            namespace,
+        }
+    }
+
+    fn name(&self) -> String {
+        self.namespace.identifier("backstitch")
+    }
+
+    async fn canon(&self) -> Result<SqlCanon> {
+        SqlCanon::open(&self.options, &self.namespace).await
+    }
+
+    /// Runs statements of an app in the schema.
+    fn run(&self, statements: &str) -> String {
+        let schema = self.name();
+        let inside = match self.server {
+            Postgres => format!("SET search_path TO {schema}, public;\n"),
+            MariaDb => format!("USE {schema};\n"),
+        };
+        let done = self.server.run(&(inside + statements));
+        done.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Drop for Schema {
+    fn drop(&mut self) {
+        self.server.drop_schema(&self.namespace);
+    }
+}
+
+/// A schema, and a folder for everything else.
+struct Staged(Schema, Folder);
+
+impl Staged {
+    async fn of(server: Server) -> Self {
+        Self(Schema::new(server).await, Folder::set().await)
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        Ok(Stores {
+            canon: Arc::new(self.0.canon().await?),
+            ..self.1.ports().await?
+        })
+    }
+
+    /// On a thread where waiting is allowed: tasks of dumps that were dropped end meanwhile.
+    async fn clear(self) {
+        let dropping = tokio::task::spawn_blocking(move || drop(self));
+        dropping.await.expect("it ends");
+    }
+}
+
+struct OnPostgres(Staged);
+
+impl Stage for OnPostgres {
+    async fn set() -> Self {
+        Self(Staged::of(Postgres).await)
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        self.0.ports().await
+    }
+
+    async fn clear(self) -> Result<()> {
+        self.0.clear().await;
+        Ok(())
+    }
+}
+
+struct OnMariaDb(Staged);
+
+impl Stage for OnMariaDb {
+    async fn set() -> Self {
+        Self(Staged::of(MariaDb).await)
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        self.0.ports().await
+    }
+
+    async fn clear(self) -> Result<()> {
+        self.0.clear().await;
+        Ok(())
+    }
+}
+
+mod postgres {
+    use super::OnPostgres;
+
+    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect }
+
+    #[test]
+    fn entities_follow_the_model() {
+        crate::conformance::entities_follow_the_model::<OnPostgres>(12);
+    }
+}
+
+mod mariadb {
+    use super::OnMariaDb;
+
+    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect }
+
+    #[test]
+    fn entities_follow_the_model() {
+        crate::conformance::entities_follow_the_model::<OnMariaDb>(12);
+    }
+}
+
+/// A test of each on either server.
+macro_rules! on_both {
+    ($($test:ident)*) => {
+        mod on_postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() -> stores::Result<()> {
+                    super::$test(super::super::Server::Postgres).await
+                }
+            )*
+        }
+        mod on_mariadb {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() -> stores::Result<()> {
+                    super::$test(super::super::Server::MariaDb).await
+                }
+            )*
+        }
+    };
+}
+
+use on_both;

@@ -1,0 +1,274 @@
+//! Apps that write by their own SQL.
+
+use std::collections::BTreeSet;
+
+use futures::TryStreamExt;
+use schemas::entities::Entity;
+use schemas::source::Source;
+use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::canon_sql::SqlCanon;
+use stores::{ErrorKind, Result};
+use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
+
+use super::{Schema, Server};
+
+super::on_both! {
+    what_an_app_writes_is_told
+    an_apps_own_tables_are_read
+}
+
+type Groups = BTreeSet<(i64, i64)>;
+
+/// The groups of which the outbox tells; it is empty then.
+async fn told(canon: &SqlCanon, source: Source) -> Result<Groups> {
+    let pending = canon.pending(source, i64::MAX, 10_000).await?;
+    let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
+    canon.notified(&ids).await?;
+    let groups = pending
+        .iter()
+        .map(|told| (told.group.key, told.group.member));
+    Ok(groups.collect())
+}
+
+/// What is changed in our tables by other statements than ours is told of, and counted.
+#[expect(clippy::too_many_lines, reason = "one story")]
+async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    for (statement, expected) in [
+        (
+            "INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
+             VALUES (1, 2, 3, 1, 60, 5), (2, 2, 3, 1, 60, 5), (3, 9, 3, 1, 60, 5), (4, 9, -5, 1, 60, 5);",
+            vec![(2, 3), (9, 3), (9, -5)],
+        ),
+        ("UPDATE efforts SET elapsed_time_s = 50 WHERE id = 1;", vec![(2, 3)]),
+        ("UPDATE efforts SET segment_id = 7 WHERE id = 2;", vec![(2, 3), (7, 3)]),
+        ("DELETE FROM efforts WHERE id = 4;", vec![(9, -5)]),
+        ("INSERT INTO athletes (id, name) VALUES (3, 'A');", vec![]),
+        ("UPDATE athletes SET name = 'B', country = 'IE';", vec![]),
+        ("UPDATE athletes SET gender = 'F';", vec![(2, 3), (7, 3), (9, 3)]),
+        ("DELETE FROM athletes;", vec![(2, 3), (7, 3), (9, 3)]),
+        (
+            "INSERT INTO athletes (id, weight_kg) VALUES (3, 70), (4, 80);",
+            vec![(2, 3), (7, 3), (9, 3)],
+        ),
+    ] {
+        schema.run(statement);
+        let expected: Groups = expected.into_iter().collect();
+        assert_eq!(told(&canon, Source::Efforts).await?, expected, "{statement}");
+    }
+    let rows: Vec<_> = canon
+        .dump(Source::Efforts, None, 10)
+        .await?
+        .try_collect()
+        .await?;
+    let rows: Vec<_> = rows.iter().flat_map(effort_rows).collect();
+    assert_eq!(rows.len(), 3);
+    assert!(
+        rows.iter()
+            .all(|row| row.weight_kg == Some(70.0) && row.day == 19_700_101)
+    );
+
+    canon
+        .apply(&[Entity::Application(application(1, 0))], 1)
+        .await?;
+    let insert =
+        "INSERT INTO authorizations (id, application_id, athlete_id, created_at_us, revoked_at_us)";
+    for (statement, groups, connected) in [
+        (
+            format!(
+                "{insert} VALUES (1, 1, 10, 5, NULL), (2, 1, 10, 5, NULL), (3, 1, 11, 5, NULL), (4, 1, 12, 5, 6);"
+            ),
+            vec![(1, 10), (1, 11), (1, 12)],
+            2,
+        ),
+        (
+            "UPDATE authorizations SET revoked_at_us = 7 WHERE id IN (1, 3);".to_owned(),
+            vec![(1, 10), (1, 11)],
+            1,
+        ),
+        (
+            "UPDATE authorizations SET revoked_at_us = NULL WHERE id = 4;".to_owned(),
+            vec![(1, 12)],
+            2,
+        ),
+        (
+            "UPDATE authorizations SET athlete_id = 12 WHERE id = 2;".to_owned(),
+            vec![(1, 10), (1, 12)],
+            1,
+        ),
+        (
+            "DELETE FROM authorizations WHERE id = 2;".to_owned(),
+            vec![(1, 12)],
+            1,
+        ),
+        (
+            "DELETE FROM authorizations;".to_owned(),
+            vec![(1, 10), (1, 11), (1, 12)],
+            0,
+        ),
+    ] {
+        schema.run(&statement);
+        let expected: Groups = groups.into_iter().collect();
+        assert_eq!(
+            told(&canon, Source::Authorizations).await?,
+            expected,
+            "{statement}"
+        );
+        let full = Authorized::Full {
+            connected,
+            capacity: 0,
+        };
+        assert_eq!(canon.authorize(1, 999, 1).await?, full, "{statement}");
+    }
+    // What goes through the store is told of once, by the store.
+    let rows = [
+        Entity::Effort(effort(50, 1, 3)),
+        Entity::Authorization(authorization(50, 1, 3)),
+    ];
+    let applied = canon.apply(&rows, 1).await?;
+    for source in Source::LOGGED {
+        let pending = canon.pending(source, i64::MAX, 10).await?;
+        assert!(
+            pending
+                .iter()
+                .all(|told| applied.notifications.contains(told))
+        );
+    }
+    assert_eq!(applied.notifications.len(), 2);
+    Ok(())
+}
+
+/// The example in `deploy/sql`: views on an app's own tables are read, changes of these are told of, and
+/// writing is the app's.
+async fn an_apps_own_tables_are_read(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let app = schema.namespace.identifier("app");
+    let (make, example, drop) = match server {
+        Server::Postgres => (
+            format!(
+                "CREATE SCHEMA {app};
+                 CREATE TABLE {app}.rides (id integer PRIMARY KEY, segment_id integer NOT NULL,
+                     rider_id integer NOT NULL, activity_id bigint NOT NULL, seconds integer NOT NULL,
+                     started_at timestamptz NOT NULL, zone varchar(50) NOT NULL,
+                     is_private boolean NOT NULL, deleted_at timestamptz);
+                 CREATE TABLE {app}.riders (id integer PRIMARY KEY, gender char(1), born date,
+                     weight_kg numeric(5, 2), closed_at timestamptz);
+                 INSERT INTO {app}.rides VALUES
+                     (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001Z', 'Europe/Berlin', false, NULL);"
+            ),
+            include_str!("../../../../../deploy/sql/postgres.sql"),
+            format!("DROP SCHEMA {app} CASCADE"),
+        ),
+        Server::MariaDb => (
+            format!(
+                "CREATE DATABASE {app};
+                 CREATE TABLE {app}.rides (id INT PRIMARY KEY, segment_id INT NOT NULL,
+                     rider_id INT NOT NULL, activity_id BIGINT NOT NULL, seconds INT NOT NULL,
+                     started_at DATETIME(6) NOT NULL, zone VARCHAR(50) NOT NULL,
+                     is_private BOOLEAN NOT NULL, deleted_at DATETIME);
+                 CREATE TABLE {app}.riders (id INT PRIMARY KEY, gender CHAR(1), born DATE,
+                     weight_kg DECIMAL(5, 2), closed_at DATETIME);
+                 INSERT INTO {app}.rides VALUES
+                     (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001', 'Europe/Berlin', FALSE, NULL);"
+            ),
+            include_str!("../../../../../deploy/sql/mysql.sql"),
+            format!("DROP DATABASE {app}"),
+        ),
+    };
+    schema.run(&make);
+    let name = schema.name();
+    schema.run(
+        &example
+            .replace("app.", &format!("{app}."))
+            .replace("backstitch.", &format!("{name}.")),
+    );
+    let outcome = follow(&schema, &app).await;
+    schema.run(&drop);
+    outcome
+}
+
+#[expect(clippy::too_many_lines, reason = "one story")]
+async fn follow(schema: &Schema, app: &str) -> Result<()> {
+    let canon = schema.canon().await?;
+    let dump = async || -> Result<Vec<_>> {
+        let batches: Vec<_> = canon
+            .dump(Source::Efforts, None, 10)
+            .await?
+            .try_collect()
+            .await?;
+        Ok(batches.iter().flat_map(effort_rows).collect())
+    };
+    let rows = dump().await?;
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].day, rows[0].started_at_us % 10), (20_130_507, 1));
+    for (statement, expected) in [
+        (
+            "INSERT INTO app.rides VALUES (2, 5, 3, 1, 55, '2013-05-06 01:00:00', 'UTC', true, NULL);",
+            vec![(5, 3)],
+        ),
+        (
+            "UPDATE app.rides SET seconds = 44 WHERE id = 1;",
+            vec![(2, 3)],
+        ),
+        (
+            "INSERT INTO app.riders VALUES (3, 'F', '1980-02-03', 61.25, NULL);",
+            vec![(2, 3), (5, 3)],
+        ),
+        (
+            "UPDATE app.riders SET closed_at = '2020-01-01';",
+            vec![(2, 3), (5, 3)],
+        ),
+        ("UPDATE app.riders SET closed_at = '2021-01-01';", vec![]),
+        (
+            "UPDATE app.rides SET deleted_at = '2020-01-01' WHERE id = 2;",
+            vec![(5, 3)],
+        ),
+    ] {
+        schema.run(&statement.replace("app.", &format!("{app}.")));
+        let expected: Groups = expected.into_iter().collect();
+        assert_eq!(
+            told(&canon, Source::Efforts).await?,
+            expected,
+            "{statement}"
+        );
+    }
+    let rows = dump().await?;
+    let groups = rows.iter().map(|row| schemas::entities::Group {
+        key: row.segment_id,
+        member: row.athlete_id,
+    });
+    let groups: Vec<_> = groups.collect();
+    assert_eq!(
+        effort_rows(&canon.groups(Source::Efforts, &groups).await?),
+        rows
+    );
+    let bounded = canon.first_groups(Source::Efforts, &groups, 1).await?;
+    assert_eq!((bounded.groups, bounded.rows.num_rows()), (1, 1));
+    assert_eq!((rows[0].elapsed_time_s, rows[0].is_deleted), (44, false));
+    assert_eq!((rows[1].is_hidden, rows[1].is_deleted), (true, true));
+    for row in &rows {
+        assert_eq!(
+            (row.gender.as_deref(), row.birth_year),
+            (Some("F"), Some(1980))
+        );
+        assert_eq!((row.weight_kg, row.athlete_is_deleted), (Some(61.25), true));
+    }
+
+    for row in [Entity::Effort(effort(9, 9, 9)), Entity::Athlete(athlete(9))] {
+        let error = canon.apply(&[row], 1).await.expect_err("it is the app's");
+        assert_eq!(error.kind(), ErrorKind::Reject);
+        assert!(error.to_string().contains("view of an app"), "{error}");
+    }
+    // The other tables are still ours.
+    canon
+        .apply(&[Entity::Application(application(1, 5))], 1)
+        .await?;
+    assert!(matches!(
+        canon.authorize(1, 2, 1).await?,
+        Authorized::New { .. }
+    ));
+    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    assert_eq!(flaws, Vec::<String>::new());
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! Servers that hang or are not as they should be, and schemas.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use schemas::entities::{Effort, Entity};
+use schemas::source::Source;
+use stores::canon::{CanonRead, CanonWrite};
+use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::{ErrorKind, Result};
+use tests::conformance::canon_rows::effort;
+use tests::servers;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::{Schema, Server};
+
+super::on_both! {
+    a_connection_that_hangs_ends
+    a_server_that_is_not_there_is_named
+    schemas_are_made_once
+    a_changed_migration_is_refused
+    what_is_wrong_is_named
+}
+
+/// Passes bytes on to a server, until it is told to stop.
+struct Proxy {
+    address: SocketAddr,
+    passes: Arc<AtomicBool>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    async fn to(host: String, port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let passes = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&passes);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut ways = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect((host.as_str(), port))
+                    .await
+                    .expect("the server");
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                ways.spawn(pass(from_client, to_server, Arc::clone(&flag)));
+                ways.spawn(pass(from_server, to_client, Arc::clone(&flag)));
+            }
+        });
+        Self {
+            address,
+            passes,
+            _tasks: tasks,
+        }
+    }
+}
+
+async fn pass(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    passes: Arc<AtomicBool>,
+) {
+    let mut bytes = vec![0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        while !passes.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        if to.write_all(&bytes[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// No call waits for longer than it may when no more bytes come, and afterwards all goes on.
+async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let address = match server {
+        Server::Postgres => servers::postgres(),
+        Server::MariaDb => servers::mariadb(),
+    };
+    let (host, port) = address.split_once(':').expect("a port");
+    let proxy = Proxy::to(host.to_owned(), port.parse().expect("a port")).await;
+    let options = SqlOptions {
+        host: proxy.address.ip().to_string(),
+        port: proxy.address.port(),
+        connections_max: 2,
+        connect_timeout_ms: 700,
+        request_timeout_ms: 700,
+        retry_timeout_ms: 700,
+        dump_timeout_ms: 700,
+        ..schema.options.clone()
+    };
+    let canon = SqlCanon::open(&options, &schema.namespace).await?;
+    let rows: Vec<Entity> = (0..50_000)
+        .map(|id| Entity::Effort(effort(id, id, 1)))
+        .collect();
+    schema.canon().await?.apply(&rows, 1).await?;
+    let mut dump = canon.dump(Source::Efforts, None, 100).await?;
+    dump.try_next().await?.expect("a batch");
+
+    proxy.passes.store(false, Ordering::Relaxed);
+    let begun = Instant::now();
+    for _ in 0..3 {
+        let error = canon.club_members(1).await.expect_err("it hangs");
+        assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+        assert!(
+            error.to_string().contains(&proxy.address.to_string()),
+            "{error}"
+        );
+    }
+    let error = canon.apply(&rows[..1], 1).await.expect_err("it hangs");
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    let error = loop {
+        match dump.try_next().await {
+            Ok(batch) => batch.expect("it hangs before the end"),
+            Err(error) => break error,
+        };
+    };
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+
+    proxy.passes.store(true, Ordering::Relaxed);
+    let row = Entity::Effort(Effort {
+        version: 2,
+        ..effort(1, 1, 1)
+    });
+    canon.apply(std::slice::from_ref(&row), 1).await?;
+    assert_eq!(canon.versions(&[row]).await?, [Some(2)]);
+    Ok(())
+}
+
+/// A server that is not there is told of with its address, and nothing waits for ever.
+async fn a_server_that_is_not_there_is_named(server: Server) -> Result<()> {
+    let options = SqlOptions {
+        port: 1,
+        retry_timeout_ms: 200,
+        ..server.options()
+    };
+    let namespace = servers::namespace();
+    let opened = SqlCanon::open(&options, &namespace).await;
+    let error = opened.expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+    let flaws = SqlCanon::flaws(&options, &namespace).await?;
+    assert!(flaws[0].contains("127.0.0.1:1"), "{flaws:?}");
+    Ok(())
+}
+
+/// Several make a schema at once; one that is not there is no schema, and nothing makes it in passing.
+async fn schemas_are_made_once(server: Server) -> Result<()> {
+    let (options, namespace) = (server.options(), servers::namespace());
+    for _ in 0..2 {
+        let opened = SqlCanon::open(&options, &namespace).await;
+        let error = opened.expect_err("there is no schema");
+        assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
+        assert!(
+            error.to_string().contains("run `backstitch migrate`"),
+            "{error}"
+        );
+        let flaws = SqlCanon::flaws(&options, &namespace).await?;
+        assert!(flaws[0].contains("run `backstitch migrate`"), "{flaws:?}");
+    }
+    let mut making = JoinSet::new();
+    for _ in 0..4 {
+        let (options, namespace) = (options.clone(), namespace.clone());
+        making.spawn(async move { SqlCanon::migrate(&options, &namespace).await });
+    }
+    while let Some(made) = making.join_next().await {
+        made.expect("it ends")?;
+    }
+    assert!(!SqlCanon::migrate(&options, &namespace).await?);
+    assert_eq!(
+        SqlCanon::flaws(&options, &namespace).await?,
+        Vec::<String>::new()
+    );
+    SqlCanon::open(&options, &namespace).await?;
+    server.drop_schema(&namespace);
+    Ok(())
+}
+
+/// A migration that was applied in another form is not used, and neither is an older or newer schema.
+async fn a_changed_migration_is_refused(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    for (change, back, told) in [
+        (
+            "UPDATE _sqlx_migrations SET version = 99 WHERE version = 2",
+            "UPDATE _sqlx_migrations SET version = 2 WHERE version = 99",
+            "newer",
+        ),
+        (
+            "CREATE TABLE kept AS SELECT * FROM _sqlx_migrations WHERE version = 2;
+             DELETE FROM _sqlx_migrations WHERE version = 2",
+            "INSERT INTO _sqlx_migrations SELECT * FROM kept; DROP TABLE kept",
+            "older",
+        ),
+        (
+            "UPDATE _sqlx_migrations SET success = false WHERE version = 2",
+            "UPDATE _sqlx_migrations SET success = true WHERE version = 2",
+            "broken off",
+        ),
+        (
+            "UPDATE _sqlx_migrations SET checksum = 'x' WHERE version = 1",
+            "",
+            "another form",
+        ),
+    ] {
+        schema.run(&format!("{change};"));
+        let error = schema
+            .canon()
+            .await
+            .expect_err("it can't be used")
+            .to_string();
+        assert!(error.contains(told), "{error}");
+        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        assert!(flaws[0].contains(told), "{flaws:?}");
+        if told == "broken off" && server == Server::MariaDb {
+            // There nothing is taken back, so it is run again.
+            assert!(SqlCanon::migrate(&schema.options, &schema.namespace).await?);
+        } else if told != "older" {
+            let made = SqlCanon::migrate(&schema.options, &schema.namespace).await;
+            assert_eq!(made.expect_err("refused").kind(), ErrorKind::Fatal);
+        }
+        if !back.is_empty() {
+            schema.run(&format!("{back};"));
+            schema.canon().await?;
+        }
+    }
+    Ok(())
+}
+
+/// A user who may not come in, or lacks rights, is told so; a password is never repeated.
+async fn what_is_wrong_is_named(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let name = schema.name();
+    let stranger = SqlOptions {
+        user: format!("{name}_nobody"),
+        password: "open sesame".to_owned().into(),
+        ..schema.options.clone()
+    };
+    let flaws = SqlCanon::flaws(&stranger, &schema.namespace).await?;
+    assert!(flaws[0].contains("check user and password"), "{flaws:?}");
+    assert!(!flaws[0].contains("sesame"), "{flaws:?}");
+
+    if server == Server::MariaDb {
+        let collate =
+            |collation: &str| schema.run(&format!("ALTER DATABASE {name} COLLATE {collation};"));
+        collate("utf8mb4_general_ci");
+        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        assert!(flaws[0].contains("utf8mb4_general_ci"), "{flaws:?}");
+        collate("utf8mb4_bin");
+    }
+    let reader = SqlOptions {
+        user: format!("{}_r", schema.namespace),
+        ..schema.options.clone()
+    };
+    let user = &reader.user;
+    schema.run(&match server {
+        Server::Postgres => format!(
+            "CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {name} TO {user};
+             GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {user};"
+        ),
+        Server::MariaDb => {
+            format!("CREATE USER {user}@'%'; GRANT SELECT ON {name}.* TO {user}@'%';")
+        }
+    });
+    let flaws = SqlCanon::flaws(&reader, &schema.namespace).await;
+    let canon = SqlCanon::open(&reader, &schema.namespace).await?;
+    let refused = canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await;
+    schema.run(&match server {
+        Server::Postgres => format!("DROP OWNED BY {user}; DROP ROLE {user};"),
+        Server::MariaDb => format!("DROP USER {user}@'%';"),
+    });
+    let flaws = flaws?;
+    assert!(flaws.len() > 3, "{flaws:?}");
+    assert!(
+        flaws.iter().any(|flaw| flaw.contains("outbox")),
+        "{flaws:?}"
+    );
+    let error = refused.expect_err("no right");
+    assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
+    assert!(error.to_string().contains("rights"), "{error}");
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! Many who change the same rows at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use schemas::entities::{Athlete, Authorization, Effort, Entity, Gender, Group};
+use schemas::source::Source;
+use stores::Result;
+use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::canon_sql::{SqlCanon, SqlOptions};
+use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
+use tokio::task::JoinSet;
+
+use super::{Schema, Server};
+
+super::on_both! {
+    versions_win_in_any_order
+    places_are_given_once_by_many
+    an_athlete_changes_while_efforts_come
+    a_dump_shows_one_moment_and_may_be_dropped
+}
+
+/// Two apply the same ids in different orders and versions, again and again: nobody fails, and the
+/// newest versions stay.
+#[expect(clippy::too_many_lines, reason = "one story")]
+async fn versions_win_in_any_order(server: Server) -> Result<()> {
+    const ROWS: i64 = 120;
+    const ROUNDS: i64 = 12;
+    let schema = Schema::new(server).await;
+    let mut writers = JoinSet::new();
+    for who in 0..4_i64 {
+        let canon = schema.canon().await?;
+        writers.spawn(async move {
+            for round in 0..ROUNDS {
+                // Each of the four has a version of its own in each round.
+                let version = round * 4 + who;
+                let row = |id: i64| {
+                    [
+                        Entity::Effort(Effort {
+                            elapsed_time_s: version + 1,
+                            version,
+                            ..effort(id, id % 5, id % 7)
+                        }),
+                        Entity::Authorization(Authorization {
+                            created_at_us: version,
+                            revoked_at_us: (version % 2 == 0).then_some(1),
+                            version,
+                            ..authorization(id, id % 3, id % 11)
+                        }),
+                        Entity::Athlete(Athlete {
+                            birth_year: Some(version + 1),
+                            version,
+                            ..athlete(id % 7)
+                        }),
+                        Entity::Application(application(id % 3, 1000)),
+                    ]
+                };
+                let mut rows: Vec<Entity> = (0..ROWS).flat_map(row).collect();
+                if who % 2 == 1 {
+                    rows.reverse();
+                }
+                let applied = canon.apply(&rows, 1).await?;
+                assert_eq!(applied.rejected, []);
+            }
+            Result::Ok(())
+        });
+    }
+    while let Some(done) = writers.join_next().await {
+        done.expect("it ends")?;
+    }
+    let canon = schema.canon().await?;
+    let last = ROUNDS * 4 - 1;
+    let rows: Vec<_> = canon
+        .dump(Source::Efforts, None, 1000)
+        .await?
+        .try_collect()
+        .await?;
+    let rows: Vec<_> = rows.iter().flat_map(effort_rows).collect();
+    assert_eq!(rows.len(), 120);
+    for row in &rows {
+        assert_eq!(
+            (row.elapsed_time_s, row.birth_year),
+            (last + 1, Some(last + 1))
+        );
+    }
+    // The counters are those of the rows that are there: all of the last version, none revoked.
+    for id in 0..3 {
+        let pairs: BTreeSet<i64> = (0..ROWS)
+            .filter(|row| row % 3 == id)
+            .map(|row| row % 11)
+            .collect();
+        let connected = i64::try_from(pairs.len()).unwrap_or_default();
+        canon.set_capacity(id, connected).await?;
+        let full = Authorized::Full {
+            connected,
+            capacity: connected,
+        };
+        assert_eq!(canon.authorize(id, 999, 1).await?, full);
+    }
+    Ok(())
+}
+
+/// Fifty connections ask for five places.
+async fn places_are_given_once_by_many(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let options = SqlOptions {
+        connections_max: 50,
+        ..schema.options.clone()
+    };
+    let canon = Arc::new(SqlCanon::open(&options, &schema.namespace).await?);
+    canon
+        .apply(&[Entity::Application(application(1, 5))], 1)
+        .await?;
+    let mut asking = JoinSet::new();
+    for athlete_id in 0..50 {
+        let canon = Arc::clone(&canon);
+        asking.spawn(async move { canon.authorize(1, athlete_id, 1).await });
+    }
+    let mut answers = BTreeMap::new();
+    while let Some(answer) = asking.join_next().await {
+        let answer = match answer.expect("it ends")? {
+            Authorized::New { .. } => "new",
+            Authorized::Full {
+                connected: 5,
+                capacity: 5,
+            } => "full",
+            other => panic!("{other:?}"),
+        };
+        *answers.entry(answer).or_insert(0) += 1;
+    }
+    assert_eq!(answers, BTreeMap::from([("full", 45), ("new", 5)]));
+    Ok(())
+}
+
+/// Whatever is told last of a group of an athlete, it is told when both the effort and the athlete can
+/// be read: no board stays wrong.
+async fn an_athlete_changes_while_efforts_come(server: Server) -> Result<()> {
+    const SEGMENTS: i64 = 40;
+    let schema = Schema::new(server).await;
+    let (writer, reader) = (schema.canon().await?, Arc::new(schema.canon().await?));
+    let mut adding = JoinSet::new();
+    adding.spawn(async move {
+        for segment in 0..SEGMENTS {
+            writer
+                .apply(&[Entity::Effort(effort(segment, segment, 7))], 1)
+                .await?;
+        }
+        Result::Ok(())
+    });
+    let changer = Arc::clone(&reader);
+    adding.spawn(async move {
+        for version in 0..SEGMENTS {
+            let row = Athlete {
+                gender: Some(if version % 2 == 0 {
+                    Gender::F
+                } else {
+                    Gender::M
+                }),
+                birth_year: Some(version),
+                version,
+                ..athlete(7)
+            };
+            changer.apply(&[Entity::Athlete(row)], 1).await?;
+        }
+        Result::Ok(())
+    });
+    // What a view would hold: of each group what was read after the last notification.
+    let mut seen: BTreeMap<Group, Option<i64>> = BTreeMap::new();
+    loop {
+        let is_over = adding.is_empty();
+        let told = reader.pending(Source::Efforts, i64::MAX, 1000).await?;
+        let mut groups: Vec<Group> = told.iter().map(|told| told.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let found = reader.groups(Source::Efforts, &groups).await?;
+        for row in effort_rows(&found) {
+            let group = Group {
+                key: row.segment_id,
+                member: row.athlete_id,
+            };
+            seen.insert(group, row.birth_year);
+        }
+        let ids: Vec<i64> = told.iter().map(|told| told.id).collect();
+        reader.notified(&ids).await?;
+        if is_over && told.is_empty() {
+            break;
+        }
+        if let Some(done) = adding.try_join_next() {
+            done.expect("it ends")?;
+        }
+    }
+    let expected: BTreeMap<Group, Option<i64>> = (0..SEGMENTS)
+        .map(|key| (Group { key, member: 7 }, Some(SEGMENTS - 1)))
+        .collect();
+    assert_eq!(seen, expected);
+    Ok(())
+}
+
+/// A dump shows the moment at which it began, however late it is read, and one that is dropped ends its
+/// connection.
+async fn a_dump_shows_one_moment_and_may_be_dropped(server: Server) -> Result<()> {
+    const ROWS: i64 = 20_000;
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    let all_at = |elapsed_time_s: i64| -> Vec<Entity> {
+        let row = |id| Effort {
+            elapsed_time_s,
+            ..effort(id, id % 50, id % 70)
+        };
+        (0..ROWS).map(row).map(Entity::Effort).collect()
+    };
+    canon.apply(&all_at(1), 1).await?;
+    let mut dump = canon.dump(Source::Efforts, None, 100).await?;
+    let dropped = canon.dump(Source::Efforts, None, 100).await?;
+    canon.apply(&all_at(2), 1).await?;
+    canon
+        .apply(&[Entity::Effort(effort(ROWS + 1, 1, 1))], 1)
+        .await?;
+    let mut rows = 0;
+    while let Some(batch) = dump.try_next().await? {
+        assert!(
+            effort_rows(&batch)
+                .iter()
+                .all(|row| row.elapsed_time_s == 1)
+        );
+        rows += batch.num_rows();
+    }
+    assert_eq!(rows, 20_000);
+    drop(dropped);
+    let dumps = match server {
+        Server::Postgres => format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%FROM dump%' AND pid <> pg_backend_pid()
+             AND pid IN (SELECT pid FROM pg_locks WHERE relation = '{}.efforts'::regclass)",
+            schema.name()
+        ),
+        Server::MariaDb => format!(
+            "SELECT count(*) FROM information_schema.processlist WHERE db = '{}'
+             AND id <> CONNECTION_ID() AND (info LIKE '%e.athlete_id, e.id%' OR command = 'Execute')",
+            schema.name()
+        ),
+    };
+    for _ in 0..100 {
+        if schema.run(&dumps) == "0" {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("the dump's connection stays: {}", schema.run(&dumps));
+}
