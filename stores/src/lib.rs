@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod canon;
+pub mod cassandra;
 mod durable;
 pub mod embedded;
 mod error;
@@ -18,6 +19,7 @@ pub mod parquet_file;
 #[allow(dead_code, reason = "for the adapters of servers")]
 mod patience;
 pub mod relay;
+mod run_rules;
 pub mod s3;
 mod secret;
 mod stores;

@@ -172,7 +172,7 @@ pub struct RunsSeen {
 
 /// The results whose rows the table of a view may hold. What a try of a run computed for a view is a
 /// result; the batch layer names it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableResults {
     /// The one that was published last: without the others the table holds exactly its rows.
     pub published: Option<String>,
@@ -187,6 +187,18 @@ pub struct RowKeys {
     pub parts: BinaryArray,
     /// Encoded row keys.
     pub rows: BinaryArray,
+}
+
+impl RowKeys {
+    /// No keys.
+    #[must_use]
+    pub fn none() -> Self {
+        let none = || BinaryArray::from_iter_values(std::iter::empty::<&[u8]>());
+        Self {
+            parts: none(),
+            rows: none(),
+        }
+    }
 }
 
 /// What is told of a run: everything that is not needed for the seam.

@@ -1,5 +1,6 @@
 //! Every adapter obeys the laws of its ports.
 
+mod cassandra;
 mod embedded;
 mod files;
 mod s3;
