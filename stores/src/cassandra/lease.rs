@@ -152,7 +152,7 @@ impl Taken {
     }
 
     async fn look(&self, doing: &str) -> Result<Standing> {
-        let text = "SELECT fence, token, holder, WRITETIME(fence) FROM leases WHERE name = ?";
+        let text = "SELECT fence, held_by, holder, WRITETIME(fence) FROM leases WHERE name = ?";
         let page = self.cql.read_serial(doing, text, (&self.name,)).await?;
         type Row = (Option<i64>, Option<String>, Option<String>, Option<i64>);
         let row = page.maybe_first_row::<Row>();
@@ -169,8 +169,8 @@ impl Taken {
     /// Takes the lease, or answers who holds it.
     async fn take(&self) -> Result<Result<(), String>> {
         let doing = &self.doing("taking");
-        let number = "UPDATE leases SET fence = ? WHERE name = ? IF fence = ? AND token = NULL";
-        let holder = "UPDATE leases USING TTL ? SET token = ?, holder = ? WHERE name = ?";
+        let number = "UPDATE leases SET fence = ? WHERE name = ? IF fence = ? AND held_by = NULL";
+        let holder = "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ?";
         let patience = self.cql.patience();
         patience
             .repeated(doing, || async {
@@ -250,7 +250,7 @@ impl Taken {
     async fn renew(&self) -> Result<bool> {
         let doing = &self.doing("renewing");
         let text =
-            "UPDATE leases USING TTL ? SET token = ?, holder = ? WHERE name = ? IF token = ?";
+            "UPDATE leases USING TTL ? SET held_by = ?, holder = ? WHERE name = ? IF held_by = ?";
         let (token, name) = (&self.token, &self.name);
         let values = (self.seconds(), token, &self.holder, name, token);
         match self.cql.agree(doing, text, values).await? {
@@ -262,7 +262,7 @@ impl Taken {
 
     async fn give_back(&self) -> Result<(), Error> {
         let doing = &self.doing("giving back");
-        let text = "DELETE token, holder FROM leases WHERE name = ? IF token = ?";
+        let text = "DELETE held_by, holder FROM leases WHERE name = ? IF held_by = ?";
         match self
             .cql
             .agree(doing, text, (&self.name, &self.token))

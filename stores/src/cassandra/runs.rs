@@ -89,7 +89,7 @@ pub(super) struct Records {
     floors: Mutex<HashMap<Source, Epoch>>,
 }
 
-const COLUMNS: &str = "version, summary, epoch, state, cuts, stamp_us, token";
+const COLUMNS: &str = "version, summary, epoch, state, cuts, stamp_us, proposal";
 
 type Row = (
     Option<i64>,
@@ -178,7 +178,7 @@ async fn runs_from(
     source: Source,
     from: Epoch,
 ) -> Result<(Vec<Option<i64>>, Runs)> {
-    let text = "SELECT version, epoch, state, cuts, stamp_us, token FROM runs
+    let text = "SELECT version, epoch, state, cuts, stamp_us, proposal FROM runs
                 WHERE source = ? AND epoch >= ?";
     let values = (source.name(), from.cast_signed());
     let statement = cql.prepare(doing, text).await?;
@@ -325,7 +325,7 @@ async fn write(
         return cql.agree(doing, set, of_partition).await;
     };
     let text = "INSERT INTO runs
-                (source, epoch, state, cuts, stamp_us, token, started_at_ms, ended_at_ms)
+                (source, epoch, state, cuts, stamp_us, proposal, started_at_ms, ended_at_ms)
                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
     let statements = vec![
         cql.prepare(doing, set).await?,

@@ -220,7 +220,7 @@ impl Tables {
         for (_, drop) in view.definitions() {
             cql.define(doing, &drop).await?;
         }
-        let text = "DELETE FROM views WHERE view = ? IF id = ? AND state = ?";
+        let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
         decided(cql, doing, || cql.agree(doing, text, values)).await
     }
@@ -246,7 +246,7 @@ async fn decided<F: Future<Output = Result<Outcome>>>(
 /// The record that is there after one was inserted where none was.
 async fn insert(cql: &Cql, new: &View) -> Result<View> {
     let doing = "recording a view";
-    let text = "INSERT INTO views (view, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
+    let text = "INSERT INTO views (name, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
                 IF NOT EXISTS";
     decided(cql, doing, || async {
         let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
@@ -260,7 +260,7 @@ async fn insert(cql: &Cql, new: &View) -> Result<View> {
 
 async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<()> {
     let doing = "recording a view";
-    let text = "UPDATE views SET state = ? WHERE view = ? IF id = ? AND state = ?";
+    let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
     decided(cql, doing, || async {
         cql.agree(doing, text, (to, &view.view, &view.id, from))
             .await
@@ -270,7 +270,7 @@ async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<()> 
 
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
     let doing = "looking for the tables of a view";
-    let text = "SELECT view, source, shape, id, state FROM views WHERE view = ?";
+    let text = "SELECT name, source, shape, id, state FROM views WHERE name = ?";
     let page = cql.read_serial(doing, text, (view,)).await?;
     let row = page.maybe_first_row::<Row>();
     let row = row.map_err(|error| cql.broken(doing, error))?;
@@ -280,7 +280,7 @@ async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
 async fn all(cql: &Cql) -> Result<Vec<View>> {
     let doing = "listing views";
     let statement = cql
-        .prepare(doing, "SELECT view, source, shape, id, state FROM views")
+        .prepare(doing, "SELECT name, source, shape, id, state FROM views")
         .await?;
     let mut views = Vec::new();
     let mut next = Some(scylla::response::PagingState::start());
