@@ -383,6 +383,9 @@ pub(super) async fn write(
     Ok(())
 }
 
+/// The values of a note: bucket, key, shard, and the stamp twice, as a value and as the time.
+type Note<'a> = (i32, &'a [u8], i32, i64, i64);
+
 /// Notes where there will be nodes that no head leads to: should a head never come, or once it has
 /// come, those of the head before.
 async fn note_places(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]) -> Result<()> {
@@ -397,7 +400,7 @@ async fn note_places(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]
         let now = shards_of(edition.nodes.iter().map(|(name, _)| name));
         *places.entry((bucket(key), key)).or_default() |= before | now;
     }
-    let mut by_bucket: BTreeMap<i32, Vec<(i32, &[u8], i32, i64, i64)>> = BTreeMap::new();
+    let mut by_bucket: BTreeMap<i32, Vec<Note<'_>>> = BTreeMap::new();
     for ((bucket, key), bits) in places {
         let notes = by_bucket.entry(bucket).or_default();
         notes.extend(shards_in(bits).map(|shard| (bucket, key, shard, stamp_us, stamp_us)));

@@ -2,6 +2,7 @@
 //! the driver's errors mean to a caller.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -227,7 +228,7 @@ impl Cql {
                 let page = self
                     .session
                     .execute_single_page(statement, values, from.clone());
-                self.flown(doing, page).await
+                self.flown(doing, Box::pin(page)).await
             })
             .await?;
         let rows = result
@@ -256,7 +257,7 @@ impl Cql {
         self.patience
             .repeated(doing, || async {
                 let written = self.session.batch(&batch, values);
-                self.flown(doing, written).await.map(drop)
+                self.flown(doing, Box::pin(written)).await.map(drop)
             })
             .await
     }
@@ -272,7 +273,7 @@ impl Cql {
         statement.set_is_idempotent(false);
         let tried = self.patience.once(doing, async {
             let tried = self.session.execute_unpaged(&statement, &values);
-            self.flown(doing, tried).await
+            self.flown(doing, Box::pin(tried)).await
         });
         self.outcome(doing, tried.await)
     }
@@ -290,7 +291,7 @@ impl Cql {
         }
         let tried = self.patience.once(doing, async {
             let tried = self.session.batch(&batch, values);
-            self.flown(doing, tried).await
+            self.flown(doing, Box::pin(tried)).await
         });
         self.outcome(doing, tried.await)
     }
@@ -315,10 +316,10 @@ impl Cql {
     async fn flown<T>(
         &self,
         doing: &str,
-        call: impl Future<Output = Result<T, ExecutionError>>,
+        call: Pin<Box<impl Future<Output = Result<T, ExecutionError>>>>,
     ) -> Result<T> {
         let place = self.flight.take().await;
-        let done = Box::pin(call).await;
+        let done = call.await;
         let too_much = done.as_ref().err().is_some_and(is_too_much);
         self.flight.give_back(place, too_much);
         done.map_err(|error| self.fault(doing, &error))
