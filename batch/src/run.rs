@@ -156,7 +156,7 @@ impl Batch {
         let held = self.lease(source).await?;
         let stop = stop.child_token();
         let work = self.run_held(source, request, progress, &stop);
-        let mut done = while_held(&*held, &stop, work).await;
+        let mut done = while_held(&*held, &stop, Box::pin(work)).await;
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
         }

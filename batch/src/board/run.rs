@@ -141,7 +141,7 @@ impl Batch {
             taking.remove_others(&report).await?;
             Ok(report)
         };
-        let done = while_held(&*held, stop, work).await;
+        let done = while_held(&*held, stop, Box::pin(work)).await;
         held.let_go().await;
         done
     }
