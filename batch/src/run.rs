@@ -177,8 +177,19 @@ impl Batch {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<RunReport> {
-        let _held = self.lease(source).await?;
-        let done = self.run_held(source, request, progress, stop).await;
+        let held = self.lease(source).await?;
+        let stop = stop.child_token();
+        let work = self.run_held(source, request, progress, &stop);
+        let mut done = while_held(&*held, &stop, Box::pin(work)).await;
+        if !held.lost().is_cancelled() {
+            done = self.tidied(done).await;
+        }
+        held.let_go().await;
+        done
+    }
+
+    /// What became of a run, after a file that it found damaged was deleted.
+    async fn tidied(&self, done: Result<RunReport>) -> Result<RunReport> {
         let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
             return done;
         };
@@ -416,6 +427,41 @@ impl Batch {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the next step may be taken.
+pub(crate) fn go_on(stop: &CancellationToken) -> Result<()> {
+    if stop.is_cancelled() {
+        return Err(Error::Stopped);
+    }
+    Ok(())
+}
+
+/// Works until it is done. Once the lease is lost the work is told to stop, which it does at the next
+/// safe point: somebody else may hold the lease then, and what it keeps apart must not be done any
+/// more. `stop` must be the one that the work looks at.
+pub(crate) async fn while_held<T>(
+    held: &dyn Lease,
+    stop: &CancellationToken,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let lost = held.lost();
+    let mut work = std::pin::pin!(work);
+    let done = tokio::select! {
+        done = &mut work => return done,
+        () = lost.cancelled() => {
+            tracing::error!("the lease is lost: what needs it stops");
+            stop.cancel();
+            work.await
+        }
+    };
+    match done {
+        Err(Error::Stopped) => Err(Error::Store(stores::Error::Unavailable {
+            what: "holding the lease of a run".to_owned(),
+            why: "it was lost, since it could not be renewed in time; run again".to_owned(),
+        })),
+        done => done,
     }
 }
 

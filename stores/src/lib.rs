@@ -7,6 +7,7 @@
 pub mod archive;
 pub mod canon;
 pub mod canon_sql;
+pub mod cassandra;
 mod durable;
 pub mod embedded;
 mod error;
@@ -23,6 +24,7 @@ mod patience;
 mod postgres;
 pub mod redis;
 pub mod relay;
+mod run_rules;
 pub mod s3;
 mod secret;
 mod stores;

@@ -37,6 +37,21 @@ impl Patience {
         &self.server
     }
 
+    /// How long all tries of one call may take.
+    pub(crate) const fn call_for(&self) -> Duration {
+        self.call_for
+    }
+
+    /// Pauses between tries: they grow, are never the same for two, and never end.
+    pub(crate) fn pauses(&self) -> impl Iterator<Item = Duration> + Send + use<> {
+        ExponentialBuilder::default()
+            .with_min_delay(PAUSE_FIRST)
+            .with_max_delay(PAUSE_MAX)
+            .with_jitter()
+            .without_max_times()
+            .build()
+    }
+
     /// What was to be done, and where.
     pub(crate) fn what(&self, doing: &str) -> String {
         format!("{doing} ({})", self.server)
@@ -67,12 +82,7 @@ impl Patience {
         mut call: impl FnMut() -> F,
     ) -> Result<T> {
         let deadline = Instant::now() + self.call_for;
-        let mut pauses = ExponentialBuilder::default()
-            .with_min_delay(PAUSE_FIRST)
-            .with_max_delay(PAUSE_MAX)
-            .with_jitter()
-            .without_max_times()
-            .build();
+        let mut pauses = self.pauses();
         loop {
             let until = deadline.min(Instant::now() + self.try_for);
             let error = match self.until(doing, until, call()).await {

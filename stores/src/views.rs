@@ -111,7 +111,7 @@ pub struct Head {
 pub struct NewEdition {
     /// The encoded key.
     pub key: Vec<u8>,
-    /// Nodes: each is there before the head is.
+    /// Nodes: each is there before the head is. Nodes of one name have the same bytes.
     pub nodes: Vec<(NodeName, Bytes)>,
     /// The head, once all nodes are written: it takes the place of the one before.
     pub head: Option<NewHead>,
@@ -122,7 +122,8 @@ pub struct NewEdition {
 pub struct NewHead {
     /// The root.
     pub root: Bytes,
-    /// The names of all nodes that the root leads to.
+    /// The names of all nodes that the root leads to. Each was given with the stamp of the head, in
+    /// its edition or in parts of it before: what another try wrote may be deleted.
     pub names: Vec<NodeName>,
 }
 
@@ -172,7 +173,7 @@ pub struct RunsSeen {
 
 /// The results whose rows the table of a view may hold. What a try of a run computed for a view is a
 /// result; the batch layer names it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableResults {
     /// The one that was published last: without the others the table holds exactly its rows.
     pub published: Option<String>,
@@ -187,6 +188,18 @@ pub struct RowKeys {
     pub parts: BinaryArray,
     /// Encoded row keys.
     pub rows: BinaryArray,
+}
+
+impl RowKeys {
+    /// No keys.
+    #[must_use]
+    pub fn none() -> Self {
+        let none = || BinaryArray::from_iter_values(std::iter::empty::<&[u8]>());
+        Self {
+            parts: none(),
+            rows: none(),
+        }
+    }
 }
 
 /// What is told of a run: everything that is not needed for the seam.
@@ -205,8 +218,8 @@ pub struct RunStory {
 /// Reading batch rows and run records.
 #[async_trait]
 pub trait ViewsRead: std::fmt::Debug + Send + Sync {
-    /// The run records and the newest complete epochs, in one step. Runs that are complete and
-    /// older than any that a row or a slot can still refer to may be left out.
+    /// The run records and the newest complete epochs, in one step. Runs that are over and older than
+    /// any that a row or a slot can still refer to may be left out.
     async fn runs(&self, source: Source) -> Result<RunsSeen>;
 
     /// Rows of several table partitions of a view in one round trip; nothing if the view has no
@@ -272,9 +285,9 @@ pub trait ViewsWrite: ViewsRead {
     /// By view, the results whose rows its table may hold.
     async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>>;
 
-    /// The keys of a view's rows that have a count and a stamp before `stamp_us`, in their order, at
-    /// most `limit` of them after the key `after`: once a result was written whole, these are the
-    /// rows that it does not have.
+    /// The keys of a view's rows that have a count and a stamp before `stamp_us`, in an order of the
+    /// store's own, at most `limit` of them after the key `after`: once a result was written whole,
+    /// these are the rows that it does not have.
     async fn rows_before(
         &self,
         view: &str,
@@ -296,7 +309,8 @@ pub trait ViewsWrite: ViewsRead {
         rows: &NewRows,
     ) -> Result<()>;
 
-    /// Writes editions of run `epoch`, in their order. A node that is there already stays as it is.
+    /// Writes editions of run `epoch`, in their order; a key gets one head with a stamp. Whoever
+    /// publishes after [`ViewsWrite::collect_garbage`] takes a new stamp before.
     /// In the same step nodes become *garbage* that the key's head does not lead to, be it that it was
     /// replaced or is yet to come; what it leads to is none any more.
     ///
@@ -329,7 +343,8 @@ pub trait ViewsWrite: ViewsRead {
         limit: usize,
     ) -> Result<usize>;
 
-    /// Keys that have a head, in their order, at most `limit` of them after the key `after`.
+    /// Keys that have a head, in an order of the store's own, at most `limit` of them after the key
+    /// `after`.
     async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>>;
 
     /// Records that views are complete at `epoch`, each with the result that its table holds, and

@@ -15,7 +15,7 @@ use super::planning::{Plan, plan};
 use super::publish::Publisher;
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, result_name};
-use crate::run::{Batch, behind};
+use crate::run::{Batch, behind, go_on, while_held};
 use crate::seal::recognise_cuts;
 use crate::snapshot::{Snapshot, SnapshotReport, Taking};
 use crate::{Progress, Result, RunRequest};
@@ -72,8 +72,8 @@ impl Batch {
             .after_boards(request, &plan, stamp_us, &mut report, stop)
             .await;
         let outcome = match outcome {
-            Ok(()) => self.tidy_boards(&results, &taking, &taken).await,
-            failed => failed,
+            Ok(()) if !stop.is_cancelled() => self.tidy_boards(&results, &taking, &taken).await,
+            other => other,
         };
         Self::warn_after(source, outcome, &mut report);
         Ok(report)
@@ -131,12 +131,19 @@ impl Batch {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<SnapshotReport> {
-        let _held = self.lease(source).await?;
-        let taking = self.taking(source);
-        progress.stage("snapshot", 0);
-        let (_, report) = taking.take(None, progress, stop).await?;
-        taking.remove_others(&report).await?;
-        Ok(report)
+        let held = self.lease(source).await?;
+        let stop = &stop.child_token();
+        let work = async {
+            let taking = self.taking(source);
+            progress.stage("snapshot", 0);
+            let (_, report) = taking.take(None, progress, stop).await?;
+            go_on(stop)?;
+            taking.remove_others(&report).await?;
+            Ok(report)
+        };
+        let done = while_held(&*held, stop, Box::pin(work)).await;
+        held.let_go().await;
+        done
     }
 
     fn taking(&self, source: Source) -> Taking<'_> {
@@ -167,6 +174,7 @@ impl Batch {
         recognise_cuts(&self.ports, source, &run.cuts).await?;
         let mut held = self.held::<BoardManifest>(results).await?;
         // What a try that died had not begun to publish.
+        go_on(stop)?;
         results.remove_others(&held).await?;
         self.ports.archive.tidy().await?;
         let plan = plan(&*self.ports.log, source, request, run, jobs, &mut held).await?;

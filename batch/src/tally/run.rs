@@ -108,6 +108,10 @@ impl Batch {
             self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
                 .await?;
         }
+        if stop.is_cancelled() {
+            // The next run does it: whoever stops may have lost the lease.
+            return Ok(());
+        }
         self.remove_others::<ViewManifest>(&results).await
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use crate::lease::{Held, Leases};
+use crate::lease::{Held, Leases, check_name};
 use crate::{Error, Result};
 
 /// Leases in a folder: a locked file for each, which says for whom.
@@ -41,12 +41,7 @@ impl FileLeases {
 #[async_trait]
 impl Leases for FileLeases {
     async fn acquire(&self, name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        if name.is_empty() || name.starts_with('.') || !name.bytes().all(plain) {
-            return Err(Error::Refused(format!(
-                "{name:?} can't be the name of a lease; use letters, digits, '-', '_' and '.'"
-            )));
-        }
+        check_name(name)?;
         let path = self.folder.join(format!("{name}.lock"));
         let holder = holder.to_owned();
         let at = path.clone();

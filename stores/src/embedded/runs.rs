@@ -1,6 +1,6 @@
 //! Run records in `views.db`, which change by compare-and-set within a transaction.
 
-use schemas::seam::{Cut, Epoch, Run, RunState, Runs};
+use schemas::seam::{Epoch, Run, RunState, Runs};
 use schemas::source::Source;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
@@ -8,10 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::db::Opened;
 use super::statement::stored;
 use crate::views::RunStory;
-use crate::{Error, Result};
-
-/// So many complete runs before the newest are told: a row or a slot may refer to one of them.
-const OLD_RUNS: u64 = 64;
+use crate::{Error, Result, run_rules};
 
 const US_PER_MS: i64 = 1000;
 
@@ -42,9 +39,8 @@ pub(super) async fn expect(
     source: Source,
     epoch: Epoch,
 ) -> Result<Run> {
-    find(connection, db, source, epoch)
-        .await?
-        .ok_or_else(|| refused(source, epoch, "there is no such run"))
+    let found = find(connection, db, source, epoch).await?;
+    run_rules::expect(source, epoch, found)
 }
 
 /// The newest record, whatever its state.
@@ -73,16 +69,7 @@ pub(super) async fn expect_last(
     source: Source,
     epoch: Epoch,
 ) -> Result<Run> {
-    let last = last(connection, db, source).await?;
-    match last {
-        Some(run) if run.epoch == epoch => Ok(run),
-        Some(run) if run.epoch > epoch => Err(refused(
-            source,
-            epoch,
-            &format!("run {} has been recorded since", run.epoch),
-        )),
-        _ => Err(refused(source, epoch, "there is no such run")),
-    }
+    run_rules::expect_last(source, epoch, last(connection, db, source).await?)
 }
 
 /// All run records but complete ones that are older than any that is still referred to.
@@ -101,9 +88,7 @@ pub(super) async fn recent(
             .await
             .map_err(fault)?;
     let newest = newest.map_or(0, i64::cast_unsigned);
-    let floor = newest_of_views
-        .fold(newest, Epoch::min)
-        .saturating_sub(OLD_RUNS);
+    let floor = run_rules::floor(newest, newest_of_views);
     let rows = sqlx::query(
         "SELECT epoch, state, cuts, stamp_us, token FROM runs WHERE source = ?1 AND epoch >= ?2
          UNION ALL
@@ -204,40 +189,6 @@ pub(super) async fn next_stamp(
     .fetch_one(connection)
     .await
     .map_err(db.fault("taking a stamp"))
-}
-
-/// The run that a proposal of `epoch` makes, if one may be made now; its stamp is yet to be taken.
-pub(super) fn proposal(
-    source: Source,
-    last: Option<&Run>,
-    epoch: Epoch,
-    cuts: &[Cut],
-    token: &str,
-) -> Result<Run> {
-    let next = match last {
-        None => 1,
-        Some(run) if run.state == RunState::Proposed => run.epoch,
-        Some(run) if run.state == RunState::Sealed => {
-            let why = format!("run {} is sealed and not complete", run.epoch);
-            return Err(refused(source, epoch, &why));
-        }
-        Some(run) => run.epoch + 1,
-    };
-    if epoch != next {
-        return Err(refused(source, epoch, &format!("the next run is {next}")));
-    }
-    Ok(Run {
-        epoch,
-        state: RunState::Proposed,
-        cuts: cuts.to_vec(),
-        stamp_us: 0,
-        token: token.to_owned(),
-    })
-}
-
-/// The error of a change that a run no longer allows.
-pub(super) fn refused(source: Source, epoch: Epoch, why: &str) -> Error {
-    Error::Refused(format!("run {epoch} of {source}: {why}"))
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

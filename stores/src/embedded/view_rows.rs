@@ -2,13 +2,10 @@
 
 use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use futures::TryStreamExt;
-use schemas::seam::{Run, RunState};
-use schemas::source::Source;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Arguments, AssertSqlSafe, Row, SqliteConnection};
 
 use super::db::Opened;
-use super::runs;
 use super::statement::{BoundRows, RowsStatement, bind, heavy};
 use crate::views::{FoundRows, NewRows, PartQuery, RowKeys};
 use crate::{Error, Result};
@@ -78,22 +75,6 @@ pub(super) async fn bind_rows(
         })
     })
     .await
-}
-
-/// Whether rows of the run may still be written with this stamp.
-pub(super) fn expect_publishing(source: Source, run: &Run, stamp_us: i64) -> Result<()> {
-    if !matches!(run.state, RunState::Sealed | RunState::Complete) {
-        let why = format!("it is {}, and only a sealed run has rows", run.state.name());
-        return Err(runs::refused(source, run.epoch, &why));
-    }
-    if run.stamp_us != stamp_us {
-        let why = format!(
-            "its stamp {stamp_us} was replaced by {}: somebody else publishes it now",
-            run.stamp_us
-        );
-        return Err(runs::refused(source, run.epoch, &why));
-    }
-    Ok(())
 }
 
 /// The keys of rows with a count and a stamp before `stamp_us`, after a key.

@@ -11,10 +11,9 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::db::{BEGIN_WRITE, Db, Kind};
 use super::statement::stored;
-use super::view_rows::{
-    Found, bind_rows, expect_publishing, find_table, rows_before, table_name, upsert,
-};
+use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, upsert};
 use super::{editions, runs};
+use crate::run_rules::{self, expect_publishing};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -230,7 +229,7 @@ impl ViewsWrite for SqliteViews {
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let last = runs::last(&mut tx, &db, source).await?;
-        let mut run = runs::proposal(source, last.as_ref(), epoch, cuts, token)?;
+        let mut run = run_rules::proposal(source, last.as_ref(), epoch, cuts, token)?;
         run.stamp_us = runs::next_stamp(&mut tx, &db, source, now_ms).await?;
         runs::put(&mut tx, &db, source, &run, now_ms).await?;
         tx.commit().await.map_err(fault)?;
@@ -242,19 +241,10 @@ impl ViewsWrite for SqliteViews {
         let fault = db.fault("sealing a run");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
-        if run.token != token {
-            let why = "another proposal has taken the place of this one";
-            return Err(runs::refused(source, epoch, why));
-        }
-        match run.state {
-            RunState::Sealed => return Ok(run),
-            RunState::Proposed => run.state = RunState::Sealed,
-            state => {
-                let why = format!("it is {} already", state.name());
-                return Err(runs::refused(source, epoch, &why));
-            }
-        }
+        let run = runs::expect(&mut tx, &db, source, epoch).await?;
+        let Some(run) = run_rules::sealed(source, &run, token)? else {
+            return Ok(run);
+        };
         // Its story does not end here, so no moment is recorded.
         runs::put(&mut tx, &db, source, &run, 0).await?;
         tx.commit().await.map_err(fault)?;
@@ -457,15 +447,10 @@ impl ViewsWrite for SqliteViews {
         let fault = db.fault("abandoning a run");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let mut run = runs::expect(&mut tx, &db, source, epoch).await?;
-        match run.state {
-            RunState::Abandoned => return Ok(()),
-            RunState::Complete => {
-                let why = "it is complete, and its rows are being read";
-                return Err(runs::refused(source, epoch, why));
-            }
-            RunState::Proposed | RunState::Sealed => run.state = RunState::Abandoned,
-        }
+        let run = runs::expect(&mut tx, &db, source, epoch).await?;
+        let Some(run) = run_rules::abandoned(source, &run)? else {
+            return Ok(());
+        };
         runs::put(&mut tx, &db, source, &run, now_ms).await?;
         tx.commit().await.map_err(fault)
     }
@@ -482,7 +467,7 @@ impl ViewsWrite for SqliteViews {
             .await
             .map_err(fault)?;
         if done.rows_affected() == 0 {
-            return Err(runs::refused(source, epoch, "there is no such run"));
+            return Err(run_rules::refused(source, epoch, "there is no such run"));
         }
         Ok(())
     }

@@ -243,7 +243,7 @@ pub async fn results_are_recorded(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The rows of earlier results are found in the order of their keys, page by page.
+/// The rows of earlier results are found once each, page by page, in whatever order the store has.
 pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
@@ -277,6 +277,7 @@ pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
         after = Some(last);
     }
     let key = |part: &str, row: &str| (part.into(), row.into());
+    keys.sort();
     assert_eq!(keys, [key("p", "c"), key("q", "a")]);
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Every adapter obeys the laws of its ports.
 
+mod cassandra;
+mod cassandra_zombies;
 mod embedded;
 mod files;
 mod kafka;

@@ -1,0 +1,157 @@
+//! Cassandra, or ScyllaDB: batch rows, run records and leases.
+//!
+//! | table | holds | changed by |
+//! |---|---|---|
+//! | `runs` | run records, a partition for each source | lightweight transactions |
+//! | `views` | which tables a view has | lightweight transactions |
+//! | `leases` | leases, with a time to live | lightweight transactions |
+//! | `rows_*` | the rows of a tally | writes with the stamp of their run |
+//! | `heads_*` | the heads of boards | lightweight transactions |
+//! | `nodes_*`, `stale_*` | the nodes of boards, and where some may be deleted | writes with the stamp of their run |
+//! | `schema_migrations` | which migrations are applied | lightweight transactions |
+//!
+//! A table is changed in one of the two ways and never in both: a lightweight transaction takes its
+//! time from the servers, and would hide every write with a stamp.
+//!
+//! `migrate` makes the keyspace; nothing else does. Rights that are needed: for `migrate` CREATE on all
+//! keyspaces, later CREATE, DROP, MODIFY and SELECT on the keyspace, and SELECT on `system_schema`.
+
+mod editions;
+mod flight;
+mod lease;
+mod migrations;
+mod options;
+mod runs;
+mod session;
+mod tables;
+mod view_rows;
+mod views;
+
+use std::sync::Arc;
+
+use scylla::statement::Consistency;
+
+use self::session::Cql;
+use crate::namespace::Namespace;
+use crate::{Error, Result};
+
+pub use lease::CassandraLeases;
+pub use options::CassandraOptions;
+pub use views::CassandraViews;
+
+/// A keyspace, with what is stored in it.
+#[derive(Debug, Clone)]
+pub struct Cassandra {
+    cql: Arc<Cql>,
+    options: CassandraOptions,
+    keyspace: String,
+}
+
+impl Cassandra {
+    /// Connects. Nothing is made.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used, and
+    /// where the keyspace is missing, behind, or not what it should be: the message says what to do.
+    pub async fn open(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
+        let this = Self::connect(options, namespace).await?;
+        let flaw = this.migration_flaws().await?.into_iter().next();
+        match flaw {
+            None => Ok(this),
+            Some(why) => Err(Error::broken(this.cql.patience().server(), why)),
+        }
+    }
+
+    async fn connect(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
+        Ok(Self {
+            cql: Arc::new(Cql::connect(options).await?),
+            options: options.clone(),
+            keyspace: namespace.identifier("backstitch"),
+        })
+    }
+
+    /// Batch rows and run records.
+    #[must_use]
+    pub fn views(&self) -> CassandraViews {
+        CassandraViews::new(Arc::clone(&self.cql), self.leases())
+    }
+
+    /// Leases.
+    #[must_use]
+    pub fn leases(&self) -> CassandraLeases {
+        CassandraLeases::new(Arc::clone(&self.cql), &self.options)
+    }
+
+    /// Makes the keyspace and its tables, or brings them up to date; answers whether there was anything
+    /// to do. Several may do so at once.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no node answers or somebody else is at it for too long,
+    /// [`Error::Broken`] if the user may not, or a migration was changed after it was applied.
+    pub async fn migrate(options: &CassandraOptions, namespace: &Namespace) -> Result<bool> {
+        let this = Self::connect(options, namespace).await?;
+        let leases = this.leases();
+        migrations::migrate(&this.cql, &leases, options, &this.keyspace).await
+    }
+
+    /// What is wrong with the cluster and the keyspace, in sentences; nothing if all is well.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used.
+    pub async fn flaws(options: &CassandraOptions, namespace: &Namespace) -> Result<Vec<String>> {
+        let this = Self::connect(options, namespace).await?;
+        let mut flaws = this.migration_flaws().await?;
+        let server = this.cql.patience().server();
+        if matches!(
+            this.cql.consistency(),
+            Consistency::One | Consistency::LocalOne
+        ) {
+            flaws.push(format!(
+                "{server}: with the consistency {:?} reads may miss what was written; set \
+                 `consistency` to local_quorum",
+                options.consistency
+            ));
+        }
+        let state = this.cql.session().get_cluster_state();
+        let nodes = state.get_nodes_info();
+        let local = options.local_datacenter.as_str();
+        let in_center = |center: &str| {
+            nodes
+                .iter()
+                .any(|node| node.datacenter.as_deref() == Some(center))
+        };
+        if !local.is_empty() && !in_center(local) {
+            flaws.push(format!(
+                "{server}: no node is in the data center {local:?} of `local_datacenter`"
+            ));
+        }
+        for node in nodes.iter().filter(|node| !node.is_connected()) {
+            flaws.push(format!(
+                "{server}: the node {} does not answer",
+                node.address
+            ));
+        }
+        Ok(flaws)
+    }
+
+    /// Deletes the keyspace and everything that is stored in it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] if the user may not.
+    pub async fn remove(options: &CassandraOptions, namespace: &Namespace) -> Result<()> {
+        let this = Self::connect(options, namespace).await?;
+        let doing = format!("deleting the keyspace {}", this.keyspace);
+        let text = format!("DROP KEYSPACE IF EXISTS {}", this.keyspace);
+        this.cql.define(&doing, &text).await
+    }
+
+    async fn migration_flaws(&self) -> Result<Vec<String>> {
+        if !self.cql.use_keyspace(&self.keyspace).await? {
+            return Ok(vec![format!(
+                "there is no keyspace {}: run `backstitch migrate`",
+                self.keyspace
+            )]);
+        }
+        migrations::flaws(&self.cql, &self.keyspace).await
+    }
+}

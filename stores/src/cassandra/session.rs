@@ -1,0 +1,480 @@
+//! The session with the cluster: statements with deadlines, tried again where that is safe, and what
+//! the driver's errors mean to a caller.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::{
+    DbError, ExecutionError, NewSessionError, PrepareError, RequestAttemptError, UseKeyspaceError,
+};
+use scylla::policies::load_balancing::DefaultPolicy;
+use scylla::response::query_result::{QueryResult, QueryRowsResult};
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::serialize::row::SerializeRow;
+use scylla::statement::batch::{Batch, BatchType};
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency, SerialConsistency, Statement};
+
+use super::flight::Flight;
+use super::options::{CassandraOptions, wrong};
+use crate::patience::Patience;
+use crate::{Error, ErrorKind, Result, tls};
+
+/// Statements that are kept prepared: more than the tables of all views need.
+const PREPARED_MAX: usize = 1024;
+/// Rows in a page.
+pub(super) const PAGE_ROWS: i32 = 2_000;
+/// What follows a request of the driver that is too slow is told by the driver, not by us.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// What became of a lightweight transaction.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It was applied.
+    Applied,
+    /// Its condition did not hold.
+    NotApplied(QueryRowsResult),
+    /// Nobody knows: it may be applied, also later, until a serial read of the partition.
+    Unknown(Error),
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Cql {
+    session: Session,
+    patience: Patience,
+    flight: Flight,
+    consistency: Consistency,
+    agreement: SerialConsistency,
+    prepared: Mutex<HashMap<String, PreparedStatement>>,
+}
+
+impl Cql {
+    /// Connects; no keyspace is used yet.
+    pub(super) async fn connect(options: &CassandraOptions) -> Result<Self> {
+        let millis = Duration::from_millis;
+        let request = millis(options.request_timeout_ms.max(1));
+        let connect = millis(options.connect_timeout_ms.max(1));
+        let all = request.max(millis(options.retry_timeout_ms));
+        let server = format!("Cassandra at {}", options.nodes);
+        let patience = Patience::new(server, request + SLACK, all + SLACK);
+        let (consistency, agreement) = (options.read_consistency()?, options.agreement()?);
+        if options.node_list().next().is_none() {
+            return Err(wrong("no node is named; give `nodes` as HOST:PORT"));
+        }
+        let mut balancing = DefaultPolicy::builder().token_aware(true);
+        if !options.local_datacenter.is_empty() {
+            balancing = balancing.prefer_datacenter(options.local_datacenter.clone());
+        }
+        let profile = ExecutionProfile::builder()
+            .request_timeout(Some(request))
+            .consistency(consistency)
+            .serial_consistency(Some(agreement))
+            .load_balancing_policy(balancing.build())
+            .build();
+        let mut builder = SessionBuilder::new()
+            .known_nodes(options.node_list())
+            .connection_timeout(connect)
+            .hostname_resolution_timeout(Some(connect))
+            .metadata_request_clientside_timeout(request)
+            .schema_agreement_timeout(request)
+            .fetch_schema_metadata(false)
+            .default_execution_profile_handle(profile.into_handle());
+        if !options.user.is_empty() {
+            builder = builder.user(&options.user, options.password.reveal());
+        }
+        if options.tls {
+            builder = builder.tls_context(Some(tls_config(options)?));
+        }
+        let doing = "connecting";
+        let building = Box::pin(builder.build());
+        let session = tokio::time::timeout(connect + request + SLACK, building).await;
+        let session = session
+            .map_err(|_| patience.unavailable(doing, "no answer in time"))?
+            .map_err(|error| no_session(&patience, doing, &error))?;
+        Ok(Self {
+            session,
+            patience,
+            flight: Flight::new(options.in_flight_max),
+            consistency,
+            agreement,
+            prepared: Mutex::new(HashMap::new()),
+        })
+    }
+
+    pub(super) const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(super) const fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    pub(super) const fn consistency(&self) -> Consistency {
+        self.consistency
+    }
+
+    /// Uses a keyspace; false if it is not there.
+    pub(super) async fn use_keyspace(&self, keyspace: &str) -> Result<bool> {
+        let doing = "looking for the keyspace";
+        let found = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
+        let found = self.read(doing, found, (keyspace,)).await?;
+        if found.rows_num() == 0 {
+            return Ok(false);
+        }
+        self.patience
+            .repeated(doing, || async {
+                let used = self.session.use_keyspace(keyspace, false).await;
+                used.map_err(|error| match error {
+                    UseKeyspaceError::RequestTimeout(_) => self.patience.unavailable(doing, &error),
+                    UseKeyspaceError::RequestError(error) => self.fault_of(doing, &error),
+                    error => self.broken(doing, &error),
+                })
+            })
+            .await?;
+        Ok(true)
+    }
+
+    /// Makes, changes or drops something of the schema, which may be done again, and waits until all
+    /// nodes have it.
+    pub(super) async fn define(&self, doing: &str, text: &str) -> Result<()> {
+        self.patience
+            .repeated(doing, || async {
+                let mut statement = Statement::new(text);
+                statement.set_is_idempotent(true);
+                let done = Box::pin(self.session.query_unpaged(statement, ())).await;
+                done.map(drop).map_err(|error| self.fault(doing, &error))
+            })
+            .await
+    }
+
+    pub(super) async fn prepare(&self, doing: &str, text: &str) -> Result<PreparedStatement> {
+        if let Some(prepared) = self.known().get(text) {
+            return Ok(prepared.clone());
+        }
+        let mut prepared = self
+            .patience
+            .repeated(doing, || async {
+                let prepared = Box::pin(self.session.prepare(text)).await;
+                prepared.map_err(|error| self.unprepared(doing, &error))
+            })
+            .await?;
+        prepared.set_is_idempotent(true);
+        prepared.set_page_size(PAGE_ROWS);
+        let mut known = self.known();
+        if known.len() >= PREPARED_MAX {
+            known.clear();
+        }
+        known.insert(text.to_owned(), prepared.clone());
+        Ok(prepared)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, PreparedStatement>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One answer that fits in a page.
+    pub(super) async fn read(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow,
+    ) -> Result<QueryRowsResult> {
+        let statement = self.prepare(doing, text).await?;
+        let (page, _) = self
+            .page(doing, &statement, &values, PagingState::start())
+            .await?;
+        Ok(page)
+    }
+
+    /// One answer that fits in a page, of a partition that lightweight transactions change: what one
+    /// of them left undecided is decided before.
+    pub(super) async fn read_serial(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow,
+    ) -> Result<QueryRowsResult> {
+        let mut statement = self.prepare(doing, text).await?;
+        statement.set_consistency(match self.agreement {
+            SerialConsistency::Serial => Consistency::Serial,
+            SerialConsistency::LocalSerial => Consistency::LocalSerial,
+        });
+        let (page, _) = self
+            .page(doing, &statement, &values, PagingState::start())
+            .await?;
+        Ok(page)
+    }
+
+    /// A page of an answer, and where the next one begins.
+    pub(super) async fn page(
+        &self,
+        doing: &str,
+        statement: &PreparedStatement,
+        values: &impl SerializeRow,
+        from: PagingState,
+    ) -> Result<(QueryRowsResult, Option<PagingState>)> {
+        let (result, next) = self
+            .patience
+            .repeated(doing, || async {
+                let page = self
+                    .session
+                    .execute_single_page(statement, values, from.clone());
+                self.flown(doing, Box::pin(page)).await
+            })
+            .await?;
+        let rows = result
+            .into_rows_result()
+            .map_err(|error| self.broken(doing, &error))?;
+        let next = match next {
+            PagingStateResponse::HasMorePages { state } => Some(state),
+            PagingStateResponse::NoMorePages => None,
+        };
+        Ok((rows, next))
+    }
+
+    /// Writes of one partition, all by the same statement, in one step.
+    pub(super) async fn write<V: SerializeRow>(
+        &self,
+        doing: &str,
+        statement: &PreparedStatement,
+        values: &[V],
+    ) -> Result<()> {
+        let mut batch = Batch::new(BatchType::Unlogged);
+        batch.set_is_idempotent(true);
+        for _ in values {
+            batch.append_statement(statement.clone());
+        }
+        let batch = Arc::new(batch);
+        self.patience
+            .repeated(doing, || async {
+                let written = self.session.batch(&batch, values);
+                self.flown(doing, Box::pin(written)).await.map(drop)
+            })
+            .await
+    }
+
+    /// Tries a lightweight transaction once.
+    pub(super) async fn agree(
+        &self,
+        doing: &str,
+        text: &str,
+        values: impl SerializeRow,
+    ) -> Result<Outcome> {
+        let mut statement = self.prepare(doing, text).await?;
+        statement.set_is_idempotent(false);
+        let tried = self.patience.once(doing, async {
+            let tried = self.session.execute_unpaged(&statement, &values);
+            self.flown(doing, Box::pin(tried)).await
+        });
+        self.outcome(doing, tried.await)
+    }
+
+    /// Tries a lightweight transaction of several statements once.
+    pub(super) async fn agree_all(
+        &self,
+        doing: &str,
+        statements: Vec<PreparedStatement>,
+        values: impl scylla::serialize::batch::BatchValues,
+    ) -> Result<Outcome> {
+        let mut batch = Batch::new(BatchType::Unlogged);
+        for statement in statements {
+            batch.append_statement(statement);
+        }
+        let tried = self.patience.once(doing, async {
+            let tried = self.session.batch(&batch, values);
+            self.flown(doing, Box::pin(tried)).await
+        });
+        self.outcome(doing, tried.await)
+    }
+
+    fn outcome(&self, doing: &str, tried: Result<QueryResult>) -> Result<Outcome> {
+        let result = match tried {
+            Ok(result) => result,
+            Err(error) if error.kind() == ErrorKind::Retry => return Ok(Outcome::Unknown(error)),
+            Err(error) => return Err(error),
+        };
+        let rows = result
+            .into_rows_result()
+            .map_err(|error| self.broken(doing, &error))?;
+        let applied = column(&rows, "[applied]").and_then(|index| flag(&rows, index));
+        match applied {
+            Some(true) => Ok(Outcome::Applied),
+            Some(false) => Ok(Outcome::NotApplied(rows)),
+            None => Err(self.broken(doing, "the server does not say whether it was applied")),
+        }
+    }
+
+    async fn flown<T>(
+        &self,
+        doing: &str,
+        call: Pin<Box<impl Future<Output = Result<T, ExecutionError>>>>,
+    ) -> Result<T> {
+        let place = self.flight.take().await;
+        let done = call.await;
+        let too_much = done.as_ref().err().is_some_and(is_too_much);
+        self.flight.give_back(place, too_much);
+        done.map_err(|error| self.fault(doing, &error))
+    }
+
+    pub(super) fn broken(&self, doing: &str, why: impl ToString) -> Error {
+        Error::broken(self.patience.what(doing), why)
+    }
+
+    fn unprepared(&self, doing: &str, error: &PrepareError) -> Error {
+        match error {
+            PrepareError::AllAttemptsFailed { first_attempt } => {
+                self.fault_of(doing, first_attempt)
+            }
+            PrepareError::ConnectionPoolError(error) => self.patience.unavailable(doing, error),
+            error => self.broken(doing, error),
+        }
+    }
+
+    /// What an error of the driver means to a caller.
+    fn fault(&self, doing: &str, error: &ExecutionError) -> Error {
+        match error {
+            ExecutionError::LastAttemptError(error) => self.fault_of(doing, error),
+            ExecutionError::PrepareError(error) => self.unprepared(doing, error),
+            ExecutionError::ConnectionPoolError(_)
+            | ExecutionError::EmptyPlan
+            | ExecutionError::RequestTimeout(_)
+            | ExecutionError::SchemaAgreementError(_)
+            | ExecutionError::MetadataError(_) => self.patience.unavailable(doing, error),
+            error => self.broken(doing, error),
+        }
+    }
+
+    fn fault_of(&self, doing: &str, error: &RequestAttemptError) -> Error {
+        let RequestAttemptError::DbError(kind, said) = error else {
+            return match error {
+                RequestAttemptError::BrokenConnectionError(_)
+                | RequestAttemptError::UnableToAllocStreamId => {
+                    self.patience.unavailable(doing, error)
+                }
+                error => self.broken(doing, error),
+            };
+        };
+        match kind {
+            DbError::Invalid | DbError::ConfigError if is_gone(said) => Error::Refused(format!(
+                "{}: {said}; the view was forgotten meanwhile",
+                self.patience.what(doing)
+            )),
+            DbError::Unauthorized => {
+                let advice = "give the user of `user` the right to it";
+                self.broken(doing, format!("{said}; {advice}"))
+            }
+            DbError::AuthenticationError => self.broken(
+                doing,
+                "user or password is wrong; set `user` and `password`",
+            ),
+            DbError::SyntaxError
+            | DbError::Invalid
+            | DbError::AlreadyExists { .. }
+            | DbError::FunctionFailure { .. }
+            | DbError::ConfigError
+            | DbError::ProtocolError => self.broken(doing, error),
+            _ => self.patience.unavailable(doing, error),
+        }
+    }
+}
+
+/// Whether the server says that a table is not there.
+fn is_gone(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    said.contains("unconfigured table")
+        || (said.contains("table") && said.contains("does not exist"))
+}
+
+fn is_too_much(error: &ExecutionError) -> bool {
+    match error {
+        ExecutionError::RequestTimeout(_) => true,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(kind, _)) => matches!(
+            kind,
+            DbError::Overloaded
+                | DbError::ReadTimeout { .. }
+                | DbError::WriteTimeout { .. }
+                | DbError::RateLimitReached { .. }
+        ),
+        ExecutionError::LastAttemptError(error) => {
+            matches!(error, RequestAttemptError::UnableToAllocStreamId)
+        }
+        _ => false,
+    }
+}
+
+fn no_session(patience: &Patience, doing: &str, error: &NewSessionError) -> Error {
+    let told = format!("{error:?}");
+    if told.contains("AuthenticationError") || told.contains("MissingAuthentication") {
+        let why = "user or password is missing or wrong; set `user` and `password`";
+        return Error::broken(patience.what(doing), why);
+    }
+    match error {
+        NewSessionError::IllegalConfig(_) | NewSessionError::EmptyKnownNodesList => {
+            Error::broken(patience.what(doing), error)
+        }
+        error => patience.unavailable(
+            doing,
+            format!("{error}; is it running, and is `nodes` right?"),
+        ),
+    }
+}
+
+fn tls_config(options: &CassandraOptions) -> Result<Arc<rustls::ClientConfig>> {
+    tls::prepare();
+    let Some(pem) = tls::certificates(&options.ca_file)? else {
+        return Err(wrong(
+            "`tls` needs `ca_file`, the certificates of the authority that signed those of the nodes",
+        ));
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|error| {
+            let what = format!("reading the certificates in {}", options.ca_file);
+            Error::broken(what, format!("{error:?}"))
+        })?;
+        roots.add(certificate).map_err(wrong)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(wrong)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// The answers to some calls, in their order, with at most `at_once` of them under way.
+pub(super) async fn together<T>(
+    at_once: usize,
+    calls: Vec<impl Future<Output = Result<T>> + Send>,
+) -> Result<Vec<T>> {
+    stream::iter(calls).buffered(at_once).try_collect().await
+}
+
+/// The place of a column in an answer.
+pub(super) fn column(rows: &QueryRowsResult, name: &str) -> Option<usize> {
+    rows.column_specs()
+        .get_by_name(name)
+        .map(|(index, _)| index)
+}
+
+fn flag(rows: &QueryRowsResult, index: usize) -> Option<bool> {
+    let row = rows.first_row::<scylla::value::Row>().ok()?;
+    row.columns.get(index)?.as_ref()?.as_boolean()
+}
+
+/// A number in the first row of an answer.
+pub(super) fn number(rows: &QueryRowsResult, name: &str) -> Option<i64> {
+    let index = column(rows, name)?;
+    let row = rows.maybe_first_row::<scylla::value::Row>().ok()??;
+    row.columns.get(index)?.as_ref()?.as_bigint()
+}

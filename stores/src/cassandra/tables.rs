@@ -1,0 +1,341 @@
+//! Which tables the views have.
+//!
+//! A view has tables of its own, with a name that no other ever had: a late write of an earlier life
+//! of the view finds no table. The record of a view goes from *making* to *made* to *dropping*, by
+//! lightweight transactions; whoever comes upon one that was left on its way takes it further. Tables
+//! are made and dropped by one process at a time, under the lock of the schema.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use schemas::source::Source;
+use uuid::Uuid;
+
+use super::lease::CassandraLeases;
+use super::migrations::lock;
+use super::runs::{Change, change};
+use super::session::{Cql, Outcome};
+use super::{editions, view_rows};
+use crate::views::ViewShape;
+use crate::{Error, Result};
+
+/// A name has at most 48 letters; so many of a view's own are in it, for people.
+const NAME_LETTERS: usize = 28;
+/// Views whose tables are remembered.
+const KNOWN_MAX: usize = 4096;
+
+const MAKING: &str = "making";
+const MADE: &str = "made";
+const DROPPING: &str = "dropping";
+
+/// The record of a view.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    pub(super) view: String,
+    source: String,
+    shape: String,
+    id: String,
+    state: String,
+}
+
+type Row = (
+    String,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+);
+
+impl View {
+    fn of((view, source, shape, id, state): Row) -> Self {
+        Self {
+            view,
+            source: source.unwrap_or_default(),
+            shape: shape.unwrap_or_default(),
+            id: id.unwrap_or_default(),
+            state: state.unwrap_or_default(),
+        }
+    }
+
+    fn is_board(&self) -> bool {
+        matches!(serde_json::from_str(&self.shape), Ok(ViewShape::Board(_)))
+    }
+
+    /// What makes its tables, and what drops them.
+    fn definitions(&self) -> Vec<(String, String)> {
+        let tables = if self.is_board() {
+            editions::tables(&self.id)
+        } else {
+            vec![view_rows::table(&self.id)]
+        };
+        tables
+            .into_iter()
+            .map(|(name, make)| (make, format!("DROP TABLE IF EXISTS {name}")))
+            .collect()
+    }
+}
+
+/// What the tables of views are called, as far as it is known here.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    known: Mutex<HashMap<String, String>>,
+}
+
+impl Tables {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the tables of a view end in; nothing if it has none.
+    pub(super) async fn find(&self, cql: &Cql, view: &str) -> Result<Option<String>> {
+        if let Some(id) = self.known().get(view) {
+            return Ok(Some(id.clone()));
+        }
+        let found = find(cql, view).await?;
+        let made = found.filter(|found| found.state == MADE);
+        let Some(made) = made else { return Ok(None) };
+        let mut known = self.known();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(view.to_owned(), made.id.clone());
+        Ok(Some(made.id))
+    }
+
+    /// The same for a view of boards; nothing for one of tallies.
+    pub(super) async fn find_board(&self, cql: &Cql, view: &str) -> Result<Option<String>> {
+        let found = find(cql, view).await?;
+        let board = found.filter(|found| found.state == MADE && found.is_board());
+        Ok(board.map(|found| found.id))
+    }
+
+    /// What the tables of a view that must have some end in.
+    pub(super) async fn expect(&self, cql: &Cql, view: &str) -> Result<String> {
+        let found = self.find(cql, view).await?;
+        found.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
+    }
+
+    /// Forgets what the tables of a view are called: they were not there.
+    pub(super) fn forget(&self, view: &str) {
+        self.known().remove(view);
+    }
+
+    /// Makes the tables of a view, unless they are there.
+    pub(super) async fn ensure(
+        &self,
+        cql: &Cql,
+        leases: &CassandraLeases,
+        source: Source,
+        shape: &ViewShape,
+    ) -> Result<()> {
+        let doing = "making the tables of a view";
+        let view = shape.view();
+        let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
+        if let Some(found) = find(cql, view).await?
+            && found.state == MADE
+        {
+            return expect_shape(&found, shape);
+        }
+        let held = lock(leases, doing).await?;
+        let made = async {
+            if let Some(found) = find(cql, view).await?
+                && found.state == DROPPING
+            {
+                self.finish_dropping(cql, source, &found).await?;
+            }
+            let new = View {
+                view: view.to_owned(),
+                source: source.name().to_owned(),
+                shape: json,
+                id: new_id(view),
+                state: MAKING.to_owned(),
+            };
+            let found = insert(cql, &new).await?;
+            expect_shape(&found, shape)?;
+            for (make, _) in found.definitions() {
+                cql.define(doing, &make).await?;
+            }
+            into_state(cql, &found, MAKING, MADE).await
+        };
+        let made = made.await;
+        held.let_go().await;
+        made
+    }
+
+    /// Drops the tables of views that neither are among `keep` nor have a newest epoch, and takes
+    /// from those that are not among `keep` their newest epoch.
+    pub(super) async fn forget_views(
+        &self,
+        cql: &Cql,
+        leases: &CassandraLeases,
+        source: Source,
+        keep: &[String],
+    ) -> Result<()> {
+        let doing = "forgetting views";
+        let (_, summary) = super::runs::summary(cql, doing, source).await?;
+        let all = all(cql).await?;
+        let gone: Vec<View> = all
+            .into_iter()
+            .filter(|found| found.source == source.name() && !keep.contains(&found.view))
+            .filter(|found| !summary.newest.contains_key(&found.view))
+            .collect();
+        if !gone.is_empty() {
+            let held = lock(leases, doing).await?;
+            let dropped = async {
+                for view in &gone {
+                    if view.state != DROPPING {
+                        into_state(cql, view, &view.state, DROPPING).await?;
+                    }
+                    self.finish_dropping(cql, source, view).await?;
+                }
+                Ok(())
+            };
+            let dropped = dropped.await;
+            held.let_go().await;
+            dropped?;
+        }
+        change(cql, doing, (source, None), |seen| {
+            let mut summary = seen.summary.clone();
+            summary.newest.retain(|view, _| keep.contains(view));
+            let is_same = summary.newest.len() == seen.summary.newest.len();
+            let run = None;
+            Ok(((!is_same).then_some(Change { summary, run }), ()))
+        })
+        .await
+    }
+
+    /// Its results are forgotten before its tables go: a table that is made anew must not be taken for
+    /// one that holds them. Its record goes last, so that whatever dies in between is finished.
+    async fn finish_dropping(&self, cql: &Cql, source: Source, view: &View) -> Result<()> {
+        let doing = "dropping the tables of a view";
+        change(cql, doing, (source, None), |seen| {
+            let mut summary = seen.summary.clone();
+            let newest = summary.newest.remove(&view.view).is_some();
+            let results = summary.results.remove(&view.view).is_some();
+            let run = None;
+            Ok(((newest || results).then_some(Change { summary, run }), ()))
+        })
+        .await?;
+        self.forget(&view.view);
+        for (_, drop) in view.definitions() {
+            cql.define(doing, &drop).await?;
+        }
+        let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
+        let values = (&view.view, &view.id, DROPPING);
+        decided(cql, doing, || cql.agree(doing, text, values)).await
+    }
+}
+
+/// Repeats a change of a view's record until it is known that it stands, or that somebody else has
+/// made another one.
+async fn decided<F: Future<Output = Result<Outcome>>>(
+    cql: &Cql,
+    doing: &str,
+    agree: impl Fn() -> F,
+) -> Result<()> {
+    cql.patience()
+        .repeated(doing, || async {
+            match agree().await? {
+                Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
+                Outcome::Unknown(error) => Err(error),
+            }
+        })
+        .await
+}
+
+/// The record that is there after one was inserted where none was.
+async fn insert(cql: &Cql, new: &View) -> Result<View> {
+    let doing = "recording a view";
+    let text = "INSERT INTO views (name, source, shape, id, state) VALUES (?, ?, ?, ?, ?)
+                IF NOT EXISTS";
+    decided(cql, doing, || async {
+        let values = (&new.view, &new.source, &new.shape, &new.id, &new.state);
+        cql.agree(doing, text, values).await
+    })
+    .await?;
+    let found = find(cql, &new.view).await?;
+    found
+        .ok_or_else(|| Error::Refused(format!("{}: it was forgotten at the same moment", new.view)))
+}
+
+async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<()> {
+    let doing = "recording a view";
+    let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
+    decided(cql, doing, || async {
+        cql.agree(doing, text, (to, &view.view, &view.id, from))
+            .await
+    })
+    .await
+}
+
+async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {
+    let doing = "looking for the tables of a view";
+    let text = "SELECT name, source, shape, id, state FROM views WHERE name = ?";
+    let page = cql.read_serial(doing, text, (view,)).await?;
+    let row = page.maybe_first_row::<Row>();
+    let row = row.map_err(|error| cql.broken(doing, error))?;
+    Ok(row.map(View::of))
+}
+
+async fn all(cql: &Cql) -> Result<Vec<View>> {
+    let doing = "listing views";
+    let statement = cql
+        .prepare(doing, "SELECT name, source, shape, id, state FROM views")
+        .await?;
+    let mut views = Vec::new();
+    let mut next = Some(scylla::response::PagingState::start());
+    while let Some(from) = next {
+        let (page, after) = cql.page(doing, &statement, &(), from).await?;
+        next = after;
+        let rows = page.rows::<Row>();
+        for row in rows.map_err(|error| cql.broken(doing, error))? {
+            views.push(View::of(row.map_err(|error| cql.broken(doing, error))?));
+        }
+    }
+    Ok(views)
+}
+
+fn expect_shape(found: &View, shape: &ViewShape) -> Result<()> {
+    if serde_json::from_str::<ViewShape>(&found.shape)
+        .ok()
+        .as_ref()
+        == Some(shape)
+    {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "{}: its stored rows have other keys ({}); give a changed definition a new version",
+        found.view, found.shape
+    )))
+}
+
+/// What a view's tables end in: the first part makes it their own, the rest is for people.
+fn new_id(view: &str) -> String {
+    let own = Uuid::new_v4().simple().to_string();
+    let plain = |letter: char| match letter {
+        'a'..='z' | '0'..='9' => letter,
+        'A'..='Z' => letter.to_ascii_lowercase(),
+        _ => '_',
+    };
+    let view: String = view.chars().map(plain).take(NAME_LETTERS).collect();
+    format!("{}_{view}", &own[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tables_are_short_and_plain() {
+        let long = "Plays of owners by hour, and much else@17".repeat(3);
+        for view in ["a@1", &long] {
+            let id = new_id(view);
+            for (name, _) in editions::tables(&id) {
+                assert!(name.len() <= 48, "{name}");
+                let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+                assert!(name.bytes().all(plain), "{name}");
+            }
+        }
+        assert_ne!(new_id("a@1"), new_id("a@1"), "each has its own");
+    }
+}

@@ -1,0 +1,344 @@
+//! The views port.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use schemas::seam::{Cut, Epoch, Run, RunState};
+use schemas::source::Source;
+
+use super::lease::CassandraLeases;
+use super::runs::{Change, Put, Records, change, expect_stamp, put, report, stories};
+use super::session::Cql;
+use super::tables::Tables;
+use super::{editions, view_rows};
+use crate::run_rules::{self, expect_publishing};
+use crate::views::{
+    FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
+    TableResults, ViewShape, ViewsRead, ViewsWrite,
+};
+use crate::{Error, Result};
+
+/// Reads from the tables of a view; nothing if it has none. What is known here of their names may be
+/// out of date, then it is asked for once more.
+macro_rules! reading {
+    ($self:ident, $view:ident, |$cql:ident, $id:ident| $read:expr) => {{
+        let $cql = &*$self.cql;
+        let mut again = true;
+        loop {
+            let Some(found) = $self.tables.find($cql, $view).await? else {
+                break None;
+            };
+            let $id = found.as_str();
+            match $read.await {
+                Err(Error::Refused(why)) if again => {
+                    tracing::debug!(view = $view, why, "its tables are looked for again");
+                    $self.tables.forget($view);
+                    again = false;
+                }
+                done => break Some(done?),
+            }
+        }
+    }};
+}
+
+/// Batch rows and run records in a keyspace.
+#[derive(Debug)]
+pub struct CassandraViews {
+    cql: Arc<Cql>,
+    leases: CassandraLeases,
+    tables: Tables,
+    records: Records,
+    progress: editions::Progress,
+}
+
+impl CassandraViews {
+    pub(super) fn new(cql: Arc<Cql>, leases: CassandraLeases) -> Self {
+        Self {
+            cql,
+            leases,
+            tables: Tables::default(),
+            records: Records::default(),
+            progress: editions::Progress::default(),
+        }
+    }
+
+    /// The tables of a view, to be written by a run that has this stamp.
+    async fn writing(
+        &self,
+        source: Source,
+        view: &str,
+        (epoch, stamp_us): (Epoch, i64),
+    ) -> Result<Run> {
+        let run = expect_stamp(&self.cql, source, epoch, stamp_us).await;
+        if run.is_err() {
+            self.tables.forget(view);
+        }
+        run
+    }
+}
+
+#[async_trait]
+impl ViewsRead for CassandraViews {
+    async fn runs(&self, source: Source) -> Result<RunsSeen> {
+        self.records.seen(&self.cql, source).await
+    }
+
+    async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
+        Ok(reading!(self, view, |cql, id| view_rows::read(
+            cql, id, queries
+        )))
+    }
+
+    async fn heads(&self, view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>> {
+        Ok(reading!(self, view, |cql, id| editions::heads(
+            cql, id, keys
+        )))
+    }
+
+    async fn nodes(
+        &self,
+        view: &str,
+        key: &[u8],
+        names: &[NodeName],
+    ) -> Result<Vec<Option<Bytes>>> {
+        let found = reading!(self, view, |cql, id| editions::nodes(cql, id, key, names));
+        Ok(found.unwrap_or_else(|| vec![None; names.len()]))
+    }
+
+    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {
+        stories(&self.cql, source, None, limit).await
+    }
+
+    async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
+        let found = stories(&self.cql, source, Some(epoch), 1).await?;
+        Ok(found.into_iter().next())
+    }
+}
+
+#[async_trait]
+impl ViewsWrite for CassandraViews {
+    async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()> {
+        let (cql, leases) = (&self.cql, &self.leases);
+        self.tables.ensure(cql, leases, source, shape).await
+    }
+
+    async fn propose(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        cuts: &[Cut],
+        token: &str,
+        now_ms: i64,
+    ) -> Result<Run> {
+        change(&self.cql, "proposing a run", (source, None), |seen| {
+            let mut run = run_rules::proposal(source, seen.last.as_ref(), epoch, cuts, token)?;
+            let mut summary = seen.summary.clone();
+            run.stamp_us = summary.stamp(now_ms);
+            let is_there = seen.last.as_ref().is_some_and(|last| last.epoch == epoch);
+            let put = Put {
+                run: run.clone(),
+                started_at_ms: (!is_there).then_some(now_ms),
+                ended_at_ms: None,
+            };
+            let run_now = Some(put);
+            let change = Change {
+                summary,
+                run: run_now,
+            };
+            Ok((Some(change), run))
+        })
+        .await
+    }
+
+    async fn seal(&self, source: Source, epoch: Epoch, token: &str) -> Result<Run> {
+        let about = (source, Some(epoch));
+        change(&self.cql, "sealing a run", about, |seen| {
+            let run = run_rules::expect(source, epoch, seen.run.clone())?;
+            let Some(sealed) = run_rules::sealed(source, &run, token)? else {
+                return Ok((None, run));
+            };
+            let change = Change {
+                summary: seen.summary.clone(),
+                run: Some(put(sealed.clone(), 0)),
+            };
+            Ok((Some(change), sealed))
+        })
+        .await
+    }
+
+    async fn begin_publishing(
+        &self,
+        source: Source,
+        epoch: Epoch,
+        results: &BTreeMap<String, String>,
+        now_ms: i64,
+    ) -> Result<i64> {
+        let doing = "taking a new stamp for a run";
+        let stamp_us = change(&self.cql, doing, (source, None), |seen| {
+            let mut run = run_rules::expect_last(source, epoch, seen.last.clone())?;
+            let mut summary = seen.summary.clone();
+            run.stamp_us = summary.stamp(now_ms);
+            for (view, result) in results {
+                let of_view = summary.results.entry(view.clone()).or_default();
+                let is_known = of_view.published.as_ref() == Some(result);
+                if !is_known && !of_view.begun.contains(result) {
+                    of_view.begun.push(result.clone());
+                    of_view.begun.sort_unstable();
+                }
+            }
+            let stamp_us = run.stamp_us;
+            let run = Some(Put {
+                run,
+                started_at_ms: None,
+                ended_at_ms: None,
+            });
+            Ok((Some(Change { summary, run }), stamp_us))
+        })
+        .await?;
+        // Before the try reads any head: from here on no older one writes any.
+        for view in results.keys() {
+            if let Some(id) = self.tables.find_board(&self.cql, view).await? {
+                self.progress.fence(&self.cql, &id, stamp_us).await?;
+            }
+        }
+        Ok(stamp_us)
+    }
+
+    async fn results(&self, source: Source) -> Result<BTreeMap<String, TableResults>> {
+        let doing = "reading which results were published";
+        let (_, summary) = super::runs::summary(&self.cql, doing, source).await?;
+        Ok(summary.results)
+    }
+
+    async fn rows_before(
+        &self,
+        view: &str,
+        stamp_us: i64,
+        after: Option<(Vec<u8>, Vec<u8>)>,
+        limit: usize,
+    ) -> Result<RowKeys> {
+        let found = reading!(self, view, |cql, id| view_rows::before(
+            cql,
+            id,
+            stamp_us,
+            after.clone(),
+            limit
+        ));
+        Ok(found.unwrap_or_else(RowKeys::none))
+    }
+
+    async fn publish(
+        &self,
+        source: Source,
+        view: &str,
+        epoch: Epoch,
+        stamp_us: i64,
+        rows: &NewRows,
+    ) -> Result<()> {
+        let at = (epoch, stamp_us);
+        self.writing(source, view, at).await?;
+        let id = self.tables.expect(&self.cql, view).await?;
+        view_rows::write(&self.cql, &id, at, rows).await
+    }
+
+    async fn publish_editions(
+        &self,
+        source: Source,
+        view: &str,
+        epoch: Epoch,
+        stamp_us: i64,
+        editions: &[NewEdition],
+    ) -> Result<()> {
+        let at = (epoch, stamp_us);
+        self.writing(source, view, at).await?;
+        let id = self.tables.expect(&self.cql, view).await?;
+        self.progress.fence(&self.cql, &id, stamp_us).await?;
+        editions::write(&self.cql, &self.progress, &id, at, editions).await
+    }
+
+    async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
+        let found = reading!(self, view, |cql, id| editions::names(cql, id, key));
+        Ok(found.unwrap_or_default())
+    }
+
+    async fn collect_garbage(
+        &self,
+        source: Source,
+        view: &str,
+        (epoch, stamp_us): (Epoch, i64),
+        limit: usize,
+    ) -> Result<usize> {
+        self.writing(source, view, (epoch, stamp_us)).await?;
+        let Some(id) = self.tables.find(&self.cql, view).await? else {
+            return Ok(0);
+        };
+        self.progress.fence(&self.cql, &id, stamp_us).await?;
+        editions::collect(&self.cql, &self.progress, &id, stamp_us, limit).await
+    }
+
+    async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>> {
+        let found = reading!(self, view, |cql, id| editions::keys(
+            cql,
+            id,
+            after.clone(),
+            limit
+        ));
+        Ok(found.unwrap_or_default())
+    }
+
+    async fn complete(
+        &self,
+        source: Source,
+        (epoch, stamp_us): (Epoch, i64),
+        results: &BTreeMap<String, String>,
+        run_ends: bool,
+        now_ms: i64,
+    ) -> Result<()> {
+        change(&self.cql, "completing a run", (source, None), |seen| {
+            let run = run_rules::expect_last(source, epoch, seen.last.clone())?;
+            expect_publishing(source, &run, stamp_us)?;
+            let mut summary = seen.summary.clone();
+            for (view, result) in results {
+                summary.newest.insert(view.clone(), epoch);
+                let published = TableResults {
+                    published: Some(result.clone()),
+                    begun: Vec::new(),
+                };
+                summary.results.insert(view.clone(), published);
+            }
+            let mut ended = None;
+            if run_ends && run.state == RunState::Sealed {
+                summary.complete = summary.complete.max(epoch);
+                ended = Some(put(run_rules::in_state(&run, RunState::Complete), now_ms));
+            }
+            let run = ended;
+            Ok((Some(Change { summary, run }), ()))
+        })
+        .await
+    }
+
+    async fn abandon(&self, source: Source, epoch: Epoch, now_ms: i64) -> Result<()> {
+        let about = (source, Some(epoch));
+        change(&self.cql, "abandoning a run", about, |seen| {
+            let run = run_rules::expect(source, epoch, seen.run.clone())?;
+            let abandoned = run_rules::abandoned(source, &run)?;
+            let change = abandoned.map(|run| Change {
+                summary: seen.summary.clone(),
+                run: Some(put(run, now_ms)),
+            });
+            Ok((change, ()))
+        })
+        .await
+    }
+
+    async fn report(&self, source: Source, epoch: Epoch, value: &serde_json::Value) -> Result<()> {
+        report(&self.cql, source, epoch, value).await
+    }
+
+    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()> {
+        let (cql, leases) = (&self.cql, &self.leases);
+        self.tables.forget_views(cql, leases, source, keep).await
+    }
+}

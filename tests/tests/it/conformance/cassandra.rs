@@ -1,0 +1,181 @@
+//! Cassandra.
+
+use std::time::{Duration, Instant};
+
+use stores::cassandra::{Cassandra, CassandraOptions};
+use stores::lease::Leases;
+use stores::namespace::Namespace;
+use stores::{ErrorKind, Result, Stores};
+use tests::servers;
+
+use super::Stage;
+use super::embedded::Folder;
+
+/// A keyspace, and a folder for everything else.
+struct Keyspace {
+    namespace: Namespace,
+    folder: Folder,
+}
+
+fn options() -> CassandraOptions {
+    CassandraOptions {
+        nodes: servers::cassandra(),
+        ..CassandraOptions::default()
+    }
+}
+
+impl Keyspace {
+    async fn open(&self) -> Result<Cassandra> {
+        Cassandra::open(&options(), &self.namespace).await
+    }
+}
+
+impl Stage for Keyspace {
+    async fn set() -> Self {
+        let namespace = servers::namespace();
+        let made = Cassandra::migrate(&options(), &namespace).await;
+        assert!(made.expect("a keyspace"), "the keyspace is new");
+        Self {
+            namespace,
+            folder: Folder::set().await,
+        }
+    }
+
+    async fn ports(&self) -> Result<Stores> {
+        let cassandra = self.open().await?;
+        Ok(Stores {
+            views: std::sync::Arc::new(cassandra.views()),
+            leases: std::sync::Arc::new(cassandra.leases()),
+            ..self.folder.ports().await?
+        })
+    }
+
+    async fn clear(self) -> Result<()> {
+        Cassandra::remove(&options(), &self.namespace).await
+    }
+}
+
+super::laws_of! { Keyspace; runs views editions lease }
+
+/// It is made once, also by two at once; what is missing is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keyspace_is_made_once() -> Result<()> {
+    let namespace = servers::namespace();
+    let error = Cassandra::open(&options(), &namespace).await;
+    let error = error.expect_err("there is no keyspace").to_string();
+    assert!(error.contains("run `backstitch migrate`"), "{error}");
+    let flaws = Cassandra::flaws(&options(), &namespace).await?;
+    assert!(flaws[0].contains("run `backstitch migrate`"), "{flaws:?}");
+    let options = options();
+    let (one, other) = tokio::join!(
+        Cassandra::migrate(&options, &namespace),
+        Cassandra::migrate(&options, &namespace)
+    );
+    assert!(one? || other?, "one of them made it");
+    assert!(!Cassandra::migrate(&options, &namespace).await?);
+    assert_eq!(
+        Cassandra::flaws(&options, &namespace).await?,
+        Vec::<String>::new()
+    );
+    Cassandra::open(&options, &namespace).await?;
+    Cassandra::remove(&options, &namespace).await
+}
+
+/// A lease whose holder died ends by itself, and its holder, should it live, knows of it before.
+#[tokio::test]
+async fn a_lease_ends_after_its_holder() -> Result<()> {
+    let namespace = servers::namespace();
+    let short = CassandraOptions {
+        lease_ms: 5_000,
+        ..options()
+    };
+    Cassandra::migrate(&short, &namespace).await?;
+    let leases = Cassandra::open(&short, &namespace).await?.leases();
+    // A runtime that ends takes the task that renews with it, as a process that dies does.
+    let dying = short.clone();
+    let of_dying = namespace.clone();
+    let dead = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let held = runtime.block_on(async {
+            let leases = Cassandra::open(&dying, &of_dying).await?.leases();
+            leases.acquire("work", "victim").await
+        });
+        runtime.shutdown_background();
+        held
+    });
+    let dead = dead.join().expect("a thread that ends")?;
+    let _dead = dead.expect("nobody held it");
+    let told = leases.acquire("work", "heir").await?;
+    let told = told.expect_err("it is not over yet");
+    assert!(told.starts_with("victim (since 20"), "{told}");
+    let begun = Instant::now();
+    let held = loop {
+        if let Ok(held) = leases.acquire("work", "heir").await? {
+            break held;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(15), "it never ends");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert!(!held.lost().is_cancelled(), "it is renewed");
+    let told = leases.acquire("work", "somebody").await?;
+    assert!(told.is_err(), "it is held still");
+    held.let_go().await;
+    Cassandra::remove(&short, &namespace).await
+}
+
+/// A holder that can't renew its lease learns that it is lost, and calls end in time: nothing waits
+/// for ever where a server takes connections and does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_is_told_of() -> Result<()> {
+    let namespace = servers::namespace();
+    Cassandra::migrate(&options(), &namespace).await?;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let through = CassandraOptions {
+        nodes: listener.local_addr().expect("an address").to_string(),
+        request_timeout_ms: 500,
+        retry_timeout_ms: 500,
+        connect_timeout_ms: 500,
+        ..options()
+    };
+    // It takes connections and says nothing.
+    let begun = Instant::now();
+    let error = Cassandra::open(&through, &namespace).await;
+    let error = error.expect_err("nothing is said");
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.to_string().contains(&through.nodes), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+    Cassandra::remove(&options(), &namespace).await
+}
+
+/// What can't be used is told with what to do, and no secret with it.
+#[tokio::test]
+async fn options_that_are_wrong_are_named() {
+    let namespace = servers::namespace();
+    let wrong = [
+        CassandraOptions {
+            consistency: "some".to_owned(),
+            ..options()
+        },
+        CassandraOptions {
+            nodes: " , ".to_owned(),
+            ..options()
+        },
+        CassandraOptions {
+            tls: true,
+            password: "open sesame".to_owned().into(),
+            ..options()
+        },
+    ];
+    for options in wrong {
+        let error = Cassandra::open(&options, &namespace).await;
+        let error = error.expect_err("it can't be used");
+        assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
+        assert!(
+            !format!("{error} {options:?}").contains("sesame"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! Writers that are overtaken while what they send is held back: what comes late changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{BinaryArray, Int64Array};
+use bytes::Bytes;
+use schemas::key::KeyShape;
+use schemas::seam::Cut;
+use schemas::source::Source;
+use schemas::time::Width;
+use stores::cassandra::{Cassandra, CassandraOptions, CassandraViews};
+use stores::views::{
+    BoardShape, NewEdition, NewHead, NewRows, NodeName, PartQuery, TallyShape, ViewShape,
+    ViewsRead, ViewsWrite,
+};
+use stores::{ErrorKind, Result};
+use tests::servers;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const PLAYS: Source = Source::Plays;
+const TALLY: &str = "tally@1";
+const BOARD: &str = "board@1";
+const KEYS: u8 = 40;
+
+/// Passes bytes on to a server, or holds back what clients send.
+struct Proxy {
+    address: String,
+    holds: watch::Sender<bool>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    async fn start(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (holds, held) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(&server).await else {
+                    continue;
+                };
+                let (from_client, mut to_client) = client.into_split();
+                let (mut from_server, to_server) = server.into_split();
+                connections.spawn(pass(from_client, to_server, held.clone()));
+                connections.spawn(async move {
+                    let _ended = tokio::io::copy(&mut from_server, &mut to_client).await;
+                });
+            }
+        });
+        Self {
+            address,
+            holds,
+            _tasks: tasks,
+        }
+    }
+}
+
+async fn pass(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut held: watch::Receiver<bool>,
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        if held.wait_for(|held| !held).await.is_err()
+            || to.write_all(&bytes[..length]).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// What an overtaken writer was about to do.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Rows,
+    Editions,
+    Collect,
+}
+
+fn rows(count: i64) -> NewRows {
+    let keys = || (0..2_000_i64).map(i64::to_be_bytes);
+    NewRows {
+        parts: BinaryArray::from_iter_values(keys().map(|key| key[..7].to_vec())),
+        rows: BinaryArray::from_iter_values(keys()),
+        counts: keys().map(|_| Some(count)).collect::<Int64Array>(),
+    }
+}
+
+/// Editions of all keys, which share a node with those of all others, and have one of their own.
+fn editions(own: u8) -> Vec<NewEdition> {
+    let names = || [[0; 16], [1; 16], [own; 16]];
+    let edition = |key: u8| NewEdition {
+        key: vec![key],
+        nodes: names()
+            .map(|name| (name, Bytes::from(name.to_vec())))
+            .to_vec(),
+        head: Some(NewHead {
+            root: Bytes::from(vec![own]),
+            names: names().to_vec(),
+        }),
+    };
+    (0..KEYS).map(edition).collect()
+}
+
+async fn act(views: &CassandraViews, act: Act, stamp_us: i64, own: u8) -> Result<()> {
+    match act {
+        Act::Rows => {
+            views
+                .publish(PLAYS, TALLY, 1, stamp_us, &rows(i64::from(own)))
+                .await
+        }
+        Act::Editions => {
+            views
+                .publish_editions(PLAYS, BOARD, 1, stamp_us, &editions(own))
+                .await
+        }
+        Act::Collect => views
+            .collect_garbage(PLAYS, BOARD, (1, stamp_us), 10_000)
+            .await
+            .map(drop),
+    }
+}
+
+/// That everything is as the try that wrote `own` left it.
+async fn is_of(views: &CassandraViews, own: u8) -> Result<()> {
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| vec![key]).collect();
+    for (key, head) in keys
+        .iter()
+        .zip(views.heads(BOARD, &keys).await?.expect("a table"))
+    {
+        let head = head.expect("a head");
+        assert_eq!(head.root.to_vec(), [own], "the head of {key:?}");
+        let names: [NodeName; 3] = [[0; 16], [1; 16], [own; 16]];
+        let nodes = views.nodes(BOARD, key, &names).await?;
+        assert!(nodes.iter().all(Option::is_some), "{key:?}: {nodes:?}");
+    }
+    let parts: Vec<PartQuery> = (0..2_000_i64)
+        .step_by(256)
+        .map(|key| PartQuery {
+            part: key.to_be_bytes()[..7].to_vec(),
+            range: (Vec::new(), None),
+        })
+        .collect();
+    let found = views.rows(TALLY, &parts).await?.expect("a table");
+    assert_eq!(found.counts.iter().flatten().count(), 2_000);
+    assert!(
+        found
+            .counts
+            .iter()
+            .flatten()
+            .all(|count| count == i64::from(own))
+    );
+    Ok(())
+}
+
+async fn begin(views: &CassandraViews) -> Result<i64> {
+    let results = [TALLY, BOARD].map(|view| (view.to_owned(), "result".to_owned()));
+    views
+        .begin_publishing(PLAYS, 1, &BTreeMap::from(results), 1)
+        .await
+}
+
+fn shapes() -> [ViewShape; 2] {
+    let none = KeyShape::default;
+    [
+        ViewShape::Tally(TallyShape {
+            view: TALLY.to_owned(),
+            group: none(),
+            partition: Width::All,
+            row: none(),
+        }),
+        ViewShape::Board(BoardShape {
+            view: BOARD.to_owned(),
+            key: none(),
+            boards: none(),
+            member: none(),
+            score: none(),
+            payload: none(),
+        }),
+    ]
+}
+
+/// Whatever a writer was doing when it was held back, and however far it had come: once a newer try
+/// has published, what it still sends changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_late_changes_nothing() -> Result<()> {
+    let namespace = servers::namespace();
+    let options = CassandraOptions {
+        nodes: servers::cassandra(),
+        request_timeout_ms: 30_000,
+        ..CassandraOptions::default()
+    };
+    Cassandra::migrate(&options, &namespace).await?;
+    let proxy = Proxy::start(servers::cassandra()).await;
+    let held_back = CassandraOptions {
+        nodes: proxy.address.clone(),
+        ..options.clone()
+    };
+    let slow = Arc::new(Cassandra::open(&held_back, &namespace).await?.views());
+    let views = Cassandra::open(&options, &namespace).await?.views();
+    for shape in shapes() {
+        views.ensure_view(PLAYS, &shape).await?;
+    }
+    views.propose(PLAYS, 1, &[Cut::start()], "t", 1).await?;
+    views.seal(PLAYS, 1, "t").await?;
+    let mut own = 10;
+    for delay_ms in [0, 4, 8, 15, 30, 60] {
+        for doing in [Act::Rows, Act::Editions, Act::Collect] {
+            own += 2;
+            let stamp_us = begin(&slow).await?;
+            let late = Arc::clone(&slow);
+            let mut task = JoinSet::new();
+            task.spawn(async move { act(&late, doing, stamp_us, own).await });
+            tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            proxy.holds.send_replace(true);
+            // What was sent is still on its way.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let newer = begin(&views).await?;
+            for doing in [Act::Rows, Act::Editions, Act::Collect] {
+                act(&views, doing, newer, own + 1).await?;
+            }
+            is_of(&views, own + 1).await?;
+            proxy.holds.send_replace(false);
+            let ended = task.join_next().await.expect("a task").expect("it ends");
+            if let Err(error) = ended {
+                assert_eq!(error.kind(), ErrorKind::Reject, "{doing:?}: {error}");
+            }
+            is_of(&views, own + 1).await?;
+        }
+    }
+    Cassandra::remove(&options, &namespace).await
+}
