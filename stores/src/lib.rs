@@ -13,13 +13,13 @@ pub mod embedded;
 mod error;
 pub mod intake;
 pub mod kafka;
+mod lazily;
 pub mod lease;
 pub mod live;
 pub mod log;
 mod mysql;
 pub mod namespace;
 pub mod parquet_file;
-#[allow(dead_code, reason = "for the adapters of servers")]
 mod patience;
 mod postgres;
 pub mod redis;

@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::FutureExt;
 
 use crate::Result;
 use crate::archive::Archive;
 use crate::canon::CanonWrite;
+use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
+use crate::cassandra::{Cassandra, CassandraOptions};
 use crate::embedded::DataFolder;
 use crate::kafka::{KafkaLog, KafkaOptions};
+use crate::lazily::Lazy;
 use crate::lease::Leases;
 use crate::live::LiveWrite;
 use crate::log::Log;
@@ -47,6 +51,10 @@ pub struct StoresOptions {
     pub kafka: KafkaOptions,
     /// Live state, if nodes are named.
     pub redis: RedisOptions,
+    /// Run records, batch rows and leases, if nodes are named.
+    pub cassandra: CassandraOptions,
+    /// Entities, if a host is named.
+    pub database: SqlOptions,
     /// The archive, if a bucket is named.
     pub s3: S3Options,
 }
@@ -61,7 +69,11 @@ impl StoresOptions {
     /// Whether any store is embedded.
     #[must_use]
     pub const fn has_embedded(&self) -> bool {
-        true
+        self.kafka.bootstrap_servers.is_empty()
+            || self.redis.nodes.is_empty()
+            || self.cassandra.nodes.is_empty()
+            || self.database.host.is_empty()
+            || self.s3.bucket.is_empty()
     }
 
     fn kafka(&self) -> Option<Result<KafkaLog>> {
@@ -72,6 +84,22 @@ impl StoresOptions {
     fn redis(&self) -> Option<Result<RedisLive>> {
         let is_named = !self.redis.nodes.is_empty();
         is_named.then(|| RedisLive::new(&self.redis, &self.namespace))
+    }
+
+    fn cassandra(&self) -> Option<OnCassandra> {
+        let is_named = !self.cassandra.nodes.is_empty();
+        is_named.then(|| OnCassandra {
+            options: self.cassandra.clone(),
+            namespace: self.namespace.clone(),
+        })
+    }
+
+    fn database(&self) -> Option<OnDatabase> {
+        let is_named = !self.database.host.is_empty();
+        is_named.then(|| OnDatabase {
+            options: self.database.clone(),
+            namespace: self.namespace.clone(),
+        })
     }
 
     fn s3(&self) -> Option<Result<S3>> {
@@ -87,6 +115,8 @@ impl StoresOptions {
         let servers = [
             self.kafka().map(boxed),
             self.redis().map(boxed),
+            self.cassandra().map(Ok).map(boxed),
+            self.database().map(Ok).map(boxed),
             self.s3().map(boxed),
         ];
         servers.into_iter().flatten().collect()
@@ -138,6 +168,88 @@ impl Server for RedisLive {
     }
 }
 
+/// A keyspace, which need not be there yet.
+#[derive(Debug, Clone)]
+struct OnCassandra {
+    options: CassandraOptions,
+    namespace: Namespace,
+}
+
+impl OnCassandra {
+    /// Views and leases, which share a session.
+    fn stores(self) -> (Arc<dyn ViewsWrite>, Arc<dyn Leases>) {
+        let session = Arc::new(Lazy::new(move || {
+            let this = self.clone();
+            async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
+        }));
+        let of_leases = Arc::clone(&session);
+        let views = Lazy::new(move || {
+            let session = Arc::clone(&session);
+            async move { Ok(session.get().await?.views()) }.boxed()
+        });
+        let leases = Lazy::new(move || {
+            let session = Arc::clone(&of_leases);
+            async move { Ok(session.get().await?.leases()) }.boxed()
+        });
+        (Arc::new(views), Arc::new(leases))
+    }
+}
+
+#[async_trait]
+impl Server for OnCassandra {
+    fn name(&self) -> &'static str {
+        "views on Cassandra"
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        let made = Cassandra::migrate(&self.options, &self.namespace).await?;
+        Ok(told(made, "brought the keyspace up to date"))
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Cassandra::flaws(&self.options, &self.namespace).await
+    }
+}
+
+/// A schema, which need not be there yet.
+#[derive(Debug, Clone)]
+struct OnDatabase {
+    options: SqlOptions,
+    namespace: Namespace,
+}
+
+impl OnDatabase {
+    fn store(self) -> Arc<dyn CanonWrite> {
+        Arc::new(Lazy::new(move || {
+            let this = self.clone();
+            async move { SqlCanon::open(&this.options, &this.namespace).await }.boxed()
+        }))
+    }
+}
+
+#[async_trait]
+impl Server for OnDatabase {
+    fn name(&self) -> &'static str {
+        match self.options.server {
+            SqlServer::Postgres => "entities on PostgreSQL",
+            SqlServer::MySql => "entities on MySQL",
+        }
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        let made = SqlCanon::migrate(&self.options, &self.namespace).await?;
+        Ok(told(made, "brought the schema up to date"))
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        SqlCanon::flaws(&self.options, &self.namespace).await
+    }
+}
+
+fn told(made: bool, what: &str) -> Vec<String> {
+    made.then(|| what.to_owned()).into_iter().collect()
+}
+
 #[async_trait]
 impl Server for S3 {
     fn name(&self) -> &'static str {
@@ -174,6 +286,14 @@ impl Stores {
             Some(redis) => Arc::new(redis?),
             None => Arc::new(folder.live().await?),
         };
+        let (views, leases): (Arc<dyn ViewsWrite>, Arc<dyn Leases>) = match options.cassandra() {
+            Some(cassandra) => cassandra.stores(),
+            None => (Arc::new(folder.views().await?), Arc::new(folder.leases())),
+        };
+        let canon: Arc<dyn CanonWrite> = match options.database() {
+            Some(database) => database.store(),
+            None => Arc::new(folder.canon().await?),
+        };
         let archive = match options.s3() {
             Some(s3) => s3?.archive(),
             None => folder.archive()?,
@@ -181,10 +301,10 @@ impl Stores {
         Ok(Self {
             log,
             live,
-            views: Arc::new(folder.views().await?),
-            canon: Arc::new(folder.canon().await?),
+            views,
+            canon,
             archive,
-            leases: Arc::new(folder.leases()),
+            leases,
         })
     }
 

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use stores::StoresOptions;
+use stores::canon_sql::SqlOptions;
+use stores::cassandra::CassandraOptions;
 use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
@@ -17,6 +19,14 @@ fn address(variable: &str, port: u16) -> String {
     let set = std::env::var(variable).ok();
     let port = set.map_or(port, |set| set.parse().expect("a port"));
     format!("127.0.0.1:{port}")
+}
+
+fn port_of(address: &str) -> u16 {
+    let port = address
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok());
+    port.expect("a port")
 }
 
 /// Kafka.
@@ -141,6 +151,16 @@ pub fn options(folder: &Path) -> StoresOptions {
             nodes: redis(),
             ..RedisOptions::default()
         },
+        cassandra: CassandraOptions {
+            nodes: cassandra(),
+            ..CassandraOptions::default()
+        },
+        database: SqlOptions {
+            host: "127.0.0.1".to_owned(),
+            port: port_of(&postgres()),
+            user: "backstitch".to_owned(),
+            ..SqlOptions::default()
+        },
         s3: S3Options {
             bucket: "backstitch".to_owned(),
             endpoint: format!("http://{}", s3()),
@@ -155,13 +175,18 @@ pub fn options(folder: &Path) -> StoresOptions {
 /// The same as a configuration file.
 #[must_use]
 pub fn configuration(namespace: &Namespace) -> String {
-    let (kafka, redis, s3) = (kafka(), redis(), s3());
+    let (kafka, redis, cassandra, s3) = (kafka(), redis(), cassandra(), s3());
+    let postgres = port_of(&postgres());
     format!(
         r#"
 namespace = "{namespace}"
 log.partitions = 2
 kafka.bootstrap_servers = "{kafka}"
 redis.nodes = "{redis}"
+cassandra.nodes = "{cassandra}"
+database.host = "127.0.0.1"
+database.port = {postgres}
+database.user = "backstitch"
 [s3]
 bucket = "backstitch"
 endpoint = "http://{s3}"

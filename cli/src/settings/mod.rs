@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
 use speed::SpeedOptions;
 use stores::StoresOptions;
+use stores::canon_sql::SqlOptions;
+use stores::cassandra::CassandraOptions;
 use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
@@ -32,7 +34,9 @@ const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Settings that are never shown. Each may be in a file, which `KEY_file` names.
-const SECRETS: [&str; 3] = [
+const SECRETS: [&str; 5] = [
+    "cassandra.password",
+    "database.password",
     "kafka.sasl_password",
     "redis.password",
     "s3.secret_access_key",
@@ -57,6 +61,12 @@ pub(crate) struct Settings {
     /// Live state on Redis, if nodes are named.
     #[schemars(schema_with = "schema::section::<RedisOptions>")]
     pub(crate) redis: RedisOptions,
+    /// Run records, batch rows and leases on Cassandra, if nodes are named.
+    #[schemars(schema_with = "schema::section::<CassandraOptions>")]
+    pub(crate) cassandra: CassandraOptions,
+    /// Entities on PostgreSQL or MySQL, if a host is named.
+    #[schemars(schema_with = "schema::section::<SqlOptions>")]
+    pub(crate) database: SqlOptions,
     /// The archive on S3, if a bucket is named.
     #[schemars(schema_with = "schema::section::<S3Options>")]
     pub(crate) s3: S3Options,
@@ -127,6 +137,8 @@ impl Default for Settings {
             namespace: Namespace::default(),
             kafka: KafkaOptions::default(),
             redis: RedisOptions::default(),
+            cassandra: CassandraOptions::default(),
+            database: SqlOptions::default(),
             s3: S3Options::default(),
             log: LogSection::default(),
             speed: SpeedOptions::default(),
@@ -162,6 +174,8 @@ impl Settings {
             namespace: self.namespace.clone(),
             kafka: self.kafka.clone(),
             redis: self.redis.clone(),
+            cassandra: self.cassandra.clone(),
+            database: self.database.clone(),
             s3: self.s3.clone(),
         }
     }

@@ -1,0 +1,123 @@
+//! Stores on servers that are opened when they are needed first: whoever does not need one works
+//! without it, and who starts before it is there goes on once it is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use arrow::array::RecordBatch;
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use schemas::entities::{Application, Entity, Group};
+use schemas::seam::{Cut, Epoch, Run};
+use schemas::source::Source;
+use tokio::sync::OnceCell;
+
+use crate::Result;
+use crate::canon::{
+    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+};
+use crate::lease::{Held, Leases};
+use crate::views::{
+    FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
+    TableResults, ViewShape, ViewsRead, ViewsWrite,
+};
+
+type Open<T> = Box<dyn Fn() -> BoxFuture<'static, Result<T>> + Send + Sync>;
+
+/// A store that is opened when it is needed first. A try that fails is made again by the next call.
+pub(crate) struct Lazy<T> {
+    opened: OnceCell<T>,
+    open: Open<T>,
+}
+
+impl<T> Lazy<T> {
+    pub(crate) fn new(
+        open: impl Fn() -> BoxFuture<'static, Result<T>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            opened: OnceCell::new(),
+            open: Box::new(open),
+        }
+    }
+
+    /// The store.
+    pub(crate) async fn get(&self) -> Result<&T> {
+        self.opened.get_or_try_init(&self.open).await
+    }
+}
+
+impl<T> fmt::Debug for Lazy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lazy")
+            .field("is_open", &self.opened.initialized())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Hands every call of a port on.
+macro_rules! hand_on {
+    ($port:ident { $(async fn $call:ident($($name:ident: $kind:ty),*) -> $answer:ty;)* }) => {
+        #[async_trait]
+        impl<T: $port> $port for Lazy<T> {
+            $(
+                async fn $call(&self, $($name: $kind),*) -> $answer {
+                    self.get().await?.$call($($name),*).await
+                }
+            )*
+        }
+    };
+}
+
+hand_on! { ViewsRead {
+    async fn runs(source: Source) -> Result<RunsSeen>;
+    async fn rows(view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>>;
+    async fn heads(view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>>;
+    async fn nodes(view: &str, key: &[u8], names: &[NodeName]) -> Result<Vec<Option<Bytes>>>;
+    async fn stories(source: Source, limit: usize) -> Result<Vec<RunStory>>;
+    async fn story(source: Source, epoch: Epoch) -> Result<Option<RunStory>>;
+} }
+
+hand_on! { ViewsWrite {
+    async fn ensure_view(source: Source, shape: &ViewShape) -> Result<()>;
+    async fn propose(source: Source, epoch: Epoch, cuts: &[Cut], token: &str, now_ms: i64) -> Result<Run>;
+    async fn seal(source: Source, epoch: Epoch, token: &str) -> Result<Run>;
+    async fn begin_publishing(source: Source, epoch: Epoch, results: &BTreeMap<String, String>, now_ms: i64) -> Result<i64>;
+    async fn results(source: Source) -> Result<BTreeMap<String, TableResults>>;
+    async fn rows_before(view: &str, stamp_us: i64, after: Option<(Vec<u8>, Vec<u8>)>, limit: usize) -> Result<RowKeys>;
+    async fn publish(source: Source, view: &str, epoch: Epoch, stamp_us: i64, rows: &NewRows) -> Result<()>;
+    async fn publish_editions(source: Source, view: &str, epoch: Epoch, stamp_us: i64, editions: &[NewEdition]) -> Result<()>;
+    async fn node_names(view: &str, key: &[u8]) -> Result<Vec<NodeName>>;
+    async fn collect_garbage(source: Source, view: &str, at: (Epoch, i64), limit: usize) -> Result<usize>;
+    async fn keys(view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>>;
+    async fn complete(source: Source, at: (Epoch, i64), results: &BTreeMap<String, String>, run_ends: bool, now_ms: i64) -> Result<()>;
+    async fn abandon(source: Source, epoch: Epoch, now_ms: i64) -> Result<()>;
+    async fn report(source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()>;
+    async fn forget_views(source: Source, keep: &[String]) -> Result<()>;
+} }
+
+hand_on! { Leases {
+    async fn acquire(name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>>;
+} }
+
+hand_on! { CanonRead {
+    async fn first_groups(source: Source, groups: &[Group], rows_max: usize) -> Result<FirstGroups>;
+    async fn groups(source: Source, groups: &[Group]) -> Result<RecordBatch>;
+    async fn dump(source: Source, keys: Option<&[i64]>, batch_rows: usize) -> Result<BoxStream<'static, Result<RecordBatch>>>;
+    async fn club_members(club_id: i64) -> Result<Vec<i64>>;
+    async fn followed_by(athlete_id: i64) -> Result<Vec<i64>>;
+    async fn application(id: i64) -> Result<Option<Application>>;
+    async fn applications(after: Option<i64>, limit: usize) -> Result<Vec<Application>>;
+    async fn versions(rows: &[Entity]) -> Result<Vec<Option<i64>>>;
+    async fn waiting(source: Source) -> Result<Waiting>;
+    async fn pending(source: Source, newest: i64, limit: usize) -> Result<Vec<Notification>>;
+} }
+
+hand_on! { CanonWrite {
+    async fn apply(rows: &[Entity], now_ms: i64) -> Result<Applied>;
+    async fn authorize(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Authorized>;
+    async fn revoke(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
+    async fn set_capacity(application_id: i64, capacity: i64) -> Result<Option<Application>>;
+    async fn notified(ids: &[i64]) -> Result<()>;
+} }
