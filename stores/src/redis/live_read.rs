@@ -1,6 +1,7 @@
 //! Reading slots together with their parts: one script for each slot, all of them side by side.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use bytes::Bytes;
@@ -72,15 +73,15 @@ struct SlotRows {
     record: Option<Record>,
     /// Each with the index of its question.
     rows: Vec<(usize, Row)>,
-    /// Groups that were too large: question, place, epoch.
-    large: Option<Vec<(usize, String, Epoch)>>,
+    /// Groups that were too large: question, place and its epoch, rows.
+    large: Option<Vec<(usize, (String, Epoch), usize)>>,
 }
 
 /// So many rows are asked for at once where a group is read in several answers.
 const PAGE_ROWS: usize = 5_000;
 
 /// The cursor that a scan begins with, and ends with.
-pub(super) const FIRST_PAGE: &[u8] = b"0";
+const FIRST_PAGE: &[u8] = b"0";
 
 impl RedisLive {
     pub(super) async fn read_parts(
@@ -205,7 +206,10 @@ impl RedisLive {
                 for (place, epoch) in record.places(question.view, question.kind) {
                     let of_place = Row::of(slot.partition, *epoch);
                     match answer.next() {
-                        Some(Value::Int(_)) => large.push((index, place.clone(), *epoch)),
+                        Some(Value::Int(rows)) => {
+                            let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+                            large.push((index, (place.clone(), *epoch), rows));
+                        }
                         Some(Value::Array(values)) => {
                             let found = pairs(values).ok_or_else(strange)?;
                             rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
@@ -235,12 +239,12 @@ impl RedisLive {
         let (keys, patience) = (self.keys(slot), &self.nodes.patience);
         let request = [self.read_request(slot, questions)];
         for _ in 0..GROUP_TRIES {
-            for (index, place, epoch) in read.large.take().unwrap_or_default() {
+            for (index, (place, epoch), count) in read.large.take().unwrap_or_default() {
                 let Some(question) = questions.get(index) else {
                     continue;
                 };
                 let of_group = (&keys, place.as_str(), question.group);
-                let pages = || self.all_rows(doing, of_group, question.ranges);
+                let pages = || self.all_rows(doing, of_group, question.ranges, count);
                 let found = patience.repeated(doing, pages).await?;
                 let of_place = Row::of(slot.partition, epoch);
                 let rows = found.into_iter().map(|pair| (index, of_place(pair)));
@@ -269,27 +273,58 @@ impl RedisLive {
         doing: &str,
         of_group: (&SlotKeys, &str, &[u8]),
         ranges: Option<&[Range]>,
-    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        // A row may come twice.
-        let mut rows = BTreeMap::new();
-        let mut cursor = Some(FIRST_PAGE.to_vec());
-        while let Some(from) = cursor {
-            let (next, page) = self.row_page(doing, of_group, &from).await?;
-            let asked = |row: &[u8]| ranges.is_none_or(|ranges| is_within(ranges, row));
-            rows.extend(page.into_iter().filter(|(row, _)| asked(row)));
-            if rows.len() > GROUP_ROWS {
-                let why = format!(
-                    "a group has more than {GROUP_ROWS} live rows; finish a batch run, so that old epochs are let go"
-                );
-                return Err(Error::broken(self.nodes.patience.what(doing), why));
+        expected: usize,
+    ) -> Result<Pairs> {
+        let mut rows = Vec::new();
+        let keep = |row: Vec<u8>, value: Vec<u8>| {
+            if ranges.is_none_or(|ranges| is_within(ranges, &row)) {
+                rows.push((row, value));
             }
-            cursor = next;
-        }
+            if rows.len() <= GROUP_ROWS {
+                return Ok(());
+            }
+            let why = format!(
+                "a group has more than {GROUP_ROWS} live rows; finish a batch run, so that old epochs are let go"
+            );
+            Err(Error::broken(self.nodes.patience.what(doing), why))
+        };
+        self.each_row(doing, of_group, expected, keep).await?;
         Ok(rows)
     }
 
+    /// Hands on every row of a group once, in no order, asking for some at a time.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if there are fewer than expected: a node that takes over from another, or
+    /// starts again, goes on from a cursor that means something else there.
+    pub(super) async fn each_row(
+        &self,
+        doing: &str,
+        of_group: (&SlotKeys, &str, &[u8]),
+        expected: usize,
+        mut keep: impl FnMut(Vec<u8>, Vec<u8>) -> Result<()> + Send,
+    ) -> Result<()> {
+        // A row may come twice. Two rows with one hash would be one too few, and all is read again.
+        let (hashes, mut seen) = (RandomState::new(), HashSet::new());
+        let mut cursor = Some(FIRST_PAGE.to_vec());
+        while let Some(from) = cursor {
+            let (next, page) = self.row_page(doing, of_group, &from).await?;
+            for (row, value) in page {
+                if seen.insert(hashes.hash_one(&row)) {
+                    keep(row, value)?;
+                }
+            }
+            cursor = next;
+        }
+        if seen.len() >= expected {
+            return Ok(());
+        }
+        let why = format!("{} of {expected} rows of a group came", seen.len());
+        Err(self.nodes.patience.unavailable(doing, why))
+    }
+
     /// Some rows of a group, and where to go on.
-    pub(super) async fn row_page(
+    async fn row_page(
         &self,
         doing: &str,
         (keys, place, group): (&SlotKeys, &str, &[u8]),

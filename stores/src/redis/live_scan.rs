@@ -10,7 +10,7 @@ use schemas::seam::Epoch;
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{FIRST_PAGE, Pairs, pairs};
+use super::live_read::{Pairs, pairs};
 use super::nodes::{Call, Request};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::SCAN;
@@ -34,12 +34,18 @@ struct Page {
     is_last: bool,
 }
 
+/// The rows of a group.
+enum Rows {
+    All(Pairs),
+    /// How many there are; too many for one answer.
+    Many(usize),
+}
+
 /// The groups of one place from somewhere on.
 struct Groups {
     /// Whether these are all.
     is_all: bool,
-    /// Each with its rows, or with nothing if they are too many.
-    groups: Vec<(Vec<u8>, Option<Pairs>)>,
+    groups: Vec<(Vec<u8>, Rows)>,
 }
 
 /// A page that is being asked for.
@@ -141,29 +147,28 @@ impl RedisLive {
         &self,
         doing: &str,
         (keys, place, group): (&SlotKeys, &str, &[u8]),
-        rows: Option<Pairs>,
+        rows: Rows,
         asked: Asked<'_>,
         page: &mut Page,
     ) -> Result<()> {
-        if let Some(rows) = rows {
-            return self.add_rows(doing, group, rows, asked, page);
-        }
-        // A row may come twice.
-        let mut rows = BTreeMap::new();
-        let mut cursor = Some(FIRST_PAGE.to_vec());
-        while let Some(from) = cursor {
-            let (next, some) = self.row_page(doing, (keys, place, group), &from).await?;
-            rows.extend(
-                some.into_iter()
-                    .filter(|(row, _)| is_after(asked, group, row)),
-            );
-            // The first rows are enough, and more might not fit into memory.
-            while rows.len() > asked.limit {
-                rows.pop_last();
+        let expected = match rows {
+            Rows::All(rows) => return self.add_rows(doing, group, rows, asked, page),
+            Rows::Many(expected) => expected,
+        };
+        // The first rows are enough, and more might not fit into memory.
+        let mut first = BTreeMap::new();
+        let keep = |row: Vec<u8>, value: Vec<u8>| {
+            if is_after(asked, group, &row) {
+                first.insert(row, value);
             }
-            cursor = next;
-        }
-        self.add_rows(doing, group, rows, asked, page)
+            if first.len() > asked.limit {
+                first.pop_last();
+            }
+            Ok(())
+        };
+        let of_group = (keys, place, group);
+        self.each_row(doing, of_group, expected, keep).await?;
+        self.add_rows(doing, group, first, asked, page)
     }
 
     fn add_rows(
@@ -210,8 +215,8 @@ impl RedisLive {
                 return Err(strange());
             };
             let rows = match answer.next() {
-                Some(Value::Int(_)) => None,
-                Some(Value::Array(values)) => Some(pairs(values).ok_or_else(strange)?),
+                Some(Value::Int(rows)) => Rows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
+                Some(Value::Array(values)) => Rows::All(pairs(values).ok_or_else(strange)?),
                 _ => return Err(strange()),
             };
             groups.push((group, rows));
