@@ -73,9 +73,12 @@ struct SlotRows {
     record: Option<Record>,
     /// Each with the index of its question.
     rows: Vec<(usize, Row)>,
-    /// Groups that were too large: question, place and its epoch, rows.
-    large: Option<Vec<(usize, (String, Epoch), usize)>>,
+    /// Groups that were too large.
+    large: Option<Vec<LargeGroup>>,
 }
+
+/// A group that was too large: question, place and its epoch, rows.
+type LargeGroup = (usize, (String, Epoch), usize);
 
 /// So many rows are asked for at once where a group is read in several answers.
 const PAGE_ROWS: usize = 5_000;
