@@ -84,9 +84,11 @@ impl Cql {
             .known_nodes(options.node_list())
             .connection_timeout(connect)
             .hostname_resolution_timeout(Some(connect))
-            .metadata_request_clientside_timeout(request)
+            .metadata_request_clientside_timeout(request + SLACK)
             .schema_agreement_timeout(request)
-            .fetch_schema_metadata(false)
+            // How keyspaces are replicated is needed to ask the right nodes, their tables are not.
+            .fetch_full_schema_metadata(false)
+            .metadata_request_serverside_timeout(request)
             .default_execution_profile_handle(profile.into_handle());
         if !options.user.is_empty() {
             builder = builder.user(&options.user, options.password.reveal());

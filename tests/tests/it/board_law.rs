@@ -32,12 +32,19 @@ fn histories() -> u64 {
 async fn boards_are_a_plain_sort_and_never_older_than_they_say() {
     for seed in SEEDS_KEPT.into_iter().chain(0..histories()) {
         eprintln!("history {seed}");
-        Box::pin(history(seed)).await;
+        Box::pin(history(World::new().await, seed)).await;
     }
 }
 
-async fn history(seed: u64) {
-    let mut world = World::new().await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boards_on_servers_are_a_plain_sort() {
+    for seed in 0..histories().div_ceil(5) {
+        eprintln!("history {seed} on servers");
+        Box::pin(history(World::on_servers().await, seed)).await;
+    }
+}
+
+async fn history(mut world: World, seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = CHECK_ROWS_MIN;
     // Long enough that runs are cut off in it.
