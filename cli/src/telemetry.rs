@@ -8,6 +8,9 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::failure::usage;
 use crate::settings::LogFormat;
 
+/// Libraries that log what they report to us anyway; they are heard where a filter names targets.
+const CLIENTS: &str = ",scylla=off,rdkafka=off,librdkafka=off";
+
 /// What is logged: the flags' wish, else `RUST_LOG`, else `level`.
 ///
 /// # Errors
@@ -21,7 +24,13 @@ pub(crate) fn start(asked: Option<&str>, format: LogFormat, level: &str) -> anyh
         (None, Some(from_env)) => (from_env.as_str(), "RUST_LOG"),
         (None, None) => (level, "telemetry.log_level"),
     };
-    let filter = EnvFilter::try_new(text).map_err(|error| {
+    // What clients of servers say is in our own errors, which say what was being done, too.
+    let quiet = if text.contains(['=', ',']) {
+        ""
+    } else {
+        CLIENTS
+    };
+    let filter = EnvFilter::try_new(format!("{text}{quiet}")).map_err(|error| {
         usage(format!(
             "{place}: {text:?} is no log level: {error}; write error, warn, info, debug or trace"
         ))

@@ -46,7 +46,7 @@ pub struct CassandraOptions {
 impl Default for CassandraOptions {
     fn default() -> Self {
         Self {
-            nodes: "127.0.0.1:9042".to_owned(),
+            nodes: String::new(),
             user: String::new(),
             password: Secret::default(),
             tls: false,

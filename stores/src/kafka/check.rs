@@ -54,15 +54,19 @@ fn topics() -> impl Iterator<Item = (&'static str, bool)> {
 impl Inner {
     fn flaws(&self) -> Result<Vec<String>> {
         let mut flaws = Vec::new();
-        let mut there = Vec::new();
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
         for (topic, _) in topics() {
             let name = self.cluster.namespace.topic(topic);
             match self.partitions(&name)? {
                 Some(_) => there.push(name),
-                None => flaws.push(self.told(&format!(
-                    "the topic {name} is not there; run `backstitch migrate`"
-                ))),
+                None => missing.push(name),
             }
+        }
+        if !missing.is_empty() {
+            flaws.push(self.told(&format!(
+                "these topics are not there: {}; run `backstitch migrate`",
+                missing.join(", ")
+            )));
         }
         let asked: Vec<_> = there
             .iter()

@@ -215,8 +215,10 @@ impl S3 {
             .body(body);
         let answer = request.send().await;
         // The address holds a signature.
-        let answer =
-            answer.map_err(|error| self.patience.unavailable(doing, error.without_url()))?;
+        let answer = answer.map_err(|error| {
+            self.patience
+                .unavailable(doing, causes(error.without_url()))
+        })?;
         let status = answer.status();
         if status.is_server_error() {
             return Err(self.patience.unavailable(doing, status));
@@ -272,4 +274,16 @@ impl S3 {
             Err(error) => Err(self.patience.unavailable("deleting a probe", error)),
         }
     }
+}
+
+/// What happened, and what led to it: the client says only that the request was not sent.
+fn causes(error: reqwest::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        said.push_str(": ");
+        said.push_str(&error.to_string());
+        cause = error.source();
+    }
+    said
 }

@@ -1,13 +1,8 @@
 //! Every adapter obeys the laws of its ports.
 
-mod cassandra;
-mod cassandra_zombies;
 mod embedded;
 mod files;
-mod kafka;
-mod redis;
-mod s3;
-mod sql;
+mod servers;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -15,7 +15,7 @@ mod flights;
 mod law;
 mod outbox;
 mod processes;
-mod redis_faults;
+mod redis_servers;
 mod retail;
 mod runs;
 mod strays;

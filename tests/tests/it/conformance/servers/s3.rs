@@ -99,6 +99,7 @@ async fn a_server_that_is_not_there_is_named() {
     ] {
         assert_eq!(error.kind(), stores::ErrorKind::Retry);
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+        assert!(error.to_string().contains("refused"), "{error}");
         assert!(!error.to_string().contains("Signature"), "{error}");
     }
 }

@@ -157,7 +157,7 @@ async fn an_apps_own_tables_are_read(server: Server) -> Result<()> {
                  INSERT INTO {app}.rides VALUES
                      (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001Z', 'Europe/Berlin', false, NULL);"
             ),
-            include_str!("../../../../../deploy/sql/postgres.sql"),
+            include_str!("../../../../../../deploy/sql/postgres.sql"),
             format!("DROP SCHEMA {app} CASCADE"),
         ),
         Server::MariaDb => (
@@ -172,7 +172,7 @@ async fn an_apps_own_tables_are_read(server: Server) -> Result<()> {
                  INSERT INTO {app}.rides VALUES
                      (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001', 'Europe/Berlin', FALSE, NULL);"
             ),
-            include_str!("../../../../../deploy/sql/mysql.sql"),
+            include_str!("../../../../../../deploy/sql/mysql.sql"),
             format!("DROP DATABASE {app}"),
         ),
     };

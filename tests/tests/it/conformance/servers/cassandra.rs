@@ -124,7 +124,7 @@ async fn a_lease_ends_after_its_holder() -> Result<()> {
     Cassandra::remove(&short, &namespace).await
 }
 
-/// A holder that can't renew its lease learns that it is lost, and calls end in time: nothing waits
+/// Calls end in time: nothing waits
 /// for ever where a server takes connections and does not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_is_told_of() -> Result<()> {
