@@ -17,7 +17,7 @@ use parquet::arrow::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
 
 use crate::parquet_file::ParquetObject;
-use crate::patience::Patience;
+use crate::patience::{Patience, causes};
 use crate::{Error, Result, durable};
 
 /// An object of more bytes than this goes to a server in parts of so many.
@@ -286,7 +286,7 @@ impl Archive {
             Place::Folder(_) => Error::broken(doing, error),
             Place::Bucket(_, server) => match error {
                 object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
-                    server.unavailable(doing, one_line(&error))
+                    server.unavailable(doing, causes(&error))
                 }
                 object_store::Error::PermissionDenied { .. }
                 | object_store::Error::Unauthenticated { .. } => {
@@ -297,7 +297,7 @@ impl Archive {
                     server.what(doing),
                     "the bucket is not there; run `backstitch migrate`",
                 ),
-                error => Error::broken(server.what(doing), one_line(&error)),
+                error => Error::broken(server.what(doing), causes(&error)),
             },
         }
     }
@@ -318,11 +318,4 @@ impl Archive {
             why: format!("{why}. {REMEDY}"),
         }
     }
-}
-
-/// What the client says, without the answer's text of many lines.
-fn one_line(error: &object_store::Error) -> String {
-    let text = error.to_string();
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ")
 }

@@ -115,6 +115,22 @@ impl Patience {
     }
 }
 
+/// What happened and what led to it, on one line: many clients say only that a request failed.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !said.contains(&more) {
+            said.push_str(": ");
+            said.push_str(&more);
+        }
+        cause = error.source();
+    }
+    let words: Vec<&str> = said.split_whitespace().collect();
+    words.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

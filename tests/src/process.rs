@@ -27,7 +27,7 @@ pub fn binary() -> PathBuf {
 }
 
 /// The configuration in a data folder: where it is there, commands are told of it.
-pub const CONFIG: &str = "backstitch.toml";
+pub const CONFIG: &str = "servers.toml";
 
 /// A command of the binary on a data folder.
 #[must_use]

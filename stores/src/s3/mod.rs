@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::archive::Archive;
 use crate::namespace::Namespace;
-use crate::patience::Patience;
+use crate::patience::{Patience, causes};
 use crate::{Error, Result, Secret, tls};
 
 const REGION_UNNAMED: &str = "us-east-1";
@@ -217,7 +217,7 @@ impl S3 {
         // The address holds a signature.
         let answer = answer.map_err(|error| {
             self.patience
-                .unavailable(doing, causes(error.without_url()))
+                .unavailable(doing, causes(&error.without_url()))
         })?;
         let status = answer.status();
         if status.is_server_error() {
@@ -274,16 +274,4 @@ impl S3 {
             Err(error) => Err(self.patience.unavailable("deleting a probe", error)),
         }
     }
-}
-
-/// What happened, and what led to it: the client says only that the request was not sent.
-fn causes(error: reqwest::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        said.push_str(": ");
-        said.push_str(&error.to_string());
-        cause = error.source();
-    }
-    said
 }

@@ -489,7 +489,7 @@ async fn flaws_are_told() -> Result<()> {
     make_topic(&topics.namespace.topic(TOPIC), &settings).await;
     let flaws = log.flaws().await?.join("\n");
     for told in [
-        "backstitch.efforts.v1 is not there",
+        "backstitch.efforts.v1, ",
         "v1 is compacted",
         "LogAppendTime",
         "1000 bytes",
