@@ -1,7 +1,11 @@
-//! Plays: what an event of the source `plays` is, as JSON and as Arrow columns.
+//! Plays: what an event of the source `plays` is, as JSON, as Avro and as Arrow columns.
+//!
+//! The schema of Avro is `avro/plays.avsc`.
 
 mod decode;
 mod identity;
+mod raw;
+mod records;
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};

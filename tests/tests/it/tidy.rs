@@ -21,7 +21,8 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ),
 ];
 /// Client libraries, and the only crate that may name each.
-const CLIENTS: [(&str, &str); 7] = [
+const CLIENTS: [(&str, &str); 8] = [
+    ("arrow_avro", "schemas"),
     ("sqlx", "stores"),
     ("object_store", "stores"),
     ("rdkafka", "stores"),
