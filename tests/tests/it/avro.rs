@@ -207,7 +207,6 @@ async fn both_layers_count_plays_of_avro() {
     world.catch_up().await;
     assert_eq!(count(&world).await.0, 5);
     assert!(state.asked.load(Ordering::SeqCst) <= asked + 3);
-    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +227,6 @@ async fn a_registry_that_is_down_only_delays() {
     tokio::join!(world.catch_up(), up);
     assert_eq!(count(&world).await, (2, "realtime".to_owned()));
     assert_eq!(dead_letters(&world).await.len(), 0);
-    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -244,7 +242,6 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
         "{}",
         letters[0].reason
     );
-    world.end().await;
 }
 
 #[tokio::test]
