@@ -41,7 +41,8 @@ pub fn schema_ids<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> BTreeSet<u
 }
 
 /// Whether a record is Avro.
-fn is_framed(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_framed(bytes: &[u8]) -> bool {
     bytes.first() == Some(&MAGIC)
 }
 

@@ -87,9 +87,8 @@ impl Decoder {
     ) -> Result<Decoded, ArrowError> {
         let records = records.into_iter();
         let avro = records::read(records.clone().map(|record| record.bytes), writers)?;
-        self.decode_as(records, |index, record| match avro.play(index) {
-            Some(play) => play.and_then(checked).map_err(line::clip),
-            None => check(record.bytes),
+        self.decode_as(records, |index, record| {
+            check_one(&avro, index, record.bytes)
         })
     }
 
@@ -120,6 +119,36 @@ impl Decoder {
 /// The reason for which the line is not taken.
 pub fn check_line(bytes: &[u8]) -> Result<i64, String> {
     check(bytes).map(|play| play.raw.owner_id)
+}
+
+/// Checks records, which are lines or Avro as [`crate::avro`] frames it, and answers the owner of each.
+/// For one that is not taken it is the reason.
+///
+/// # Errors
+/// If `writers` says nothing about the schema of a record.
+pub fn check_records<'a>(
+    records: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+    writers: &Writers,
+) -> Result<Vec<Result<i64, String>>, ArrowError> {
+    let records = records.into_iter();
+    let avro = records::read(records.clone(), writers)?;
+    let checked = records.enumerate().map(|(index, bytes)| {
+        let play = check_one(&avro, index, bytes);
+        play.map(|play| play.raw.owner_id)
+    });
+    Ok(checked.collect())
+}
+
+/// A record that is Avro, or else a line.
+fn check_one<'a>(
+    avro: &'a records::Plays,
+    index: usize,
+    bytes: &'a [u8],
+) -> Result<Play<'a>, String> {
+    match avro.play(index) {
+        Some(play) => play.and_then(checked).map_err(line::clip),
+        None => check(bytes),
+    }
 }
 
 /// A play whose every field was checked.

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
-pub use decode::{Decoded, Decoder, Line, Rejected, check_line};
+pub use decode::{Decoded, Decoder, Line, Rejected, check_line, check_records};
 pub use identity::{EventIdentity, identities};
 
 use crate::line::INSTANT_SECONDS;

@@ -11,6 +11,7 @@ use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::json;
 use stores::ErrorKind;
+use stores::intake::Retaken;
 use stores::log::FetchLimit;
 use stores::registry::{Registry, RegistryOptions, Schemas};
 use tests::world::{PARTITIONS, World};
@@ -234,12 +235,28 @@ async fn a_registry_that_is_down_only_delays() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_registry_plays_of_avro_are_dead_letters() {
-    let world = World::new().await;
-    append(&world, &[avro(1, "a", "play"), line("b")]).await;
+    let mut world = World::new().await;
+    // The play's last byte is one that lines are rid of at their end.
+    let with_amount = [&avro(1, "a", "play")[..], &long(5)].concat();
+    let with_amount = with_amount
+        .strip_suffix(&[0, 10])
+        .map(|head| [head, &[2, 10]].concat());
+    let play = with_amount.expect("no amount");
+    append(&world, &[play, line("b")]).await;
     world.catch_up().await;
     assert_eq!(count(&world).await, (1, "realtime".to_owned()));
     let letters = dead_letters(&world).await;
     assert_eq!(letters.len(), 1);
+    // Once there is one they can be taken.
+    let (_state, options) = registry().await;
+    world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
+    let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
+    let intake = world.intake(Source::Plays).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
+    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    assert_eq!(taken.expect("taking it again").accepted, 1);
+    world.catch_up().await;
+    assert_eq!(count(&world).await, (6, "realtime".to_owned()));
     assert!(
         letters[0].reason.contains("registry.url"),
         "{}",
