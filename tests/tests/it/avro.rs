@@ -255,8 +255,12 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
     let taken = intake.retake(lines, &mut retaken, schemas).await;
     assert_eq!(taken.expect("taking it again").accepted, 1);
+    // The duplicate window is filled anew from the log, where the first one can be read by now: so it
+    // is the batch run that counts the play, once.
     world.catch_up().await;
-    assert_eq!(count(&world).await, (6, "realtime".to_owned()));
+    let run = world.run(&batch::RunRequest::default()).await;
+    run.expect("a run");
+    assert_eq!(count(&world).await, (6, "batch".to_owned()));
     assert!(
         letters[0].reason.contains("registry.url"),
         "{}",
