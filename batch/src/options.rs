@@ -11,6 +11,7 @@ use stores::canon::CanonRead;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
+use stores::registry::Schemas;
 use stores::views::ViewsWrite;
 
 /// The stores that the batch layer works with.
@@ -28,6 +29,8 @@ pub struct BatchPorts {
     pub archive: Archive,
     /// What keeps two runs apart.
     pub leases: Arc<dyn Leases>,
+    /// The schemas of records of Avro.
+    pub schemas: Arc<dyn Schemas>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }

@@ -319,7 +319,8 @@ impl Batch {
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
         };
-        Archiver::open(&*self.ports.log, &self.ports.archive, source, size).await
+        let log = (&*self.ports.log, &*self.ports.schemas);
+        Archiver::open(log, &self.ports.archive, source, size).await
     }
 
     /// Where each partition of the log ends.

@@ -144,6 +144,7 @@ impl Installation {
     pub(crate) async fn speed(&self, engine: &Engine, source: Source) -> anyhow::Result<Speed> {
         let stores = &self.stores;
         let ports = SpeedPorts {
+            schemas: Arc::clone(&stores.schemas) as _,
             log: Arc::clone(&stores.log) as _,
             log_writes: Arc::clone(&stores.log) as _,
             canon: Arc::clone(&stores.canon) as _,
@@ -165,6 +166,7 @@ impl Installation {
     pub(crate) fn batch(&self, engine: &Engine) -> anyhow::Result<Batch> {
         let stores = &self.stores;
         let ports = BatchPorts {
+            schemas: Arc::clone(&stores.schemas) as _,
             log: Arc::clone(&stores.log) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,

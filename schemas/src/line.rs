@@ -107,6 +107,19 @@ pub(crate) fn instant_us(field: &str, text: &str) -> Result<i64, String> {
     i64::try_from(instant.as_nanosecond().div_euclid(1000)).map_err(|_| bad(": out of range"))
 }
 
+/// Checks an instant that is given in microseconds since the Unix epoch.
+///
+/// # Errors
+/// That it is no time that is taken.
+pub(crate) fn check_instant_us(field: &str, at_us: i64) -> Result<(), String> {
+    if INSTANT_SECONDS.contains(&at_us.div_euclid(US_PER_SECOND)) {
+        return Ok(());
+    }
+    Err(format!(
+        "{field}: {at_us} µs since 1970 is not a time between the years 1678 and 2261"
+    ))
+}
+
 /// An RFC 3339 instant in microseconds as [`instant_us`], but for one before or after all times that
 /// are taken, which is the first or the last of them.
 pub(crate) fn instant_us_within(field: &str, text: &str) -> Result<i64, String> {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use arrow::array::BinaryBuilder;
 use jobs::board::{GroupState, Place};
 use jobs::{Board, Fold, Folded};
-use schemas::entities::{Group, parse_notification};
+use schemas::entities::{Group, Notifications};
 use schemas::key::KeyValue;
 use schemas::plays::Rejected;
 use schemas::seam::Fence;
 use stores::canon::CanonRead;
 use stores::live::{SlotId, States};
 use stores::log::Records;
+use stores::registry::{Schemas, writers_of};
 
 use crate::taker::{Limits, Taken};
 use crate::{Error, Result};
@@ -23,6 +24,7 @@ use crate::{Error, Result};
 pub(crate) struct Entities {
     slot: SlotId,
     canon: Arc<dyn CanonRead>,
+    schemas: Arc<dyn Schemas>,
     fold: Fold<Board>,
     /// Groups that are read at once, at most.
     groups_max: usize,
@@ -32,15 +34,16 @@ pub(crate) struct Entities {
 }
 
 impl Entities {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         slot: SlotId,
-        canon: Arc<dyn CanonRead>,
+        (canon, schemas): (Arc<dyn CanonRead>, Arc<dyn Schemas>),
         fold: Fold<Board>,
         (groups_max, rows_max): (usize, usize),
     ) -> Self {
         Self {
             slot,
             canon,
+            schemas,
             fold,
             groups_max,
             rows_max,
@@ -74,8 +77,9 @@ impl Entities {
         let mut first_named = Vec::new();
         let mut strays = Vec::new();
         let mut taken = Taken::default();
+        let notifications = self.notifications(records).await?;
         for (index, value) in records.values.iter().enumerate() {
-            match parse_notification(self.slot.source, value.unwrap_or_default()) {
+            match notifications.group(index, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
                 Ok(group) if group.partition(limits.partitions) != self.slot.partition => {
                     known.insert(group);
@@ -106,6 +110,13 @@ impl Entities {
         let others = groups.len() + taken.rejected.len() + taken.forwarded.len();
         taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)
+    }
+
+    async fn notifications(&self, records: &Records) -> Result<Notifications> {
+        let writers = writers_of(&*self.schemas, &records.values).await?;
+        let bytes = records.values.iter().map(Option::unwrap_or_default);
+        Notifications::read(self.slot.source, bytes, &writers)
+            .map_err(|error| Error::Fault(format!("decoding notifications: {error}")))
     }
 
     /// The states of the first of some groups, by view, and how many groups these are.

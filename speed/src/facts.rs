@@ -1,16 +1,19 @@
 //! Facts: events are decoded, each counted once, and folded into deltas.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::Fold;
+use schemas::avro::Writers;
 use schemas::partition::partition_of;
 use schemas::plays::{Decoded, Decoder, Line, identities};
 use schemas::seam::{Fence, LastRecord};
 use stores::live::{Changes, Deltas};
 use stores::log::{FetchLimit, Records};
+use stores::registry::{Schemas, writers_of};
 
 use crate::taker::{Before, Limits, Taken};
 use crate::window::{Noted, Window};
@@ -21,6 +24,7 @@ use crate::{Error, Result};
 pub(crate) struct Facts {
     partition: u32,
     fold: Fold,
+    schemas: Arc<dyn Schemas>,
     /// The duplicate window and the fence that it reaches up to.
     window: Option<(Fence, Window)>,
     /// So many records at once were not too many lately.
@@ -28,10 +32,11 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) const fn new(partition: u32, fold: Fold) -> Self {
+    pub(crate) const fn new(partition: u32, fold: Fold, schemas: Arc<dyn Schemas>) -> Self {
         Self {
             partition,
             fold,
+            schemas,
             window: None,
             records_fit: usize::MAX,
         }
@@ -150,9 +155,10 @@ impl Facts {
     }
 
     async fn decode(&self, records: &Records) -> Result<Decoded> {
+        let writers = writers_of(&*self.schemas, &records.values).await?;
         // Arrays are shared, so this copies no records.
         let (partition, records) = (self.partition, records.clone());
-        let work = move || decode(partition, &records);
+        let work = move || decode(partition, &records, &writers);
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| Error::Fault(format!("decoding ended: {error}")))?
@@ -186,14 +192,14 @@ impl Facts {
     }
 }
 
-fn decode(partition: u32, records: &Records) -> Result<Decoded> {
+fn decode(partition: u32, records: &Records, writers: &Writers) -> Result<Decoded> {
     let lines = (0..records.len()).map(|index| Line {
         offset: records.offsets.value(index),
         logged_at_ms: records.logged_at_ms.value(index),
         bytes: records.values.value(index),
     });
     Decoder::new(partition)
-        .decode(lines)
+        .decode_records(lines, writers)
         .map_err(|error| Error::Fault(format!("decoding a micro-batch: {error}")))
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use stores::canon::CanonWrite;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
+use stores::registry::Schemas;
 use stores::views::ViewsRead;
 
 use crate::Result;
@@ -25,6 +26,8 @@ pub struct SpeedPorts {
     pub live: Arc<dyn LiveWrite>,
     /// The run records, which it obeys.
     pub views: Arc<dyn ViewsRead>,
+    /// The schemas of records of Avro.
+    pub schemas: Arc<dyn Schemas>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }

@@ -120,14 +120,17 @@ impl Speed {
         Ok(match &self.views {
             Views::Tallies(jobs) => {
                 let fold = Fold::new(&self.engine, jobs).await?;
-                Taker::Facts(Facts::new(partition, fold))
+                Taker::Facts(Facts::new(partition, fold, Arc::clone(&self.ports.schemas)))
             }
             Views::Boards(jobs) => Taker::Entities(Entities::new(
                 SlotId {
                     source: self.source,
                     partition,
                 },
-                Arc::clone(&self.ports.canon) as _,
+                (
+                    Arc::clone(&self.ports.canon) as _,
+                    Arc::clone(&self.ports.schemas),
+                ),
                 Fold::new(&self.engine, jobs).await?,
                 (self.options.groups_max.max(1), self.options.rows_max),
             )),

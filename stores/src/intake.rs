@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::BinaryBuilder;
+use schemas::avro::{Writers, is_framed, schema_ids};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
 use schemas::entities::{self, Entity};
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::canon::CanonWrite;
 use crate::log::{LogWrite, NewRecords};
+use crate::registry::Schemas;
 use crate::relay::Relay;
 use crate::{Error, Result};
 
@@ -187,16 +189,21 @@ impl Intake {
 
     /// Takes lines that are dead letters already once more, as [`Intake::take`] does, but keeps none of
     /// those that still can't be taken a second time. A row is taken only where none with its version
-    /// is stored, but for one that came in the same way: give `earlier` to each call.
+    /// is stored, but for one that came in the same way: give `earlier` to each call. An event may also
+    /// be a record of Avro, as other producers append it.
     ///
     /// # Errors
-    /// As [`Intake::take`].
+    /// As [`Intake::take`], and those of `schemas`.
     pub async fn retake<'a>(
         &self,
         lines: impl Iterator<Item = (u64, &'a [u8])>,
         earlier: &mut Retaken,
+        schemas: &dyn Schemas,
     ) -> Result<Taken> {
-        let mut checked = self.check("", lines);
+        let mut checked = match self.source.kind() {
+            SourceKind::Facts => self.check_records(lines, schemas).await?,
+            SourceKind::Entities => self.check("", lines),
+        };
         checked.letters.are_kept_already = true;
         let mut superseded = 0;
         if let Good::Rows(rows, lines) = &mut checked.good {
@@ -307,15 +314,53 @@ impl Intake {
         })
     }
 
+    /// Checks and keys events that are lines or records of Avro.
+    async fn check_records<'a>(
+        &self,
+        records: impl Iterator<Item = (u64, &'a [u8])>,
+        schemas: &dyn Schemas,
+    ) -> Result<Checked> {
+        // Any byte may be the last one of Avro.
+        let records: Vec<(u64, &[u8])> = records
+            .map(|(number, bytes)| match bytes {
+                bytes if is_framed(bytes) => (number, bytes),
+                bytes => (number, bytes.trim_ascii()),
+            })
+            .filter(|(_, bytes)| !bytes.is_empty())
+            .collect();
+        let ids = schema_ids(records.iter().map(|(_, bytes)| *bytes));
+        let writers = match ids.is_empty() {
+            true => Writers::default(),
+            false => schemas.writers(&ids).await?,
+        };
+        let owners = plays::check_records(records.iter().map(|(_, bytes)| *bytes), &writers)
+            .map_err(|error| Error::broken("reading dead letters", error))?;
+        let mut letters = self.letters("");
+        let records = records.into_iter().zip(owners);
+        let keyed = records.map(|((number, bytes), owner)| (number, bytes, owner));
+        let good = self.keyed(keyed, &mut letters);
+        Ok(Checked { good, letters })
+    }
+
     fn check_events<'a>(
         &self,
         lines: impl Iterator<Item = (u64, &'a [u8])>,
         letters: &mut Letters,
     ) -> Good {
+        let keyed = lines.map(|(number, bytes)| (number, bytes, plays::check_line(bytes)));
+        self.keyed(keyed, letters)
+    }
+
+    /// Events with their owner, or with the reason for which they are not taken.
+    fn keyed<'a>(
+        &self,
+        events: impl Iterator<Item = (u64, &'a [u8], std::result::Result<i64, String>)>,
+        letters: &mut Letters,
+    ) -> Good {
         let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
         let mut accepted = 0;
-        for (number, bytes) in lines {
-            match plays::check_line(bytes) {
+        for (number, bytes, owner) in events {
+            match owner {
                 Ok(owner_id) => {
                     let key = owner_id.to_string();
                     let partition = partition_of(key.as_bytes(), self.partitions);

@@ -23,6 +23,7 @@ pub mod parquet_file;
 mod patience;
 mod postgres;
 pub mod redis;
+pub mod registry;
 pub mod relay;
 mod run_rules;
 pub mod s3;

@@ -19,6 +19,7 @@ use crate::live::LiveWrite;
 use crate::log::Log;
 use crate::namespace::Namespace;
 use crate::redis::{RedisLive, RedisOptions};
+use crate::registry::{NoRegistry, Registry, RegistryOptions, Schemas};
 use crate::s3::{S3, S3Options};
 use crate::views::ViewsWrite;
 
@@ -37,6 +38,8 @@ pub struct Stores {
     pub archive: Archive,
     /// Leases.
     pub leases: Arc<dyn Leases>,
+    /// Schemas of records of Avro.
+    pub schemas: Arc<dyn Schemas>,
 }
 
 /// Where the stores of an installation are: on a server where that is configured, else in the data
@@ -57,6 +60,8 @@ pub struct StoresOptions {
     pub database: SqlOptions,
     /// The archive, if a bucket is named.
     pub s3: S3Options,
+    /// Schemas of records of Avro, if an address is named.
+    pub registry: RegistryOptions,
 }
 
 impl StoresOptions {
@@ -107,6 +112,11 @@ impl StoresOptions {
         is_named.then(|| S3::new(&self.s3, &self.namespace))
     }
 
+    fn registry(&self) -> Option<Result<Registry>> {
+        let is_named = !self.registry.url.is_empty();
+        is_named.then(|| Registry::new(&self.registry))
+    }
+
     /// The servers that are configured. Nothing is asked of them yet.
     ///
     /// # Errors
@@ -118,6 +128,7 @@ impl StoresOptions {
             self.cassandra().map(Ok).map(boxed),
             self.database().map(Ok).map(boxed),
             self.s3().map(boxed),
+            self.registry().map(boxed),
         ];
         servers.into_iter().flatten().collect()
     }
@@ -265,6 +276,17 @@ impl Server for S3 {
     }
 }
 
+#[async_trait]
+impl Server for Registry {
+    fn name(&self) -> &'static str {
+        "schema registry"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
+
 /// A server that is configured, as something to be asked.
 fn boxed(server: Result<impl Server + 'static>) -> Result<Box<dyn Server>> {
     Ok(Box::new(server?))
@@ -298,6 +320,10 @@ impl Stores {
             Some(s3) => s3?.archive(),
             None => folder.archive()?,
         };
+        let schemas: Arc<dyn Schemas> = match options.registry() {
+            Some(registry) => Arc::new(registry?),
+            None => Arc::new(NoRegistry),
+        };
         Ok(Self {
             log,
             live,
@@ -305,6 +331,7 @@ impl Stores {
             canon,
             archive,
             leases,
+            schemas,
         })
     }
 
@@ -324,6 +351,7 @@ impl Stores {
             canon: Arc::new(folder.canon().await?),
             archive: folder.archive()?,
             leases: Arc::new(folder.leases()),
+            schemas: Arc::new(NoRegistry),
         })
     }
 }

@@ -11,6 +11,7 @@ use stores::cassandra::CassandraOptions;
 use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
+use stores::registry::RegistryOptions;
 use stores::s3::S3Options;
 use uuid::Uuid;
 
@@ -141,6 +142,7 @@ pub fn namespace() -> Namespace {
 #[must_use]
 pub fn options(folder: &Path) -> StoresOptions {
     StoresOptions {
+        registry: RegistryOptions::default(),
         data_dir: folder.to_owned(),
         namespace: namespace(),
         kafka: KafkaOptions {

@@ -367,6 +367,7 @@ impl World {
     /// The speed layer of a source with another way to write the log.
     pub async fn speed_writing(&self, source: Source, log_writes: Arc<dyn LogWrite>) -> Speed {
         let ports = SpeedPorts {
+            schemas: Arc::clone(&self.stores.schemas) as _,
             log: Arc::clone(&self.stores.log) as _,
             log_writes,
             canon: Arc::clone(&self.stores.canon) as _,
@@ -398,6 +399,7 @@ impl World {
     #[must_use]
     pub fn batch(&self) -> Batch {
         let ports = BatchPorts {
+            schemas: Arc::clone(&self.stores.schemas) as _,
             log: Arc::clone(&self.stores.log) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,

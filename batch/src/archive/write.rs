@@ -14,6 +14,7 @@ use schemas::time::day_of;
 use stores::archive::Archive;
 use stores::log::{FetchLimit, LogRead, Records, recognise};
 use stores::parquet_file;
+use stores::registry::{Schemas, writers_of};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -39,6 +40,7 @@ pub(crate) struct FileSize {
 pub(crate) struct Archiver<'a> {
     log: &'a dyn LogRead,
     archive: &'a Archive,
+    schemas: &'a dyn Schemas,
     source: Source,
     size: FileSize,
     /// All manifests, as far as they are known.
@@ -56,7 +58,7 @@ struct Stretch {
 impl<'a> Archiver<'a> {
     /// An archiver that goes on where the archive ends.
     pub(crate) async fn open(
-        log: &'a dyn LogRead,
+        (log, schemas): (&'a dyn LogRead, &'a dyn Schemas),
         archive: &'a Archive,
         source: Source,
         size: FileSize,
@@ -65,6 +67,7 @@ impl<'a> Archiver<'a> {
         Ok(Self {
             log,
             archive,
+            schemas,
             source,
             size,
             manifests,
@@ -199,7 +202,7 @@ impl<'a> Archiver<'a> {
                 rows += records.len();
                 bytes += records.value_bytes();
                 let last = records.last().or(at.last);
-                let decoded = decode(number, records).await?;
+                let decoded = self.decode(number, records).await?;
                 stretch.rejected += u64::try_from(decoded.rejected.len()).unwrap_or(u64::MAX);
                 stretch.events.push(decoded.events);
                 if let Some(to) = stretch.to.get_mut(partition) {
@@ -232,21 +235,22 @@ impl<'a> Archiver<'a> {
         let below = offsets.partition_point(|offset| *offset < target);
         Ok((target, fetched.records.slice(0, below)))
     }
-}
 
-async fn decode(partition: u32, records: Records) -> Result<plays::Decoded> {
-    let work = move || {
-        let lines = (0..records.len()).map(|index| Line {
-            offset: records.offsets.value(index),
-            logged_at_ms: records.logged_at_ms.value(index),
-            bytes: records.values.value(index),
-        });
-        Decoder::new(partition).decode(lines)
-    };
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|e| Error::fault("decoding ended", e))?
-        .map_err(|e| Error::fault("decoding", e))
+    async fn decode(&self, partition: u32, records: Records) -> Result<plays::Decoded> {
+        let writers = writers_of(self.schemas, &records.values).await?;
+        let work = move || {
+            let lines = (0..records.len()).map(|index| Line {
+                offset: records.offsets.value(index),
+                logged_at_ms: records.logged_at_ms.value(index),
+                bytes: records.values.value(index),
+            });
+            Decoder::new(partition).decode_records(lines, &writers)
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|e| Error::fault("decoding ended", e))?
+            .map_err(|e| Error::fault("decoding", e))
+    }
 }
 
 /// The Parquet file of a stretch, sorted by day and then as in the log, and its manifest.

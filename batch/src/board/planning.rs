@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jobs::{Board, Job};
-use schemas::entities::parse_notification;
+use schemas::entities::Notifications;
 use schemas::seam::{Cut, Offset, Run};
 use schemas::source::Source;
 use stores::log::{FetchLimit, LogRead};
+use stores::registry::{Schemas, writers_of};
 
 use super::manifest::BoardManifest;
 use crate::results::Held;
@@ -55,7 +56,7 @@ impl Plan {
 
 /// Plans a run.
 pub(crate) async fn plan(
-    log: &dyn LogRead,
+    (log, schemas): (&dyn LogRead, &dyn Schemas),
     source: Source,
     request: &RunRequest,
     run: Run,
@@ -90,7 +91,7 @@ pub(crate) async fn plan(
     }
     if !is_full {
         let since = since.unwrap_or_default();
-        is_full = !notified(log, source, &since, &run.cuts, &mut keys).await?;
+        is_full = !notified((log, schemas), source, &since, &run.cuts, &mut keys).await?;
     }
     Ok(Plan {
         source,
@@ -119,7 +120,7 @@ fn earlier(least: Option<Vec<Cut>>, cuts: &[Cut]) -> Vec<Cut> {
 /// Adds the keys that were notified between cuts; answers false if that can't be told, or they are
 /// too many to be listed.
 async fn notified(
-    log: &dyn LogRead,
+    (log, schemas): (&dyn LogRead, &dyn Schemas),
     source: Source,
     since: &[Cut],
     cuts: &[Cut],
@@ -148,9 +149,14 @@ async fn notified(
             next = fetched.next_offset;
             let offsets = fetched.records.offsets.values();
             let below = offsets.partition_point(|offset| *offset < cut.next_offset);
-            for value in fetched.records.values.iter().take(below).flatten() {
+            let values = fetched.records.slice(0, below).values;
+            let writers = writers_of(schemas, &values).await?;
+            let bytes = || values.iter().map(Option::unwrap_or_default);
+            let notifications = Notifications::read(source, bytes(), &writers)
+                .map_err(|error| Error::fault("decoding notifications", error))?;
+            for (index, value) in bytes().enumerate() {
                 // What is no notification is a dead letter of the speed layer.
-                if let Ok(group) = parse_notification(source, value) {
+                if let Ok(group) = notifications.group(index, value) {
                     keys.insert(group.key);
                 }
             }

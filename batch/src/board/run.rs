@@ -177,7 +177,8 @@ impl Batch {
         go_on(stop)?;
         results.remove_others(&held).await?;
         self.ports.archive.tidy().await?;
-        let plan = plan(&*self.ports.log, source, request, run, jobs, &mut held).await?;
+        let log = (&*self.ports.log, &*self.ports.schemas);
+        let plan = plan(log, source, request, run, jobs, &mut held).await?;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: plan.run.epoch,

@@ -217,13 +217,14 @@ async fn replay_source(
     let intake = installation.intake(source).await?;
     let mut letters = Letters::of(&*installation.stores().log, source).await?;
     let mut retaken = Retaken::default();
+    let schemas = &*installation.stores().schemas;
     loop {
         let more = letters.more().await?;
         if more.is_empty() {
             return Ok(());
         }
         let lines = (0..).zip(more.iter().map(|letter| letter.raw.as_slice()));
-        let taken = intake.retake(lines, &mut retaken).await?;
+        let taken = intake.retake(lines, &mut retaken, schemas).await?;
         replayed.accepted += taken.accepted;
         replayed.superseded += taken.superseded;
         replayed.still_bad += taken.rejected.len() as u64;

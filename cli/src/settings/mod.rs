@@ -20,6 +20,7 @@ use stores::cassandra::CassandraOptions;
 use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
+use stores::registry::RegistryOptions;
 use stores::s3::S3Options;
 
 pub(crate) use load::{Flags, Loaded, load};
@@ -34,11 +35,12 @@ const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Settings that are never shown. Each may be in a file, which `KEY_file` names.
-const SECRETS: [&str; 5] = [
+const SECRETS: [&str; 6] = [
     "cassandra.password",
     "database.password",
     "kafka.sasl_password",
     "redis.password",
+    "registry.password",
     "s3.secret_access_key",
 ];
 
@@ -70,6 +72,9 @@ pub(crate) struct Settings {
     /// The archive on S3, if a bucket is named.
     #[schemars(schema_with = "schema::section::<S3Options>")]
     pub(crate) s3: S3Options,
+    /// The schemas of records of Avro, if the address of a registry is named.
+    #[schemars(schema_with = "schema::section::<RegistryOptions>")]
+    pub(crate) registry: RegistryOptions,
     /// The speed layer.
     #[schemars(schema_with = "schema::section::<SpeedOptions>")]
     pub(crate) speed: SpeedOptions,
@@ -140,6 +145,7 @@ impl Default for Settings {
             cassandra: CassandraOptions::default(),
             database: SqlOptions::default(),
             s3: S3Options::default(),
+            registry: RegistryOptions::default(),
             log: LogSection::default(),
             speed: SpeedOptions::default(),
             batch: BatchOptions::default(),
@@ -177,6 +183,7 @@ impl Settings {
             cassandra: self.cassandra.clone(),
             database: self.database.clone(),
             s3: self.s3.clone(),
+            registry: self.registry.clone(),
         }
     }
 

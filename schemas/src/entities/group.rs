@@ -1,7 +1,12 @@
 //! Groups of rows, and the notifications that say that one of them changed.
 
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Int64Type;
+use arrow::error::ArrowError;
 use serde::Deserialize;
 
+use crate::avro::{Frames, Writers};
+use crate::line;
 use crate::partition::partition_of;
 use crate::source::Source;
 
@@ -13,6 +18,61 @@ pub struct Group {
     pub key: i64,
     /// The athlete.
     pub member: i64,
+}
+
+/// Our schemas of notifications.
+const EFFORTS: &str = include_str!("../../avro/efforts.avsc");
+const AUTHORIZATIONS: &str = include_str!("../../avro/authorizations.avsc");
+
+/// Records of a log of notifications: each is JSON, or Avro as [`crate::avro`] frames it.
+#[derive(Debug)]
+pub struct Notifications {
+    source: Source,
+    frames: Frames,
+}
+
+impl Notifications {
+    /// Reads those of `records` that are Avro.
+    ///
+    /// # Errors
+    /// If `writers` says nothing about the schema of one.
+    pub fn read<'a>(
+        source: Source,
+        records: impl IntoIterator<Item = &'a [u8]>,
+        writers: &Writers,
+    ) -> Result<Self, ArrowError> {
+        let ours = match source {
+            Source::Authorizations => AUTHORIZATIONS,
+            _ => EFFORTS,
+        };
+        let frames = Frames::read(ours, records, writers)?;
+        Ok(Self { source, frames })
+    }
+
+    /// The group that the record of that index names; `bytes` are the record.
+    ///
+    /// # Errors
+    /// The reason for which it can't be taken.
+    pub fn group(&self, index: usize, bytes: &[u8]) -> Result<Group, String> {
+        match self.frames.place(index) {
+            None => parse_notification(self.source, bytes),
+            Some(Err(reason)) => Err(line::clip(reason.to_owned())),
+            Some(Ok((batch, row))) => Ok(Group {
+                key: self.id(key_column(self.source), batch, row)?,
+                member: self.id("athlete_id", batch, row)?,
+            }),
+        }
+    }
+
+    fn id(&self, name: &str, batch: usize, row: usize) -> Result<i64, String> {
+        let batch = self.frames.batches().get(batch);
+        let column = batch.and_then(|batch| batch.column_by_name(name));
+        let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        let value = column.filter(|column| column.is_valid(row));
+        value
+            .map(|column| column.value(row))
+            .ok_or_else(|| format!("{name}: is null, but must be there"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -88,6 +148,31 @@ pub fn parse_notification(source: Source, bytes: &[u8]) -> Result<Group, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notifications_of_avro_are_read_as_those_of_json() {
+        let json = Group { key: 1, member: 2 }.notification(Source::Authorizations);
+        let mut writers = Writers::default();
+        writers.insert(7, Ok(AUTHORIZATIONS.into()));
+        writers.insert(8, Ok(EFFORTS.into()));
+        // Numbers are in zig-zag: 3 is -2, 12 is 6.
+        let records: [&[u8]; 5] = [
+            &json,
+            &[0, 0, 0, 0, 7, 3, 12],
+            &[0, 0, 0, 0, 8, 3, 12],
+            &[0, 0, 0, 0, 7, 3],
+            &[0, 0, 0, 0, 7, 3, 12, 0],
+        ];
+        let found = Notifications::read(Source::Authorizations, records, &writers);
+        let found = found.expect("schemas");
+        let group = |index: usize| found.group(index, records[index]);
+        assert_eq!(group(0), Ok(Group { key: 1, member: 2 }));
+        assert_eq!(group(1), Ok(Group { key: -2, member: 6 }));
+        for (index, word) in [(2, "application_id"), (3, "schema 7"), (4, "more bytes")] {
+            let reason = group(index).expect_err("a bad one");
+            assert!(reason.contains(word), "{reason}");
+        }
+    }
 
     #[test]
     fn notifications_come_back() {

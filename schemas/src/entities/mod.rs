@@ -11,7 +11,7 @@ mod raw;
 
 pub use columns::{AuthorizationColumns, EffortColumns, EffortRow, schema};
 pub use decode::parse;
-pub use group::{Group, key_column, parse_notification};
+pub use group::{Group, Notifications, key_column, parse_notification};
 
 /// An effort of an athlete on a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! JSON lines to Arrow columns, strictly: a line is taken whole or not at all, and then with the
-//! reason.
+//! JSON lines and records of Avro to Arrow columns, strictly: each is taken whole or not at all, and
+//! then with the reason. Both are checked by the same rules.
 
 use std::sync::Arc;
 
@@ -8,9 +8,11 @@ use arrow::array::{
     TimestampMicrosecondArray, TimestampMillisecondArray,
 };
 use arrow::error::ArrowError;
-use serde::Deserialize;
 
+use super::raw::{RawAt, RawPlay};
+use super::records;
 use super::{AMOUNT_MAX, EVENT_ID_BYTES_MAX, REFERRER_BYTES_MAX, schema};
+use crate::avro::Writers;
 use crate::line::{self, Text};
 
 /// What a line that is no object is told.
@@ -52,29 +54,6 @@ pub struct Decoder {
     partition: i32,
 }
 
-/// A play as it stands in a line. Unknown fields are ignored.
-#[derive(Deserialize)]
-struct RawPlay<'a> {
-    #[serde(borrow)]
-    event_id: Text<'a>,
-    track_id: i64,
-    owner_id: i64,
-    #[serde(default)]
-    listener_id: Option<i64>,
-    #[serde(borrow, default)]
-    country: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    referrer: Option<Text<'a>>,
-    #[serde(default)]
-    app_id: Option<i64>,
-    #[serde(borrow)]
-    kind: Text<'a>,
-    #[serde(borrow)]
-    at: Text<'a>,
-    #[serde(default)]
-    amount: Option<i64>,
-}
-
 impl Decoder {
     /// A decoder for a partition of the log.
     #[must_use]
@@ -93,12 +72,38 @@ impl Decoder {
         &self,
         lines: impl IntoIterator<Item = Line<'a>>,
     ) -> Result<Decoded, ArrowError> {
+        self.decode_as(lines, |_, line| check(line.bytes))
+    }
+
+    /// Decodes `records` of the log into one batch: each is a line of JSON, or Avro as
+    /// [`crate::avro`] frames it.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`], or if `writers` says nothing about the schema of a record.
+    pub fn decode_records<'a>(
+        &self,
+        records: impl IntoIterator<Item = Line<'a>, IntoIter: Clone>,
+        writers: &Writers,
+    ) -> Result<Decoded, ArrowError> {
+        let records = records.into_iter();
+        let avro = records::read(records.clone().map(|record| record.bytes), writers)?;
+        self.decode_as(records, |index, record| {
+            check_one(&avro, index, record.bytes)
+        })
+    }
+
+    fn decode_as<'a, 'b>(
+        &self,
+        lines: impl IntoIterator<Item = Line<'a>>,
+        read: impl Fn(usize, &Line<'a>) -> Result<Play<'b>, String>,
+    ) -> Result<Decoded, ArrowError> {
         let lines = lines.into_iter();
         let mut columns = Columns::with_capacity(lines.size_hint().0);
         let mut rejected = Vec::new();
         for (index, line) in lines.enumerate() {
-            if let Err(reason) = check(line.bytes).map(|play| columns.push(&line, &play)) {
-                rejected.push(Rejected { index, reason });
+            match read(index, &line) {
+                Ok(play) => columns.push(&line, &play),
+                Err(reason) => rejected.push(Rejected { index, reason }),
             }
         }
         Ok(Decoded {
@@ -116,6 +121,36 @@ pub fn check_line(bytes: &[u8]) -> Result<i64, String> {
     check(bytes).map(|play| play.raw.owner_id)
 }
 
+/// Checks records, which are lines or Avro as [`crate::avro`] frames it, and answers the owner of each.
+/// For one that is not taken it is the reason.
+///
+/// # Errors
+/// If `writers` says nothing about the schema of a record.
+pub fn check_records<'a>(
+    records: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+    writers: &Writers,
+) -> Result<Vec<Result<i64, String>>, ArrowError> {
+    let records = records.into_iter();
+    let avro = records::read(records.clone(), writers)?;
+    let checked = records.enumerate().map(|(index, bytes)| {
+        let play = check_one(&avro, index, bytes);
+        play.map(|play| play.raw.owner_id)
+    });
+    Ok(checked.collect())
+}
+
+/// A record that is Avro, or else a line.
+fn check_one<'a>(
+    avro: &'a records::Plays,
+    index: usize,
+    bytes: &'a [u8],
+) -> Result<Play<'a>, String> {
+    match avro.play(index) {
+        Some(play) => play.and_then(checked).map_err(line::clip),
+        None => check(bytes),
+    }
+}
+
 /// A play whose every field was checked.
 struct Play<'a> {
     raw: RawPlay<'a>,
@@ -124,11 +159,11 @@ struct Play<'a> {
 }
 
 fn check(bytes: &[u8]) -> Result<Play<'_>, String> {
-    checked(bytes).map_err(line::clip)
+    let raw = line::object(bytes, EXPECTED);
+    raw.and_then(checked).map_err(line::clip)
 }
 
-fn checked(bytes: &[u8]) -> Result<Play<'_>, String> {
-    let raw: RawPlay<'_> = line::object(bytes, EXPECTED)?;
+fn checked(raw: RawPlay<'_>) -> Result<Play<'_>, String> {
     let id = &raw.event_id.0;
     if id.is_empty() || id.len() > EVENT_ID_BYTES_MAX {
         return Err(format!(
@@ -159,7 +194,13 @@ fn checked(bytes: &[u8]) -> Result<Play<'_>, String> {
             "amount: {amount} is not within ±{AMOUNT_MAX}; split it into several events"
         ));
     }
-    let at_us = line::instant_us("at", &raw.at.0)?;
+    let at_us = match &raw.at {
+        RawAt::Text(Text(text)) => line::instant_us("at", text)?,
+        RawAt::Micros(at_us) => {
+            line::check_instant_us("at", *at_us)?;
+            *at_us
+        }
+    };
     Ok(Play { raw, at_us, amount })
 }
 

@@ -1,14 +1,18 @@
-//! Plays: what an event of the source `plays` is, as JSON and as Arrow columns.
+//! Plays: what an event of the source `plays` is, as JSON, as Avro and as Arrow columns.
+//!
+//! The schema of Avro is `avro/plays.avsc`.
 
 mod decode;
 mod identity;
+mod raw;
+mod records;
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
-pub use decode::{Decoded, Decoder, Line, Rejected, check_line};
+pub use decode::{Decoded, Decoder, Line, Rejected, check_line, check_records};
 pub use identity::{EventIdentity, identities};
 
 use crate::line::INSTANT_SECONDS;

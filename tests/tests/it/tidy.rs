@@ -21,7 +21,8 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ),
 ];
 /// Client libraries, and the only crate that may name each.
-const CLIENTS: [(&str, &str); 7] = [
+const CLIENTS: [(&str, &str); 8] = [
+    ("arrow_avro", "schemas"),
     ("sqlx", "stores"),
     ("object_store", "stores"),
     ("rdkafka", "stores"),
@@ -86,6 +87,8 @@ fn only_one_crate_names_each_client_library() {
     for (name, files) in by_crate() {
         for (path, text) in files {
             for (client, owner) in CLIENTS {
+                // An adapter's module may be called after what it adapts.
+                let text = text.replace(&format!("stores::{client}::"), "");
                 let named = text.contains(&format!("{client}::"));
                 let told = name == "tests" || name == "jobs" && client == "object_store";
                 assert!(

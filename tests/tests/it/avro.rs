@@ -1,0 +1,316 @@
+//! Plays of Avro in the log: both layers count them, whatever stands beside them, and a registry that
+//! does not answer only delays.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use schemas::dead_letter::DeadLetter;
+use schemas::partition::partition_of;
+use schemas::source::Source;
+use serde_json::json;
+use stores::ErrorKind;
+use stores::intake::Retaken;
+use stores::log::FetchLimit;
+use stores::registry::{Registry, RegistryOptions, Schemas};
+use tests::world::{PARTITIONS, World};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const OWNER: i64 = 7;
+const SCHEMA: &str = include_str!("../../../schemas/avro/plays.avsc");
+/// 2026-03-05T11:00:00Z
+const AT_US: i64 = 1_772_708_400_000_000;
+const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// A registry that knows our schema as 1, something else than Avro as 2, and nothing else.
+#[derive(Debug, Default)]
+struct State {
+    is_down: AtomicBool,
+    asked: AtomicU64,
+}
+
+async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") && request.len() < BODY_BYTES_MAX {
+        request.push(stream.read_u8().await?);
+    }
+    state.asked.fetch_add(1, Ordering::SeqCst);
+    let request = String::from_utf8_lossy(&request).into_owned();
+    let path = request.split(' ').nth(1).unwrap_or_default();
+    // u:p
+    let is_known = request
+        .to_lowercase()
+        .contains("authorization: basic dtpw\r\n");
+    let (status, body) = match path {
+        _ if state.is_down.load(Ordering::SeqCst) => ("503 Service Unavailable", json!({})),
+        _ if !is_known => ("401 Unauthorized", json!({"error_code": 401})),
+        "/under/schemas/ids/1" => ("200 OK", json!({"schema": SCHEMA})),
+        "/under/schemas/ids/2" => (
+            "200 OK",
+            json!({"schema": "syntax = \"proto3\";", "schemaType": "PROTOBUF"}),
+        ),
+        "/under/schemas/types" => ("200 OK", json!(["AVRO"])),
+        _ if path.starts_with("/under/schemas/ids/") => (
+            "404 Not Found",
+            json!({"error_code": 40403, "message": "Schema not found"}),
+        ),
+        _ => ("404 Not Found", json!("no such page")),
+    };
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all([head, body].concat().as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Starts a registry; it ends with the test.
+async fn registry() -> (Arc<State>, RegistryOptions) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!(
+        "http://{}/under",
+        listener.local_addr().expect("an address")
+    );
+    let state = Arc::new(State::default());
+    let served = Arc::clone(&state);
+    #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // Who asks may go away.
+            drop(answer(&mut stream, &served).await);
+        }
+    });
+    let options = RegistryOptions {
+        url,
+        user: "u".to_owned(),
+        password: "p".to_owned().into(),
+        request_timeout_ms: 500,
+        ..RegistryOptions::default()
+    };
+    (state, options)
+}
+
+fn long(value: i64) -> Vec<u8> {
+    let mut rest = ((value << 1) ^ (value >> 63)).cast_unsigned();
+    let mut bytes = Vec::new();
+    while rest >= 0x80 {
+        bytes.push(rest.to_le_bytes()[0] | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest.to_le_bytes()[0]);
+    bytes
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [long(i64::try_from(text.len()).expect("short")), text.into()].concat()
+}
+
+fn avro(schema: u8, event: &str, kind: &str) -> Vec<u8> {
+    let head = [vec![0, 0, 0, 0, schema], text(event), long(1), long(OWNER)];
+    let absent = vec![0; 4];
+    let tail = [absent, text(kind), long(AT_US), vec![0]];
+    [head.concat(), tail.concat()].concat()
+}
+
+fn line(event: &str) -> Vec<u8> {
+    json!({
+        "event_id": event, "track_id": 1, "owner_id": OWNER, "kind": "play",
+        "at": "2026-03-05T11:00:00Z",
+    })
+    .to_string()
+    .into_bytes()
+}
+
+async fn append(world: &World, records: &[Vec<u8>]) {
+    let home = partition_of(OWNER.to_string().as_bytes(), PARTITIONS);
+    let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    // Makes the topics.
+    drop(world.intake(Source::Plays).await);
+    world.append_raw(home, &records).await;
+}
+
+/// The count that is served, and where it comes from.
+async fn count(world: &World) -> (i64, String) {
+    let served = world.serve().await;
+    let path = format!("/api/v1/stats/plays/total?owner_id={OWNER}&period=all");
+    let client = served.client.clone();
+    let asked = tokio::task::spawn_blocking(move || client.json(&path));
+    let answer = asked.await.expect("an answer");
+    served.end().await;
+    let source = answer["provenance"]["source"].as_str().expect("a source");
+    (
+        answer["count"].as_i64().expect("a count"),
+        source.to_owned(),
+    )
+}
+
+async fn dead_letters(world: &World) -> Vec<DeadLetter> {
+    let topic = Source::Plays.dead_letter_topic();
+    let limit = FetchLimit {
+        records: 1000,
+        bytes: 1_000_000,
+    };
+    let spans = world.stores.log.spans(topic).await;
+    if spans.expect("the log").is_empty() {
+        return Vec::new();
+    }
+    let fetched = world.stores.log.fetch(topic, 0, 0, limit).await;
+    let letters = fetched.expect("dead letters").records.values;
+    let letters = letters.iter().flatten();
+    letters
+        .map(|bytes| serde_json::from_slice(bytes).expect("a dead letter"))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_layers_count_plays_of_avro() {
+    let (state, options) = registry().await;
+    let mut world = World::new().await;
+    world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
+    let good = avro(1, "c", "play");
+    let records = [
+        avro(1, "a", "play"),
+        line("b"),
+        good[..12].to_vec(),
+        good.clone(),
+        [good.clone(), avro(1, "x", "play")].concat(),
+        avro(1, "y", "stream"),
+        avro(2, "z", "play"),
+        avro(3, "z", "play"),
+        // The same event in another way.
+        line("a"),
+        avro(1, "d", "download"),
+    ];
+    append(&world, &records).await;
+    world.catch_up().await;
+    assert_eq!(count(&world).await, (4, "realtime".to_owned()));
+    let letters = dead_letters(&world).await;
+    let words = [
+        "schema 1",
+        "more bytes follow",
+        "kind: \"stream\"",
+        "not Avro, but PROTOBUF",
+        "does not know the Avro schema 3",
+    ];
+    assert_eq!(letters.len(), words.len(), "{letters:?}");
+    for (letter, word) in letters.iter().zip(words) {
+        assert!(letter.reason.contains(word), "{}", letter.reason);
+        assert!(records.contains(&letter.raw));
+    }
+    world
+        .run(&batch::RunRequest::default())
+        .await
+        .expect("a run");
+    assert_eq!(count(&world).await, (4, "batch".to_owned()));
+    // What is known is not asked for again.
+    let asked = state.asked.load(Ordering::SeqCst);
+    append(&world, &[avro(1, "e", "play")]).await;
+    world.catch_up().await;
+    assert_eq!(count(&world).await.0, 5);
+    assert!(state.asked.load(Ordering::SeqCst) <= asked + 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registry_that_is_down_only_delays() {
+    let (state, options) = registry().await;
+    let mut world = World::new().await;
+    world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
+    append(&world, &[avro(1, "a", "play"), line("b")]).await;
+    state.is_down.store(true, Ordering::SeqCst);
+    let error = world.stores.schemas.writers(&BTreeSet::from([1])).await;
+    let error = error.expect_err("no answer");
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert!(error.to_string().contains("503"), "{error}");
+    let up = async {
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        state.is_down.store(false, Ordering::SeqCst);
+    };
+    tokio::join!(world.catch_up(), up);
+    assert_eq!(count(&world).await, (2, "realtime".to_owned()));
+    assert_eq!(dead_letters(&world).await.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_registry_plays_of_avro_are_dead_letters() {
+    let mut world = World::new().await;
+    // The play's last byte is one that lines are rid of at their end.
+    let with_amount = [&avro(1, "a", "play")[..], &long(5)].concat();
+    let with_amount = with_amount
+        .strip_suffix(&[0, 10])
+        .map(|head| [head, &[2, 10]].concat());
+    let play = with_amount.expect("no amount");
+    append(&world, &[play, line("b")]).await;
+    world.catch_up().await;
+    assert_eq!(count(&world).await, (1, "realtime".to_owned()));
+    let letters = dead_letters(&world).await;
+    assert_eq!(letters.len(), 1);
+    // Once there is one they can be taken.
+    let (_state, options) = registry().await;
+    world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
+    let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
+    let intake = world.intake(Source::Plays).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
+    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    assert_eq!(taken.expect("taking it again").accepted, 1);
+    // The duplicate window is filled anew from the log, where the first one can be read by now: so it
+    // is the batch run that counts the play, once.
+    world.catch_up().await;
+    let run = world.run(&batch::RunRequest::default()).await;
+    run.expect("a run");
+    assert_eq!(count(&world).await, (6, "batch".to_owned()));
+    assert!(
+        letters[0].reason.contains("registry.url"),
+        "{}",
+        letters[0].reason
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_registry_is_told_and_nothing_is_thrown_away() {
+    let (_state, options) = registry().await;
+    let ids = BTreeSet::from([1]);
+    let sound = Registry::new(&options).expect("a registry");
+    assert_eq!(
+        sound.flaws().await.expect("an answer"),
+        Vec::<String>::new()
+    );
+    let wrong_path = RegistryOptions {
+        url: options.url.replace("/under", "/"),
+        ..options.clone()
+    };
+    let wrong_password = RegistryOptions {
+        password: "wrong".to_owned().into(),
+        ..options.clone()
+    };
+    for (options, word) in [
+        (wrong_path, "registry.url"),
+        (wrong_password, "registry.user"),
+    ] {
+        let registry = Registry::new(&options).expect("a registry");
+        let error = registry.writers(&ids).await.expect_err("no schema");
+        assert_eq!(error.kind(), ErrorKind::Fatal);
+        assert!(error.to_string().contains(word), "{error}");
+        assert!(!error.to_string().contains("wrong"), "{error}");
+    }
+    let nobody = RegistryOptions {
+        url: "http://127.0.0.1:1".to_owned(),
+        ..options.clone()
+    };
+    let registry = Registry::new(&nobody).expect("a registry");
+    let error = registry.writers(&ids).await.expect_err("nobody there");
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    for url in ["", "127.0.0.1:8081", "ftp://x", "http://me:secret@x"] {
+        let options = RegistryOptions {
+            url: url.to_owned(),
+            ..options.clone()
+        };
+        let error = Registry::new(&options).expect_err(url).to_string();
+        assert!(
+            error.contains("registry.url") && !error.contains("secret"),
+            "{error}"
+        );
+    }
+}
