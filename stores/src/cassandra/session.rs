@@ -137,6 +137,10 @@ impl Cql {
                 let used = self.session.use_keyspace(keyspace, false).await;
                 used.map_err(|error| match error {
                     UseKeyspaceError::RequestTimeout(_) => self.patience.unavailable(doing, &error),
+                    // It was found just now: the node is still making it.
+                    UseKeyspaceError::RequestError(
+                        error @ RequestAttemptError::DbError(DbError::Invalid, _),
+                    ) => self.patience.unavailable(doing, &error),
                     UseKeyspaceError::RequestError(error) => self.fault_of(doing, &error),
                     error => self.broken(doing, &error),
                 })
