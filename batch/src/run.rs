@@ -206,9 +206,13 @@ impl Batch {
 
     /// What keeps two runs of a source apart.
     pub(crate) async fn lease(&self, source: Source) -> Result<Box<dyn Lease>> {
+        self.acquire(&format!("batch-{source}")).await
+    }
+
+    /// Takes a lease for this process.
+    pub(crate) async fn acquire(&self, lease: &str) -> Result<Box<dyn Lease>> {
         let holder = format!("process {}", std::process::id());
-        let lease = format!("batch-{source}");
-        let acquired = self.ports.leases.acquire(&lease, &holder).await?;
+        let acquired = self.ports.leases.acquire(lease, &holder).await?;
         acquired.map_err(Error::Busy)
     }
 

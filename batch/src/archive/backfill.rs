@@ -1,11 +1,12 @@
 //! Events of the past that never were in the log: files of their own, named by one manifest for each
 //! backfill, numbered, create-only. They count as if they stood before the log's first record.
 
+use std::collections::{BTreeMap, HashSet};
+
 use arrow::array::RecordBatch;
 use futures::{StreamExt, TryStreamExt};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
 use stores::archive::{Archive, Created};
 use stores::lease::Held as Lease;
 use uuid::Uuid;
@@ -61,10 +62,7 @@ impl Batch {
     /// # Errors
     /// [`Error::Busy`] if another one is under way, and those of the stores.
     pub async fn backfill(&self, source: Source) -> Result<Backfill> {
-        let holder = format!("process {}", std::process::id());
-        let lease = format!("backfill-{source}");
-        let acquired = self.ports.leases.acquire(&lease, &holder).await?;
-        let lease = acquired.map_err(Error::Busy)?;
+        let lease = self.acquire(&format!("backfill-{source}")).await?;
         let archive = self.ports.archive.clone();
         // What a backfill left behind that died.
         let manifests = read_all(&archive, source).await?;

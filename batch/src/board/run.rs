@@ -168,7 +168,8 @@ impl Batch {
         let jobs: Vec<Arc<Job<Board>>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
-        self.make_views(source).await?;
+        // Rows have no backfills.
+        self.make_tables(source, 0).await?;
         let ends = self.log_ends(source).await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
