@@ -65,6 +65,7 @@ impl<'a> Stages<'a> {
     /// A stage begins; the one before ends.
     pub(crate) fn begin(&mut self, name: &'static str, total: u64) {
         self.stop();
+        tracing::debug!(stage = name, "begins");
         self.progress.stage(name, total);
         self.current = Some((name, Instant::now()));
     }

@@ -462,10 +462,13 @@ pub(crate) async fn while_held<T>(
         }
     };
     match done {
-        Err(Error::Stopped) => Err(Error::Store(stores::Error::Unavailable {
-            what: "holding the lease of a run".to_owned(),
-            why: "it was lost, since it could not be renewed in time; run again".to_owned(),
-        })),
+        Err(Error::Stopped) => {
+            let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
+            Err(Error::Store(stores::Error::Unavailable {
+                what: "holding the lease of a run".to_owned(),
+                why: format!("it was lost: {why}; run again"),
+            }))
+        }
         done => done,
     }
 }

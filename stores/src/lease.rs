@@ -19,6 +19,11 @@ pub trait Held: std::fmt::Debug + Send + Sync {
         CancellationToken::new()
     }
 
+    /// Why it was lost, for people: what did not answer, or that somebody else has it.
+    fn why_lost(&self) -> Option<String> {
+        None
+    }
+
     /// Lets it go, and waits a moment until others can take it. Where it is only dropped they can a
     /// little later.
     async fn let_go(self: Box<Self>) {}

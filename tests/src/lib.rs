@@ -6,8 +6,10 @@
 pub mod boards;
 pub mod conformance;
 pub mod http;
+pub mod own;
 pub mod place;
 pub mod process;
+pub mod proxy;
 pub mod questions;
 pub mod recount;
 pub mod servers;

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use schemas::source::Source;
 use stores::{Stores, StoresOptions};
 use tempfile::TempDir;
 
 use crate::process::{CONFIG, done};
-use crate::servers;
+use crate::servers::{self, Addresses};
 use crate::world::World;
 
 /// A folder for an installation, with what its processes are told.
@@ -15,6 +16,14 @@ pub struct Place {
     folder: TempDir,
     data: PathBuf,
     options: Option<StoresOptions>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(options) = &self.options {
+            servers::forget(options);
+        }
+    }
 }
 
 impl Place {
@@ -39,20 +48,49 @@ impl Place {
     /// If a server is not there.
     #[must_use]
     pub fn on_servers() -> Self {
+        let at = Addresses::default();
+        Self::on_these(&at, "")
+    }
+
+    /// An installation on servers, migrated; `more` are lines of its configuration.
+    ///
+    /// # Panics
+    /// If a server is not there.
+    #[must_use]
+    pub fn on_these(at: &Addresses, more: &str) -> Self {
         let mut place = Self::embedded();
-        let options = servers::options(&place.data);
+        place.options = Some(servers::options(&place.data, at));
         std::fs::create_dir_all(&place.data).expect("a folder");
-        let config = servers::configuration(&options.namespace);
-        std::fs::write(place.data.join(CONFIG), config).expect("a configuration");
-        place.options = Some(options);
+        place.configure(CONFIG, at, more);
         done(&place.data, &["migrate"]);
         place
+    }
+
+    /// Writes one more configuration of an installation on servers, for processes that reach them
+    /// elsewhere.
+    ///
+    /// # Panics
+    /// If it can't be written, or the installation is an embedded one.
+    pub fn configure(&self, name: &str, at: &Addresses, more: &str) {
+        let options = self.options.as_ref().expect("servers");
+        let config = servers::configuration(&options.namespace, at) + more;
+        std::fs::write(self.data.join(name), config).expect("a configuration");
     }
 
     /// The data folder.
     #[must_use]
     pub fn data(&self) -> &Path {
         &self.data
+    }
+
+    /// What the topic of a source is called on Kafka.
+    ///
+    /// # Panics
+    /// If the installation is an embedded one.
+    #[must_use]
+    pub fn topic(&self, source: Source) -> String {
+        let options = self.options.as_ref().expect("servers");
+        options.namespace.topic(source.topic())
     }
 
     /// A folder beside it.

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use tempfile::NamedTempFile;
+
 use crate::http::Client;
 
 /// The binary that was built together with this test.
@@ -32,9 +34,15 @@ pub const CONFIG: &str = "servers.toml";
 /// A command of the binary on a data folder.
 #[must_use]
 pub fn command(data: &Path, args: &[&str]) -> Command {
+    command_with(data, CONFIG, args)
+}
+
+/// A command of the binary on a data folder, with one of the configurations there.
+#[must_use]
+pub fn command_with(data: &Path, config: &str, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.arg("--data-dir").arg(data).args(args);
-    let config = data.join(CONFIG);
+    let config = data.join(config);
     if config.exists() {
         command.arg("--config").arg(config);
     }
@@ -88,6 +96,8 @@ pub fn run_with_input(data: &Path, args: &[&str], input: &[u8]) -> Output {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// Standard output and standard error.
+    said: [NamedTempFile; 2],
 }
 
 impl Process {
@@ -97,13 +107,69 @@ impl Process {
     /// If it can't be started.
     #[must_use]
     pub fn start(data: &Path, args: &[&str]) -> Self {
-        let child = command(data, args)
+        Self::start_with(data, CONFIG, args)
+    }
+
+    /// Starts a command in the background, with one of the configurations in the data folder.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_with(data: &Path, config: &str, args: &[&str]) -> Self {
+        let said = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
+        let into = |file: &NamedTempFile| file.reopen().expect("a file");
+        let child = command_with(data, config, args)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(into(&said[0]))
+            .stderr(into(&said[1]))
             .spawn()
             .expect("starting the binary");
-        Self { child }
+        Self { child, said }
+    }
+
+    /// What it has written to standard output and standard error so far.
+    #[must_use]
+    pub fn said(&self) -> [String; 2] {
+        let read = |file: &NamedTempFile| std::fs::read(file.path()).unwrap_or_default();
+        [0, 1].map(|of| String::from_utf8_lossy(&read(&self.said[of])).into_owned())
+    }
+
+    /// Whether it has not ended yet.
+    ///
+    /// # Panics
+    /// If its state can't be seen.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("its state").is_none()
+    }
+
+    /// Sends it a signal, such as `-STOP`.
+    ///
+    /// # Panics
+    /// If it is not there any more.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &id]).status();
+        assert!(sent.expect("kill").success(), "{name}");
+    }
+
+    /// Waits for its end; whether it succeeded, and what it had said.
+    ///
+    /// # Panics
+    /// If it can't be waited for.
+    #[must_use]
+    pub fn finish(mut self) -> (bool, [String; 2]) {
+        let ended = self.child.wait().expect("its end");
+        (ended.success(), self.said())
+    }
+
+    /// Asks it to end, and waits for that; whether it succeeded, and what it had said.
+    ///
+    /// # Panics
+    /// If it is not there any more.
+    #[must_use]
+    pub fn end(self) -> (bool, [String; 2]) {
+        self.signal("-TERM");
+        self.finish()
     }
 
     /// Kills it at once (SIGKILL), and waits until it is gone. Whether it was still running.
@@ -137,7 +203,7 @@ impl Drop for Process {
 /// A server process with a client of it.
 #[derive(Debug)]
 pub struct Server {
-    _process: Process,
+    child: Child,
     /// Asks it.
     pub client: Client,
 }
@@ -149,9 +215,18 @@ impl Server {
     /// If it does not say where it listens.
     #[must_use]
     pub fn start(data: &Path, extra: &[&str]) -> Self {
+        Self::start_with(data, CONFIG, extra)
+    }
+
+    /// Starts `serve` on a free port, with one of the configurations in the data folder.
+    ///
+    /// # Panics
+    /// If it does not say where it listens.
+    #[must_use]
+    pub fn start_with(data: &Path, config: &str, extra: &[&str]) -> Self {
         let mut args = vec!["serve", "--listen", "127.0.0.1:0"];
         args.extend(extra);
-        let mut child = command(data, &args)
+        let mut child = command_with(data, config, &args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -175,8 +250,15 @@ impl Server {
         // Its output is read on, so that it never waits for someone to read it.
         std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
         Self {
-            _process: Process { child },
+            child,
             client: Client::new(&base),
         }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }

@@ -116,14 +116,15 @@ impl Traffic {
 }
 
 /// A question, as the path of a request and in plain words.
-#[derive(Debug)]
-struct Asked {
-    path: String,
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// What is asked for.
+    pub path: String,
     kind: Kind,
     question: Question,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Kind {
     Total {
         before: Option<Question>,
@@ -144,14 +145,13 @@ enum Kind {
 /// # Panics
 /// If the answer is not what the recount gives.
 pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng) {
-    let asked = make_up(rng);
+    let asked = Asked::make_up(rng);
     let counted = world.counted().await;
     let Some(answer) = ask(world, client, &asked.path).await else {
         return;
     };
     let provenance = &answer["provenance"];
-    let position: Vec<i64> = serde_json::from_value(provenance["position"]["plays"].clone())
-        .unwrap_or_else(|e| panic!("{}: {e} in {answer}", asked.path));
+    let position = position_of(&answer);
     if provenance["complete"] == json!(true) {
         let holds = position
             .iter()
@@ -159,36 +159,131 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
             .all(|(at, counted)| at >= counted);
         assert!(holds, "{}: {counted:?} were counted: {answer}", asked.path);
     } else {
-        assert!(world.is_live_lost(), "{}: {answer}", asked.path);
+        assert!(world.is_disturbed(), "{}: {answer}", asked.path);
     }
     let truth = world.recount(provenance, &position).await;
-    let (got, want) = match &asked.kind {
-        Kind::Total { before } => total(&answer, &truth, &asked.question, before.as_ref()),
-        Kind::Series { interval, zone } => {
-            let points = answer["points"].as_array().expect("points");
-            let got = points
-                .iter()
-                .map(|p| json!([p["at"], p["count"]]))
-                .collect();
-            let series = truth.series(&asked.question, interval, zone);
-            let want = series
-                .iter()
-                .map(|(at, count)| json!([at.to_string(), count]))
-                .collect();
-            (Value::Array(got), Value::Array(want))
+    asked.check(&answer, &truth);
+}
+
+/// Where in the log of plays an answer stands.
+///
+/// # Panics
+/// If it does not say that.
+#[must_use]
+pub fn position_of(answer: &Value) -> Vec<i64> {
+    let position = answer["provenance"]["position"]["plays"].clone();
+    serde_json::from_value(position).unwrap_or_else(|e| panic!("{e} in {answer}"))
+}
+
+impl Asked {
+    /// Any question.
+    #[must_use]
+    pub fn make_up(rng: &mut SmallRng) -> Self {
+        let mut filters: Vec<(&'static str, Value)> = Vec::new();
+        let by_owner = rng.random_bool(0.7);
+        if by_owner {
+            filters.push(("owner_id", json!(rng.random_range(1..6))));
         }
-        Kind::Breakdown { field } => {
-            let rows = answer["rows"].as_array().expect("rows");
-            let got = rows.iter().map(|r| json!([r["key"], r["count"]])).collect();
-            let sums = truth.breakdown(&asked.question, field);
-            let want = sums
-                .iter()
-                .map(|(key, count)| json!([key, count]))
-                .collect();
-            (Value::Array(got), Value::Array(want))
+        if !by_owner || rng.random_bool(0.3) {
+            filters.push(("track_id", json!(rng.random_range(10..15))));
         }
-    };
-    assert_eq!(got, want, "{}\n{answer}", asked.path);
+        let mut maybe = |name, chance, values: &[Value]| {
+            if rng.random_bool(chance) {
+                filters.push((name, values.choose(rng).expect("values").clone()));
+            }
+        };
+        maybe("kind", 0.3, &[json!("play"), json!("download")]);
+        maybe("country", 0.15, &[json!("DE"), json!("US")]);
+        maybe(
+            "referrer",
+            0.15,
+            &[json!("https://a.example/?q=1&r=2"), json!("é")],
+        );
+        maybe("app_id", 0.15, &[json!(7)]);
+        maybe("listener_id", 0.15, &[json!(100), json!(-5)]);
+        let mut query = String::new();
+        for (name, value) in &filters {
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            write!(query, "&{name}={}", escaped(&text)).expect("a string");
+        }
+        let zone_name = *ZONES.choose(rng).expect("zones");
+        let zone = TimeZone::get(zone_name).expect("a zone");
+        let (range, time) = make_up_range(rng, &zone);
+        write!(query, "&tz={zone_name}&{time}").expect("a string");
+        let bounded = range.0.is_some();
+        let question = Question { filters, range };
+        let (what, kind, more) = match rng.random_range(0..3) {
+            0 if bounded => {
+                let interval = *["hour", "day", "week", "month"]
+                    .choose(rng)
+                    .expect("intervals");
+                (
+                    "series",
+                    Kind::Series { interval, zone },
+                    format!("&interval={interval}"),
+                )
+            }
+            1 => {
+                let (by, field) = *BY.choose(rng).expect("fields");
+                (
+                    "breakdown",
+                    Kind::Breakdown { field },
+                    format!("&by={by}&limit=1000"),
+                )
+            }
+            _ => {
+                let before = earlier(&question).filter(|_| time.contains('T'));
+                let more = if before.is_some() {
+                    "&compare=previous"
+                } else {
+                    ""
+                };
+                ("total", Kind::Total { before }, more.to_owned())
+            }
+        };
+        let query = query.trim_start_matches('&');
+        Self {
+            path: format!("/api/v1/stats/plays/{what}?{query}{more}"),
+            kind,
+            question,
+        }
+    }
+
+    /// Compares an answer with the recount of everything before its position.
+    ///
+    /// # Panics
+    /// If they differ.
+    pub fn check(&self, answer: &Value, truth: &Recount) {
+        let (got, want) = match &self.kind {
+            Kind::Total { before } => total(answer, truth, &self.question, before.as_ref()),
+            Kind::Series { interval, zone } => {
+                let points = answer["points"].as_array().expect("points");
+                let got = points
+                    .iter()
+                    .map(|p| json!([p["at"], p["count"]]))
+                    .collect();
+                let series = truth.series(&self.question, interval, zone);
+                let want = series
+                    .iter()
+                    .map(|(at, count)| json!([at.to_string(), count]))
+                    .collect();
+                (Value::Array(got), Value::Array(want))
+            }
+            Kind::Breakdown { field } => {
+                let rows = answer["rows"].as_array().expect("rows");
+                let got = rows.iter().map(|r| json!([r["key"], r["count"]])).collect();
+                let sums = truth.breakdown(&self.question, field);
+                let want = sums
+                    .iter()
+                    .map(|(key, count)| json!([key, count]))
+                    .collect();
+                (Value::Array(got), Value::Array(want))
+            }
+        };
+        assert_eq!(got, want, "{}\n{answer}", self.path);
+    }
 }
 
 /// The answer; nothing if there is none since live state was lost.
@@ -198,7 +293,7 @@ async fn ask(world: &World, client: &Client, path: &str) -> Option<Value> {
         .await
         .unwrap_or_else(|e| panic!("{path}: {e}"));
     let answer: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}"));
-    if status == 503 && answer["type"] == json!("/problems/not-whole") && world.is_live_lost() {
+    if status == 503 && answer["type"] == json!("/problems/not-whole") && world.is_disturbed() {
         return None;
     }
     assert_eq!(status, 200, "{path}: {answer}");
@@ -231,79 +326,6 @@ fn total(
         json!([answer["count"], answer["previous"]]),
         json!([count, previous]),
     )
-}
-
-fn make_up(rng: &mut SmallRng) -> Asked {
-    let mut filters: Vec<(&'static str, Value)> = Vec::new();
-    let by_owner = rng.random_bool(0.7);
-    if by_owner {
-        filters.push(("owner_id", json!(rng.random_range(1..6))));
-    }
-    if !by_owner || rng.random_bool(0.3) {
-        filters.push(("track_id", json!(rng.random_range(10..15))));
-    }
-    let mut maybe = |name, chance, values: &[Value]| {
-        if rng.random_bool(chance) {
-            filters.push((name, values.choose(rng).expect("values").clone()));
-        }
-    };
-    maybe("kind", 0.3, &[json!("play"), json!("download")]);
-    maybe("country", 0.15, &[json!("DE"), json!("US")]);
-    maybe(
-        "referrer",
-        0.15,
-        &[json!("https://a.example/?q=1&r=2"), json!("é")],
-    );
-    maybe("app_id", 0.15, &[json!(7)]);
-    maybe("listener_id", 0.15, &[json!(100), json!(-5)]);
-    let mut query = String::new();
-    for (name, value) in &filters {
-        let text = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
-        write!(query, "&{name}={}", escaped(&text)).expect("a string");
-    }
-    let zone_name = *ZONES.choose(rng).expect("zones");
-    let zone = TimeZone::get(zone_name).expect("a zone");
-    let (range, time) = make_up_range(rng, &zone);
-    write!(query, "&tz={zone_name}&{time}").expect("a string");
-    let bounded = range.0.is_some();
-    let question = Question { filters, range };
-    let (what, kind, more) = match rng.random_range(0..3) {
-        0 if bounded => {
-            let interval = *["hour", "day", "week", "month"]
-                .choose(rng)
-                .expect("intervals");
-            (
-                "series",
-                Kind::Series { interval, zone },
-                format!("&interval={interval}"),
-            )
-        }
-        1 => {
-            let (by, field) = *BY.choose(rng).expect("fields");
-            (
-                "breakdown",
-                Kind::Breakdown { field },
-                format!("&by={by}&limit=1000"),
-            )
-        }
-        _ => {
-            let before = earlier(&question).filter(|_| time.contains('T'));
-            let more = if before.is_some() {
-                "&compare=previous"
-            } else {
-                ""
-            };
-            ("total", Kind::Total { before }, more.to_owned())
-        }
-    };
-    let query = query.trim_start_matches('&');
-    Asked {
-        path: format!("/api/v1/stats/plays/{what}?{query}{more}"),
-        kind,
-        question,
-    }
 }
 
 /// The stretch that is as long and ends where this one begins.

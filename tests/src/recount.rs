@@ -3,6 +3,7 @@
 //! It shares no code with the jobs, the layers or serving. It is slow, and meant to be read.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan, Zoned};
@@ -40,6 +41,12 @@ impl Play {
         })
     }
 
+    /// What makes two lines the same event.
+    fn identity(&self) -> (String, String, Timestamp) {
+        let text = |name: &str| self.field(name).to_string();
+        (text("owner_id"), text("event_id"), self.at)
+    }
+
     fn amount(&self) -> i64 {
         self.fields
             .get("amount")
@@ -63,41 +70,59 @@ pub struct Question {
     pub range: (Option<Timestamp>, Option<Timestamp>),
 }
 
-/// All plays of a log, each event once.
-#[derive(Debug, Clone, Default)]
-pub struct Recount {
-    plays: Vec<Play>,
-}
+/// The lines of a log, read once for many recounts.
+#[derive(Debug)]
+pub struct Lines(Vec<Vec<Option<Arc<Play>>>>);
 
-impl Recount {
-    /// Counts the lines of each partition from offset 0 on, those before `position` only. Lines that
-    /// are no plays are passed over; of the same event only the first line counts.
+impl Lines {
+    /// The lines of each partition from offset 0 on.
     #[must_use]
-    pub fn of(partitions: &[Vec<String>], position: &[i64]) -> Self {
+    pub fn of(partitions: &[Vec<String>]) -> Self {
+        let of_one = |(partition, lines): (usize, &Vec<String>)| {
+            (0..)
+                .zip(lines)
+                .map(|(offset, line)| Play::of(partition, offset, line).map(Arc::new))
+                .collect()
+        };
+        Self(partitions.iter().enumerate().map(of_one).collect())
+    }
+
+    /// Counts the lines before `position` only. Lines that are no plays are passed over; of the same
+    /// event only the first line counts.
+    #[must_use]
+    pub fn until(&self, position: &[i64]) -> Recount {
         let mut seen = HashSet::new();
         let mut plays = Vec::new();
-        for (partition, lines) in partitions.iter().enumerate() {
-            let until = position.get(partition).copied().unwrap_or(0);
-            for (offset, line) in (0..until).zip(lines) {
-                let Some(play) = Play::of(partition, offset, line) else {
-                    continue;
-                };
-                let identity = (
-                    play.field("owner_id").to_string(),
-                    play.field("event_id").to_string(),
-                    play.at,
-                );
-                if seen.insert(identity) {
-                    plays.push(play);
+        for (lines, until) in self.0.iter().zip(position) {
+            let lines = (0..*until).zip(lines);
+            for play in lines.filter_map(|(_, play)| play.as_ref()) {
+                if seen.insert(play.identity()) {
+                    plays.push(Arc::clone(play));
                 }
             }
         }
-        Self { plays }
+        Recount { plays }
+    }
+}
+
+/// All plays of a log, each event once.
+#[derive(Debug, Clone, Default)]
+pub struct Recount {
+    plays: Vec<Arc<Play>>,
+}
+
+impl Recount {
+    /// Counts the lines of each partition from offset 0 on, those before `position` only, as
+    /// [`Lines::until`].
+    #[must_use]
+    pub fn of(partitions: &[Vec<String>], position: &[i64]) -> Self {
+        Lines::of(partitions).until(position)
     }
 
     /// The plays that a question is about.
     pub fn matching<'a>(&'a self, question: &'a Question) -> impl Iterator<Item = &'a Play> {
-        self.plays.iter().filter(|play| {
+        let plays = self.plays.iter().map(AsRef::as_ref);
+        plays.filter(|play: &&Play| {
             let (from, to) = question.range;
             from.is_none_or(|from| play.at >= from)
                 && to.is_none_or(|to| play.at < to)

@@ -4,10 +4,14 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use stores::StoresOptions;
 use stores::canon_sql::SqlOptions;
-use stores::cassandra::CassandraOptions;
+use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
@@ -138,34 +142,62 @@ pub fn namespace() -> Namespace {
     format!("t{}", &id[..12]).parse().expect("a namespace")
 }
 
+/// Where each server is reached.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// Kafka.
+    pub kafka: String,
+    /// Redis.
+    pub redis: String,
+    /// Cassandra.
+    pub cassandra: String,
+    /// PostgreSQL.
+    pub postgres: String,
+    /// S3.
+    pub s3: String,
+}
+
+/// Those of `deploy/servers up`.
+impl Default for Addresses {
+    fn default() -> Self {
+        Self {
+            kafka: kafka(),
+            redis: redis(),
+            cassandra: cassandra(),
+            postgres: postgres(),
+            s3: s3(),
+        }
+    }
+}
+
 /// All stores on servers, in a namespace of their own; what is not on one is in the folder.
 #[must_use]
-pub fn options(folder: &Path) -> StoresOptions {
+pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
     StoresOptions {
         registry: RegistryOptions::default(),
         data_dir: folder.to_owned(),
         namespace: namespace(),
         kafka: KafkaOptions {
-            bootstrap_servers: kafka(),
+            bootstrap_servers: at.kafka.clone(),
             ..KafkaOptions::default()
         },
         redis: RedisOptions {
-            nodes: redis(),
+            nodes: at.redis.clone(),
             ..RedisOptions::default()
         },
         cassandra: CassandraOptions {
-            nodes: cassandra(),
+            nodes: at.cassandra.clone(),
             ..CassandraOptions::default()
         },
         database: SqlOptions {
             host: "127.0.0.1".to_owned(),
-            port: port_of(&postgres()),
+            port: port_of(&at.postgres),
             user: "backstitch".to_owned(),
             ..SqlOptions::default()
         },
         s3: S3Options {
             bucket: "backstitch".to_owned(),
-            endpoint: format!("http://{}", s3()),
+            endpoint: format!("http://{}", at.s3),
             region: "us-east-1".to_owned(),
             access_key_id: "test".to_owned(),
             secret_access_key: "test".to_owned().into(),
@@ -174,11 +206,17 @@ pub fn options(folder: &Path) -> StoresOptions {
     }
 }
 
-/// The same as a configuration file.
+/// The same as a configuration file, to which lines may be added.
 #[must_use]
-pub fn configuration(namespace: &Namespace) -> String {
-    let (kafka, redis, cassandra, s3) = (kafka(), redis(), cassandra(), s3());
-    let postgres = port_of(&postgres());
+pub fn configuration(namespace: &Namespace, at: &Addresses) -> String {
+    let Addresses {
+        kafka,
+        redis,
+        cassandra,
+        s3,
+        ..
+    } = at;
+    let postgres = port_of(&at.postgres);
     format!(
         r#"
 namespace = "{namespace}"
@@ -189,14 +227,68 @@ cassandra.nodes = "{cassandra}"
 database.host = "127.0.0.1"
 database.port = {postgres}
 database.user = "backstitch"
-[s3]
-bucket = "backstitch"
-endpoint = "http://{s3}"
-region = "us-east-1"
-access_key_id = "test"
-secret_access_key = "test"
+s3.bucket = "backstitch"
+s3.endpoint = "http://{s3}"
+s3.region = "us-east-1"
+s3.access_key_id = "test"
+s3.secret_access_key = "test"
 "#
     )
+}
+
+/// Deletes what an installation has on the servers that tests share, so that these stay quick: topics,
+/// tables and live state. What can't be deleted stays.
+pub fn forget(options: &StoresOptions) {
+    let options = options.clone();
+    // Who is dropped may be in a runtime already.
+    let work = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
+        runtime.build().expect("a runtime").block_on(async {
+            if options.cassandra.nodes == cassandra() {
+                let removed = Cassandra::remove(&options.cassandra, &options.namespace);
+                drop(removed.await);
+            }
+            if options.kafka.bootstrap_servers == kafka() {
+                delete_topics(&options.namespace).await;
+            }
+        });
+        if options.redis.nodes == redis() {
+            forget_live(&options.namespace);
+        }
+        let schema = options.namespace.identifier("backstitch");
+        drop(run_on_postgres(&format!(
+            "DROP SCHEMA IF EXISTS {schema} CASCADE"
+        )));
+    });
+    drop(work.join());
+}
+
+/// A way to do to Kafka what its operators do.
+///
+/// # Panics
+/// If there can be no client.
+#[must_use]
+pub fn kafka_admin() -> AdminClient<DefaultClientContext> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", kafka());
+    config.create().expect("a client of Kafka")
+}
+
+/// Deletes the topics of an installation.
+///
+/// # Panics
+/// If Kafka does not say which there are, or refuses.
+pub async fn delete_topics(namespace: &Namespace) {
+    let admin = kafka_admin();
+    let prefix = namespace.topic("");
+    let metadata = admin.inner().fetch_metadata(None, Duration::from_secs(20));
+    let metadata = metadata.expect("the topics");
+    let names = metadata.topics().iter().map(|topic| topic.name());
+    let names: Vec<&str> = names.filter(|name| name.starts_with(&prefix)).collect();
+    if !names.is_empty() {
+        let deleted = admin.delete_topics(&names, &AdminOptions::new()).await;
+        deleted.expect("deleting");
+    }
 }
 
 /// Deletes the live state of an installation, as `FLUSHALL` on a Redis of its own would.

@@ -11,17 +11,17 @@ use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
-use stores::Stores;
 use stores::intake::{Intake, IntakePorts, Taken};
 use stores::log::{FetchLimit, LogWrite, NewRecords};
 use stores::namespace::Namespace;
+use stores::{Stores, StoresOptions};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::Client;
 use crate::recount::Recount;
-use crate::servers;
+use crate::servers::{self, Addresses};
 
 /// The world's partitions.
 pub const PARTITIONS: u32 = 2;
@@ -48,6 +48,8 @@ pub struct World {
     counted: Arc<Mutex<Counted>>,
     /// What it is called on servers, where it is on any.
     namespace: Option<Namespace>,
+    /// Deletes what it has on servers that are its own.
+    own: Option<Arc<OwnNamespace>>,
     /// The lines of each backfill, in their order.
     backfills: Arc<Mutex<Vec<Vec<String>>>>,
 }
@@ -57,14 +59,24 @@ pub struct World {
 struct Counted {
     /// By partition: the furthest position that was seen.
     positions: Vec<i64>,
-    /// Whether live state was deleted.
-    lost: bool,
+    /// Whether live state was deleted, or something else is wrong with the stores.
+    disturbed: bool,
 }
 
 #[derive(Debug)]
 enum Folder {
     Own(TempDir),
     Given(PathBuf),
+}
+
+/// What nobody needs any more after the last of its worlds.
+#[derive(Debug)]
+struct OwnNamespace(StoresOptions);
+
+impl Drop for OwnNamespace {
+    fn drop(&mut self) {
+        servers::forget(&self.0);
+    }
 }
 
 impl Folder {
@@ -102,14 +114,15 @@ impl World {
     /// An empty installation on servers.
     pub async fn on_servers() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let options = servers::options(folder.path());
+        let options = servers::options(folder.path(), &Addresses::default());
         for server in options.servers().expect("options that can be used") {
             server.migrate().await.expect("migrating");
         }
         let stores = Stores::open(&options).await.expect("the stores");
-        let world = Self::of_servers(folder.path(), stores, options.namespace);
+        let world = Self::of_servers(folder.path(), stores, options.namespace.clone());
         Self {
             folder: Folder::Own(folder),
+            own: Some(Arc::new(OwnNamespace(options))),
             ..world
         }
     }
@@ -173,6 +186,7 @@ impl World {
             },
             counted: Arc::default(),
             namespace: None,
+            own: None,
             backfills: Arc::default(),
         }
     }
@@ -190,6 +204,7 @@ impl World {
             batch_options: self.batch_options.clone(),
             counted: Arc::clone(&self.counted),
             namespace: self.namespace.clone(),
+            own: self.own.clone(),
             backfills: Arc::clone(&self.backfills),
         }
     }
@@ -325,7 +340,7 @@ impl World {
 
     /// Deletes live state.
     pub fn lose_live(&self) {
-        self.counted.lock().expect("no panic").lost = true;
+        self.disturb();
         if let Some(namespace) = &self.namespace {
             servers::forget_live(namespace);
             return;
@@ -341,16 +356,25 @@ impl World {
         assert!(deleted > 0, "there is no live.db");
     }
 
-    /// Whether live state was deleted and has not been counted again, so that questions may find
-    /// none.
+    /// Something is wrong with the stores: questions may find no answer, or an earlier one.
+    pub fn disturb(&self) {
+        self.counted.lock().expect("no panic").disturbed = true;
+    }
+
+    /// Live state is as it was some time ago: what was counted since is not any more.
+    pub fn live_fell_back(&self) {
+        self.counted.lock().expect("no panic").positions.clear();
+    }
+
+    /// Whether questions may find no answer, or an earlier one.
     #[must_use]
-    pub fn is_live_lost(&self) -> bool {
-        self.counted.lock().expect("no panic").lost
+    pub fn is_disturbed(&self) -> bool {
+        self.counted.lock().expect("no panic").disturbed
     }
 
     /// The speed layer has caught up: from here on everything must be answered again.
     pub fn live_is_back(&self) {
-        self.counted.lock().expect("no panic").lost = false;
+        self.counted.lock().expect("no panic").disturbed = false;
     }
 
     /// The speed layer of plays.

@@ -4,7 +4,7 @@
 //! The time to live counts at the servers from when they write, the holder's from before it asked: so
 //! the holder knows that its lease is over before anybody else can take it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,14 +37,34 @@ pub struct CassandraLeases {
 struct CassandraHeld {
     /// Ends the task that renews, which then gives the lease back.
     over: CancellationToken,
-    lost: CancellationToken,
+    loss: Loss,
     task: Option<JoinHandle<()>>,
+}
+
+/// Whether a lease was lost, and why.
+#[derive(Debug, Clone, Default)]
+struct Loss {
+    token: CancellationToken,
+    why: Arc<OnceLock<String>>,
+}
+
+impl Loss {
+    fn tell(&self, lease: &str, why: String) {
+        tracing::error!(lease, why, "lost");
+        // It is told once: the task that renews ends with it.
+        let _first = self.why.set(why);
+        self.token.cancel();
+    }
 }
 
 #[async_trait]
 impl Held for CassandraHeld {
     fn lost(&self) -> CancellationToken {
-        self.lost.clone()
+        self.loss.token.clone()
+    }
+
+    fn why_lost(&self) -> Option<String> {
+        self.loss.why.get().cloned()
     }
 
     async fn let_go(mut self: Box<Self>) {
@@ -96,8 +116,8 @@ impl CassandraLeases {
         if let Err(holder) = taken.take().await? {
             return Ok(Err(holder));
         }
-        let (over, lost) = (CancellationToken::new(), CancellationToken::new());
-        let keeping = taken.keep(asked, over.clone(), lost.clone());
+        let (over, loss) = (CancellationToken::new(), Loss::default());
+        let keeping = taken.keep(asked, over.clone(), loss.clone());
         #[expect(
             clippy::disallowed_methods,
             reason = "it ends with the lease, which owns it and outlives the call"
@@ -105,7 +125,7 @@ impl CassandraLeases {
         let task = tokio::spawn(keeping);
         Ok(Ok(Box::new(CassandraHeld {
             over,
-            lost,
+            loss,
             task: Some(task),
         })))
     }
@@ -206,7 +226,8 @@ impl Taken {
     }
 
     /// Renews the lease until it is over, and then gives it back.
-    async fn keep(self, asked: Instant, over: CancellationToken, lost: CancellationToken) {
+    async fn keep(self, asked: Instant, over: CancellationToken, loss: Loss) {
+        let mut why = format!("{} did not answer in time", self.cql.server());
         let mut held_until = asked + self.lasts - EARLY;
         let mut next = asked + self.lasts / 3;
         loop {
@@ -216,8 +237,7 @@ impl Taken {
             }
             let now = Instant::now();
             if now >= held_until {
-                tracing::error!(lease = self.name, "lost: it could not be renewed in time");
-                lost.cancel();
+                loss.tell(&self.name, why);
                 return;
             }
             let renewed = tokio::select! {
@@ -230,12 +250,12 @@ impl Taken {
                     next = now + self.lasts / 3;
                 }
                 Ok(Ok(false)) => {
-                    tracing::error!(lease = self.name, "lost: somebody else has it");
-                    lost.cancel();
+                    loss.tell(&self.name, "somebody else has it now".to_owned());
                     return;
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = self.name, %error, "not renewed yet");
+                    why = error.to_string();
                     next = Instant::now() + self.lasts / 10;
                 }
                 Err(_) => {}

@@ -58,6 +58,11 @@ pub(super) struct Cql {
 }
 
 impl Cql {
+    /// What it is called in messages, with its address.
+    pub(super) fn server(&self) -> &str {
+        self.patience.server()
+    }
+
     /// Connects; no keyspace is used yet.
     pub(super) async fn connect(options: &CassandraOptions) -> Result<Self> {
         let millis = Duration::from_millis;

@@ -77,7 +77,7 @@ impl Ledger {
         let (status, body) = get(client, &path).await;
         if status == 404 {
             assert!(body.contains("not-on-board"), "{path}: {body}");
-            let from = before.filter(|_| !world.is_live_lost()).unwrap_or(0);
+            let from = before.filter(|_| !world.is_disturbed()).unwrap_or(0);
             let permitted = self.permitted(asked, from);
             assert!(permitted.may_be_gone(athlete), "{path}: {body}");
             return;
@@ -276,7 +276,7 @@ async fn answered(world: &World, client: &Client, path: &str) -> Option<Value> {
 
 fn whole(world: &World, path: &str, status: u16, body: &str) -> Option<Value> {
     if status == 503 {
-        assert!(world.is_live_lost(), "{path}: {body}");
+        assert!(world.is_disturbed(), "{path}: {body}");
         return None;
     }
     assert_eq!(status, 200, "{path}: {body}");

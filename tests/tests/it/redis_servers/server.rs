@@ -1,11 +1,11 @@
 //! A Redis of a test's own, which may be stopped, killed and filled.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stores::redis::RedisOptions;
 use tempfile::TempDir;
+use tests::own::free_ports;
 
 /// A server that ends with the test.
 pub(super) struct Server {
@@ -18,7 +18,7 @@ pub(super) struct Server {
 impl Server {
     /// Starts one with these options besides a port, a folder, and an append-only file.
     pub(super) fn start(arguments: &[&str]) -> Self {
-        let port = free_port();
+        let port = free_ports(1);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let child = spawn(port, &folder, &arguments);
@@ -105,15 +105,4 @@ fn spawn(port: u16, folder: &TempDir, arguments: &[String]) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("redis-server")
-}
-
-pub(super) fn free_port() -> u16 {
-    // The ports of a cluster's own connections lie 10,000 above, so not every free one will do.
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("its address").port();
-        if port < 55_000 {
-            return port;
-        }
-    }
 }

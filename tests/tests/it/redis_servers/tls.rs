@@ -6,7 +6,9 @@ use std::process::Command;
 use stores::redis::RedisOptions;
 use stores::{ErrorKind, Result};
 
-use super::server::{Server, free_port};
+use tests::own::free_ports;
+
+use super::server::Server;
 use super::{add, fence, heal, open, sums};
 
 fn openssl(folder: &Path, arguments: &str) {
@@ -40,7 +42,7 @@ async fn only_a_trusted_server_is_spoken_to() -> Result<()> {
         "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
     );
 
-    let port = free_port();
+    let port = free_ports(1);
     let server = Server::start(&[
         "--tls-port",
         &port.to_string(),

@@ -16,66 +16,14 @@ use stores::views::{
     ViewsRead, ViewsWrite,
 };
 use stores::{ErrorKind, Result};
+use tests::proxy::{Gate, Holds, Proxy};
 use tests::servers;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 const PLAYS: Source = Source::Plays;
 const TALLY: &str = "tally@1";
 const BOARD: &str = "board@1";
 const KEYS: u8 = 40;
-
-/// Passes bytes on to a server, or holds back what clients send.
-struct Proxy {
-    address: String,
-    holds: watch::Sender<bool>,
-    _tasks: JoinSet<()>,
-}
-
-impl Proxy {
-    async fn start(server: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
-        let (holds, held) = watch::channel(false);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(&server).await else {
-                    continue;
-                };
-                let (from_client, mut to_client) = client.into_split();
-                let (mut from_server, to_server) = server.into_split();
-                connections.spawn(pass(from_client, to_server, held.clone()));
-                connections.spawn(async move {
-                    let _ended = tokio::io::copy(&mut from_server, &mut to_client).await;
-                });
-            }
-        });
-        Self {
-            address,
-            holds,
-            _tasks: tasks,
-        }
-    }
-}
-
-async fn pass(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut held: watch::Receiver<bool>,
-) {
-    let mut bytes = vec![0; 64 << 10];
-    while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        if held.wait_for(|held| !held).await.is_err()
-            || to.write_all(&bytes[..length]).await.is_err()
-        {
-            return;
-        }
-    }
-}
 
 /// What an overtaken writer was about to do.
 #[derive(Debug, Clone, Copy)]
@@ -199,7 +147,8 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
         ..CassandraOptions::default()
     };
     Cassandra::migrate(&options, &namespace).await?;
-    let proxy = Proxy::start(servers::cassandra()).await;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&servers::cassandra(), &gate).await;
     let held_back = CassandraOptions {
         nodes: proxy.address.clone(),
         ..options.clone()
@@ -220,7 +169,7 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
             let mut task = JoinSet::new();
             task.spawn(async move { act(&late, doing, stamp_us, own).await });
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
-            proxy.holds.send_replace(true);
+            gate.hold(Holds::Requests);
             // What was sent is still on its way.
             tokio::time::sleep(Duration::from_millis(5)).await;
             let newer = begin(&views).await?;
@@ -228,7 +177,7 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
                 act(&views, doing, newer, own + 1).await?;
             }
             is_of(&views, own + 1).await?;
-            proxy.holds.send_replace(false);
+            gate.hold(Holds::Nothing);
             let ended = task.join_next().await.expect("a task").expect("it ends");
             if let Err(error) = ended {
                 assert_eq!(error.kind(), ErrorKind::Reject, "{doing:?}: {error}");

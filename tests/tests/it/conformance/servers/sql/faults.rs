@@ -1,8 +1,6 @@
 //! Servers that hang or are not as they should be, and schemas.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -12,11 +10,10 @@ use stores::canon::{CanonRead, CanonWrite};
 use stores::canon_sql::{SqlCanon, SqlOptions};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::effort;
+use tests::proxy::{Gate, Holds, Proxy};
 use tests::servers;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{Schema, Server};
 
@@ -28,56 +25,6 @@ super::on_both! {
     what_is_wrong_is_named
 }
 
-/// Passes bytes on to a server, until it is told to stop.
-struct Proxy {
-    address: SocketAddr,
-    passes: Arc<AtomicBool>,
-    _tasks: JoinSet<()>,
-}
-
-impl Proxy {
-    async fn to(host: String, port: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let passes = Arc::new(AtomicBool::new(true));
-        let flag = Arc::clone(&passes);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut ways = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect((host.as_str(), port))
-                    .await
-                    .expect("the server");
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                ways.spawn(pass(from_client, to_server, Arc::clone(&flag)));
-                ways.spawn(pass(from_server, to_client, Arc::clone(&flag)));
-            }
-        });
-        Self {
-            address,
-            passes,
-            _tasks: tasks,
-        }
-    }
-}
-
-async fn pass(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    passes: Arc<AtomicBool>,
-) {
-    let mut bytes = vec![0; 16 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut bytes).await {
-        while !passes.load(Ordering::Relaxed) {
-            sleep(Duration::from_millis(10)).await;
-        }
-        if to.write_all(&bytes[..read]).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// No call waits for longer than it may when no more bytes come, and afterwards all goes on.
 async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
@@ -85,11 +32,11 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
         Server::Postgres => servers::postgres(),
         Server::MariaDb => servers::mariadb(),
     };
-    let (host, port) = address.split_once(':').expect("a port");
-    let proxy = Proxy::to(host.to_owned(), port.parse().expect("a port")).await;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&address, &gate).await;
     let options = SqlOptions {
-        host: proxy.address.ip().to_string(),
-        port: proxy.address.port(),
+        host: "127.0.0.1".to_owned(),
+        port: proxy.port(),
         connections_max: 2,
         connect_timeout_ms: 700,
         request_timeout_ms: 700,
@@ -105,15 +52,12 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     let mut dump = canon.dump(Source::Efforts, None, 100).await?;
     dump.try_next().await?.expect("a batch");
 
-    proxy.passes.store(false, Ordering::Relaxed);
+    gate.hold(Holds::Everything);
     let begun = Instant::now();
     for _ in 0..3 {
         let error = canon.club_members(1).await.expect_err("it hangs");
         assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-        assert!(
-            error.to_string().contains(&proxy.address.to_string()),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&proxy.address), "{error}");
     }
     let error = canon.apply(&rows[..1], 1).await.expect_err("it hangs");
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
@@ -130,7 +74,7 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
         begun.elapsed()
     );
 
-    proxy.passes.store(true, Ordering::Relaxed);
+    gate.hold(Holds::Nothing);
     let row = Entity::Effort(Effort {
         version: 2,
         ..effort(1, 1, 1)

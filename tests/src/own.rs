@@ -1,0 +1,173 @@
+//! Servers of a test's own, which may be killed, stopped and started again. They end with the test.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long one may take until it answers.
+const START_MAX: Duration = Duration::from_secs(120);
+
+/// A server that `deploy/servers` knows, on ports and in a folder of its own.
+#[derive(Debug)]
+pub struct OwnServer {
+    name: &'static str,
+    folder: TempDir,
+    port: u16,
+    variables: Vec<(&'static str, String)>,
+    child: Child,
+}
+
+impl OwnServer {
+    /// A Redis with its append-only file.
+    #[must_use]
+    pub fn redis() -> Self {
+        Self::start("redis", "REDIS_PORT", Vec::new())
+    }
+
+    /// A Cassandra of one node.
+    #[must_use]
+    pub fn cassandra() -> Self {
+        Self::start("cassandra", "CASSANDRA_PORT", Vec::new())
+    }
+
+    /// A Kafka of one broker. Clients that come to [`OwnServer::behind_proxy`] are told to go on at
+    /// `proxy`, which must be a port that leads there.
+    #[must_use]
+    pub fn kafka(proxy: Option<u16>) -> Self {
+        let proxy = proxy.map(|port| ("KAFKA_PROXY_PORT", port.to_string()));
+        Self::start("kafka", "KAFKA_PORT", Vec::from_iter(proxy))
+    }
+
+    fn start(
+        name: &'static str,
+        port_variable: &'static str,
+        mut variables: Vec<(&'static str, String)>,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let port = free_ports(3);
+        variables.push((port_variable, port.to_string()));
+        let path = folder.path().to_string_lossy().into_owned();
+        variables.push(("BACKSTITCH_SERVERS_DIR", path));
+        let child = spawn(name, &variables);
+        let server = Self {
+            name,
+            folder,
+            port,
+            variables,
+            child,
+        };
+        server.wait();
+        server
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where a Kafka listens for those that come through a proxy.
+    #[must_use]
+    pub fn behind_proxy(&self) -> String {
+        format!("127.0.0.1:{}", self.port + 2)
+    }
+
+    /// Its data.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Kills it, as the kernel does when there is no memory left.
+    ///
+    /// # Panics
+    /// If it was not there any more.
+    pub fn kill(&mut self) {
+        let ended = self.child.try_wait().expect("its state");
+        assert!(ended.is_none(), "{} had ended: {ended:?}", self.name);
+        self.child.kill().expect("a process");
+        self.child.wait().expect("its end");
+    }
+
+    /// Starts it again after it was killed, and waits until it answers.
+    pub fn start_again(&mut self) {
+        self.child = spawn(self.name, &self.variables);
+        self.wait();
+    }
+
+    /// What a Redis answers.
+    ///
+    /// # Panics
+    /// If there is no client of it.
+    #[must_use]
+    pub fn ask_redis(&self, command: &[&str]) -> String {
+        let ran = Command::new("redis-cli")
+            .args(["-p", &self.port.to_string()])
+            .args(command)
+            .output()
+            .expect("redis-cli");
+        String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+    }
+
+    fn wait(&self) {
+        let begun = Instant::now();
+        loop {
+            let mut status = deploy(&["status", self.name], &self.variables);
+            let status = status.stderr(Stdio::null()).status();
+            if status.expect("deploy/servers").success() {
+                return;
+            }
+            let log = self.folder.path().join("log").join(self.name);
+            assert!(
+                begun.elapsed() < START_MAX,
+                "{} does not answer: {}",
+                self.name,
+                std::fs::read_to_string(log.with_extension("log")).unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        // One that was killed is gone already.
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+fn deploy(arguments: &[&str], variables: &[(&'static str, String)]) -> Command {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/servers");
+    let mut command = Command::new(script);
+    command
+        .args(arguments)
+        .envs(variables.iter().map(|(name, value)| (*name, value)))
+        .stdin(Stdio::null());
+    command
+}
+
+fn spawn(name: &str, variables: &[(&'static str, String)]) -> Child {
+    let mut run = deploy(&["run", name], variables);
+    let child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    child.expect("deploy/servers")
+}
+
+/// The first of so many ports in a row that are free.
+///
+/// # Panics
+/// If there are no ports.
+#[must_use]
+pub fn free_ports(count: u16) -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = first.local_addr().expect("its address").port();
+        // The ports of a cluster's own connections lie 10,000 above, so not every free one will do.
+        if port < 55_000 && (1..count).all(|n| TcpListener::bind(("127.0.0.1", port + n)).is_ok()) {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! TCP proxies between the system and its servers: they pass bytes on, hold them back, or cut
+//! connections. Several share one gate, so that all traffic of a process stops at one moment.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What is held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Nothing.
+    Nothing,
+    /// What clients send.
+    Requests,
+    /// What servers send.
+    Answers,
+    /// Everything.
+    Everything,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ToServer,
+    ToClient,
+}
+
+impl Holds {
+    fn holds(self, way: Way) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Requests => way == Way::ToServer,
+            Self::Answers => way == Way::ToClient,
+            Self::Everything => true,
+        }
+    }
+}
+
+/// What proxies obey.
+#[derive(Debug)]
+pub struct Gate {
+    holds: watch::Sender<Holds>,
+    /// Rises when all connections are to end.
+    cuts: watch::Sender<u64>,
+    /// Pieces that may pass before what is to be held then is held; negative if nothing is to be.
+    left: AtomicI64,
+    then: Mutex<Holds>,
+    /// What requests hold that are to get no answer.
+    unanswered: Mutex<Option<&'static str>>,
+    passed: AtomicU64,
+    /// Pieces that were held back.
+    held: watch::Sender<u64>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            holds: watch::Sender::new(Holds::Nothing),
+            cuts: watch::Sender::new(0),
+            left: AtomicI64::new(-1),
+            then: Mutex::new(Holds::Nothing),
+            unanswered: Mutex::new(None),
+            passed: AtomicU64::new(0),
+            held: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Gate {
+    /// From now on this is held back, and what was held back before and isn't any more goes on.
+    pub fn hold(&self, what: Holds) {
+        self.left.store(-1, Ordering::SeqCst);
+        *lock(&self.unanswered) = None;
+        self.holds.send_replace(what);
+    }
+
+    /// Holds all answers back once a request that has this text in it has passed.
+    pub fn hold_answer_to(&self, text: &'static str) {
+        *lock(&self.unanswered) = Some(text);
+    }
+
+    /// Holds this back once so many more pieces have passed. A piece is what came at once, about a
+    /// request or an answer.
+    pub fn hold_after(&self, pieces: u64, what: Holds) {
+        *lock(&self.then) = what;
+        let pieces = i64::try_from(pieces).unwrap_or(i64::MAX);
+        self.left.store(pieces, Ordering::SeqCst);
+    }
+
+    /// Ends all connections, with what is held back in them. New ones may be made.
+    pub fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// How many pieces have passed.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::SeqCst)
+    }
+
+    /// How many pieces were held back.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        *self.held.borrow()
+    }
+
+    /// Waits until more pieces were held back than `before`.
+    ///
+    /// # Panics
+    /// Never: the gate is there as long as it is asked.
+    pub async fn held_since(&self, before: u64) {
+        let mut held = self.held.subscribe();
+        let held = held.wait_for(|held| *held > before).await;
+        drop(held.expect("the gate is there"));
+    }
+
+    /// Waits until a piece may pass.
+    async fn pass(&self, way: Way, bytes: &[u8]) {
+        let unanswered = *lock(&self.unanswered);
+        if let Some(text) = unanswered
+            && way == Way::ToServer
+            && bytes.windows(text.len()).any(|at| at == text.as_bytes())
+        {
+            self.hold(Holds::Answers);
+        }
+        if self.left.load(Ordering::SeqCst) >= 0 && self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            let then = *lock(&self.then);
+            self.holds.send_replace(then);
+        }
+        let mut holds = self.holds.subscribe();
+        if holds.borrow().holds(way) {
+            self.held.send_modify(|held| *held += 1);
+            // Its sender is this gate.
+            let _open = holds.wait_for(|holds| !holds.holds(way)).await;
+        }
+        self.passed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A way to one server.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Where clients go.
+    pub address: String,
+    server: Arc<Mutex<String>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// A way to a server through a gate. Where the server takes no connection, those of clients end
+    /// at once.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub async fn to(server: &str, gate: &Arc<Gate>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        Self::on(listener, server, gate)
+    }
+
+    /// The same at a port that is listened at already.
+    ///
+    /// # Panics
+    /// Never: a listener has an address.
+    #[must_use]
+    pub fn on(listener: TcpListener, server: &str, gate: &Arc<Gate>) -> Self {
+        let address = listener.local_addr().expect("an address").to_string();
+        let server = Arc::new(Mutex::new(server.to_owned()));
+        let (to, gate) = (Arc::clone(&server), Arc::clone(gate));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                while connections.try_join_next().is_some() {}
+                let to = lock(&to).clone();
+                connections.spawn(connection(client, to, Arc::clone(&gate)));
+            }
+        });
+        Self {
+            address,
+            server,
+            _tasks: tasks,
+        }
+    }
+
+    /// The port that clients go to.
+    ///
+    /// # Panics
+    /// Never: the address ends with it.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let port = self.address.rsplit(':').next();
+        port.and_then(|port| port.parse().ok()).expect("a port")
+    }
+
+    /// New connections go to another server.
+    pub fn lead_to(&self, server: &str) {
+        server.clone_into(&mut lock(&self.server));
+    }
+}
+
+async fn connection(client: TcpStream, to: String, gate: Arc<Gate>) {
+    let mut cuts = gate.cuts.subscribe();
+    let Ok(server) = TcpStream::connect(&to).await else {
+        return;
+    };
+    let _delayed = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let mut ways = JoinSet::new();
+    ways.spawn(pass(
+        from_client,
+        to_server,
+        Way::ToServer,
+        Arc::clone(&gate),
+    ));
+    ways.spawn(pass(from_server, to_client, Way::ToClient, gate));
+    tokio::select! {
+        _cut = cuts.changed() => ways.abort_all(),
+        () = async { while ways.join_next().await.is_some() {} } => {}
+    }
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: Way, gate: Arc<Gate>) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        gate.pass(way, &bytes[..length]).await;
+        if to.write_all(&bytes[..length]).await.is_err() {
+            return;
+        }
+    }
+}
