@@ -101,6 +101,7 @@ impl Batch {
                 if !until_caught_up && !enough && since.elapsed() < longest_wait {
                     return Ok(ArchiveReport::default());
                 }
+                let ends: Vec<Cut> = ends.into_iter().map(end_of).collect();
                 let copied = archiver.up_to(&ends, &(), &shutdown).await?;
                 waiting = None;
                 Ok(copied)
@@ -146,7 +147,7 @@ impl Batch {
     /// [`Error::Damaged`] names the first file that is missing or no manifest, [`Error::Request`]
     /// says that the log is another one.
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
-        let archiver = self.archiver(source).await?;
+        let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
         let manifests = archiver.into_manifests();
         let present = self.ports.archive.list(&data_folder(source)).await?;
@@ -467,6 +468,14 @@ pub(crate) async fn while_held<T>(
             why: "it was lost, since it could not be renewed in time; run again".to_owned(),
         })),
         done => done,
+    }
+}
+
+/// Where a partition ends; what stands there is not known.
+const fn end_of(next_offset: Offset) -> Cut {
+    Cut {
+        next_offset,
+        last: None,
     }
 }
 

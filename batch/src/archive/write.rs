@@ -8,11 +8,11 @@ use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::TimestampMicrosecondType;
 use bytes::Bytes;
 use schemas::plays::{self, Decoder, Line};
-use schemas::seam::{Cut, Offset};
+use schemas::seam::{Cut, LastRecord, Offset};
 use schemas::source::Source;
 use schemas::time::day_of;
 use stores::archive::Archive;
-use stores::log::{FetchLimit, LogRead, Records, recognise};
+use stores::log::{FetchLimit, LogRead, Recogniser, Records};
 use stores::parquet_file;
 use stores::registry::{Schemas, writers_of};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::ArchiveReport;
 use super::manifest::{DayRows, Manifest, create, data_folder, is_last, read_all, remove_orphans};
+use crate::error::lost_log;
 use crate::{Error, Progress, Result};
 
 /// Rows of one row group, at most.
@@ -45,12 +46,16 @@ pub(crate) struct Archiver<'a> {
     size: FileSize,
     /// All manifests, as far as they are known.
     manifests: Vec<Manifest>,
+    /// By partition.
+    recognisers: Vec<Recogniser>,
 }
 
 /// A stretch of the log, decoded.
 struct Stretch {
     from: Vec<Offset>,
     to: Vec<Cut>,
+    /// What the log was known by: the last record before it, else its first one.
+    known: Vec<Option<LastRecord>>,
     events: Vec<RecordBatch>,
     rejected: u64,
 }
@@ -71,6 +76,7 @@ impl<'a> Archiver<'a> {
             source,
             size,
             manifests,
+            recognisers: Vec::new(),
         })
     }
 
@@ -95,22 +101,28 @@ impl<'a> Archiver<'a> {
     }
 
     /// Archives everything below `targets` that is not archived yet; on `stop` only what is under
-    /// way.
+    /// way. The last records before them are those that were counted, where they are known.
     ///
     /// # Errors
     /// [`Error::Request`] if the log is not the one that was archived before: then nothing is
     /// written.
     pub(crate) async fn up_to(
         &mut self,
-        targets: &[Offset],
+        targets: &[Cut],
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<ArchiveReport> {
+        let counted = targets;
+        let targets: Vec<Offset> = counted.iter().map(|cut| cut.next_offset).collect();
         self.recognise_log().await?;
         let mut report = ArchiveReport::default();
-        while self.behind(targets) > 0 && !stop.is_cancelled() {
+        while self.behind(&targets) > 0 && !stop.is_cancelled() {
             let seq = u64::try_from(self.manifests.len()).unwrap_or(u64::MAX);
-            let stretch = self.read(self.ends(targets.len()), targets).await?;
+            let stretch = self.read(self.ends(targets.len()), &targets).await?;
+            // The log may have become another one since, also while it was read.
+            let known = counted.iter().zip(&stretch.known);
+            let known: Vec<_> = known.map(|(cut, known)| cut.last.or(*known)).collect();
+            self.recognise(&known).await?;
             let rows = stretch.events.iter().map(|batch| batch.num_rows() as u64);
             let rows: u64 = rows.sum();
             let folder = data_folder(self.source);
@@ -133,6 +145,7 @@ impl<'a> Archiver<'a> {
                     self.archive.delete(path).await?;
                 }
                 self.manifests = read_all(self.archive, self.source).await?;
+                self.recognisers.clear();
             }
         }
         Ok(report)
@@ -154,18 +167,29 @@ impl<'a> Archiver<'a> {
     ///
     /// # Errors
     /// [`Error::Request`] if it does not.
-    pub(crate) async fn recognise_log(&self) -> Result<()> {
+    pub(crate) async fn recognise_log(&mut self) -> Result<()> {
+        let lasts: Vec<_> = self.ends(0).iter().map(|end| end.last).collect();
+        self.recognise(&lasts).await
+    }
+
+    /// Checks that the log holds these records, by partition.
+    async fn recognise(&mut self, known: &[Option<LastRecord>]) -> Result<()> {
         let topic = self.source.topic();
-        for (partition, end) in (0_u32..).zip(self.ends(0)) {
-            let Some(last) = end.last else { continue };
-            let other = match recognise(self.log, topic, partition, last).await {
+        let partitions = known.len().max(self.recognisers.len());
+        self.recognisers
+            .resize_with(partitions, Recogniser::default);
+        let known = known.iter().zip(&mut self.recognisers);
+        for (partition, (known, recogniser)) in (0_u32..).zip(known) {
+            let Some(known) = *known else { continue };
+            let found = recogniser.recognise(self.log, topic, partition, known);
+            let other = match found.await {
                 Ok(Ok(())) => continue,
                 Ok(Err(other)) => other.to_string(),
                 Err(stores::Error::Refused(why)) => why,
                 Err(error) => return Err(error.into()),
             };
-            return Err(Error::Request(format!(
-                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived. Restore the log, or begin anew with an empty data folder (or another namespace) and ingest again"
+            return Err(lost_log(format!(
+                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived"
             )));
         }
         Ok(())
@@ -178,6 +202,7 @@ impl<'a> Archiver<'a> {
         let bytes_max = self.size.bytes_max / partitions + 1;
         let mut stretch = Stretch {
             from: from.iter().map(|cut| cut.next_offset).collect(),
+            known: from.iter().map(|cut| cut.last).collect(),
             to: from,
             events: Vec::new(),
             rejected: 0,
@@ -202,6 +227,9 @@ impl<'a> Archiver<'a> {
                 rows += records.len();
                 bytes += records.value_bytes();
                 let last = records.last().or(at.last);
+                if let Some(known) = stretch.known.get_mut(partition) {
+                    *known = known.or(records.first());
+                }
                 let decoded = self.decode(number, records).await?;
                 stretch.rejected += u64::try_from(decoded.rejected.len()).unwrap_or(u64::MAX);
                 stretch.events.push(decoded.events);

@@ -87,6 +87,37 @@ impl KafkaLog {
         })
     }
 
+    async fn fetch_as(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Begin,
+        limit: FetchLimit,
+    ) -> Result<Fetched> {
+        let cluster = &self.inner.cluster;
+        let name = cluster.namespace.topic(topic);
+        let doing = format!("reading {name}/{partition}");
+        let turn = Arc::clone(&self.fetching).acquire_owned();
+        let turn = match tokio::time::timeout(cluster.options.request_timeout(), turn).await {
+            Ok(turn) => turn.map_err(|error| Error::broken(cluster.what(&doing), error))?,
+            Err(_) => {
+                let why = "all consumers are busy; raise consumers_max";
+                return Err(cluster.unavailable(&doing, why));
+            }
+        };
+        let number = i32::try_from(partition).unwrap_or(i32::MAX);
+        let partition = Partition {
+            topic: name,
+            number,
+        };
+        self.blocking(move |inner| {
+            let fetched = inner.fetch(&partition, from, limit, &doing);
+            drop(turn);
+            fetched
+        })
+        .await
+    }
+
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
@@ -94,6 +125,15 @@ impl KafkaLog {
         let inner = Arc::clone(&self.inner);
         off_thread(move || work(&inner)).await
     }
+}
+
+/// Where a fetch begins.
+#[derive(Debug, Clone, Copy)]
+enum Begin {
+    /// Here, with what a kept reader has fetched ahead if there is one.
+    Kept(Offset),
+    /// Here, with nothing that was fetched before.
+    Afresh(Offset),
 }
 
 #[async_trait]
@@ -147,28 +187,17 @@ impl LogRead for KafkaLog {
         from: Offset,
         limit: FetchLimit,
     ) -> Result<Fetched> {
-        let cluster = &self.inner.cluster;
-        let name = cluster.namespace.topic(topic);
-        let doing = format!("reading {name}/{partition}");
-        let turn = Arc::clone(&self.fetching).acquire_owned();
-        let turn = match tokio::time::timeout(cluster.options.request_timeout(), turn).await {
-            Ok(turn) => turn.map_err(|error| Error::broken(cluster.what(&doing), error))?,
-            Err(_) => {
-                let why = "all consumers are busy; raise consumers_max";
-                return Err(cluster.unavailable(&doing, why));
-            }
+        self.fetch_as(topic, partition, Begin::Kept(from), limit)
+            .await
+    }
+
+    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        let one = FetchLimit {
+            records: 1,
+            bytes: usize::MAX,
         };
-        let number = i32::try_from(partition).unwrap_or(i32::MAX);
-        let partition = Partition {
-            topic: name,
-            number,
-        };
-        self.blocking(move |inner| {
-            let fetched = inner.fetch(&partition, from, limit, &doing);
-            drop(turn);
-            fetched
-        })
-        .await
+        self.fetch_as(topic, partition, Begin::Afresh(offset), one)
+            .await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
@@ -306,12 +335,15 @@ impl Inner {
     fn fetch(
         &self,
         partition: &Partition,
-        from: Offset,
+        from: Begin,
         limit: FetchLimit,
         doing: &str,
     ) -> Result<Fetched> {
         let Partition { topic, number } = partition;
-        let mut kept = self.readers.take(partition, from);
+        let (from, mut kept) = match from {
+            Begin::Kept(from) => (from, self.readers.take(partition, from)),
+            Begin::Afresh(from) => (from, None),
+        };
         let was_kept = kept.is_some();
         if !was_kept {
             self.must_have(topic, u32::try_from(*number).unwrap_or(u32::MAX))?;

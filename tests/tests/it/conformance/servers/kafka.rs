@@ -1,5 +1,7 @@
 //! Kafka.
 
+mod made_again;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
