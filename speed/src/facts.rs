@@ -1,6 +1,5 @@
 //! Facts: events are decoded, each counted once, and folded into deltas.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{AsArray, BooleanArray, RecordBatch};
@@ -8,13 +7,13 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::Fold;
 use schemas::avro::Writers;
-use schemas::partition::partition_of;
 use schemas::plays::{Decoded, Decoder, Line, identities};
 use schemas::seam::{Fence, LastRecord};
 use stores::live::{Changes, Deltas};
 use stores::log::{FetchLimit, Records};
 use stores::registry::{Schemas, writers_of};
 
+use crate::homes::Homes;
 use crate::taker::{Before, Limits, Taken};
 use crate::window::{Noted, Window};
 use crate::{Error, Result};
@@ -23,6 +22,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Facts {
     partition: u32,
+    homes: Homes,
     fold: Fold,
     schemas: Arc<dyn Schemas>,
     /// The duplicate window and the fence that it reaches up to.
@@ -32,9 +32,10 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) const fn new(partition: u32, fold: Fold, schemas: Arc<dyn Schemas>) -> Self {
+    pub(crate) fn new(partition: u32, fold: Fold, schemas: Arc<dyn Schemas>) -> Self {
         Self {
             partition,
+            homes: Homes::new(partition),
             fold,
             schemas,
             window: None,
@@ -165,16 +166,12 @@ impl Facts {
     }
 
     /// Whether an event's owner belongs to another partition.
-    fn has_strays(&self, events: &RecordBatch, partitions: u32) -> Result<bool> {
+    fn has_strays(&mut self, events: &RecordBatch, partitions: u32) -> Result<bool> {
         let owners = events
             .column_by_name("owner_id")
             .and_then(|column| column.as_primitive_opt::<Int64Type>())
             .ok_or_else(|| Error::Fault("events without owner_id".to_owned()))?;
-        let mut known = HashSet::new();
-        Ok(owners.values().iter().any(|owner| {
-            let is_new = known.insert(*owner);
-            is_new && partition_of(owner.to_string().as_bytes(), partitions) != self.partition
-        }))
+        Ok(self.homes.has_strays(owners.values(), partitions))
     }
 
     /// The events that are the first of their identity in the window, and what became of that.
