@@ -3,6 +3,7 @@
 //! Records travel as columns. Offsets rise within a partition and may have holes, so positions are
 //! compared and never counted.
 
+mod partitions;
 mod recognise;
 
 use std::any::Any;
@@ -15,6 +16,7 @@ use schemas::seam::{LastRecord, Offset};
 use tokio::sync::watch;
 
 use crate::Result;
+pub(crate) use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
 
 /// Records of one partition, column by column, in the order of their offsets.
