@@ -1,6 +1,7 @@
 //! Kafka.
 
 mod made_again;
+mod more_partitions;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
