@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use schemas::dead_letter::DeadLetter;
+use schemas::dead_letter::{DeadLetter, Place};
 use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
@@ -295,11 +295,12 @@ impl Worker {
             .map(|rejected| DeadLetter {
                 source: self.source.name().to_owned(),
                 reason: rejected.reason.clone(),
-                origin: format!(
-                    "{topic}/{}@{}",
-                    self.partition,
-                    records.offsets.value(rejected.index)
-                ),
+                origin: Place {
+                    topic,
+                    partition: self.partition,
+                    offset: records.offsets.value(rejected.index),
+                }
+                .to_string(),
                 at_ms: records.logged_at_ms.value(rejected.index),
                 raw: records.values.value(rejected.index).to_vec(),
             })

@@ -10,7 +10,7 @@ use arrow::array::BinaryBuilder;
 use schemas::avro::{Writers, is_framed, schema_ids};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
-use schemas::entities::{self, Entity};
+use schemas::entities::{self, Entity, Notifications};
 use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::canon::CanonWrite;
 use crate::log::{LogWrite, NewRecords, Partitions};
 use crate::registry::Schemas;
-use crate::relay::Relay;
+use crate::relay::{self, Relay};
 use crate::{Error, Result};
 
 /// A line that was not taken.
@@ -288,6 +288,46 @@ impl Intake {
             superseded,
             ..taken
         })
+    }
+
+    /// Takes notifications that are dead letters once more: those that name a group are appended to the log,
+    /// as those that others sent; the group's rows are read again then, so that may be done at any time.
+    /// None of the others is kept a second time.
+    ///
+    /// # Errors
+    /// Those of the log and of `schemas`.
+    pub async fn notify_again<'a>(
+        &self,
+        records: impl Iterator<Item = (u64, &'a [u8])>,
+        schemas: &dyn Schemas,
+    ) -> Result<Taken> {
+        let records: Vec<(u64, &[u8])> = records.collect();
+        let bytes = || records.iter().map(|(_, bytes)| *bytes);
+        let ids = schema_ids(bytes());
+        let writers = match ids.is_empty() {
+            true => Writers::default(),
+            false => schemas.writers(&ids).await?,
+        };
+        let read = Notifications::read(self.source, bytes(), &writers)
+            .map_err(|error| Error::broken("reading dead letters", error))?;
+        let (mut groups, mut taken) = (Vec::new(), Taken::default());
+        for (index, (line, bytes)) in records.iter().enumerate() {
+            match read.group(index, bytes) {
+                Ok(group) => groups.push(group),
+                Err(reason) => taken.rejected.push(RejectedLine {
+                    line: *line,
+                    reason,
+                }),
+            }
+        }
+        taken.accepted = groups.len() as u64;
+        if !groups.is_empty() {
+            let topic = self.source.topic();
+            let records = relay::records(self.source, &groups, self.partitions.of(topic).await?);
+            let now_ms = self.ports.clock.now_ms();
+            self.ports.log.append(topic, &records, now_ms).await?;
+        }
+        Ok(taken)
     }
 
     /// Appends lines that were checked elsewhere and can't be taken to the dead letters, each with its
