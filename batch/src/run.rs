@@ -13,6 +13,7 @@ use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{ArchiveReport, Archiver, FileSize, backfilled, data_folder};
+use crate::error::lost_log;
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
 use crate::seal::sealed_run;
@@ -356,8 +357,8 @@ impl Batch {
             )));
         }
         if ends.len() < recorded {
-            return Err(Error::Request(format!(
-                "the log of {source} has {} partitions, a run has cuts in {recorded}: the log was lost; restore it, or begin anew with an empty data folder",
+            return Err(lost_log(format!(
+                "the log of {source} has {} partitions, a run has cuts in {recorded}: the log was lost",
                 ends.len()
             )));
         }

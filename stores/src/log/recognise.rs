@@ -9,9 +9,9 @@ use schemas::seam::{LastRecord, Offset};
 use super::LogRead;
 use crate::{Error, Result};
 
-/// What helps where a log was lost. Live state, archive and views are of that log, so all of them have
-/// to go.
-pub const LOST_REMEDY: &str = "Restore the log. Or begin anew and ingest again: with another namespace where a store is on a server, else with an empty data folder";
+/// What helps where a log was lost. Live state, archive and views are made of it, so they all have to be
+/// others.
+pub const LOST_REMEDY: &str = "Restore the log (on Kafka, the topic). Or begin anew and ingest again: with another namespace for what is on servers, and an empty data folder for what is not";
 
 /// The log is not the one that was read before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
