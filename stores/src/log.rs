@@ -5,6 +5,7 @@
 
 mod partitions;
 mod recognise;
+mod topics;
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -18,6 +19,8 @@ use tokio::sync::watch;
 use crate::Result;
 pub(crate) use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
+pub use topics::make_topics;
+pub(crate) use topics::topics;
 
 /// Records of one partition, column by column, in the order of their offsets.
 #[derive(Debug, Clone)]

@@ -230,7 +230,7 @@ impl LogRead for KafkaLog {
 impl LogWrite for KafkaLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| Ok(inner.ensure(&name, partitions)?.0))
+        self.blocking(move |inner| inner.ensure(&name, partitions))
             .await
     }
 
@@ -431,13 +431,13 @@ impl Inner {
         .set(end.saturating_sub(next).max(0) as f64);
     }
 
-    /// Makes a topic if it is not there; answers how many partitions it has, and whether it was made.
-    pub(super) fn ensure(&self, name: &str, partitions: u32) -> Result<(u32, bool)> {
+    /// Makes a topic if it is not there; answers how many partitions it has.
+    fn ensure(&self, name: &str, partitions: u32) -> Result<u32> {
         if let Some(partitions) = self.partitions(name)? {
             self.cluster.must_be_fit(name)?;
-            return Ok((partitions, false));
+            return Ok(partitions);
         }
-        let made = self.cluster.make_topic(name, partitions)?;
+        self.cluster.make_topic(name, partitions)?;
         let deadline = Instant::now() + self.cluster.options.request_timeout();
         loop {
             // Brokers learn of it one after the other, and its partitions need leaders.
@@ -445,7 +445,7 @@ impl Inner {
                 && self.offsets(name, 0..partitions, At::End).is_ok()
             {
                 self.cluster.must_be_fit(name)?;
-                return Ok((partitions, made));
+                return Ok(partitions);
             }
             if Instant::now() >= deadline {
                 let doing = format!("making the topic {name}");
@@ -464,7 +464,10 @@ impl Inner {
         self.cluster.must_be_fit(name)?;
         let reported = self.appender.append(name, groups);
         let reported = reported.inspect_err(|_| {
-            self.known().remove(name);
+            // To be asked again. Where that does not go, who reads still needs what was known.
+            if let Some((_, asked)) = self.known().get_mut(name) {
+                *asked = asked.checked_sub(PARTITIONS_FOR).unwrap_or(*asked);
+            }
         })?;
         let mut firsts = Vec::with_capacity(groups.len());
         for (index, (group, first)) in groups.iter().zip(&reported).enumerate() {
