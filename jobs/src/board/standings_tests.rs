@@ -374,7 +374,18 @@ fn a_newer_head_takes_the_place_of_states_up_to_its_epoch() {
 #[test]
 fn a_member_with_states_in_two_partitions_is_told() {
     let (slot, runs) = slot(1);
-    let slots = [Some(slot.clone()), Some(slot)];
+    // The other partition was added after the run.
+    let mut added = Slot::new_generation(
+        1,
+        &NewLife {
+            newest: 1,
+            cut: Cut::start(),
+            log_end: 0,
+            hint: 1,
+        },
+    );
+    added.since.insert("v".to_owned(), 0);
+    let slots = [Some(slot), Some(added)];
     let seam = Seam {
         view: "v",
         newest: 1,
