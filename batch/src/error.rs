@@ -83,3 +83,8 @@ impl Error {
         }
     }
 }
+
+/// The error for a log that is not the one that results were made of.
+pub(crate) fn lost_log(what: String) -> Error {
+    Error::Request(format!("{what}. {}", stores::log::LOST_REMEDY))
+}

@@ -13,6 +13,7 @@ use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{ArchiveReport, Archiver, FileSize, backfilled, data_folder};
+use crate::error::lost_log;
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
 use crate::seal::sealed_run;
@@ -101,6 +102,7 @@ impl Batch {
                 if !until_caught_up && !enough && since.elapsed() < longest_wait {
                     return Ok(ArchiveReport::default());
                 }
+                let ends: Vec<Cut> = ends.into_iter().map(end_of).collect();
                 let copied = archiver.up_to(&ends, &(), &shutdown).await?;
                 waiting = None;
                 Ok(copied)
@@ -146,7 +148,7 @@ impl Batch {
     /// [`Error::Damaged`] names the first file that is missing or no manifest, [`Error::Request`]
     /// says that the log is another one.
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
-        let archiver = self.archiver(source).await?;
+        let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
         let manifests = archiver.into_manifests();
         let present = self.ports.archive.list(&data_folder(source)).await?;
@@ -355,8 +357,8 @@ impl Batch {
             )));
         }
         if ends.len() < recorded {
-            return Err(Error::Request(format!(
-                "the log of {source} has {} partitions, a run has cuts in {recorded}: the log was lost; restore it, or begin anew with an empty data folder",
+            return Err(lost_log(format!(
+                "the log of {source} has {} partitions, a run has cuts in {recorded}: the log was lost",
                 ends.len()
             )));
         }
@@ -470,6 +472,14 @@ pub(crate) async fn while_held<T>(
             }))
         }
         done => done,
+    }
+}
+
+/// Where a partition ends; what stands there is not known.
+const fn end_of(next_offset: Offset) -> Cut {
+    Cut {
+        next_offset,
+        last: None,
     }
 }
 

@@ -9,6 +9,7 @@ use stores::log::recognise;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::error::lost_log;
 use crate::{BatchOptions, BatchPorts, Error, Result};
 
 const PAUSE_MS: u64 = 50;
@@ -54,8 +55,8 @@ pub(crate) async fn recognise_cuts(ports: &BatchPorts, source: Source, cuts: &[C
     for (partition, cut) in (0..).zip(cuts) {
         let Some(last) = cut.last else { continue };
         if let Err(other) = recognise(&*ports.log, topic, partition, last).await? {
-            return Err(Error::Request(format!(
-                "live state was counted from another log than {topic}/{partition}: {other}. Restore the log, or begin anew with an empty data folder (or another namespace) and ingest again"
+            return Err(lost_log(format!(
+                "live state was counted from another log than {topic}/{partition}: {other}"
             )));
         }
     }

@@ -13,6 +13,7 @@ use serving::{MetricsText, Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::Stores;
 use stores::intake::{Intake, IntakePorts};
+use stores::log::make_topics;
 
 use crate::clock::SystemClock;
 use crate::settings::Settings;
@@ -105,20 +106,11 @@ impl Installation {
     /// # Errors
     /// Those of the log.
     pub(crate) async fn make_topics(&self) -> anyhow::Result<Vec<String>> {
-        let of_new = self.settings.log.partitions;
-        let logs = Source::LOGGED.map(|source| (source.topic(), of_new));
-        let letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
-        let mut made = Vec::new();
-        for (topic, partitions) in logs.into_iter().chain(letters) {
-            if !self.stores.log.spans(topic).await?.is_empty() {
-                continue;
-            }
-            let partitions = self.stores.log.ensure_topic(topic, partitions).await?;
-            made.push(format!(
-                "log: made the topic {topic} with {partitions} partitions"
-            ));
-        }
-        Ok(made)
+        let made = make_topics(&*self.stores.log, self.settings.log.partitions).await?;
+        let told = made.into_iter().map(|(topic, partitions)| {
+            format!("log: made the topic {topic} with {partitions} partitions")
+        });
+        Ok(told.collect())
     }
 
     /// The query engine.

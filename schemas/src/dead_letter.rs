@@ -1,5 +1,7 @@
 //! What is kept of an input that could not be taken: its bytes, where it came from and why.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// An input that could not be taken. Nothing is lost: the bytes are kept as they came.
@@ -24,25 +26,47 @@ impl DeadLetter {
     /// letters: why, and where it stood if that was in the log.
     #[must_use]
     pub fn headers(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let mut headers = vec![("__connect.errors.exception.message", self.reason.as_str())];
-        if let Some((topic, partition, offset)) = self.place() {
+        let mut headers = vec![("__connect.errors.exception.message", self.reason.clone())];
+        if let Some(place) = Place::of(&self.origin) {
             headers.extend([
-                ("__connect.errors.topic", topic),
-                ("__connect.errors.partition", partition),
-                ("__connect.errors.offset", offset),
+                ("__connect.errors.topic", place.topic.to_owned()),
+                ("__connect.errors.partition", place.partition.to_string()),
+                ("__connect.errors.offset", place.offset.to_string()),
             ]);
         }
-        let bytes = |(name, text): (&'static str, &str)| (name, text.as_bytes().to_vec());
+        let bytes = |(name, text): (&'static str, String)| (name, text.into_bytes());
         headers.into_iter().map(bytes).collect()
     }
+}
 
-    /// Topic, partition and offset, for an origin in the log.
-    fn place(&self) -> Option<(&str, &str, &str)> {
-        let (partition, offset) = self.origin.rsplit_once('@')?;
+/// A place in the log, as the origin of a dead letter names it: `TOPIC/PARTITION@OFFSET`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition.
+    pub partition: u32,
+    /// The offset.
+    pub offset: i64,
+}
+
+impl<'a> Place<'a> {
+    /// The place that an origin names, if that is in the log.
+    #[must_use]
+    pub fn of(origin: &'a str) -> Option<Self> {
+        let (partition, offset) = origin.rsplit_once('@')?;
         let (topic, partition) = partition.rsplit_once('/')?;
-        partition.parse::<u32>().ok()?;
-        offset.parse::<i64>().ok()?;
-        Some((topic, partition, offset))
+        Some(Self {
+            topic,
+            partition: partition.parse().ok()?,
+            offset: offset.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}@{}", self.topic, self.partition, self.offset)
     }
 }
 

@@ -1,20 +1,20 @@
 //! Facts: events are decoded, each counted once, and folded into deltas.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::Fold;
-use schemas::avro::Writers;
-use schemas::partition::partition_of;
+use schemas::avro::{Writers, is_framed};
 use schemas::plays::{Decoded, Decoder, Line, identities};
-use schemas::seam::{Fence, LastRecord};
+use schemas::seam::{Fence, LastRecord, Offset};
 use stores::live::{Changes, Deltas};
 use stores::log::{FetchLimit, Records};
 use stores::registry::{Schemas, writers_of};
 
+use crate::homes::Homes;
 use crate::taker::{Before, Limits, Taken};
 use crate::window::{Noted, Window};
 use crate::{Error, Result};
@@ -23,8 +23,11 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Facts {
     partition: u32,
+    homes: Homes,
     fold: Fold,
     schemas: Arc<dyn Schemas>,
+    /// Records from the fence on that were set aside before, by who did not come to move it.
+    set_aside: BTreeSet<Offset>,
     /// The duplicate window and the fence that it reaches up to.
     window: Option<(Fence, Window)>,
     /// So many records at once were not too many lately.
@@ -32,11 +35,13 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) const fn new(partition: u32, fold: Fold, schemas: Arc<dyn Schemas>) -> Self {
+    pub(crate) fn new(partition: u32, fold: Fold, schemas: Arc<dyn Schemas>) -> Self {
         Self {
             partition,
+            homes: Homes::new(partition),
             fold,
             schemas,
+            set_aside: BTreeSet::new(),
             window: None,
             records_fit: usize::MAX,
         }
@@ -69,8 +74,13 @@ impl Facts {
     ) -> Result<()> {
         let options = before.options;
         let mut window = Window::new(options.dedup_window_ms, options.dedup_events_max);
+        self.set_aside.clear();
         if let Some(last) = last {
             let (log, topic) = (&before.ports.log, before.source.topic());
+            self.set_aside = before.set_aside(last.logged_at_ms).await?;
+            self.set_aside = self.set_aside.split_off(&fence.next_offset);
+            // What could not be read at the time did not count, even if it can be read by now.
+            let mut not_counted = None;
             let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);
             let mut from = log.offset_at(topic, before.partition, since_ms).await?;
             let limit = FetchLimit {
@@ -85,7 +95,14 @@ impl Facts {
                 from = fetched.next_offset;
                 let offsets = fetched.records.offsets.values();
                 let below = offsets.partition_point(|offset| *offset < fence.next_offset);
-                let decoded = self.decode(&fetched.records.slice(0, below)).await?;
+                let records = fetched.records.slice(0, below);
+                let mut decoded = self.decode(&records).await?;
+                if records.values.iter().flatten().any(is_framed) {
+                    if not_counted.is_none() {
+                        not_counted = Some(before.set_aside(since_ms).await?);
+                    }
+                    leave_out(&mut decoded, not_counted.as_ref())?;
+                }
                 note(&mut window, &decoded.events)?;
             }
         }
@@ -124,7 +141,8 @@ impl Facts {
         records: &Records,
         partitions: u32,
     ) -> Result<(Taken, Vec<Noted>)> {
-        let decoded = self.decode(records).await?;
+        let mut decoded = self.decode(records).await?;
+        leave_out(&mut decoded, Some(&self.set_aside))?;
         let strays = self.has_strays(&decoded.events, partitions)?;
         let (events, noted) = self.first_of_each(&decoded.events)?;
         let mut deltas = Vec::new();
@@ -165,16 +183,12 @@ impl Facts {
     }
 
     /// Whether an event's owner belongs to another partition.
-    fn has_strays(&self, events: &RecordBatch, partitions: u32) -> Result<bool> {
+    fn has_strays(&mut self, events: &RecordBatch, partitions: u32) -> Result<bool> {
         let owners = events
             .column_by_name("owner_id")
             .and_then(|column| column.as_primitive_opt::<Int64Type>())
             .ok_or_else(|| Error::Fault("events without owner_id".to_owned()))?;
-        let mut known = HashSet::new();
-        Ok(owners.values().iter().any(|owner| {
-            let is_new = known.insert(*owner);
-            is_new && partition_of(owner.to_string().as_bytes(), partitions) != self.partition
-        }))
+        Ok(self.homes.has_strays(owners.values(), partitions))
     }
 
     /// The events that are the first of their identity in the window, and what became of that.
@@ -201,6 +215,15 @@ fn decode(partition: u32, records: &Records, writers: &Writers) -> Result<Decode
     Decoder::new(partition)
         .decode_records(lines, writers)
         .map_err(|error| Error::Fault(format!("decoding a micro-batch: {error}")))
+}
+
+/// Leaves out what became a dead letter, and so counts no more.
+fn leave_out(decoded: &mut Decoded, set_aside: Option<&BTreeSet<Offset>>) -> Result<()> {
+    if let Some(set_aside) = set_aside {
+        let left_out = decoded.leave_out(set_aside);
+        left_out.map_err(|error| Error::Fault(format!("leaving dead letters out: {error}")))?;
+    }
+    Ok(())
 }
 
 fn note(window: &mut Window, events: &RecordBatch) -> Result<Vec<Noted>> {

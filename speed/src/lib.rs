@@ -9,6 +9,7 @@
 mod entities;
 mod error;
 mod facts;
+mod homes;
 mod options;
 mod outbox;
 mod supervise;

@@ -10,7 +10,7 @@ use jobs::{Board, Catalog, Engine, Fold, Job, Layers};
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
 use stores::live::SlotId;
-use stores::log::{Assigned, Share};
+use stores::log::{Assigned, LOST_REMEDY, Recogniser, Share};
 use stores::relay::Relay;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -209,7 +209,7 @@ impl Speed {
                 topic,
                 partition: partitions,
                 what: format!(
-                    "a batch run has a cut here, and the log has only {partitions} partitions: it was lost. Restore it, or begin anew with an empty data folder"
+                    "a batch run has a cut here, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
                 ),
             });
         }
@@ -221,6 +221,7 @@ impl Speed {
             let worker = Worker {
                 ports: self.ports.clone(),
                 taker: self.taker(partition).await?,
+                recogniser: Recogniser::default(),
                 source: self.source,
                 partition,
                 options: self.options.clone(),

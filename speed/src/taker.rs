@@ -4,10 +4,13 @@
 //! again and make states ([`crate::entities`]). Where the records stand, and whether they count, is
 //! the worker's business.
 
+use std::collections::BTreeSet;
+
 use schemas::entities::Group;
 use schemas::plays::Rejected;
-use schemas::seam::{Fence, LastRecord};
+use schemas::seam::{Fence, LastRecord, Offset};
 use schemas::source::Source;
+use stores::dead_letters::set_aside;
 use stores::live::Changes;
 use stores::log::Records;
 
@@ -48,6 +51,14 @@ pub(crate) struct Before<'a> {
     pub(crate) source: Source,
     pub(crate) partition: u32,
     pub(crate) options: &'a SpeedOptions,
+}
+
+impl Before<'_> {
+    /// The records that have become dead letters, of those that were logged since then at least.
+    pub(crate) async fn set_aside(&self, since_ms: i64) -> Result<BTreeSet<Offset>> {
+        let log = &*self.ports.log;
+        Ok(set_aside(log, self.source, self.partition, since_ms).await?)
+    }
 }
 
 /// What takes the records of one partition.

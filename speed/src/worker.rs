@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use schemas::dead_letter::DeadLetter;
+use schemas::dead_letter::{DeadLetter, Place};
 use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
 use stores::live::SlotId;
-use stores::log::{FetchLimit, Fetched, Records, recognise};
+use stores::log::{FetchLimit, Fetched, LOST_REMEDY, Recogniser, Records};
 use stores::relay;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,7 @@ const PAUSE_MS_MAX: u64 = 5_000;
 pub(crate) struct Worker {
     pub(crate) ports: SpeedPorts,
     pub(crate) taker: Taker,
+    pub(crate) recogniser: Recogniser,
     pub(crate) source: Source,
     pub(crate) partition: u32,
     pub(crate) options: SpeedOptions,
@@ -176,11 +177,11 @@ impl Worker {
                     None => Ok(Ended::CaughtUp),
                 };
             }
-            let next = Cut {
+            let at = Cut {
                 next_offset: fetched.next_offset,
-                last: fetched.records.last().or(last),
+                last,
             };
-            let Some(next) = self.apply(fence, next, fetched.records).await? else {
+            let Some(next) = self.apply(fence, at, fetched.records).await? else {
                 self.refused();
                 self.taker.forget();
                 return Ok(Ended::Look);
@@ -220,14 +221,31 @@ impl Worker {
     }
 
     /// Takes as many of the records as fit, and applies what comes out together with the fence;
-    /// answers where that now stands, or nothing if it was elsewhere than believed.
-    async fn apply(&mut self, fence: Fence, next: Cut, records: Records) -> Result<Option<Cut>> {
+    /// answers where that now stands, or nothing if it was elsewhere than believed. `end` is the
+    /// position after the records, with the last one before them.
+    async fn apply(&mut self, fence: Fence, end: Cut, records: Records) -> Result<Option<Cut>> {
         let limits = Limits {
             rows_max: self.ports.live.rows_max(),
             partitions: self.partitions,
         };
-        let taken = self.taker.take(&records, limits).await?;
-        let next = next_after(&records, taken.records, next);
+        let (log, topic) = (&*self.ports.log, self.source.topic());
+        let known = async {
+            match end.last.or(records.first()) {
+                Some(known) => {
+                    let recogniser = &mut self.recogniser;
+                    recogniser
+                        .recognise(log, topic, self.partition, known)
+                        .await
+                }
+                None => Ok(Ok(())),
+            }
+        };
+        // The log may have become another one since these were asked for; the answer is waited for
+        // while they are read, before anything comes of them.
+        let (known, taken) = tokio::join!(known, self.taker.take(&records, limits));
+        known?.map_err(|other| self.other_log(other.to_string()))?;
+        let taken = taken?;
+        let next = next_after(&records, taken.records, end);
         self.set_aside(&records, &taken.rejected).await?;
         self.forward(&taken.forwarded).await?;
         let views = self.taker.views();
@@ -277,11 +295,12 @@ impl Worker {
             .map(|rejected| DeadLetter {
                 source: self.source.name().to_owned(),
                 reason: rejected.reason.clone(),
-                origin: format!(
-                    "{topic}/{}@{}",
-                    self.partition,
-                    records.offsets.value(rejected.index)
-                ),
+                origin: Place {
+                    topic,
+                    partition: self.partition,
+                    offset: records.offsets.value(rejected.index),
+                }
+                .to_string(),
                 at_ms: records.logged_at_ms.value(rejected.index),
                 raw: records.values.value(rejected.index).to_vec(),
             })
@@ -320,9 +339,12 @@ impl Worker {
         if self.taker.stands_at(&fence) {
             return Ok(());
         }
+        // It may be another slot than before.
+        self.recogniser = Recogniser::default();
         if let Some(last) = last {
             let topic = self.source.topic();
-            recognise(&*self.ports.log, topic, self.partition, last)
+            self.recogniser
+                .recognise(&*self.ports.log, topic, self.partition, last)
                 .await?
                 .map_err(|other| self.other_log(other.to_string()))?;
         }
@@ -359,9 +381,7 @@ impl Worker {
         Error::OtherLog {
             topic: self.source.topic(),
             partition: self.partition,
-            what: format!(
-                "{what}. Nothing was counted. Restore the log, or begin anew with an empty data folder (or another namespace) and ingest again"
-            ),
+            what: format!("{what}. Nothing was counted. {LOST_REMEDY}"),
         }
     }
 
@@ -382,14 +402,19 @@ impl Worker {
     }
 }
 
-/// The position after the first `taken` of the records, where `end` is the one after all of them.
+/// The position after the first `taken` of the records, where `end` is the one after all of them with
+/// the last one before them.
 fn next_after(records: &Records, taken: usize, end: Cut) -> Cut {
-    if taken >= records.len() {
-        return end;
-    }
+    let is_all = taken >= records.len();
     Cut {
-        next_offset: records.offsets.value(taken),
-        last: records.slice(0, taken).last().or(end.last),
+        next_offset: match is_all {
+            true => end.next_offset,
+            false => records.offsets.value(taken),
+        },
+        last: records
+            .slice(0, taken.min(records.len()))
+            .last()
+            .or(end.last),
     }
 }
 

@@ -4,21 +4,22 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::BinaryBuilder;
 use schemas::avro::{Writers, is_framed, schema_ids};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
-use schemas::entities::{self, Entity};
+use schemas::entities::{self, Entity, Notifications};
 use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::canon::CanonWrite;
-use crate::log::{LogWrite, NewRecords};
+use crate::log::{LogWrite, NewRecords, Partitions};
 use crate::registry::Schemas;
-use crate::relay::Relay;
+use crate::relay::{self, Relay};
 use crate::{Error, Result};
 
 /// A line that was not taken.
@@ -59,10 +60,68 @@ pub struct Checked {
 /// What is to be written of the lines that are good.
 #[derive(Debug)]
 enum Good {
-    /// Events by partition, and how many.
-    Events(Vec<NewRecords>, u64),
+    Events(Keyed),
     /// Rows, each with its line's number and bytes.
     Rows(Vec<Entity>, Vec<(u64, Vec<u8>)>),
+}
+
+/// Events with their keys.
+#[derive(Debug)]
+struct Keyed {
+    groups: Vec<NewRecords>,
+    events: u64,
+    /// How many partitions they are divided among.
+    partitions: u32,
+}
+
+impl Keyed {
+    /// Divides them among so many partitions. Events of one key stay in their order.
+    fn among(self, partitions: u32) -> Self {
+        if partitions == self.partitions {
+            return self;
+        }
+        let mut again = Groups::default();
+        for group in &self.groups {
+            let records = group.keys.iter().zip(&group.values);
+            for (key, value) in records {
+                let key = key.unwrap_or_default();
+                again.add(partitions, key, value.unwrap_or_default());
+            }
+        }
+        again.keyed(partitions)
+    }
+}
+
+/// Events as they are keyed, by partition.
+#[derive(Debug, Default)]
+struct Groups {
+    columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)>,
+    events: u64,
+}
+
+impl Groups {
+    fn add(&mut self, partitions: u32, key: &[u8], value: &[u8]) {
+        let partition = partition_of(key, partitions);
+        let (keys, values) = self.columns.entry(partition).or_default();
+        keys.append_value(key);
+        values.append_value(value);
+        self.events += 1;
+    }
+
+    fn keyed(self, partitions: u32) -> Keyed {
+        let columns = self.columns.into_iter();
+        let groups = columns.map(|(partition, (mut keys, mut values))| NewRecords {
+            partition,
+            keys: keys.finish(),
+            values: values.finish(),
+            headers: Vec::new(),
+        });
+        Keyed {
+            groups: groups.collect(),
+            events: self.events,
+            partitions,
+        }
+    }
 }
 
 /// Dead letters as they come up.
@@ -122,8 +181,9 @@ pub struct Intake {
     ports: IntakePorts,
     relay: Relay,
     source: Source,
-    /// Of the source's topic; 1 where it has none.
-    partitions: u32,
+    partitions: Partitions,
+    /// How many the source's topic had when it was looked at last; 1 where it has none.
+    seen: Arc<AtomicU32>,
     /// When to leave what is to be told to the speed layer.
     stop: CancellationToken,
 }
@@ -136,9 +196,10 @@ impl Intake {
     /// Those of the log.
     pub async fn open(ports: IntakePorts, source: Source, partitions: u32) -> Result<Self> {
         let log = &ports.log;
+        let of_topics = Partitions::new(Arc::clone(log), partitions);
         let mut of_topic = 1;
         if Source::LOGGED.contains(&source) {
-            of_topic = log.ensure_topic(source.topic(), partitions).await?;
+            of_topic = of_topics.of(source.topic()).await?;
         }
         log.ensure_topic(source.dead_letter_topic(), 1).await?;
         let relay = Relay::new(
@@ -151,7 +212,8 @@ impl Intake {
             ports,
             relay,
             source,
-            partitions: of_topic,
+            partitions: of_topics,
+            seen: Arc::new(AtomicU32::new(of_topic)),
             stop: CancellationToken::new(),
         })
     }
@@ -164,10 +226,10 @@ impl Intake {
         self
     }
 
-    /// How many partitions the source's topic has; 1 if it has no topic.
+    /// How many partitions the source's topic had when events were written last; 1 if it has no topic.
     #[must_use]
-    pub const fn partitions(&self) -> u32 {
-        self.partitions
+    pub fn partitions(&self) -> u32 {
+        self.seen.load(Ordering::Relaxed)
     }
 
     /// Takes lines, each with its number; blank ones are passed over. When it answers, every line
@@ -228,6 +290,46 @@ impl Intake {
         })
     }
 
+    /// Takes notifications that are dead letters once more: those that name a group are appended to the log,
+    /// as those that others sent; the group's rows are read again then, so that may be done at any time.
+    /// None of the others is kept a second time.
+    ///
+    /// # Errors
+    /// Those of the log and of `schemas`.
+    pub async fn notify_again<'a>(
+        &self,
+        records: impl Iterator<Item = (u64, &'a [u8])>,
+        schemas: &dyn Schemas,
+    ) -> Result<Taken> {
+        let records: Vec<(u64, &[u8])> = records.collect();
+        let bytes = || records.iter().map(|(_, bytes)| *bytes);
+        let ids = schema_ids(bytes());
+        let writers = match ids.is_empty() {
+            true => Writers::default(),
+            false => schemas.writers(&ids).await?,
+        };
+        let read = Notifications::read(self.source, bytes(), &writers)
+            .map_err(|error| Error::broken("reading dead letters", error))?;
+        let (mut groups, mut taken) = (Vec::new(), Taken::default());
+        for (index, (line, bytes)) in records.iter().enumerate() {
+            match read.group(index, bytes) {
+                Ok(group) => groups.push(group),
+                Err(reason) => taken.rejected.push(RejectedLine {
+                    line: *line,
+                    reason,
+                }),
+            }
+        }
+        taken.accepted = groups.len() as u64;
+        if !groups.is_empty() {
+            let topic = self.source.topic();
+            let records = relay::records(self.source, &groups, self.partitions.of(topic).await?);
+            let now_ms = self.ports.clock.now_ms();
+            self.ports.log.append(topic, &records, now_ms).await?;
+        }
+        Ok(taken)
+    }
+
     /// Appends lines that were checked elsewhere and can't be taken to the dead letters, each with its
     /// number, reason and bytes; their origin is `origin:NUMBER`.
     ///
@@ -281,10 +383,15 @@ impl Intake {
         // Lines may have been checked long before.
         let now_ms = self.ports.clock.now_ms();
         let (accepted, rejected) = match good {
-            Good::Events(groups, accepted) => {
+            Good::Events(events) => {
+                let accepted = events.events;
                 let rejected = letters.append(log).await?;
-                if !groups.is_empty() {
-                    log.append(self.source.topic(), &groups, now_ms).await?;
+                if events.events > 0 {
+                    let topic = self.source.topic();
+                    let partitions = self.partitions.of(topic).await?;
+                    self.seen.store(partitions, Ordering::Relaxed);
+                    let groups = events.among(partitions).groups;
+                    log.append(topic, &groups, now_ms).await?;
                 }
                 (accepted, rejected)
             }
@@ -357,31 +464,15 @@ impl Intake {
         events: impl Iterator<Item = (u64, &'a [u8], std::result::Result<i64, String>)>,
         letters: &mut Letters,
     ) -> Good {
-        let mut groups: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
-        let mut accepted = 0;
+        let partitions = self.partitions();
+        let mut groups = Groups::default();
         for (number, bytes, owner) in events {
             match owner {
-                Ok(owner_id) => {
-                    let key = owner_id.to_string();
-                    let partition = partition_of(key.as_bytes(), self.partitions);
-                    let (keys, values) = groups.entry(partition).or_default();
-                    keys.append_value(key.as_bytes());
-                    values.append_value(bytes);
-                    accepted += 1;
-                }
+                Ok(owner_id) => groups.add(partitions, owner_id.to_string().as_bytes(), bytes),
                 Err(reason) => letters.add(number, bytes, reason),
             }
         }
-        let groups = groups
-            .into_iter()
-            .map(|(partition, (mut keys, mut values))| NewRecords {
-                partition,
-                keys: keys.finish(),
-                values: values.finish(),
-                headers: Vec::new(),
-            })
-            .collect();
-        Good::Events(groups, accepted)
+        Good::Events(groups.keyed(partitions))
     }
 
     fn check_rows<'a>(

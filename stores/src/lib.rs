@@ -8,6 +8,7 @@ pub mod archive;
 pub mod canon;
 pub mod canon_sql;
 pub mod cassandra;
+pub mod dead_letters;
 mod durable;
 pub mod embedded;
 mod error;

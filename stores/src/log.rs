@@ -3,6 +3,10 @@
 //! Records travel as columns. Offsets rise within a partition and may have holes, so positions are
 //! compared and never counted.
 
+mod partitions;
+mod recognise;
+mod topics;
+
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +16,11 @@ use async_trait::async_trait;
 use schemas::seam::{LastRecord, Offset};
 use tokio::sync::watch;
 
-use crate::{Error, Result};
+use crate::Result;
+pub(crate) use partitions::Partitions;
+pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
+pub use topics::make_topics;
+pub(crate) use topics::topics;
 
 /// Records of one partition, column by column, in the order of their offsets.
 #[derive(Debug, Clone)]
@@ -71,6 +79,12 @@ impl Records {
         usize::try_from(last - first).unwrap_or(0)
     }
 
+    /// The first record.
+    #[must_use]
+    pub fn first(&self) -> Option<LastRecord> {
+        (!self.is_empty()).then(|| self.at(0))
+    }
+
     /// The last record, by which it is known later whether the log is still the same one.
     #[must_use]
     pub fn last(&self) -> Option<LastRecord> {
@@ -84,61 +98,6 @@ impl Records {
             logged_at_ms: self.logged_at_ms.value(index),
         }
     }
-}
-
-/// The log is not the one that was read before.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OtherLog {
-    /// It does not reach to where it was read.
-    #[error(
-        "the log ends at {end}, before the record at offset {offset} that was read: records were lost, or the topic was made again"
-    )]
-    Shorter {
-        /// The record that was read last.
-        offset: Offset,
-        /// Where the log ends.
-        end: Offset,
-    },
-    /// It holds another record where it was read, or none.
-    #[error("the record at offset {offset} is not the one that was read: the topic was made again")]
-    Replaced {
-        /// The record that was read last.
-        offset: Offset,
-    },
-}
-
-/// Looks whether a partition still holds the record that was read last. One that is old enough to
-/// be gone from the log shows nothing.
-///
-/// # Errors
-/// Those of the log.
-pub async fn recognise(
-    log: &dyn LogRead,
-    topic: &str,
-    partition: u32,
-    last: LastRecord,
-) -> Result<std::result::Result<(), OtherLog>> {
-    let one = FetchLimit {
-        records: 1,
-        bytes: usize::MAX,
-    };
-    let offset = last.offset;
-    let fetched = match log.fetch(topic, partition, offset, one).await {
-        Ok(fetched) => fetched,
-        Err(Error::OffsetOutOfRange { asked, start, .. }) if asked < start => return Ok(Ok(())),
-        Err(Error::OffsetOutOfRange { end, .. }) => {
-            return Ok(Err(OtherLog::Shorter { offset, end }));
-        }
-        Err(error) => return Err(error),
-    };
-    Ok(match fetched.records.offsets.values().first() {
-        None => Err(OtherLog::Shorter {
-            offset,
-            end: fetched.end,
-        }),
-        Some(_) if fetched.records.at(0) == last => Ok(()),
-        Some(_) => Err(OtherLog::Replaced { offset }),
-    })
 }
 
 /// What a fetch found.
@@ -282,6 +241,10 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// The records of a partition from `from` on. None, and `next_offset == from`, at the end. None,
     /// and `next_offset` beyond `from`, where the log has a hole before the end.
     ///
+    /// They may have been read ahead, and a topic that is deleted and made again meanwhile shows in
+    /// nothing but its records: whoever makes something of them looks afterwards whether the log is
+    /// still the one that it was ([`Recogniser`]).
+    ///
     /// # Errors
     /// [`crate::Error::OffsetOutOfRange`] if `from` is before the first offset that is still there
     /// or after the end: never a silent jump.
@@ -292,6 +255,19 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         from: Offset,
         limit: FetchLimit,
     ) -> Result<Fetched>;
+
+    /// The first record from `offset` on, if there is one, as the log is now: what was read ahead
+    /// before this call does not count.
+    ///
+    /// # Errors
+    /// As [`LogRead::fetch`].
+    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        let one = FetchLimit {
+            records: 1,
+            bytes: usize::MAX,
+        };
+        self.fetch(topic, partition, offset, one).await
+    }
 
     /// The offset of the first record of the partition that was appended at `logged_at_ms` or
     /// later; the end if there is none.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::BinaryArray;
 use async_trait::async_trait;
@@ -27,6 +27,11 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 const REMEMBERED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// So many tries go into one call.
 const TRIES: u32 = 3;
+/// How long it is believed that there is no schema for an id: it may be registered at any time, but a
+/// producer that names what is none is not to cost a request with every record.
+const NONE_FOR: Duration = Duration::from_secs(5);
+/// Ids without a schema that are remembered.
+const NONE_MAX: usize = 10_000;
 /// What a registry says of an id that it does not know.
 const UNKNOWN_SCHEMA: i64 = 40_403;
 
@@ -114,6 +119,8 @@ pub struct Registry {
 struct Known {
     by_id: HashMap<u32, Arc<str>>,
     bytes: usize,
+    /// Ids without a schema that can be read: why, and when that was told.
+    none: HashMap<u32, (String, Instant)>,
 }
 
 /// What a registry answers.
@@ -201,8 +208,8 @@ impl Registry {
 
     /// The text of a schema, or the reason why there is none.
     async fn found(&self, id: u32) -> Result<std::result::Result<Arc<str>, String>> {
-        if let Some(known) = self.known().by_id.get(&id) {
-            return Ok(Ok(Arc::clone(known)));
+        if let Some(known) = self.known().find(id) {
+            return Ok(known);
         }
         let doing = format!("asking for the schema {id}");
         let doing = doing.as_str();
@@ -215,9 +222,7 @@ impl Registry {
                 self.read(doing, id, status, &body)
             })
             .await?;
-        if let Ok(text) = &found {
-            self.known().remember(id, text);
-        }
+        self.known().remember(id, &found);
         Ok(found)
     }
 
@@ -335,7 +340,26 @@ impl Schemas for Registry {
 }
 
 impl Known {
-    fn remember(&mut self, id: u32, text: &Arc<str>) {
+    fn find(&self, id: u32) -> Option<std::result::Result<Arc<str>, String>> {
+        if let Some(text) = self.by_id.get(&id) {
+            return Some(Ok(Arc::clone(text)));
+        }
+        let (why, told) = self.none.get(&id)?;
+        (told.elapsed() < NONE_FOR).then(|| Err(why.clone()))
+    }
+
+    fn remember(&mut self, id: u32, found: &std::result::Result<Arc<str>, String>) {
+        let text = match found {
+            Ok(text) => text,
+            Err(why) => {
+                if self.none.len() >= NONE_MAX {
+                    self.none.clear();
+                }
+                self.none.insert(id, (why.clone(), Instant::now()));
+                return;
+            }
+        };
+        self.none.remove(&id);
         if self.bytes + text.len() > REMEMBERED_BYTES_MAX {
             *self = Self::default();
         }

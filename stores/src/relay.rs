@@ -6,25 +6,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use arrow::array::BinaryBuilder;
 use schemas::clock::Clock;
 use schemas::entities::Group;
 use schemas::source::Source;
-use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 use crate::canon::{CanonWrite, Notification};
-use crate::log::{LogWrite, NewRecords};
+use crate::log::{LogWrite, NewRecords, Partitions};
 
 /// Notifications that are read from the outbox at once.
 pub const STEP: usize = 10_000;
-
-/// How long it is believed how many partitions a topic has: some may be added, and then the
-/// notifications of a key have another place.
-const PARTITIONS_FOR: Duration = Duration::from_secs(30);
 
 /// The way of notifications into the log.
 #[derive(Debug, Clone)]
@@ -32,9 +26,7 @@ pub struct Relay {
     canon: Arc<dyn CanonWrite>,
     log: Arc<dyn LogWrite>,
     clock: Arc<dyn Clock>,
-    partitions_of_new: u32,
-    /// By source: how many partitions its topic has, and when that was asked.
-    partitions: Arc<Mutex<BTreeMap<Source, (u32, Instant)>>>,
+    partitions: Partitions,
 }
 
 impl Relay {
@@ -48,10 +40,9 @@ impl Relay {
     ) -> Self {
         Self {
             canon,
+            partitions: Partitions::new(Arc::clone(&log), partitions),
             log,
             clock,
-            partitions_of_new: partitions,
-            partitions: Arc::default(),
         }
     }
 
@@ -66,7 +57,7 @@ impl Relay {
         }
         let now_ms = self.clock.now_ms();
         for (source, groups) in by_source {
-            let records = records(source, &groups, self.partitions(source).await?);
+            let records = records(source, &groups, self.partitions.of(source.topic()).await?);
             self.log.append(source.topic(), &records, now_ms).await?;
         }
         let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
@@ -97,20 +88,6 @@ impl Relay {
             }
         }
         Ok(sent)
-    }
-
-    /// How many partitions the topic of a source has; it is made if it is not there.
-    async fn partitions(&self, source: Source) -> Result<u32> {
-        let mut known = self.partitions.lock().await;
-        if let Some((partitions, asked)) = known.get(&source)
-            && asked.elapsed() < PARTITIONS_FOR
-        {
-            return Ok(*partitions);
-        }
-        let topic = source.topic();
-        let partitions = self.log.ensure_topic(topic, self.partitions_of_new).await?;
-        known.insert(source, (partitions, Instant::now()));
-        Ok(partitions)
     }
 }
 

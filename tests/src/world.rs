@@ -215,6 +215,12 @@ impl World {
         self.folder.path()
     }
 
+    /// What it is called on servers, where it is on any.
+    #[must_use]
+    pub const fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
     /// The way in for the lines of a source.
     pub async fn intake(&self, source: Source) -> Intake {
         let ports = IntakePorts {

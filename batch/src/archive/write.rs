@@ -1,18 +1,21 @@
 //! From the log to Parquet, a stretch of all partitions at a time.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::TimestampMicrosecondType;
 use bytes::Bytes;
+use schemas::avro::{Writers, is_framed};
 use schemas::plays::{self, Decoder, Line};
-use schemas::seam::{Cut, Offset};
+use schemas::seam::{Cut, LastRecord, Offset};
 use schemas::source::Source;
 use schemas::time::day_of;
 use stores::archive::Archive;
-use stores::log::{FetchLimit, LogRead, Records, recognise};
+use stores::dead_letters;
+use stores::log::{FetchLimit, LogRead, Recogniser, Records};
 use stores::parquet_file;
 use stores::registry::{Schemas, writers_of};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +23,7 @@ use uuid::Uuid;
 
 use super::ArchiveReport;
 use super::manifest::{DayRows, Manifest, create, data_folder, is_last, read_all, remove_orphans};
+use crate::error::lost_log;
 use crate::{Error, Progress, Result};
 
 /// Rows of one row group, at most.
@@ -45,12 +49,18 @@ pub(crate) struct Archiver<'a> {
     size: FileSize,
     /// All manifests, as far as they are known.
     manifests: Vec<Manifest>,
+    /// By partition.
+    recognisers: Vec<Recogniser>,
 }
 
 /// A stretch of the log, decoded.
 struct Stretch {
     from: Vec<Offset>,
     to: Vec<Cut>,
+    /// What the log was known by: the last record before it, else its first one.
+    known: Vec<Option<LastRecord>>,
+    /// By partition, where there are records of Avro: those that have become dead letters.
+    set_aside: BTreeMap<u32, BTreeSet<Offset>>,
     events: Vec<RecordBatch>,
     rejected: u64,
 }
@@ -71,6 +81,7 @@ impl<'a> Archiver<'a> {
             source,
             size,
             manifests,
+            recognisers: Vec::new(),
         })
     }
 
@@ -95,22 +106,28 @@ impl<'a> Archiver<'a> {
     }
 
     /// Archives everything below `targets` that is not archived yet; on `stop` only what is under
-    /// way.
+    /// way. The last records before them are those that were counted, where they are known.
     ///
     /// # Errors
     /// [`Error::Request`] if the log is not the one that was archived before: then nothing is
     /// written.
     pub(crate) async fn up_to(
         &mut self,
-        targets: &[Offset],
+        targets: &[Cut],
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<ArchiveReport> {
+        let counted = targets;
+        let targets: Vec<Offset> = counted.iter().map(|cut| cut.next_offset).collect();
         self.recognise_log().await?;
         let mut report = ArchiveReport::default();
-        while self.behind(targets) > 0 && !stop.is_cancelled() {
+        while self.behind(&targets) > 0 && !stop.is_cancelled() {
             let seq = u64::try_from(self.manifests.len()).unwrap_or(u64::MAX);
-            let stretch = self.read(self.ends(targets.len()), targets).await?;
+            let stretch = self.read(self.ends(targets.len()), &targets).await?;
+            // The log may have become another one since, also while it was read.
+            let known = counted.iter().zip(&stretch.known);
+            let known: Vec<_> = known.map(|(cut, known)| cut.last.or(*known)).collect();
+            self.recognise(&known).await?;
             let rows = stretch.events.iter().map(|batch| batch.num_rows() as u64);
             let rows: u64 = rows.sum();
             let folder = data_folder(self.source);
@@ -133,6 +150,7 @@ impl<'a> Archiver<'a> {
                     self.archive.delete(path).await?;
                 }
                 self.manifests = read_all(self.archive, self.source).await?;
+                self.recognisers.clear();
             }
         }
         Ok(report)
@@ -154,18 +172,29 @@ impl<'a> Archiver<'a> {
     ///
     /// # Errors
     /// [`Error::Request`] if it does not.
-    pub(crate) async fn recognise_log(&self) -> Result<()> {
+    pub(crate) async fn recognise_log(&mut self) -> Result<()> {
+        let lasts: Vec<_> = self.ends(0).iter().map(|end| end.last).collect();
+        self.recognise(&lasts).await
+    }
+
+    /// Checks that the log holds these records, by partition.
+    async fn recognise(&mut self, known: &[Option<LastRecord>]) -> Result<()> {
         let topic = self.source.topic();
-        for (partition, end) in (0_u32..).zip(self.ends(0)) {
-            let Some(last) = end.last else { continue };
-            let other = match recognise(self.log, topic, partition, last).await {
+        let partitions = known.len().max(self.recognisers.len());
+        self.recognisers
+            .resize_with(partitions, Recogniser::default);
+        let known = known.iter().zip(&mut self.recognisers);
+        for (partition, (known, recogniser)) in (0_u32..).zip(known) {
+            let Some(known) = *known else { continue };
+            let found = recogniser.recognise(self.log, topic, partition, known);
+            let other = match found.await {
                 Ok(Ok(())) => continue,
                 Ok(Err(other)) => other.to_string(),
                 Err(stores::Error::Refused(why)) => why,
                 Err(error) => return Err(error.into()),
             };
-            return Err(Error::Request(format!(
-                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived. Restore the log, or begin anew with an empty data folder (or another namespace) and ingest again"
+            return Err(lost_log(format!(
+                "the archive was made from another log than {topic}/{partition}: {other}. Nothing was archived"
             )));
         }
         Ok(())
@@ -178,7 +207,9 @@ impl<'a> Archiver<'a> {
         let bytes_max = self.size.bytes_max / partitions + 1;
         let mut stretch = Stretch {
             from: from.iter().map(|cut| cut.next_offset).collect(),
+            known: from.iter().map(|cut| cut.last).collect(),
             to: from,
+            set_aside: BTreeMap::new(),
             events: Vec::new(),
             rejected: 0,
         };
@@ -193,17 +224,20 @@ impl<'a> Archiver<'a> {
                 let part = (number, at.next_offset..*target);
                 let (next, records) = self.fetch(part, bytes_max).await?;
                 if next == at.next_offset {
-                    let what = format!(
-                        "{}/{partition}: the log ends at {next}, before the cut at {target}; was it made again?",
+                    return Err(lost_log(format!(
+                        "{}/{partition}: the log ends at {next}, before the cut at {target}: records were lost, or the topic was made again",
                         self.source.topic()
-                    );
-                    return Err(Error::Request(what));
+                    )));
                 }
                 rows += records.len();
                 bytes += records.value_bytes();
                 let last = records.last().or(at.last);
-                let decoded = self.decode(number, records).await?;
-                stretch.rejected += u64::try_from(decoded.rejected.len()).unwrap_or(u64::MAX);
+                if let Some(known) = stretch.known.get_mut(partition) {
+                    *known = known.or(records.first());
+                }
+                let decoded = self.decode(number, records, &mut stretch.set_aside);
+                let (decoded, left_out) = decoded.await?;
+                stretch.rejected += (decoded.rejected.len() + left_out) as u64;
                 stretch.events.push(decoded.events);
                 if let Some(to) = stretch.to.get_mut(partition) {
                     *to = Cut {
@@ -236,8 +270,28 @@ impl<'a> Archiver<'a> {
         Ok((target, fetched.records.slice(0, below)))
     }
 
-    async fn decode(&self, partition: u32, records: Records) -> Result<plays::Decoded> {
+    /// The events of records, and how many were left out. Which of Avro count is decided by the speed layer, which comes first: what it
+    /// could not read is a dead letter, whatever the registry knows by now.
+    async fn decode(
+        &self,
+        partition: u32,
+        records: Records,
+        set_aside: &mut BTreeMap<u32, BTreeSet<Offset>>,
+    ) -> Result<(plays::Decoded, usize)> {
         let writers = writers_of(self.schemas, &records.values).await?;
+        let mut not_counted = None;
+        if records.values.iter().flatten().any(is_framed) {
+            let found: &BTreeSet<Offset> = match set_aside.entry(partition) {
+                Entry::Occupied(found) => found.into_mut(),
+                Entry::Vacant(none) => {
+                    let since_ms = records.first().map_or(0, |first| first.logged_at_ms);
+                    let found = dead_letters::set_aside(self.log, self.source, partition, since_ms);
+                    none.insert(found.await?)
+                }
+            };
+            not_counted = Some(found);
+            self.must_be_decided(partition, &records, &writers, found)?;
+        }
         let work = move || {
             let lines = (0..records.len()).map(|index| Line {
                 offset: records.offsets.value(index),
@@ -246,10 +300,41 @@ impl<'a> Archiver<'a> {
             });
             Decoder::new(partition).decode_records(lines, &writers)
         };
-        tokio::task::spawn_blocking(work)
+        let decoded = tokio::task::spawn_blocking(work)
             .await
-            .map_err(|e| Error::fault("decoding ended", e))?
-            .map_err(|e| Error::fault("decoding", e))
+            .map_err(|e| Error::fault("decoding ended", e))?;
+        let mut decoded = decoded.map_err(|e| Error::fault("decoding", e))?;
+        let left_out = match not_counted {
+            Some(not_counted) => decoded.leave_out(not_counted),
+            None => Ok(0),
+        };
+        let left_out = left_out.map_err(|e| Error::fault("leaving dead letters out", e))?;
+        Ok((decoded, left_out))
+    }
+
+    /// Refuses a record whose schema is not known, and that the speed layer has not set aside: once it comes
+    /// to it the schema may be known, and then the record counts.
+    fn must_be_decided(
+        &self,
+        partition: u32,
+        records: &Records,
+        writers: &Writers,
+        set_aside: &BTreeSet<Offset>,
+    ) -> Result<()> {
+        for (offset, bytes) in records.offsets.values().iter().zip(records.values.iter()) {
+            if let Some(why) = bytes.and_then(|bytes| writers.unreadable(bytes))
+                && !set_aside.contains(offset)
+            {
+                let topic = self.source.topic();
+                return Err(Error::Store(stores::Error::Unavailable {
+                    what: format!("archiving {topic}/{partition} at offset {offset}"),
+                    why: format!(
+                        "{why}, and the speed layer has not set the record aside: start it; if it has counted the record, give the schema back to the registry"
+                    ),
+                }));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use stores::log::{FetchLimit, LogRead};
 use stores::registry::{Schemas, writers_of};
 
 use super::manifest::BoardManifest;
+use crate::error::lost_log;
 use crate::results::Held;
 use crate::{Error, Result, RunRequest};
 
@@ -130,6 +131,7 @@ async fn notified(
         let from = usize::try_from(partition).ok();
         let from = from.and_then(|index| since.get(index));
         let mut next: Offset = from.map_or(0, |cut| cut.next_offset);
+        let mut last = None;
         while next < cut.next_offset {
             let fetched = match log.fetch(source.topic(), partition, next, FETCH).await {
                 Ok(fetched) => fetched,
@@ -140,8 +142,8 @@ async fn notified(
                 Err(error) => return Err(error.into()),
             };
             if fetched.next_offset == next {
-                return Err(Error::Request(format!(
-                    "{}/{partition} ends at offset {next}, before the cut of the run at {}: the log was lost. Restore it, or begin anew with an empty data folder and ingest again",
+                return Err(lost_log(format!(
+                    "{}/{partition} ends at offset {next}, before the cut of the run at {}: records were lost, or the topic was made again",
                     source.topic(),
                     cut.next_offset
                 )));
@@ -149,7 +151,9 @@ async fn notified(
             next = fetched.next_offset;
             let offsets = fetched.records.offsets.values();
             let below = offsets.partition_point(|offset| *offset < cut.next_offset);
-            let values = fetched.records.slice(0, below).values;
+            let records = fetched.records.slice(0, below);
+            last = records.last().or(last);
+            let values = records.values;
             let writers = writers_of(schemas, &values).await?;
             let bytes = || values.iter().map(Option::unwrap_or_default);
             let notifications = Notifications::read(source, bytes(), &writers)
@@ -163,6 +167,16 @@ async fn notified(
             if keys.len() > KEYS_MAX {
                 return Ok(false);
             }
+        }
+        // A log that was lost does not come back: with the last record all before it are its own.
+        if let (Some(last), Some(counted)) = (last, cut.last)
+            && last != counted
+        {
+            return Err(lost_log(format!(
+                "{}/{partition} holds another record at offset {} than the run's cut was made after: the topic was made again",
+                source.topic(),
+                last.offset
+            )));
         }
     }
     Ok(true)

@@ -139,7 +139,7 @@ impl Batch {
         recognise_cuts(&self.ports, source, &run.cuts).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
         stages.begin("archive", archiver.behind(&cuts));
-        archiver.up_to(&cuts, stages.progress, stop).await?;
+        archiver.up_to(&run.cuts, stages.progress, stop).await?;
         if stop.is_cancelled() {
             return Err(Error::Stopped);
         }

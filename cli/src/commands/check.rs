@@ -7,7 +7,7 @@ use schemas::seam::broken;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
 use stores::Server;
-use stores::log::{FetchLimit, Span, recognise};
+use stores::log::{FetchLimit, LOST_REMEDY, Span, recognise};
 use stores::views::PartQuery;
 
 use super::Context;
@@ -231,7 +231,9 @@ async fn live(installation: &Installation, source: Source) -> anyhow::Result<Str
         if let Some(last) = slot.position.last {
             let known = recognise(&*stores.log, source.topic(), number, last).await?;
             known.map_err(|other| {
-                anyhow::anyhow!("partition {partition} was counted from another log: {other}; restore it, or begin with an empty data folder")
+                anyhow::anyhow!(
+                    "partition {partition} was counted from another log: {other}. {LOST_REMEDY}"
+                )
             })?;
         }
         anyhow::ensure!(
@@ -241,7 +243,7 @@ async fn live(installation: &Installation, source: Source) -> anyhow::Result<Str
         let next = slot.position.next_offset;
         anyhow::ensure!(
             next <= span.end,
-            "partition {partition} stands at offset {next}, but the log ends at {}: the log was lost or made again; restore it, or begin with an empty data folder",
+            "partition {partition} stands at offset {next}, but the log ends at {}: the log was lost or made again. {LOST_REMEDY}",
             span.end
         );
         anyhow::ensure!(
@@ -264,7 +266,7 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
     let spans = stores.log.spans(source.topic()).await?;
     anyhow::ensure!(
         spans.len() >= seen.runs.partitions(),
-        "a run has cuts in {} partitions, but the log has {}: the log was lost; restore it, or begin with an empty data folder",
+        "a run has cuts in {} partitions, but the log has {}: the log was lost. {LOST_REMEDY}",
         seen.runs.partitions(),
         spans.len()
     );
@@ -272,7 +274,7 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
         for (partition, (cut, span)) in run.cuts.iter().zip(&spans).enumerate() {
             anyhow::ensure!(
                 cut.next_offset <= span.end,
-                "run {} was cut at offset {} of partition {partition}, but the log ends at {}: the log was lost or made again",
+                "run {} was cut at offset {} of partition {partition}, but the log ends at {}: the log was lost or made again. {LOST_REMEDY}",
                 run.epoch,
                 cut.next_offset,
                 span.end

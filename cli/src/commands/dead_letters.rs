@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
-use schemas::dead_letter::DeadLetter;
-use schemas::source::Source;
+use schemas::dead_letter::{DeadLetter, Place};
+use schemas::source::{Source, SourceKind};
 use serde::Serialize;
-use stores::intake::Retaken;
+use stores::intake::{Retaken, Taken};
 use stores::log::{FetchLimit, LogRead};
 
 use super::Context;
@@ -223,19 +223,37 @@ async fn replay_source(
         if more.is_empty() {
             return Ok(());
         }
-        let lines = (0..).zip(more.iter().map(|letter| letter.raw.as_slice()));
-        let taken = intake.retake(lines, &mut retaken, schemas).await?;
-        replayed.accepted += taken.accepted;
-        replayed.superseded += taken.superseded;
-        replayed.still_bad += taken.rejected.len() as u64;
+        let is_notification = |letter: &&DeadLetter| {
+            let place = Place::of(&letter.origin);
+            source.kind() == SourceKind::Entities
+                && place.is_some_and(|place| place.topic == source.topic())
+        };
+        let (told, lines): (Vec<&DeadLetter>, Vec<&DeadLetter>) =
+            more.iter().partition(is_notification);
+        let taken = intake.retake(numbered(&lines), &mut retaken, schemas);
+        replayed.add(&taken.await?, &lines);
+        if !told.is_empty() {
+            let taken = intake.notify_again(numbered(&told), schemas);
+            replayed.add(&taken.await?, &told);
+        }
+    }
+}
+
+fn numbered<'a>(letters: &[&'a DeadLetter]) -> impl Iterator<Item = (u64, &'a [u8])> {
+    (0..).zip(letters.iter().map(|letter| letter.raw.as_slice()))
+}
+
+impl Replayed {
+    /// Adds what became of some letters.
+    fn add(&mut self, taken: &Taken, letters: &[&DeadLetter]) {
+        self.accepted += taken.accepted;
+        self.superseded += taken.superseded;
+        self.still_bad += taken.rejected.len() as u64;
         if let Some(rejected) = taken.rejected.first() {
             let letter = usize::try_from(rejected.line).ok();
-            let origin = letter
-                .and_then(|index| more.get(index))
-                .map(|of| &of.origin);
-            let origin = origin.map_or("", String::as_str);
-            replayed
-                .first
+            let origin = letter.and_then(|index| letters.get(index));
+            let origin = origin.map_or("", |letter| letter.origin.as_str());
+            self.first
                 .get_or_insert_with(|| format!("{origin}: {}", rejected.reason));
         }
     }
@@ -290,6 +308,38 @@ mod tests {
         assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
         let spans = log.spans(Source::Plays.dead_letter_topic()).await.unwrap();
         assert_eq!(spans[0].end, 4, "nothing was added");
+    }
+
+    #[tokio::test]
+    async fn notifications_are_told_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            data_dir: folder.path().to_path_buf(),
+            ..Settings::default()
+        };
+        let installation = Installation::open(&settings).await.unwrap();
+        let log = &installation.stores().log;
+        installation.intake(Source::Efforts).await.unwrap();
+        let letters = [
+            letter(
+                "backstitch.efforts.v1/1@7",
+                br#"{"segment_id":1,"athlete_id":2}"#,
+            ),
+            letter("backstitch.efforts.v1/1@8", b"bad"),
+            letter("efforts.jsonl:1", b"bad too"),
+        ];
+        append_dead_letters(&**log, Source::Efforts, &letters, 1)
+            .await
+            .unwrap();
+        let mut replayed = Replayed::default();
+        replay_source(&installation, Source::Efforts, &mut replayed)
+            .await
+            .unwrap();
+        assert_eq!((replayed.accepted, replayed.still_bad), (1, 2));
+        let first = replayed.first.unwrap();
+        assert!(first.starts_with("efforts.jsonl:1: not JSON"), "{first}");
+        let spans = log.spans(Source::Efforts.topic()).await.unwrap();
+        assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
     }
 
     #[tokio::test]

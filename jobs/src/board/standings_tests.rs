@@ -368,3 +368,53 @@ fn a_newer_head_takes_the_place_of_states_up_to_its_epoch() {
     let error = Standings::merge::<Infallible>(&seam, head, live, 1).unwrap_err();
     assert!(matches!(error, ReadError::NotWhole(_)), "{error}");
 }
+
+/// A member with states in two partitions is told, however they are read; one whose states before the
+/// base are in another is not.
+#[test]
+fn a_member_with_states_in_two_partitions_is_told() {
+    let (slot, runs) = slot(1);
+    // The other partition was added after the run.
+    let mut added = Slot::new_generation(
+        1,
+        &NewLife {
+            newest: 1,
+            cut: Cut::start(),
+            log_end: 0,
+            hint: 1,
+        },
+    );
+    added.since.insert("v".to_owned(), 0);
+    let slots = [Some(slot), Some(added)];
+    let seam = Seam {
+        view: "v",
+        newest: 1,
+        runs: &runs,
+        slots: &slots,
+        only: None,
+    };
+    let state = |partition, epoch, member| LiveState {
+        partition,
+        epoch,
+        member,
+        state: None,
+    };
+    let (one, other): (&[u8], &[u8]) = (&[1], &[2]);
+    for (expected, states) in [
+        (false, vec![]),
+        (false, vec![state(0, 2, one), state(1, 2, other)]),
+        (false, vec![state(1, 2, one), state(1, 3, one)]),
+        (false, vec![state(0, 1, one), state(1, 2, one)]),
+        (true, vec![state(0, 2, one), state(1, 2, one)]),
+        (true, vec![state(1, 3, one), state(0, 2, one)]),
+        (
+            true,
+            vec![state(0, 2, one), state(0, 3, one), state(1, 2, one)],
+        ),
+    ] {
+        for states in [states.clone(), states.into_iter().rev().collect()] {
+            let standings = Standings::merge::<Infallible>(&seam, None, states.clone(), 1);
+            assert_eq!(standings.unwrap().is_split(), expected, "{states:?}");
+        }
+    }
+}

@@ -28,6 +28,13 @@ impl Writers {
         self.0.insert(id, found);
     }
 
+    /// Why a record can't be read for want of its schema, if that is so.
+    #[must_use]
+    pub fn unreadable(&self, record: &[u8]) -> Option<&str> {
+        let id = is_framed(record).then(|| schema_id(record))??;
+        self.get(id)?.as_ref().err().map(String::as_str)
+    }
+
     fn get(&self, id: u32) -> Option<&Result<Arc<str>, String>> {
         self.0.get(&id)
     }

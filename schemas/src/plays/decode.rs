@@ -1,12 +1,15 @@
 //! JSON lines and records of Avro to Arrow columns, strictly: each is taken whole or not at all, and
 //! then with the reason. Both are checked by the same rules.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Int32Array, Int64Array, Int64Builder, RecordBatch, StringBuilder,
-    TimestampMicrosecondArray, TimestampMillisecondArray,
+    ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, Int64Builder, RecordBatch,
+    StringBuilder, TimestampMicrosecondArray, TimestampMillisecondArray,
 };
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::Int64Type;
 use arrow::error::ArrowError;
 
 use super::raw::{RawAt, RawPlay};
@@ -46,6 +49,24 @@ pub struct Decoded {
     pub events: RecordBatch,
     /// The lines that were not.
     pub rejected: Vec<Rejected>,
+}
+
+impl Decoded {
+    /// Leaves the events at these offsets out; answers how many these were.
+    ///
+    /// # Errors
+    /// Those of arrays that don't fit.
+    pub fn leave_out(&mut self, offsets: &BTreeSet<i64>) -> Result<usize, ArrowError> {
+        let before = self.events.num_rows();
+        let column = self.events.column_by_name("offset");
+        let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
+        if let Some(column) = column.filter(|_| !offsets.is_empty()) {
+            let kept = column.values().iter();
+            let kept: BooleanArray = kept.map(|at| Some(!offsets.contains(at))).collect();
+            self.events = filter_record_batch(&self.events, &kept)?;
+        }
+        Ok(before - self.events.num_rows())
+    }
 }
 
 /// Decodes lines into columns. One decoder serves one partition of the log.

@@ -1,4 +1,4 @@
-//! Making the topics of an installation, and what is wrong with them and their brokers.
+//! What is wrong with the topics of an installation and their brokers.
 
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::Consumer;
@@ -10,31 +10,12 @@ use super::KafkaLog;
 use super::log::Inner;
 use super::topics::{Settings, is_compacted, is_no_right};
 use crate::Result;
+use crate::log::topics;
 
 /// A dead letter holds a line as text or in twice as many digits, and says where it came from.
 const LETTER_BYTES_MAX: usize = 2 * LINE_BYTES_MAX + (64 << 10);
 
 impl KafkaLog {
-    /// Makes the topics of every source that are not there, those of events and notifications with
-    /// so many partitions; answers the names of those that were made.
-    ///
-    /// # Errors
-    /// As [`crate::log::LogWrite::ensure_topic`].
-    pub async fn migrate(&self, partitions: u32) -> Result<Vec<String>> {
-        self.blocking(move |inner| {
-            let mut made = Vec::new();
-            for (topic, is_log) in topics() {
-                let name = inner.cluster.namespace.topic(topic);
-                let (_, is_new) = inner.ensure(&name, if is_log { partitions } else { 1 })?;
-                if is_new {
-                    made.push(name);
-                }
-            }
-            Ok(made)
-        })
-        .await
-    }
-
     /// What is wrong with the brokers and the topics, in sentences; nothing if all is well.
     ///
     /// # Errors
@@ -44,18 +25,11 @@ impl KafkaLog {
     }
 }
 
-/// The topics of every source, and whether each is one of events or notifications.
-fn topics() -> impl Iterator<Item = (&'static str, bool)> {
-    let logs = Source::LOGGED.iter().map(|source| (source.topic(), true));
-    let letters = Source::ALL.iter();
-    logs.chain(letters.map(|source| (source.dead_letter_topic(), false)))
-}
-
 impl Inner {
     fn flaws(&self) -> Result<Vec<String>> {
         let mut flaws = Vec::new();
         let (mut there, mut missing) = (Vec::new(), Vec::new());
-        for (topic, _) in topics() {
+        for (topic, _) in topics(1) {
             let name = self.cluster.namespace.topic(topic);
             match self.partitions(&name)? {
                 Some(_) => there.push(name),

@@ -87,6 +87,37 @@ impl KafkaLog {
         })
     }
 
+    async fn fetch_as(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Begin,
+        limit: FetchLimit,
+    ) -> Result<Fetched> {
+        let cluster = &self.inner.cluster;
+        let name = cluster.namespace.topic(topic);
+        let doing = format!("reading {name}/{partition}");
+        let turn = Arc::clone(&self.fetching).acquire_owned();
+        let turn = match tokio::time::timeout(cluster.options.request_timeout(), turn).await {
+            Ok(turn) => turn.map_err(|error| Error::broken(cluster.what(&doing), error))?,
+            Err(_) => {
+                let why = "all consumers are busy; raise consumers_max";
+                return Err(cluster.unavailable(&doing, why));
+            }
+        };
+        let number = i32::try_from(partition).unwrap_or(i32::MAX);
+        let partition = Partition {
+            topic: name,
+            number,
+        };
+        self.blocking(move |inner| {
+            let fetched = inner.fetch(&partition, from, limit, &doing);
+            drop(turn);
+            fetched
+        })
+        .await
+    }
+
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
@@ -94,6 +125,15 @@ impl KafkaLog {
         let inner = Arc::clone(&self.inner);
         off_thread(move || work(&inner)).await
     }
+}
+
+/// Where a fetch begins.
+#[derive(Debug, Clone, Copy)]
+enum Begin {
+    /// Here, with what a kept reader has fetched ahead if there is one.
+    Kept(Offset),
+    /// Here, with nothing that was fetched before.
+    Afresh(Offset),
 }
 
 #[async_trait]
@@ -147,28 +187,17 @@ impl LogRead for KafkaLog {
         from: Offset,
         limit: FetchLimit,
     ) -> Result<Fetched> {
-        let cluster = &self.inner.cluster;
-        let name = cluster.namespace.topic(topic);
-        let doing = format!("reading {name}/{partition}");
-        let turn = Arc::clone(&self.fetching).acquire_owned();
-        let turn = match tokio::time::timeout(cluster.options.request_timeout(), turn).await {
-            Ok(turn) => turn.map_err(|error| Error::broken(cluster.what(&doing), error))?,
-            Err(_) => {
-                let why = "all consumers are busy; raise consumers_max";
-                return Err(cluster.unavailable(&doing, why));
-            }
+        self.fetch_as(topic, partition, Begin::Kept(from), limit)
+            .await
+    }
+
+    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        let one = FetchLimit {
+            records: 1,
+            bytes: usize::MAX,
         };
-        let number = i32::try_from(partition).unwrap_or(i32::MAX);
-        let partition = Partition {
-            topic: name,
-            number,
-        };
-        self.blocking(move |inner| {
-            let fetched = inner.fetch(&partition, from, limit, &doing);
-            drop(turn);
-            fetched
-        })
-        .await
+        self.fetch_as(topic, partition, Begin::Afresh(offset), one)
+            .await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
@@ -201,7 +230,7 @@ impl LogRead for KafkaLog {
 impl LogWrite for KafkaLog {
     async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| Ok(inner.ensure(&name, partitions)?.0))
+        self.blocking(move |inner| inner.ensure(&name, partitions))
             .await
     }
 
@@ -306,12 +335,15 @@ impl Inner {
     fn fetch(
         &self,
         partition: &Partition,
-        from: Offset,
+        from: Begin,
         limit: FetchLimit,
         doing: &str,
     ) -> Result<Fetched> {
         let Partition { topic, number } = partition;
-        let mut kept = self.readers.take(partition, from);
+        let (from, mut kept) = match from {
+            Begin::Kept(from) => (from, self.readers.take(partition, from)),
+            Begin::Afresh(from) => (from, None),
+        };
         let was_kept = kept.is_some();
         if !was_kept {
             self.must_have(topic, u32::try_from(*number).unwrap_or(u32::MAX))?;
@@ -399,13 +431,13 @@ impl Inner {
         .set(end.saturating_sub(next).max(0) as f64);
     }
 
-    /// Makes a topic if it is not there; answers how many partitions it has, and whether it was made.
-    pub(super) fn ensure(&self, name: &str, partitions: u32) -> Result<(u32, bool)> {
+    /// Makes a topic if it is not there; answers how many partitions it has.
+    fn ensure(&self, name: &str, partitions: u32) -> Result<u32> {
         if let Some(partitions) = self.partitions(name)? {
             self.cluster.must_be_fit(name)?;
-            return Ok((partitions, false));
+            return Ok(partitions);
         }
-        let made = self.cluster.make_topic(name, partitions)?;
+        self.cluster.make_topic(name, partitions)?;
         let deadline = Instant::now() + self.cluster.options.request_timeout();
         loop {
             // Brokers learn of it one after the other, and its partitions need leaders.
@@ -413,7 +445,7 @@ impl Inner {
                 && self.offsets(name, 0..partitions, At::End).is_ok()
             {
                 self.cluster.must_be_fit(name)?;
-                return Ok((partitions, made));
+                return Ok(partitions);
             }
             if Instant::now() >= deadline {
                 let doing = format!("making the topic {name}");
@@ -432,7 +464,10 @@ impl Inner {
         self.cluster.must_be_fit(name)?;
         let reported = self.appender.append(name, groups);
         let reported = reported.inspect_err(|_| {
-            self.known().remove(name);
+            // To be asked again. Where that does not go, who reads still needs what was known.
+            if let Some((_, asked)) = self.known().get_mut(name) {
+                *asked = asked.checked_sub(PARTITIONS_FOR).unwrap_or(*asked);
+            }
         })?;
         let mut firsts = Vec::with_capacity(groups.len());
         for (index, (group, first)) in groups.iter().zip(&reported).enumerate() {

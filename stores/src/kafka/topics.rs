@@ -55,8 +55,8 @@ impl<'a> Errand<'a> {
 }
 
 impl Cluster {
-    /// Makes a topic; answers false if it is there already. Blocks.
-    pub(super) fn make_topic(&self, name: &str, partitions: u32) -> Result<bool> {
+    /// Makes a topic if it is not there. Blocks.
+    pub(super) fn make_topic(&self, name: &str, partitions: u32) -> Result<()> {
         let doing = format!("making the topic {name}");
         let errand = Errand::new(self, &doing)?;
         let options = &self.options;
@@ -88,8 +88,7 @@ impl Cluster {
             .block_on(admin.create_topics([&topic], &errand.options()))
             .map_err(|error| self.fault(&doing, &error))?;
         match made.into_iter().next() {
-            Some(Ok(_)) => Ok(true),
-            Some(Err((_, Code::TopicAlreadyExists))) => Ok(false),
+            Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok(()),
             Some(Err((_, code))) => Err(self.fault_of(&doing, code)),
             None => Err(self.unavailable(&doing, "the brokers answered nothing")),
         }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use schemas::seam::Offset;
-use stores::log::{FetchLimit, LogRead, NewRecords, Records, Span};
+use schemas::seam::{LastRecord, Offset};
+use stores::log::{
+    FetchLimit, LogRead, NewRecords, OtherLog, Recogniser, Records, Span, recognise,
+};
 use stores::{Error, ErrorKind, Result};
 
 use super::{binary, bytes};
@@ -256,6 +258,40 @@ pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
     }
     let empty = ports.log.spans(TOPIC).await?[1];
     assert_eq!(ports.log.offset_at(TOPIC, 1, 0).await?, empty.end);
+    Ok(())
+}
+
+/// A log is recognised by any record that was read of it while it grows, and by no other record.
+pub async fn logs_are_recognised(ports: &Stores) -> Result<()> {
+    let log = &*ports.log;
+    log.ensure_topic(TOPIC, 2).await?;
+    let mut known = Recogniser::default();
+    let mut last = None;
+    for round in 0..4 {
+        let groups = [numbered(1, &format!("round {round}"), 3)];
+        let first = log.append(TOPIC, &groups, 1000 * round).await?[0];
+        let records = log.fetch(TOPIC, 1, first, EVERYTHING).await?.records;
+        for last in [records.first(), records.last()].into_iter().flatten() {
+            assert_eq!(known.recognise(log, TOPIC, 1, last).await?, Ok(()));
+            assert_eq!(recognise(log, TOPIC, 1, last).await?, Ok(()));
+        }
+        last = records.last();
+        // A log may have a clock of its own.
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    let last = last.expect("records");
+    let (checksum, offset) = (last.checksum ^ 1, last.offset);
+    let other = LastRecord { checksum, ..last };
+    let found = Recogniser::default()
+        .recognise(log, TOPIC, 1, other)
+        .await?;
+    assert_eq!(found, Err(OtherLog::Replaced { offset }));
+    let (offset, end) = (offset + 7, offset + 1);
+    let beyond = LastRecord { offset, ..last };
+    let found = Recogniser::default()
+        .recognise(log, TOPIC, 1, beyond)
+        .await?;
+    assert_eq!(found, Err(OtherLog::Shorter { offset, end }));
     Ok(())
 }
 

@@ -6,17 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arrow::array::BinaryArray;
 use schemas::dead_letter::DeadLetter;
+use schemas::entities::{Group, parse};
 use schemas::partition::partition_of;
 use schemas::source::Source;
 use serde_json::json;
 use stores::ErrorKind;
 use stores::intake::Retaken;
-use stores::log::FetchLimit;
+use stores::log::{FetchLimit, NewRecords};
 use stores::registry::{Registry, RegistryOptions, Schemas};
-use tests::world::{PARTITIONS, World};
+use tests::world::{NOW_MS, PARTITIONS, World};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
 
 const OWNER: i64 = 7;
 const SCHEMA: &str = include_str!("../../../schemas/avro/plays.avsc");
@@ -24,10 +27,15 @@ const SCHEMA: &str = include_str!("../../../schemas/avro/plays.avsc");
 const AT_US: i64 = 1_772_708_400_000_000;
 const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// A registry that knows our schema as 1, something else than Avro as 2, and nothing else.
+const EFFORTS: &str = include_str!("../../../schemas/avro/efforts.avsc");
+const AUTHORIZATIONS: &str = include_str!("../../../schemas/avro/authorizations.avsc");
+
+/// A registry that knows our schema of plays as 1, something else than Avro as 2, our schemas of
+/// notifications as 4 and 5, and nothing else; but from some moment on our schema of plays as 3 too.
 #[derive(Debug, Default)]
 struct State {
     is_down: AtomicBool,
+    knows_3: AtomicBool,
     asked: AtomicU64,
 }
 
@@ -51,6 +59,11 @@ async fn answer(stream: &mut TcpStream, state: &State) -> std::io::Result<()> {
             "200 OK",
             json!({"schema": "syntax = \"proto3\";", "schemaType": "PROTOBUF"}),
         ),
+        "/under/schemas/ids/3" if state.knows_3.load(Ordering::SeqCst) => {
+            ("200 OK", json!({"schema": SCHEMA}))
+        }
+        "/under/schemas/ids/4" => ("200 OK", json!({"schema": EFFORTS})),
+        "/under/schemas/ids/5" => ("200 OK", json!({"schema": AUTHORIZATIONS})),
         "/under/schemas/types" => ("200 OK", json!(["AVRO"])),
         _ if path.starts_with("/under/schemas/ids/") => (
             "404 Not Found",
@@ -255,9 +268,9 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
     let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
     let taken = intake.retake(lines, &mut retaken, schemas).await;
     assert_eq!(taken.expect("taking it again").accepted, 1);
-    // The duplicate window is filled anew from the log, where the first one can be read by now: so it
-    // is the batch run that counts the play, once.
+    // The first one can be read by now too, but it is the one that was taken again that counts.
     world.catch_up().await;
+    assert_eq!(count(&world).await, (6, "realtime".to_owned()));
     let run = world.run(&batch::RunRequest::default()).await;
     run.expect("a run");
     assert_eq!(count(&world).await, (6, "batch".to_owned()));
@@ -266,6 +279,153 @@ async fn without_a_registry_plays_of_avro_are_dead_letters() {
         "{}",
         letters[0].reason
     );
+}
+
+/// Takes the dead letters of plays again.
+async fn replay(world: &World) -> u64 {
+    let letters = dead_letters(world).await;
+    let lines = letters.iter().map(|letter| (1, letter.raw.as_slice()));
+    let intake = world.intake(Source::Plays).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
+    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    taken.expect("taking it again").accepted
+}
+
+/// A record whose schema is registered too late is a dead letter for both layers, whenever they read it
+/// again: it counts once it was taken again, and once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
+    for run_between in [false, true] {
+        let (state, options) = registry().await;
+        let mut world = World::new().await;
+        let registry = || Arc::new(Registry::new(&options).expect("a registry"));
+        world.stores.schemas = registry();
+        append(&world, &[avro(3, "late", "play"), line("b")]).await;
+        // The archiver leaves it to the speed layer.
+        let archive = |world: &World| {
+            let batch = world.batch();
+            async move {
+                let stop = CancellationToken::new();
+                batch.archive(Source::Plays, true, stop).await
+            }
+        };
+        let error = archive(&world).await.expect_err("undecided").to_string();
+        assert!(error.contains("the speed layer has not"), "{error}");
+        world.catch_up().await;
+        assert_eq!(count(&world).await, (1, "realtime".to_owned()));
+        if run_between {
+            let archived = archive(&world).await.expect("an archive");
+            assert_eq!((archived.events, archived.rejected), (1, 1));
+        }
+        state.knows_3.store(true, Ordering::SeqCst);
+        // Another process, which has not heard that there is none.
+        world.stores.schemas = registry();
+        if run_between {
+            let run = world.run(&batch::RunRequest::default()).await;
+            run.expect("a run");
+        }
+        assert_eq!(count(&world).await.0, 1);
+        assert_eq!(replay(&world).await, 1);
+        world.catch_up().await;
+        assert_eq!(count(&world).await.0, 2);
+        // Once more it is the same event.
+        assert_eq!(replay(&world).await, 1);
+        world.catch_up().await;
+        assert_eq!(count(&world).await.0, 2);
+        let run = world.run(&batch::RunRequest::default()).await;
+        run.expect("a run");
+        assert_eq!(count(&world).await, (2, "batch".to_owned()));
+    }
+}
+
+/// That there is no such schema is remembered for a while.
+#[tokio::test]
+async fn a_producer_of_unknown_schemas_costs_few_requests() {
+    let (state, options) = registry().await;
+    let registry = Registry::new(&options).expect("a registry");
+    for _ in 0..50 {
+        let ids = BTreeSet::from([2, 3]);
+        let writers = registry.writers(&ids).await.expect("an answer");
+        let told = writers.unreadable(&avro(3, "a", "play"));
+        assert!(
+            told.is_some_and(|why| why.contains("does not know")),
+            "{told:?}"
+        );
+    }
+    assert_eq!(state.asked.load(Ordering::SeqCst), 2);
+}
+
+/// Notifications may be Avro, as other programs send them; and what was none is told when it is
+/// to be taken again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn notifications_of_avro_are_taken() {
+    let (_state, options) = registry().await;
+    let mut world = World::new().await;
+    world.stores.schemas = Arc::new(Registry::new(&options).expect("a registry"));
+    let effort = json!({
+        "id": 1, "segment_id": 3, "athlete_id": 4, "activity_id": 1, "elapsed_time": 60,
+        "started_at": "2026-03-01T10:00:00Z",
+    });
+    let authorization = json!({
+        "id": 1, "application_id": 3, "athlete_id": 4, "created_at": "2026-03-01T10:00:00Z",
+    });
+    let application = json!({"id": 3, "name": "n", "owner": 1, "athlete_capacity": 9});
+    world
+        .ingest_into(Source::Applications, &[application.to_string()])
+        .await;
+    let group = Group { key: 3, member: 4 };
+    let notification = |schema: u8| [vec![0, 0, 0, 0, schema], long(3), long(4)].concat();
+    for (source, schema, row) in [
+        (Source::Efforts, 4, effort),
+        (Source::Authorizations, 5, authorization),
+    ] {
+        // Somebody else changes the row and tells of it.
+        let intake = world.intake(source).await;
+        let row = parse(source, row.to_string().as_bytes()).expect("a row");
+        let canon = &world.stores.canon;
+        let applied = canon.apply(&[row], NOW_MS).await.expect("applying");
+        let told: Vec<i64> = applied.notifications.iter().map(|told| told.id).collect();
+        canon.notified(&told).await.expect("noting");
+        let cut = notification(schema)[..6].to_vec();
+        let records = [
+            cut.clone(),
+            notification(schema),
+            b"nothing".to_vec(),
+            notification(1),
+        ];
+        let records = [NewRecords {
+            partition: group.partition(PARTITIONS),
+            keys: BinaryArray::from_iter_values(records.iter().map(|_| "3")),
+            values: BinaryArray::from_iter_values(&records),
+            headers: Vec::new(),
+        }];
+        let appended = world.stores.log.append(source.topic(), &records, NOW_MS);
+        appended.await.expect("appending");
+        let done = world.catch_up_on(source).await;
+        assert_eq!((done.events, done.dead_letters), (1, 3), "{done:?}");
+        let again = [cut, notification(schema), b"nothing".to_vec()];
+        let again = (0..).zip(again.iter().map(Vec::as_slice));
+        let taken = intake.notify_again(again, &*world.stores.schemas).await;
+        let taken = taken.expect("taking them again");
+        assert_eq!(taken.accepted, 1);
+        let told = &taken.rejected[1].reason;
+        assert!(
+            told.starts_with(&format!("not a notification of {source}")),
+            "{told}"
+        );
+        assert_eq!((taken.rejected.len(), taken.rejected[1].line), (2, 2));
+        assert_eq!(world.catch_up_on(source).await.events, 1);
+    }
+    let served = world.serve().await;
+    for (path, field) in [
+        ("/api/v1/boards/segments/3", "total"),
+        ("/api/v1/applications/3", "connected_athletes"),
+    ] {
+        let client = served.client.clone();
+        let asked = tokio::task::spawn_blocking(move || client.json(path)).await;
+        assert_eq!(asked.expect("an answer")[field], 1, "{path}");
+    }
+    served.end().await;
 }
 
 #[tokio::test]

@@ -65,6 +65,7 @@ macro_rules! laws_of {
                 fetch_keeps_its_limits
                 out_of_range_is_told
                 moments_lead_to_offsets
+                logs_are_recognised
                 topics_stay_as_they_are
                 a_refused_append_writes_nothing
                 sizes_do_not_matter

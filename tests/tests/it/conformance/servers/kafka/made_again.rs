@@ -1,0 +1,310 @@
+//! A topic that is deleted, made again and filled beyond where it was read, under who reads on.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+
+use async_trait::async_trait;
+use schemas::seam::{LastRecord, Offset};
+use stores::log::Fetched;
+use tokio::sync::Semaphore;
+
+use super::*;
+
+/// Records of the old topic.
+const OLD: u32 = 400;
+
+/// Makes the topic again as soon as it can be, and fills it with other plays. As quick as it goes:
+/// by clients that are there already.
+async fn refill(name: &str, pause: Duration, count: u32) {
+    let (admin, options) = (admin(), AdminOptions::new());
+    let producer: BaseProducer = client(&[("linger.ms", "0")]);
+    let again = NewTopic::new(name, 1, TopicReplication::Fixed(1))
+        .set("message.timestamp.type", "LogAppendTime");
+    let deleted = admin.delete_topics(&[name], &options).await;
+    deleted.expect("deleting")[0].as_ref().expect("deleted");
+    tokio::time::sleep(pause).await;
+    let begun = Instant::now();
+    while let Err(why) = &admin
+        .create_topics([&again], &options)
+        .await
+        .expect("asked")[0]
+    {
+        assert!(begun.elapsed() < PATIENCE, "{why:?}");
+    }
+    for number in 0..count {
+        let value = play("new", number, 900_000 + number);
+        let record = BaseRecord::<str, str>::to(name)
+            .partition(0)
+            .payload(&value);
+        producer.send(record).expect("sending");
+    }
+    producer.flush(PATIENCE).expect("sent");
+}
+
+fn play(event: &str, number: u32, owner: u32) -> String {
+    format!(
+        r#"{{"event_id":"{event} {number}","track_id":10,"owner_id":{owner},"kind":"play","at":"2026-03-01T00:00:00Z"}}"#
+    )
+}
+
+/// What every record of partition 0 is known by.
+async fn marks(log: &dyn LogRead) -> Result<Vec<LastRecord>> {
+    let records = log.fetch(TOPIC, 0, 0, EVERYTHING).await?.records;
+    let marks = (0..records.len()).filter_map(|index| records.slice(index, 1).last());
+    Ok(marks.collect())
+}
+
+/// Where the speed layer stands.
+async fn position(world: &World) -> (Offset, Option<LastRecord>) {
+    let live = world.stores.live.read(Source::Plays, 1, &[]).await;
+    let slot = live.expect("live state").slots.remove(0);
+    slot.map_or((0, None), |slot| {
+        (slot.position.next_offset, slot.position.last)
+    })
+}
+
+/// The log, where one read of the partition waits for the new topic.
+#[derive(Debug)]
+struct Held {
+    log: Arc<dyn Log>,
+    /// The first read from here on waits.
+    from: AtomicI64,
+    /// Whether it waits with what it has read, or has yet to read.
+    has_read: bool,
+    waits: AtomicBool,
+    goes_on: Semaphore,
+}
+
+impl Held {
+    fn new(namespace: &Namespace, from: Offset, has_read: bool) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            log: Arc::new(KafkaLog::open(&options(), namespace)?),
+            from: AtomicI64::new(from),
+            has_read,
+            waits: AtomicBool::new(false),
+            goes_on: Semaphore::new(0),
+        }))
+    }
+
+    /// Waits until a read waits.
+    async fn waits(&self) {
+        let begun = Instant::now();
+        while !self.waits.load(SeqCst) {
+            assert!(begun.elapsed() < PATIENCE, "nothing is read");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[async_trait]
+impl LogRead for Held {
+    async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
+        self.log.spans(topic).await
+    }
+
+    async fn fetch(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Offset,
+        limit: FetchLimit,
+    ) -> Result<Fetched> {
+        let is_held = from >= self.from.load(SeqCst) && !self.waits.load(SeqCst);
+        let read = match is_held && self.has_read {
+            true => Some(self.log.fetch(topic, partition, from, limit).await?),
+            false => None,
+        };
+        if is_held {
+            self.waits.store(true, SeqCst);
+            drop(self.goes_on.acquire().await);
+        }
+        match read {
+            Some(read) => Ok(read),
+            None => self.log.fetch(topic, partition, from, limit).await,
+        }
+    }
+
+    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        self.log.fetch_afresh(topic, partition, offset).await
+    }
+
+    async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
+        self.log.offset_at(topic, partition, logged_at_ms).await
+    }
+
+    async fn share(&self, topic: &str) -> Result<Share> {
+        self.log.share(topic).await
+    }
+}
+
+#[async_trait]
+impl LogWrite for Held {
+    async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
+        self.log.ensure_topic(topic, partitions).await
+    }
+
+    async fn append(
+        &self,
+        topic: &str,
+        groups: &[NewRecords],
+        logged_at_ms: i64,
+    ) -> Result<Vec<Offset>> {
+        self.log.append(topic, groups, logged_at_ms).await
+    }
+}
+
+/// When a worker meets the new topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meets {
+    /// Whenever it reads, while the old one goes and the new one comes after a pause.
+    AnyTime(Duration),
+    /// With its next read, which begins when the new one is full.
+    Full,
+    /// With its next read but one: this one was done before the old one went.
+    FullAfterOldRecords,
+}
+
+/// A worker goes on and on, and looks at slot and runs only once.
+async fn under_a_worker(counted: Offset, meets: Meets) -> Result<()> {
+    let namespace = servers::namespace();
+    let mut world = World::new().await;
+    let from = match meets {
+        Meets::AnyTime(_) => Offset::MAX,
+        _ => counted,
+    };
+    let held = Held::new(&namespace, from, meets == Meets::FullAfterOldRecords)?;
+    world.stores.log = Arc::clone(&held) as _;
+    world.speed_options.look_interval_ms = 60_000;
+    held.ensure_topic(TOPIC, 1).await?;
+    let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
+    world.ingest(&plays).await;
+    let old = marks(&*held.log).await?;
+    assert_eq!(old.len(), OLD as usize);
+    let speed = world.speed().await;
+    let story = async {
+        let mut pause = Duration::ZERO;
+        if let Meets::AnyTime(after) = meets {
+            pause = after;
+            let begun = Instant::now();
+            while position(&world).await.0 < counted {
+                assert!(begun.elapsed() < PATIENCE, "nothing is counted");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        } else {
+            held.waits().await;
+        }
+        refill(&namespace.topic(TOPIC), pause, 3 * OLD).await;
+        held.goes_on.close();
+    };
+    let counting = tokio::time::timeout(PATIENCE, speed.run(false, CancellationToken::new()));
+    let (counting, ()) = tokio::join!(counting, story);
+    let error = counting.expect("it stops").expect_err("another log");
+    let text = error.to_string();
+    let told: &[&str] = match meets {
+        Meets::AnyTime(_) => &["made again", "records were lost", "no such topic"],
+        _ => &["made again"],
+    };
+    assert!(told.iter().any(|told| text.contains(told)), "{text}");
+    let (next, last) = position(&world).await;
+    assert!(next <= i64::from(OLD), "{next}: {text}");
+    let last = last.expect("something was counted");
+    let index = usize::try_from(last.offset).expect("an offset");
+    assert_eq!(old[index], last, "{text}");
+    // Who comes later is told too.
+    let speed = world.speed().await;
+    let again = speed.run(true, CancellationToken::new()).await;
+    let text = again.expect_err("another log").to_string();
+    assert!(text.contains("made again"), "{text}");
+    assert_eq!(position(&world).await, (next, Some(last)));
+    delete_topics(&namespace).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_at_the_end_counts_nothing_of_the_new_topic() -> Result<()> {
+    let pauses = [0, 40, 700].map(|ms| Meets::AnyTime(Duration::from_millis(ms)));
+    for meets in [Meets::Full, Meets::FullAfterOldRecords]
+        .into_iter()
+        .chain(pauses)
+    {
+        eprintln!("{meets:?}");
+        Box::pin(under_a_worker(400, meets)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_on_its_way_counts_nothing_of_the_new_topic() -> Result<()> {
+    let pauses = [0, 100].map(|ms| Meets::AnyTime(Duration::from_millis(ms)));
+    for meets in [Meets::Full, Meets::FullAfterOldRecords]
+        .into_iter()
+        .chain(pauses)
+    {
+        eprintln!("{meets:?}");
+        Box::pin(under_a_worker(30, meets)).await?;
+    }
+    Ok(())
+}
+
+/// The topic is made again while a run archives it: nothing of the new one gets into the archive, not even
+/// where the archive is empty and so knows nothing of the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_archives_nothing_of_the_new_topic() -> Result<()> {
+    for (is_first, has_read) in [(true, false), (true, true), (false, false), (false, true)] {
+        let namespace = servers::namespace();
+        let mut world = World::new().await;
+        let held = Held::new(&namespace, Offset::MAX, has_read)?;
+        world.stores.log = Arc::clone(&held) as _;
+        held.ensure_topic(TOPIC, 1).await?;
+        let mut from = 0;
+        if !is_first {
+            let plays: Vec<String> = (1000..1100).map(|n| play("first", n, n)).collect();
+            world.ingest(&plays).await;
+            world.catch_up().await;
+            let request = batch::RunRequest::default();
+            world.run(&request).await.expect("a run");
+            from = 100;
+        }
+        let plays: Vec<String> = (0..OLD).map(|n| play("old", n, n)).collect();
+        world.ingest(&plays).await;
+        world.catch_up().await;
+        held.from.store(from + 20, SeqCst);
+        let story = async {
+            held.waits().await;
+            refill(&namespace.topic(TOPIC), Duration::ZERO, 3 * OLD).await;
+            held.goes_on.close();
+        };
+        let request = batch::RunRequest::default();
+        let (run, ()) = tokio::join!(world.run(&request), story);
+        let text = run.expect_err("another log").to_string();
+        assert!(text.contains("made again"), "{text}");
+        let again = world.run(&request).await.expect_err("another log");
+        assert!(again.to_string().contains("made again"), "{again}");
+        // One file may have been whole before.
+        let archived = archived(&world).await;
+        assert!(archived < from + 100, "{archived}");
+        delete_topics(&namespace).await;
+    }
+    Ok(())
+}
+
+/// How many events the archive has.
+async fn archived(world: &World) -> i64 {
+    let archive = &world.stores.archive;
+    let manifests = archive.list("archive/plays/manifests").await;
+    let mut events = 0;
+    for path in manifests.expect("the archive") {
+        let manifest = archive.get(&path).await.expect("the archive");
+        let manifest = manifest.expect("a manifest");
+        // Its checksum follows.
+        let manifest = serde_json::Deserializer::from_slice(&manifest)
+            .into_iter()
+            .next();
+        let manifest: serde_json::Value = manifest.expect("a manifest").expect("a manifest");
+        let days = manifest["days"].as_object().expect("days").values();
+        events += days
+            .map(|day| day["rows"].as_i64().expect("rows"))
+            .sum::<i64>();
+    }
+    events
+}

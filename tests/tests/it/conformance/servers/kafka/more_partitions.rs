@@ -1,0 +1,276 @@
+//! Partitions that are added while everything runs.
+
+use schemas::partition::partition_of;
+use serde_json::{Value, json};
+use stores::intake::{Intake, IntakePorts};
+use tests::world::{PARTITIONS, Served};
+
+use super::*;
+
+const MORE: u32 = 5;
+const KEYS: i64 = 12;
+
+async fn add_partitions(namespace: &Namespace, topic: &str) {
+    let name = namespace.topic(topic);
+    let more = [NewPartitions::new(&name, MORE as usize)];
+    let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+    added.expect("adding")[0].as_ref().expect("added");
+}
+
+fn home(key: i64, partitions: u32) -> u32 {
+    partition_of(key.to_string().as_bytes(), partitions)
+}
+
+/// One play of each owner.
+fn plays(round: u32) -> Vec<String> {
+    let play = |owner: i64| {
+        format!(
+            r#"{{"event_id":"{round}","track_id":10,"owner_id":{owner},"kind":"play","at":"2026-03-01T00:00:00Z"}}"#
+        )
+    };
+    (0..KEYS).map(play).collect()
+}
+
+/// One athlete's efforts on some segments, better ones in each round.
+fn efforts(round: i64, segments: impl Iterator<Item = i64>) -> Vec<String> {
+    let effort = |segment: i64| {
+        json!({
+            "id": 10 * segment + round, "segment_id": segment, "athlete_id": 4, "activity_id": 1,
+            "elapsed_time": 100 - round, "started_at": "2026-03-01T10:00:00Z",
+        })
+        .to_string()
+    };
+    segments.map(effort).collect()
+}
+
+/// Which owners' plays each partition holds, in their order.
+async fn owners(log: &dyn Log) -> Vec<Vec<i64>> {
+    let mut owners = Vec::new();
+    for partition in 0..log.spans(TOPIC).await.expect("the log").len() {
+        let partition = u32::try_from(partition).expect("few");
+        let fetched = log.fetch(TOPIC, partition, 0, EVERYTHING).await;
+        let keys = bytes(&fetched.expect("records").records.keys);
+        let id = |key: Vec<u8>| String::from_utf8(key).expect("a number");
+        owners.push(
+            keys.into_iter()
+                .map(|key| id(key).parse().expect("a number"))
+                .collect(),
+        );
+    }
+    owners
+}
+
+/// An intake that is kept divides keys among the added partitions too, also those of lines that it
+/// has checked before.
+#[tokio::test]
+async fn an_intake_learns_of_them() -> Result<()> {
+    let namespace = servers::namespace();
+    let mut world = World::new().await;
+    world.stores.log = Arc::new(KafkaLog::open(&options(), &namespace)?);
+    let ports = IntakePorts {
+        log: Arc::clone(&world.stores.log) as _,
+        canon: Arc::clone(&world.stores.canon) as _,
+        clock: Arc::clone(&world.clock) as _,
+    };
+    let intake = Intake::open(ports, Source::Plays, PARTITIONS).await?;
+    let check = |lines: &[String]| {
+        intake.check("test", (1..).zip(lines.iter().map(|line| line.as_bytes())))
+    };
+    intake.write(check(&plays(0))).await?;
+    let mut expected: Vec<Vec<i64>> = vec![Vec::new(); MORE as usize];
+    for owner in 0..KEYS {
+        expected[home(owner, PARTITIONS) as usize].push(owner);
+    }
+    assert_eq!(
+        owners(&*world.stores.log).await,
+        expected[..PARTITIONS as usize]
+    );
+    let early = check(&plays(1));
+    add_partitions(&namespace, TOPIC).await;
+    let begun = Instant::now();
+    while intake.partitions() < MORE {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it looks again");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        intake.write(check(&plays(9)[..1])).await?;
+        let partition = home(0, intake.partitions()) as usize;
+        expected[partition].push(0);
+    }
+    intake.write(early).await?;
+    intake.write(check(&plays(2))).await?;
+    for _ in 0..2 {
+        for owner in 0..KEYS {
+            expected[home(owner, MORE) as usize].push(owner);
+        }
+    }
+    // Of different keys any may come first.
+    let mut found = owners(&*world.stores.log).await;
+    for owners in found.iter_mut().chain(&mut expected) {
+        owners.sort_unstable();
+    }
+    assert_eq!(found, expected);
+    delete_topics(&namespace).await;
+    Ok(())
+}
+
+async fn asked(served: &Served, path: String) -> Value {
+    let client = served.client.clone();
+    let asked = tokio::task::spawn_blocking(move || client.json(&path));
+    asked.await.expect("an answer")
+}
+
+/// Waits until everything that is in a log was counted, in so many partitions.
+async fn counted(world: &World, source: Source, partitions: u32) {
+    let begun = Instant::now();
+    loop {
+        let spans = world.stores.log.spans(source.topic()).await.expect("a log");
+        let live = world.stores.live.read(source, partitions, &[]).await;
+        let slots = live.expect("live state").slots;
+        let at = slots
+            .iter()
+            .map(|slot| slot.as_ref().map(|slot| slot.position.next_offset));
+        if at.eq(spans.iter().map(|span| Some(span.end))) {
+            return;
+        }
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{source}: {slots:?} of {spans:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Every owner has so many plays, in an answer that knows of all partitions.
+async fn plays_are(served: &Served, expected: u32) {
+    let begun = Instant::now();
+    for owner in 0..KEYS {
+        loop {
+            let path = format!("/api/v1/stats/plays/total?owner_id={owner}&period=all");
+            let answer = asked(served, path).await;
+            let position = &answer["provenance"]["position"]["plays"];
+            if position.as_array().expect("a position").len() < MORE as usize {
+                assert!(begun.elapsed() < PATIENCE, "{answer}");
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                continue;
+            }
+            assert_eq!(answer["count"], expected, "{answer}");
+            assert_eq!(answer["provenance"]["complete"], true, "{answer}");
+            break;
+        }
+    }
+}
+
+/// By segment: the best time, and whether the answer is complete.
+async fn boards(served: &Served) -> Vec<(i64, bool)> {
+    let mut boards = Vec::new();
+    for segment in 0..KEYS {
+        let answer = asked(served, format!("/api/v1/boards/segments/{segment}")).await;
+        assert_eq!(answer["total"], 1, "{answer}");
+        let best = answer["entries"][0]["elapsed_time"].as_i64();
+        let complete = answer["provenance"]["complete"].as_bool();
+        boards.push((best.expect("a time"), complete.expect("told")));
+    }
+    boards
+}
+
+/// A segment's best time once the even ones have had a third effort.
+fn best_of_two(segment: i64) -> i64 {
+    99 - i64::from(segment % 2 == 0)
+}
+
+/// Even segments that have another partition now have states in two. Their boards say that they may be
+/// old, all others are right.
+async fn split_boards_are_told(served: &Served) {
+    let is_split =
+        |segment: i64| segment % 2 == 0 && home(segment, PARTITIONS) != home(segment, MORE);
+    assert!((0..KEYS).any(is_split));
+    let begun = Instant::now();
+    loop {
+        let boards = boards(served).await;
+        let mut boards = (0..).zip(&boards);
+        let are_told = boards.all(|(segment, (best, complete))| match is_split(segment) {
+            true => !complete,
+            false => *complete && *best == best_of_two(segment),
+        });
+        if are_told {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{boards:?}");
+    }
+}
+
+/// Running workers find the added partitions, plays stay exact, and a board whose member has states in
+/// two partitions says that it may be old until the next run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_goes_on_in_them() {
+    let world = World::on_servers().await;
+    let sources = [Source::Plays, Source::Efforts];
+    let run = async |source| {
+        let request = batch::RunRequest::default();
+        world.run_on(source, &request).await.expect("a run");
+    };
+    world.ingest(&plays(0)).await;
+    world
+        .ingest_into(Source::Efforts, &efforts(0, 0..KEYS))
+        .await;
+    let (plays_speed, efforts_speed) = (world.speed().await, world.speed_of(Source::Efforts).await);
+    let stop = CancellationToken::new();
+    let story = async {
+        for source in sources {
+            counted(&world, source, PARTITIONS).await;
+            run(source).await;
+        }
+        // States after the run, in the partitions of before.
+        world.ingest(&plays(1)).await;
+        world
+            .ingest_into(Source::Efforts, &efforts(1, 0..KEYS))
+            .await;
+        for source in sources {
+            counted(&world, source, PARTITIONS).await;
+            let namespace = world.namespace().expect("servers");
+            add_partitions(namespace, source.topic()).await;
+            let partitions = async || world.stores.log.ensure_topic(source.topic(), 1).await;
+            while partitions().await.expect("the topic") < MORE {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        let served = world.serve().await;
+        // Every intake is a new one, and looks.
+        world.ingest(&plays(2)).await;
+        let even = (0..KEYS).step_by(2);
+        world.ingest_into(Source::Efforts, &efforts(2, even)).await;
+        for source in sources {
+            counted(&world, source, MORE).await;
+        }
+        plays_are(&served, 3).await;
+        split_boards_are_told(&served).await;
+        for source in sources {
+            run(source).await;
+        }
+        plays_are(&served, 3).await;
+        for (segment, board) in (0..).zip(boards(&served).await) {
+            assert_eq!(board, (best_of_two(segment), true), "{segment}");
+        }
+        // And on.
+        world.ingest(&plays(3)).await;
+        world
+            .ingest_into(Source::Efforts, &efforts(3, 0..KEYS))
+            .await;
+        for source in sources {
+            counted(&world, source, MORE).await;
+        }
+        plays_are(&served, 4).await;
+        for (segment, board) in (0..).zip(boards(&served).await) {
+            assert_eq!(board, (97, true), "{segment}");
+        }
+        served.end().await;
+        stop.cancel();
+    };
+    let (one, other, ()) = tokio::join!(
+        plays_speed.run(false, stop.clone()),
+        efforts_speed.run(false, stop.clone()),
+        story
+    );
+    one.expect("speed");
+    other.expect("speed");
+    delete_topics(world.namespace().expect("servers")).await;
+}

@@ -1,0 +1,223 @@
+//! A broker that accepts connections and answers at first, and then says nothing more.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+
+use futures::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_millis(1_000);
+/// A call waits for more than one thing, but only once in vain.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// More than any answer of these tests.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+
+/// A proxy before the broker. In what the broker tells of itself its own port stands instead of the
+/// broker's, so that clients come back to it.
+#[derive(Debug)]
+struct Proxy {
+    address: SocketAddr,
+    /// How many answers are passed before it falls silent.
+    passes: AtomicI64,
+    /// Whether it was silent when an answer came.
+    was_silent: AtomicBool,
+}
+
+impl Proxy {
+    async fn start() -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let proxy = Arc::new(Self {
+            address: listener.local_addr().expect("an address"),
+            passes: AtomicI64::new(i64::MAX),
+            was_silent: AtomicBool::new(false),
+        });
+        let served = Arc::clone(&proxy);
+        #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let broker = TcpStream::connect(servers::kafka()).await.expect("Kafka");
+                let (from_client, to_client) = client.into_split();
+                let (from_broker, to_broker) = broker.into_split();
+                let answering = Arc::clone(&served);
+                // Clients go away as they like.
+                tokio::spawn(async move {
+                    drop(pass(from_client, to_broker, None).await);
+                });
+                tokio::spawn(async move {
+                    drop(pass(from_broker, to_client, Some(&answering)).await);
+                });
+            }
+        });
+        proxy
+    }
+
+    fn fall_silent_after(&self, answers: i64) {
+        self.passes.store(answers, SeqCst);
+        self.was_silent.store(false, SeqCst);
+    }
+
+    /// Waits until it speaks, and puts its address into what a broker says.
+    async fn answer(&self, frame: &mut [u8]) {
+        if self.passes.fetch_sub(1, SeqCst) <= 0 {
+            self.was_silent.store(true, SeqCst);
+            while self.passes.load(SeqCst) <= 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        let broker: SocketAddr = servers::kafka().parse().expect("an address");
+        let name = broker.ip().to_string();
+        let told = [name.as_bytes(), &u32::from(broker.port()).to_be_bytes()].concat();
+        let own = u32::from(self.address.port()).to_be_bytes();
+        for at in 0..frame.len().saturating_sub(told.len() - 1) {
+            if frame[at..].starts_with(&told) {
+                frame[at + name.len()..at + told.len()].copy_from_slice(&own);
+            }
+        }
+    }
+
+    fn log(&self, namespace: &Namespace) -> Result<KafkaLog> {
+        let ms = u64::try_from(TIMEOUT.as_millis()).expect("short");
+        let options = KafkaOptions {
+            bootstrap_servers: self.address.to_string(),
+            request_timeout_ms: ms,
+            delivery_timeout_ms: ms,
+            ..KafkaOptions::default()
+        };
+        KafkaLog::open(&options, namespace)
+    }
+
+    /// Whether a call went well; else it ended in time, and told of whom it had waited for.
+    async fn must_end<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> bool {
+        let begun = Instant::now();
+        let ended = call.await;
+        assert!(begun.elapsed() < DEADLINE, "{what}: {:?}", begun.elapsed());
+        let Err(error) = ended else { return true };
+        assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
+        let address = format!("(Kafka at {})", self.address);
+        assert!(error.to_string().contains(&address), "{what}: {error}");
+        assert!(self.was_silent.load(SeqCst), "{what}: {error}");
+        false
+    }
+}
+
+/// Passes frames on: four bytes that tell their length, and so many.
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    proxy: Option<&Proxy>,
+) -> std::io::Result<()> {
+    loop {
+        let length = from.read_u32().await?;
+        let mut frame = vec![0; FRAME_BYTES_MAX.min(length as usize)];
+        from.read_exact(&mut frame).await?;
+        if let Some(proxy) = proxy {
+            proxy.answer(&mut frame).await;
+        }
+        to.write_all(&[&length.to_be_bytes(), &frame[..]].concat())
+            .await?;
+    }
+}
+
+fn ten() -> [NewRecords; 1] {
+    [group((0..10).map(|n| n.to_string()))]
+}
+
+const FIVE: FetchLimit = FetchLimit {
+    records: 5,
+    bytes: usize::MAX,
+};
+
+/// Everything was at work when it falls silent; and everything is again once it speaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Result<()> {
+    let topics = Topics::set().await;
+    let proxy = Proxy::start().await;
+    let log = proxy.log(&topics.namespace)?;
+    log.ensure_topic(TOPIC, 1).await?;
+    log.append(TOPIC, &ten(), 0).await?;
+    assert_eq!(log.fetch(TOPIC, 0, 0, FIVE).await?.next_offset, 5);
+    assert_eq!(log.offset_at(TOPIC, 0, 0).await?, 0);
+    proxy.fall_silent_after(0);
+    let calls = [
+        proxy.must_end("spans", log.spans(TOPIC)).await,
+        proxy
+            .must_end("reading on", log.fetch(TOPIC, 0, 5, FIVE))
+            .await,
+        proxy
+            .must_end("reading", log.fetch(TOPIC, 0, 2, FIVE))
+            .await,
+        proxy
+            .must_end("one record", log.fetch_afresh(TOPIC, 0, 2))
+            .await,
+        proxy.must_end("a moment", log.offset_at(TOPIC, 0, 0)).await,
+        proxy.must_end("a topic", log.ensure_topic(TOPIC, 1)).await,
+        proxy
+            .must_end("a new topic", log.ensure_topic("backstitch.new.v1", 1))
+            .await,
+        proxy
+            .must_end("appending", log.append(TOPIC, &ten(), 0))
+            .await,
+        proxy.must_end("flaws", log.flaws()).await,
+    ];
+    assert_eq!(calls, [false; 9]);
+    // What was known is as good as ever.
+    assert!(proxy.must_end("partitions", log.partitions(TOPIC)).await);
+    let mut share = log.share(TOPIC).await?;
+    let waited = tokio::time::timeout(TIMEOUT, share.changed()).await;
+    assert!(waited.is_err(), "nothing is assigned");
+    drop(share);
+    proxy.passes.store(i64::MAX, SeqCst);
+    let begun = Instant::now();
+    while let Err(error) = log.spans(TOPIC).await {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+    }
+    let mut next = 5;
+    while next < 10 {
+        match log.fetch(TOPIC, 0, next, FIVE).await {
+            Ok(fetched) => next = fetched.next_offset,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+    }
+    while let Err(error) = log.append(TOPIC, &ten(), 0).await {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+    }
+    topics.clear().await
+}
+
+/// It falls silent in the middle of a first call: after each of the answers that one waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_calls_end_wherever_a_broker_falls_silent() -> Result<()> {
+    let topics = Topics::set().await;
+    let log = topics.ports().await?.log;
+    log.ensure_topic(TOPIC, 1).await?;
+    log.append(TOPIC, &ten(), 0).await?;
+    let calls = (0..4).flat_map(|call| (0..14).step_by(2).map(move |answers| (call, answers)));
+    let calls = calls.map(|(call, answers)| {
+        let namespace = topics.namespace.clone();
+        async move {
+            let proxy = Proxy::start().await;
+            let log = proxy.log(&namespace)?;
+            proxy.fall_silent_after(answers);
+            let what = format!("call {call} after {answers} answers");
+            let went_well = match call {
+                0 => proxy.must_end(&what, log.fetch(TOPIC, 0, 3, FIVE)).await,
+                1 => proxy.must_end(&what, log.append(TOPIC, &ten(), 0)).await,
+                2 => proxy.must_end(&what, log.spans(TOPIC)).await,
+                _ => proxy.must_end(&what, log.ensure_topic(TOPIC, 1)).await,
+            };
+            Ok::<_, Error>(u32::from(!went_well))
+        }
+    });
+    let failed = join_all(calls).await.into_iter().sum::<Result<u32>>()?;
+    assert!(failed >= 10, "{failed} met the silence");
+    topics.clear().await
+}
