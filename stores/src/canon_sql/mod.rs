@@ -16,14 +16,15 @@
 
 mod apply;
 mod check;
+pub(crate) mod columns;
 mod connect;
 pub(crate) mod decide;
 pub(crate) mod decode;
-mod dump;
+pub(crate) mod dump;
 mod fault;
 mod options;
 pub(crate) mod outbox;
-mod server;
+pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod sheet;
 mod versions;
@@ -37,7 +38,6 @@ use futures::stream::BoxStream;
 use schemas::entities::{Application, Entity, Group};
 use schemas::source::Source;
 
-pub(crate) use dump::Sink;
 pub(crate) use fault::Meaning;
 pub use options::{SqlOptions, SqlServer, SqlTls};
 pub(crate) use server::Purpose;
@@ -132,18 +132,20 @@ impl CanonRead for SqlCanon {
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let of = Grouped::of(source)?;
-        dump::dump(Arc::clone(&self.server), of, keys, batch_rows).await
+        let is_view = self.views.contains(of.table());
+        dump::dump(Arc::clone(&self.server), of, is_view, keys, batch_rows).await
     }
 
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {
-        let statement = "SELECT athlete_id FROM clubs WHERE club_id = ? AND NOT is_deleted
+        let statement =
+            "SELECT CAST(athlete_id AS SIGNED) FROM clubs WHERE club_id = ? AND NOT is_deleted
                          ORDER BY athlete_id";
         let doing = "reading the members of a club";
         self.ids(doing, statement, club_id).await
     }
 
     async fn followed_by(&self, athlete_id: i64) -> Result<Vec<i64>> {
-        let statement = "SELECT followed_id FROM follows WHERE follower_id = ? AND NOT is_deleted
+        let statement = "SELECT CAST(followed_id AS SIGNED) FROM follows WHERE follower_id = ? AND NOT is_deleted
                          ORDER BY followed_id";
         let doing = "reading whom an athlete follows";
         self.ids(doing, statement, athlete_id).await

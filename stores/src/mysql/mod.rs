@@ -4,6 +4,8 @@
 //! runs at READ COMMITTED, where no gaps between rows are locked; a dump, and groups that have to be
 //! counted before they are read, see one snapshot.
 
+pub(crate) mod dump;
+
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -11,14 +13,14 @@ use schemas::entities::Group;
 use schemas::source::Source;
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection};
-use tokio::time::timeout;
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
+use crate::canon_sql::columns::Kind;
 use crate::canon_sql::decode::{Columns, Grouped};
 use crate::canon_sql::outbox::{AT_ONCE, Row as Told};
 use crate::canon_sql::session::Sql;
 use crate::canon_sql::sheet::{Column, Conflict, Sheet};
-use crate::canon_sql::{Meaning, Purpose, Sink, SqlOptions, SqlTls};
+use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
 pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
@@ -29,6 +31,24 @@ pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
 /// The names of this schema that are views.
 pub(crate) const VIEWS: &str = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_type = 'VIEW'";
+
+/// The columns of what is in this schema, as `columns::There`.
+pub(crate) const COLUMNS: &str = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR),
+        CAST(column_type AS CHAR), LOWER(CAST(data_type AS CHAR))
+    FROM information_schema.columns WHERE table_schema = DATABASE()";
+
+/// Whether a column of a type holds what it has to.
+pub(crate) fn fits(kind: Kind, is: &str) -> bool {
+    let is_whole = matches!(is, "tinyint" | "smallint" | "mediumint" | "int" | "bigint");
+    match kind {
+        Kind::Number | Kind::Micros | Kind::Boolean => is_whole,
+        Kind::Fraction => matches!(is, "double" | "float" | "decimal"),
+        Kind::Text => matches!(
+            is,
+            "varchar" | "char" | "tinytext" | "text" | "mediumtext" | "longtext" | "enum"
+        ),
+    }
+}
 
 /// The numbers of rows that a statement may have, largest first. Rows of ten values stay well below the
 /// 65,535 that a statement may have.
@@ -61,10 +81,11 @@ pub(crate) const fn meaning(number: u16) -> Meaning {
 /// A new connection.
 pub(crate) async fn connect(
     options: &SqlOptions,
+    trusted: Option<&[u8]>,
     schema: &str,
     purpose: Purpose,
 ) -> Sql<MySqlConnection> {
-    let mut to = to(options);
+    let mut to = to(options, trusted);
     if purpose != Purpose::Migrate {
         to = to.database(schema);
     }
@@ -105,7 +126,7 @@ fn is_mariadb(version: &str) -> bool {
     version.to_ascii_lowercase().contains("mariadb")
 }
 
-fn to(options: &SqlOptions) -> MySqlConnectOptions {
+fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> MySqlConnectOptions {
     let mut to = MySqlConnectOptions::new()
         .host(options.host())
         .port(options.port())
@@ -128,8 +149,8 @@ fn to(options: &SqlOptions) -> MySqlConnectOptions {
     if !options.password.is_empty() {
         to = to.password(options.password.reveal());
     }
-    if !options.ca_file.is_empty() {
-        to = to.ssl_ca(&options.ca_file);
+    if let Some(trusted) = trusted {
+        to = to.ssl_ca_from_pem(trusted.to_vec());
     }
     to
 }
@@ -316,7 +337,7 @@ async fn rows_of(link: &mut MySqlConnection, of: Grouped, groups: &[Group]) -> S
             "SELECT {columns} FROM {ASKED}
              STRAIGHT_JOIN {table} e ON e.{key} = g.group_key AND e.athlete_id = g.member
              {join} ORDER BY e.{key}, e.athlete_id, e.id",
-            columns = of.columns(),
+            columns = of.columns(SqlServer::MySql),
             table = of.table(),
             key = of.key(),
             join = of.join(),
@@ -355,56 +376,6 @@ pub(crate) async fn lock_schema(
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42S02") => Ok(()),
         done => done.map(drop),
     }
-}
-
-/// Begins the transaction of a dump, which holds the moment.
-pub(crate) async fn begin_dump(link: &mut MySqlConnection) -> Sql<()> {
-    sqlx::raw_sql(SNAPSHOT).execute(link).await?;
-    Ok(())
-}
-
-/// Brings the rows of a dump to where they go. The server sends them as fast as they are taken.
-pub(crate) async fn pour(
-    mut link: MySqlConnection,
-    of: Grouped,
-    keys: Option<&[i64]>,
-    sink: &mut Sink,
-    wait_ms: u64,
-) -> Sql<()> {
-    let wait = Duration::from_millis(wait_ms);
-    let (table, key) = (of.table(), of.key());
-    let parts: Vec<String> = match keys {
-        None => vec![String::new()],
-        Some(keys) => keys
-            .chunks(AT_ONCE)
-            .map(|keys| {
-                let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
-                format!("WHERE e.{key} IN ({})", keys.join(","))
-            })
-            .collect(),
-    };
-    for some in parts {
-        let statement = format!(
-            "SELECT {columns} FROM {table} e {join} {some}
-             ORDER BY e.{key}, e.athlete_id, e.id",
-            columns = of.columns(),
-            join = of.join(),
-        );
-        let query = sqlx::query(AssertSqlSafe(statement)).persistent(false);
-        let mut rows = query.fetch(&mut link);
-        loop {
-            let Ok(row) = timeout(wait, rows.try_next()).await else {
-                return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
-            };
-            let Some(row) = row? else {
-                break;
-            };
-            if !sink.push(&row).await? {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What is wrong with the server itself.

@@ -1,7 +1,9 @@
 //! PostgreSQL, and MySQL or MariaDB.
 
 mod apps;
+mod dumps;
 mod faults;
+mod tls;
 mod together;
 
 use std::sync::Arc;
