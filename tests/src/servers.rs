@@ -242,8 +242,10 @@ pub fn forget(options: &StoresOptions) {
     let options = options.clone();
     // Who is dropped may be in a runtime already.
     let work = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
-        runtime.build().expect("a runtime").block_on(async {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
             if options.cassandra.nodes == cassandra() {
                 let removed = Cassandra::remove(&options.cassandra, &options.namespace);
                 drop(removed.await);

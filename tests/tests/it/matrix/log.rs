@@ -2,22 +2,14 @@
 
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use schemas::source::Source;
 use tests::own::OwnServer;
 use tests::recount::Lines;
-use tests::servers;
+use tests::servers::kafka_admin;
 
 use super::scene::{Scene, Setting};
 use super::{seed, tell};
-
-fn admin() -> AdminClient<DefaultClientContext> {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", servers::kafka());
-    config.create().expect("Kafka")
-}
 
 /// The broker is killed while producers, workers and runs use it, and starts again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +69,9 @@ async fn a_topic_is_made_again_on_servers() {
         let counted = scene.plays_counted().await;
         let truth = Lines::of(&scene.world.raw_log().await);
         let topic = scene.place.topic(Source::Plays);
-        let deleted = admin().delete_topics(&[&topic], &AdminOptions::new()).await;
+        let deleted = kafka_admin()
+            .delete_topics(&[&topic], &AdminOptions::new())
+            .await;
         assert!(deleted.expect("Kafka").iter().all(Result::is_ok));
         remade(&topic).await;
         scene.take_plays(refilled);
@@ -112,7 +106,9 @@ async fn a_topic_is_made_again_on_servers() {
 async fn remade(topic: &str) {
     let again = NewTopic::new(topic, 2, TopicReplication::Fixed(1));
     loop {
-        let made = admin().create_topics([&again], &AdminOptions::new()).await;
+        let made = kafka_admin()
+            .create_topics([&again], &AdminOptions::new())
+            .await;
         match made.expect("Kafka").pop().expect("an answer") {
             Ok(_) => return,
             // It is still being deleted.
@@ -133,7 +129,9 @@ async fn partitions_are_added_on_servers() {
     for source in [Source::Plays, Source::Efforts] {
         let topic = scene.place.topic(source);
         let more = [NewPartitions::new(&topic, 5)];
-        let added = admin().create_partitions(&more, &AdminOptions::new()).await;
+        let added = kafka_admin()
+            .create_partitions(&more, &AdminOptions::new())
+            .await;
         assert!(added.expect("Kafka").iter().all(Result::is_ok));
     }
     for _ in 0..3 {

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::Array;
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::config::{ClientConfig, FromClientConfig};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
@@ -27,7 +26,7 @@ use stores::log::{
 use stores::namespace::Namespace;
 use stores::{Error, ErrorKind, Result, Stores};
 use tests::conformance::{binary, bytes};
-use tests::servers;
+use tests::servers::{self, delete_topics, kafka_admin as admin};
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
@@ -81,24 +80,6 @@ fn client<T: FromClientConfig>(settings: &[(&str, &str)]) -> T {
         config.set(*key, *value);
     }
     config.create().expect("a client")
-}
-
-fn admin() -> AdminClient<DefaultClientContext> {
-    client(&[])
-}
-
-/// Deletes every topic of a namespace.
-async fn delete_topics(namespace: &Namespace) {
-    let admin = admin();
-    let prefix = namespace.topic("");
-    let metadata = admin.inner().fetch_metadata(None, PATIENCE);
-    let metadata = metadata.expect("the topics");
-    let names = metadata.topics().iter().map(|topic| topic.name());
-    let names: Vec<&str> = names.filter(|name| name.starts_with(&prefix)).collect();
-    if !names.is_empty() {
-        let deleted = admin.delete_topics(&names, &AdminOptions::new()).await;
-        deleted.expect("deleting");
-    }
 }
 
 /// Waits until a share has these partitions.
