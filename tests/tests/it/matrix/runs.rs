@@ -37,13 +37,13 @@ async fn has_begun(run: &mut Process, count: usize) -> bool {
 async fn a_batch_run_is_killed_in_each_stage_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(10)).await;
     let worker = scene.worker();
-    let whole = scene.start(&RUN);
-    let mut all = whole;
-    while all.is_running() {
+    let mut whole = scene.start(&RUN);
+    while whole.is_running() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let names = stages(&all);
-    assert!(names.len() >= STAGES_MAX, "{names:?}");
+    let names = stages(&whole);
+    let (succeeded, said) = whole.finish();
+    assert!(succeeded && names.len() >= STAGES_MAX, "{names:?} {said:?}");
     let mut killed = Vec::new();
     for (index, name) in names.iter().take(STAGES_MAX).enumerate() {
         scene.take_plays(60);
