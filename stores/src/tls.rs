@@ -14,14 +14,19 @@ pub(crate) fn prepare() {
 /// The text of a file of certificates; nothing for no file.
 ///
 /// # Errors
-/// [`Error::Broken`] if it can't be read.
+/// [`Error::Broken`] if it can't be read, or holds none: nobody would be trusted then, or somebody else.
 pub(crate) fn certificates(file: &str) -> Result<Option<Vec<u8>>> {
     if file.is_empty() {
         return Ok(None);
     }
-    let pem = std::fs::read(file);
-    pem.map(Some).map_err(|error| {
+    let broken = |why: String| {
         let what = format!("reading the certificates in {file}");
-        Error::broken(what, format!("{error}; name a PEM file that can be read"))
-    })
+        Error::broken(what, format!("{why}; name a PEM file that can be read"))
+    };
+    let pem = std::fs::read(file).map_err(|error| broken(error.to_string()))?;
+    let begins = b"-----BEGIN CERTIFICATE-----";
+    if !pem.windows(begins.len()).any(|part| part == begins) {
+        return Err(broken("there is no certificate in it".to_owned()));
+    }
+    Ok(Some(pem))
 }

@@ -71,8 +71,7 @@ pub struct SqlOptions {
     /// How the connection is kept from others: `disable`, `prefer`, `require`, `verify-ca` or
     /// `verify-full`.
     pub tls: SqlTls,
-    /// A file with the certificates of the authorities that are trusted, as PEM; those of the system
-    /// unless said.
+    /// A file with the certificates of authorities that are trusted, as PEM, besides those of the system.
     pub ca_file: String,
     /// How many connections one process may have, besides one for each dump that it reads.
     pub connections_max: u32,

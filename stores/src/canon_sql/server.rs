@@ -25,6 +25,8 @@ pub(crate) struct Server {
     pub(crate) options: SqlOptions,
     /// The schema; on MySQL the database.
     pub(crate) schema: String,
+    /// Of authorities that are trusted, as PEM.
+    certificates: Option<Vec<u8>>,
     patience: Patience,
     /// Free connections, and since when they are.
     idle: Arc<Idle>,
@@ -97,6 +99,7 @@ impl Server {
         Ok(Self {
             options: options.clone(),
             schema,
+            certificates: tls::certificates(&options.ca_file)?,
             patience: Patience::new(name, once, all),
             idle: Arc::default(),
             places: Arc::new(Semaphore::new(places)),
@@ -141,11 +144,14 @@ impl Server {
         let wait = Duration::from_millis(self.options.connect_timeout_ms);
         let connecting = async {
             let (options, schema) = (&self.options, self.schema.as_str());
+            let trusted = self.certificates.as_deref();
             match options.server {
-                SqlServer::Postgres => Box::pin(postgres::connect(options, schema, purpose))
-                    .await
-                    .map(Own::Postgres),
-                SqlServer::MySql => Box::pin(mysql::connect(options, schema, purpose))
+                SqlServer::Postgres => {
+                    Box::pin(postgres::connect(options, trusted, schema, purpose))
+                        .await
+                        .map(Own::Postgres)
+                }
+                SqlServer::MySql => Box::pin(mysql::connect(options, trusted, schema, purpose))
                     .await
                     .map(Own::MySql),
             }

@@ -61,10 +61,11 @@ pub(crate) const fn meaning(number: u16) -> Meaning {
 /// A new connection.
 pub(crate) async fn connect(
     options: &SqlOptions,
+    trusted: Option<&[u8]>,
     schema: &str,
     purpose: Purpose,
 ) -> Sql<MySqlConnection> {
-    let mut to = to(options);
+    let mut to = to(options, trusted);
     if purpose != Purpose::Migrate {
         to = to.database(schema);
     }
@@ -105,7 +106,7 @@ fn is_mariadb(version: &str) -> bool {
     version.to_ascii_lowercase().contains("mariadb")
 }
 
-fn to(options: &SqlOptions) -> MySqlConnectOptions {
+fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> MySqlConnectOptions {
     let mut to = MySqlConnectOptions::new()
         .host(options.host())
         .port(options.port())
@@ -128,8 +129,8 @@ fn to(options: &SqlOptions) -> MySqlConnectOptions {
     if !options.password.is_empty() {
         to = to.password(options.password.reveal());
     }
-    if !options.ca_file.is_empty() {
-        to = to.ssl_ca(&options.ca_file);
+    if let Some(trusted) = trusted {
+        to = to.ssl_ca_from_pem(trusted.to_vec());
     }
     to
 }

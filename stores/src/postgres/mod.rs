@@ -50,10 +50,11 @@ pub(crate) fn meaning(code: &str) -> Meaning {
 /// A new connection.
 pub(crate) async fn connect(
     options: &SqlOptions,
+    trusted: Option<&[u8]>,
     schema: &str,
     purpose: Purpose,
 ) -> Sql<PgConnection> {
-    let mut link = PgConnection::connect_with(&to(options)).await?;
+    let mut link = PgConnection::connect_with(&to(options, trusted)).await?;
     let (statement_ms, lock_ms, idle_ms) = match purpose {
         Purpose::Calls => (
             options.statement_timeout_ms,
@@ -79,7 +80,7 @@ pub(crate) async fn connect(
     Ok(link)
 }
 
-fn to(options: &SqlOptions) -> PgConnectOptions {
+fn to(options: &SqlOptions, trusted: Option<&[u8]>) -> PgConnectOptions {
     let database = if options.database.is_empty() {
         "postgres"
     } else {
@@ -104,8 +105,8 @@ fn to(options: &SqlOptions) -> PgConnectOptions {
     if !options.password.is_empty() {
         to = to.password(options.password.reveal());
     }
-    if !options.ca_file.is_empty() {
-        to = to.ssl_root_cert(&options.ca_file);
+    if let Some(trusted) = trusted {
+        to = to.ssl_root_cert_from_pem(trusted.to_vec());
     }
     to
 }

@@ -2,6 +2,7 @@
 
 mod apps;
 mod faults;
+mod tls;
 mod together;
 
 use std::sync::Arc;

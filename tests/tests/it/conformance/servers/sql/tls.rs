@@ -1,0 +1,259 @@
+//! TLS: the server's certificate is looked at. Each test has a server of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use schemas::entities::Entity;
+use stores::canon::CanonWrite;
+use stores::canon_sql::{SqlCanon, SqlOptions, SqlTls};
+use stores::{ErrorKind, Result};
+use tempfile::TempDir;
+use tests::conformance::canon_rows::effort;
+use tests::servers;
+use tokio::time::Instant;
+
+use super::Server;
+
+super::on_both! {
+    only_a_trusted_server_is_spoken_to
+}
+
+/// A server that speaks TLS, and ends with the test.
+struct Private {
+    port: u16,
+    folder: TempDir,
+    child: Child,
+}
+
+impl Private {
+    /// Its certificate is for the address 127.0.0.1, and signed by `ca.pem`; `other.pem` has signed nothing.
+    fn start(server: Server) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        make_certificates(folder.path());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("its address").port();
+        drop(listener);
+        let child = match server {
+            Server::Postgres => start_postgres(folder.path(), port),
+            Server::MariaDb => start_mariadb(folder.path(), port),
+        };
+        Self {
+            port,
+            folder,
+            child,
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        path(self.folder.path(), name)
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // At once: nobody wants the data any more.
+        run("kill", &["-QUIT", &self.child.id().to_string()]);
+        let _ended = self.child.wait();
+    }
+}
+
+fn path(folder: &Path, name: &str) -> String {
+    folder.join(name).to_string_lossy().into_owned()
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let ran = command(program).args(arguments).output();
+    let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{program}: {said}");
+}
+
+/// A program, which may lie where only those who look after servers look.
+fn command(program: &str) -> Command {
+    let mut folders: Vec<PathBuf> = vec!["/usr/sbin".into()];
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    folders.extend(versions.flatten().map(|version| version.path().join("bin")));
+    let found = folders.iter().map(|folder| folder.join(program));
+    let found = found.into_iter().find(|file| file.is_file());
+    Command::new(found.unwrap_or_else(|| program.into()))
+}
+
+fn make_certificates(folder: &Path) {
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").expect("writing");
+    let openssl = |arguments: &str| {
+        let ran = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(folder)
+            .output()
+            .expect("openssl");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{said}");
+    };
+    for authority in ["ca", "other"] {
+        openssl(&format!(
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={authority} -keyout {authority}.key -out {authority}.pem"
+        ));
+    }
+    openssl("req -newkey rsa:2048 -nodes -subj /CN=server -keyout server.key -out server.csr");
+    openssl(
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
+    );
+}
+
+fn is_root() -> bool {
+    let asked = Command::new("id").arg("-u").output().expect("id");
+    asked.stdout == b"0\n"
+}
+
+/// PostgreSQL does not run as root.
+fn start_postgres(folder: &Path, port: u16) -> Child {
+    let data = path(folder, "data");
+    let mut prefix = Vec::new();
+    if is_root() {
+        run("chown", &["-R", "postgres", &path(folder, "")]);
+        prefix = vec![
+            "setpriv",
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--init-groups",
+        ];
+    }
+    let as_user = |program: &str| {
+        let program = command(program);
+        let Some((first, more)) = prefix.split_first() else {
+            return program;
+        };
+        let mut command = Command::new(first);
+        command.args(more).arg(program.get_program());
+        command
+    };
+    let made = as_user("initdb")
+        .args(["-D", &data, "-U", "backstitch", "-A", "trust"])
+        .args(["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"])
+        .stdout(Stdio::null())
+        .status();
+    assert!(made.expect("initdb").success());
+    as_user("postgres")
+        .args(["-D", &data, "-p", &port.to_string()])
+        .args(["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"])
+        .args(["-c", "unix_socket_directories=", "-c", "ssl=on"])
+        .args([
+            "-c",
+            &format!("ssl_cert_file={}", path(folder, "server.pem")),
+        ])
+        .args([
+            "-c",
+            &format!("ssl_key_file={}", path(folder, "server.key")),
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("postgres")
+}
+
+fn start_mariadb(folder: &Path, port: u16) -> Child {
+    let data = format!("--datadir={}", path(folder, "data"));
+    let user = if is_root() { &["--user=root"][..] } else { &[] };
+    let made = Command::new("mariadb-install-db")
+        .args(["--no-defaults", &data, "--skip-test-db"])
+        .arg("--auth-root-authentication-method=normal")
+        .args(user)
+        .stdout(Stdio::null())
+        .status();
+    assert!(made.expect("mariadb-install-db").success());
+    // A statement a line.
+    let first = "CREATE USER 'backstitch'@'127.0.0.1';\n\
+                 GRANT ALL ON *.* TO 'backstitch'@'127.0.0.1';\n";
+    std::fs::write(folder.join("first.sql"), first).expect("writing");
+    command("mariadbd")
+        .args(["--no-defaults", &data, &format!("--port={port}")])
+        .args(user)
+        .args(["--bind-address=127.0.0.1", "--skip-name-resolve"])
+        .arg(format!("--socket={}", path(folder, "socket")))
+        .arg(format!("--init-file={}", path(folder, "first.sql")))
+        .arg(format!("--ssl-cert={}", path(folder, "server.pem")))
+        .arg(format!("--ssl-key={}", path(folder, "server.key")))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("mariadbd")
+}
+
+/// A server is spoken to if its certificate is of the authority that is named, and for the host; else the
+/// error says at once what is wrong.
+async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
+    let private = tokio::task::spawn_blocking(move || Private::start(server));
+    let private = private.await.expect("a server");
+    let namespace = servers::namespace();
+    let options = SqlOptions {
+        host: "127.0.0.1".to_owned(),
+        port: private.port,
+        tls: SqlTls::VerifyFull,
+        ca_file: private.file("ca.pem"),
+        ..server.options()
+    };
+    // The server is coming up; that is waited for.
+    assert!(SqlCanon::migrate(&options, &namespace).await?);
+    let canon = SqlCanon::open(&options, &namespace).await?;
+    canon.apply(&[Entity::Effort(effort(1, 2, 3))], 1).await?;
+    let flaws = SqlCanon::flaws(&options, &namespace).await?;
+    assert_eq!(flaws, Vec::<String>::new());
+
+    let of = |file: &str, host: &str, tls: SqlTls| SqlOptions {
+        ca_file: private.file(file),
+        host: host.to_owned(),
+        tls,
+        ..options.clone()
+    };
+    // Any server of the authority will do, or any server.
+    for (file, tls) in [("ca.pem", SqlTls::VerifyCa), ("other.pem", SqlTls::Require)] {
+        SqlCanon::open(&of(file, "localhost", tls), &namespace).await?;
+    }
+    let silent = SqlOptions {
+        port: server.options().port,
+        ..of("ca.pem", "127.0.0.1", SqlTls::Require)
+    };
+    for (options, why, what_to_do) in [
+        (
+            of("other.pem", "127.0.0.1", SqlTls::VerifyFull),
+            "UnknownIssuer",
+            "in ca_file",
+        ),
+        (
+            of("other.pem", "127.0.0.1", SqlTls::VerifyCa),
+            "UnknownIssuer",
+            "in ca_file",
+        ),
+        (
+            of("ca.pem", "localhost", SqlTls::VerifyFull),
+            "not valid for name",
+            "set host to a name",
+        ),
+        (
+            of("missing.pem", "127.0.0.1", SqlTls::VerifyFull),
+            "missing.pem",
+            "can be read",
+        ),
+        (
+            of("names", "127.0.0.1", SqlTls::VerifyFull),
+            "no certificate",
+            "name a PEM file",
+        ),
+        (silent, "does not support TLS", "let the server speak TLS"),
+    ] {
+        let begun = Instant::now();
+        let refused = SqlCanon::open(&options, &namespace).await;
+        let error = refused.expect_err("it is not trusted");
+        assert_eq!(error.kind(), ErrorKind::Fatal, "{error}");
+        let said = error.to_string();
+        assert!(said.contains(why) && said.contains(what_to_do), "{said}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "at once: {said}");
+    }
+    drop(canon);
+    let ended = tokio::task::spawn_blocking(move || drop(private));
+    ended.await.expect("its end");
+    Ok(())
+}
