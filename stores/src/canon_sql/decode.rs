@@ -9,6 +9,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 
+use super::options::SqlServer;
 use super::session::Sql;
 use crate::{Error, Result};
 
@@ -48,17 +49,39 @@ impl Grouped {
     }
 
     /// What is read of the table `e`, and of what is joined to it, in the order in which
-    /// [`Columns::push`] takes it.
-    pub(crate) const fn columns(self) -> &'static str {
+    /// [`Columns::push`] takes it. Whole numbers of any width are made alike here, and not in a view:
+    /// there an index would no longer be found.
+    pub(crate) const fn columns(self, server: SqlServer) -> &'static str {
+        match (self, server) {
+            (Self::Efforts, SqlServer::Postgres) => {
+                "e.id::bigint, e.segment_id::bigint, e.athlete_id::bigint, e.activity_id::bigint,
+                 e.elapsed_time_s::bigint, e.started_at_us::bigint, e.tz::text, e.is_hidden,
+                 e.is_deleted, a.gender::text, a.birth_year::bigint,
+                 a.weight_kg::double precision, a.is_deleted AS athlete_is_deleted"
+            }
+            (Self::Efforts, SqlServer::MySql) => {
+                "CAST(e.id AS SIGNED), CAST(e.segment_id AS SIGNED), CAST(e.athlete_id AS SIGNED),
+                 CAST(e.activity_id AS SIGNED), CAST(e.elapsed_time_s AS SIGNED),
+                 CAST(e.started_at_us AS SIGNED), e.tz, e.is_hidden, e.is_deleted, a.gender,
+                 CAST(a.birth_year AS SIGNED), a.weight_kg + 0e0, a.is_deleted"
+            }
+            (Self::Authorizations, SqlServer::Postgres) => {
+                "e.id::bigint, e.application_id::bigint, e.athlete_id::bigint,
+                 e.created_at_us::bigint, e.revoked_at_us::bigint"
+            }
+            (Self::Authorizations, SqlServer::MySql) => {
+                "CAST(e.id AS SIGNED), CAST(e.application_id AS SIGNED),
+                 CAST(e.athlete_id AS SIGNED), CAST(e.created_at_us AS SIGNED),
+                 CAST(e.revoked_at_us AS SIGNED)"
+            }
+        }
+    }
+
+    /// The index of groups of our own table, which MySQL has to be told to use.
+    pub(crate) const fn hint(self) -> &'static str {
         match self {
-            Self::Efforts => {
-                "e.id, e.segment_id, e.athlete_id, e.activity_id, e.elapsed_time_s,
-                 e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
-                 a.gender, a.birth_year, a.weight_kg, a.is_deleted AS athlete_is_deleted"
-            }
-            Self::Authorizations => {
-                "e.id, e.application_id, e.athlete_id, e.created_at_us, e.revoked_at_us"
-            }
+            Self::Efforts => "FORCE INDEX (efforts_by_group)",
+            Self::Authorizations => "FORCE INDEX (authorizations_by_group)",
         }
     }
 

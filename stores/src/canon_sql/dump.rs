@@ -1,15 +1,25 @@
 //! Dumps: all rows of a table, or those of some keys, in order, as of one moment.
 //!
-//! A dump has a connection and a task of its own, and a transaction that shows one moment. PostgreSQL
-//! is asked for some rows after the other (a cursor); MySQL sends all of them, and we read on as
-//! batches are taken. When the stream is dropped, the task ends and the connection with it. No
-//! batch is waited for longer than the options say; how long the whole takes is nobody's business.
+//! A dump is read in *parts*, which follow each other in the order of keys: ranges of keys of about
+//! as many rows each, or some of the keys. On PostgreSQL a few connections that see the same moment
+//! read parts side by side; MySQL can't share a moment, so one connection reads one part after the
+//! other. Either way a part is found through the index of groups, and the server never has to sort
+//! more than a part.
+//!
+//! Rows come out in order: each part has a channel of its own, which holds about a part, and parts are
+//! emptied one after the other. Nobody begins a part while as many wait as there are connections,
+//! so what is held is bounded: about one part for each connection and one more.
+//!
+//! Connections and tasks are the dump's own. When the stream is dropped, they end. No batch is waited
+//! for longer than the options say; how long the whole takes is nobody's business.
 
 use std::sync::Arc;
+use std::vec;
 
 use arrow::array::RecordBatch;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
@@ -21,15 +31,92 @@ use crate::{Error, Result, mysql, postgres};
 /// No batch has more rows, however many were asked for.
 const BATCH_ROWS_MAX: usize = 1 << 15;
 
-/// Batches that may wait for whoever takes them.
-const BATCHES_AHEAD: usize = 2;
+/// A part that waits has at most so many batches; one that is read by one connection alone has few.
+const BATCHES_AHEAD_MAX: usize = 64;
+const BATCHES_AHEAD_ALONE: usize = 2;
+
+/// So many keys are looked for by one statement.
+pub(crate) const KEYS_AT_ONCE: usize = 2048;
 
 const DOING: &str = "dumping rows";
+
+/// What one statement of a dump reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The keys from one on and before another; all of them where neither is said.
+    Range {
+        from: Option<i64>,
+        before: Option<i64>,
+    },
+    /// These keys, which ascend.
+    Keys(Vec<i64>),
+}
+
+/// All keys.
+pub(crate) const ALL: Part = Part::Range {
+    from: None,
+    before: None,
+};
+
+/// What is yet to be read.
+#[derive(Debug)]
+pub(crate) enum Parts {
+    /// These parts.
+    These(vec::IntoIter<Part>),
+    /// All keys from one on (all if none is said), in ranges whose ends are looked up in the index
+    /// when it is their turn: of so many rows, or of one key.
+    Walk { from: Option<i64>, rows: u64 },
+}
+
+impl Parts {
+    pub(crate) fn these(parts: Vec<Part>) -> Self {
+        Self::These(parts.into_iter())
+    }
+
+    /// How many connections have something to do.
+    pub(crate) fn connections(&self, max: u32) -> usize {
+        let max = usize::try_from(max).unwrap_or(usize::MAX).max(1);
+        match self {
+            Self::These(parts) => max.min(parts.len()),
+            Self::Walk { .. } => max,
+        }
+    }
+
+    async fn next(&mut self, own: &mut Own, of: Grouped, wait_ms: u64) -> Sql<Option<Part>> {
+        let (from, rows) = match self {
+            Self::These(parts) => return Ok(parts.next()),
+            Self::Walk { from, rows } => (*from, *rows),
+        };
+        let next = match own {
+            Own::Postgres(link) => postgres::dump::key_after(link, of, from, rows, wait_ms).await?,
+            Own::MySql(link) => mysql::dump::key_after(link, of, from, rows, wait_ms).await?,
+        };
+        // A key that has more rows than a part is a part alone.
+        let before = match next {
+            Some(next) if Some(next) == from => next.checked_add(1),
+            next => next,
+        };
+        *self = match before {
+            Some(_) => Self::Walk { from: before, rows },
+            None => Self::these(Vec::new()),
+        };
+        Ok(Some(Part::Range { from, before }))
+    }
+}
+
+/// A dump whose moment stands still.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// Connections that see the moment.
+    pub(crate) links: Vec<Own>,
+    pub(crate) parts: Parts,
+}
 
 /// Begins a dump: what it will bring is what is stored now.
 pub(crate) async fn dump(
     server: Arc<Server>,
     of: Grouped,
+    is_view: bool,
     keys: Option<&[i64]>,
     batch_rows: usize,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
@@ -43,79 +130,174 @@ pub(crate) async fn dump(
         return Ok(stream::empty().boxed());
     }
     let beginning = || async {
-        let mut own = server.connect(Purpose::Dump).await?;
-        match &mut own {
-            Own::Postgres(link) => postgres::begin_dump(link, of, keys.as_deref()).await?,
-            Own::MySql(link) => mysql::begin_dump(link).await?,
+        match server.connect(Purpose::Dump).await? {
+            Own::Postgres(link) => postgres::dump::begin(&server, link, of, keys.as_deref()).await,
+            Own::MySql(link) => {
+                let range_rows = server.options.dump_range_rows;
+                mysql::dump::begin(link, of, keys.as_deref(), range_rows).await
+            }
         }
-        Ok(own)
     };
-    let own = server.tried(DOING, beginning).await?;
-    let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
-    let mut task = JoinSet::new();
-    task.spawn(async move {
-        let mut sink = Sink {
-            batch_rows: batch_rows.clamp(1, BATCH_ROWS_MAX),
-            columns: Columns::new(of),
-            sender,
+    let Begun { links, parts } = server.tried(DOING, beginning).await?;
+    let batch_rows = batch_rows.clamp(1, BATCH_ROWS_MAX);
+    let (order, receivers) = mpsc::channel(links.len().max(1));
+    let batches_ahead = if links.len() == 1 {
+        BATCHES_AHEAD_ALONE
+    } else {
+        let of_a_part = server.options.dump_range_rows / (batch_rows as u64) + 1;
+        usize::try_from(of_a_part).map_or(BATCHES_AHEAD_MAX, |n| n.min(BATCHES_AHEAD_MAX))
+    };
+    let left = Arc::new(Mutex::new(Left { parts, order }));
+    let mut tasks = JoinSet::new();
+    for own in links {
+        let reader = Reader {
+            server: Arc::clone(&server),
+            own,
+            of,
+            is_view,
+            left: Arc::clone(&left),
+            batch_rows,
+            batches_ahead,
         };
-        if let Err(error) = run(&server, own, of, keys, &mut sink).await {
-            // Nobody may be there any more, who would want to know.
-            let error = server.fault(DOING, &error);
-            sink.sender.send(Err(error)).await.ok();
-        }
-    });
-    Ok(stream::unfold(Some((receiver, task)), next).boxed())
+        tasks.spawn(reader.read());
+    }
+    let reading = Reading {
+        receivers,
+        part: None,
+        tasks,
+    };
+    Ok(stream::unfold(Some(reading), next).boxed())
 }
 
-async fn run(
-    server: &Server,
+/// A batch, or that the part is over: one that ends without it was broken off.
+type Piece = Result<Option<RecordBatch>>;
+
+/// What nobody has begun, and where the parts that somebody has begun are told of, in their order.
+#[derive(Debug)]
+struct Left {
+    parts: Parts,
+    order: Sender<Receiver<Piece>>,
+}
+
+/// Reads one part after the other by one connection.
+#[derive(Debug)]
+struct Reader {
+    server: Arc<Server>,
     own: Own,
     of: Grouped,
-    keys: Option<Vec<i64>>,
-    sink: &mut Sink,
-) -> Sql<()> {
-    let wait = server.options.dump_timeout_ms;
-    match own {
-        Own::Postgres(link) => postgres::pour(link, sink, wait).await?,
-        Own::MySql(link) => mysql::pour(link, of, keys.as_deref(), sink, wait).await?,
-    }
-    sink.flush().await?;
-    Ok(())
+    is_view: bool,
+    left: Arc<Mutex<Left>>,
+    batch_rows: usize,
+    batches_ahead: usize,
 }
 
-/// The next batch. The task ends when the stream is dropped, and the connection with it.
-async fn next(
-    dump: Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>,
-) -> Option<(
-    Result<RecordBatch>,
-    Option<(Receiver<Result<RecordBatch>>, JoinSet<()>)>,
-)> {
-    let (mut receiver, mut task) = dump?;
-    if let Some(batch) = receiver.recv().await {
-        let left = batch.is_ok().then_some((receiver, task));
-        return Some((batch, left));
+impl Reader {
+    async fn read(mut self) {
+        while let Some((part, sender)) = self.begin_part().await {
+            let mut sink = Sink {
+                batch_rows: self.batch_rows,
+                columns: Columns::new(self.of),
+                sender,
+            };
+            let read = match part {
+                Ok(part) => self.read_part(&part, &mut sink).await,
+                Err(error) => Err(error),
+            };
+            let is_over = read.is_err();
+            let last = read.map_err(|error| self.lost(&error));
+            // Nobody may be there any more, who would want to know.
+            if sink.sender.send(last.map(|()| None)).await.is_err() || is_over {
+                return;
+            }
+        }
     }
-    match task.join_next().await? {
-        Ok(()) => None,
-        Err(error) => Some((Err(Error::broken(DOING, error)), None)),
+
+    /// The next part, and where its rows go; nothing if there is none, or nobody wants one.
+    async fn begin_part(&mut self) -> Option<(Sql<Part>, Sender<Piece>)> {
+        let wait_ms = self.server.options.dump_timeout_ms;
+        let mut left = self.left.lock().await;
+        let part = left.parts.next(&mut self.own, self.of, wait_ms).await;
+        let part = part.transpose()?;
+        let (sender, receiver) = mpsc::channel(self.batches_ahead);
+        left.order.send(receiver).await.ok()?;
+        Some((part, sender))
+    }
+
+    async fn read_part(&mut self, part: &Part, sink: &mut Sink) -> Sql<()> {
+        let wait_ms = self.server.options.dump_timeout_ms;
+        match &mut self.own {
+            Own::Postgres(link) => {
+                postgres::dump::pour(link, self.of, part, sink, wait_ms).await?;
+            }
+            Own::MySql(link) => {
+                mysql::dump::pour(link, self.of, self.is_view, part, sink, wait_ms).await?;
+            }
+        }
+        sink.flush().await?;
+        Ok(())
+    }
+
+    /// The error of a connection, with which the moment is gone.
+    fn lost(&self, error: &sqlx::Error) -> Error {
+        match self.server.fault(DOING, error) {
+            Error::Unavailable { what, why } => Error::Unavailable {
+                what,
+                why: format!(
+                    "{why}; the dump's moment is lost with its connection, so it has to begin anew"
+                ),
+            },
+            error => error,
+        }
     }
 }
 
-/// Where rows of a dump go.
+/// A dump while it is read.
+#[derive(Debug)]
+struct Reading {
+    receivers: Receiver<Receiver<Piece>>,
+    /// The part whose turn it is.
+    part: Option<Receiver<Piece>>,
+    /// Who reads the parts; they end when this is dropped, and the connections with them.
+    tasks: JoinSet<()>,
+}
+
+/// The next batch.
+async fn next(reading: Option<Reading>) -> Option<(Result<RecordBatch>, Option<Reading>)> {
+    let mut reading = reading?;
+    loop {
+        let Some(part) = &mut reading.part else {
+            reading.part = reading.receivers.recv().await;
+            if reading.part.is_some() {
+                continue;
+            }
+            while let Some(ended) = reading.tasks.join_next().await {
+                if let Err(error) = ended {
+                    return Some((Err(Error::broken(DOING, error)), None));
+                }
+            }
+            return None;
+        };
+        match part.recv().await {
+            Some(Ok(Some(batch))) => return Some((Ok(batch), Some(reading))),
+            Some(Ok(None)) => reading.part = None,
+            Some(Err(error)) => return Some((Err(error), None)),
+            None => {
+                let why = "what read it ended in the middle";
+                return Some((Err(Error::broken(DOING, why)), None));
+            }
+        }
+    }
+}
+
+/// Where the rows of a part go.
 #[derive(Debug)]
 pub(crate) struct Sink {
     batch_rows: usize,
     columns: Columns,
-    sender: Sender<Result<RecordBatch>>,
+    sender: Sender<Piece>,
 }
 
 impl Sink {
-    /// How many rows make a batch.
-    pub(crate) const fn batch_rows(&self) -> usize {
-        self.batch_rows
-    }
-
     /// Takes a row; answers whether anybody wants more.
     pub(crate) async fn push(&mut self, row: &(impl Readable + Sync)) -> Sql<bool> {
         self.columns.push(row)?;
@@ -130,6 +312,6 @@ impl Sink {
             return Ok(true);
         }
         let batch = self.columns.finish()?;
-        Ok(self.sender.send(Ok(batch)).await.is_ok())
+        Ok(self.sender.send(Ok(Some(batch))).await.is_ok())
     }
 }

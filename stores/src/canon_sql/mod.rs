@@ -19,11 +19,11 @@ mod check;
 mod connect;
 pub(crate) mod decide;
 pub(crate) mod decode;
-mod dump;
+pub(crate) mod dump;
 mod fault;
 mod options;
 pub(crate) mod outbox;
-mod server;
+pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod sheet;
 mod versions;
@@ -37,7 +37,6 @@ use futures::stream::BoxStream;
 use schemas::entities::{Application, Entity, Group};
 use schemas::source::Source;
 
-pub(crate) use dump::Sink;
 pub(crate) use fault::Meaning;
 pub use options::{SqlOptions, SqlServer, SqlTls};
 pub(crate) use server::Purpose;
@@ -132,7 +131,8 @@ impl CanonRead for SqlCanon {
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let of = Grouped::of(source)?;
-        dump::dump(Arc::clone(&self.server), of, keys, batch_rows).await
+        let is_view = self.views.contains(of.table());
+        dump::dump(Arc::clone(&self.server), of, is_view, keys, batch_rows).await
     }
 
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {

@@ -73,8 +73,13 @@ pub struct SqlOptions {
     pub tls: SqlTls,
     /// A file with the certificates of authorities that are trusted, as PEM, besides those of the system.
     pub ca_file: String,
-    /// How many connections one process may have, besides one for each dump that it reads.
+    /// How many connections one process may have, besides those of dumps.
     pub connections_max: u32,
+    /// How many connections a dump of many rows may have, at least 1. MySQL: always 1.
+    pub dump_connections: u32,
+    /// About how many rows one statement of a dump reads. A process holds about as many for each connection
+    /// of the dump, and for one more; PostgreSQL sorts as many at once.
+    pub dump_range_rows: u64,
     /// How long to wait for a new connection.
     pub connect_timeout_ms: u64,
     /// How long to wait until one of the connections is free.
@@ -87,7 +92,7 @@ pub struct SqlOptions {
     pub request_timeout_ms: u64,
     /// How long a call may be tried again, in all.
     pub retry_timeout_ms: u64,
-    /// How long a dump may wait for its next rows; the first ones may have to be sorted.
+    /// How long a dump may wait for its next rows; those of a range may have to be sorted first.
     pub dump_timeout_ms: u64,
 }
 
@@ -103,6 +108,8 @@ impl Default for SqlOptions {
             tls: SqlTls::default(),
             ca_file: String::new(),
             connections_max: 8,
+            dump_connections: 4,
+            dump_range_rows: 131_072,
             connect_timeout_ms: 5_000,
             acquire_timeout_ms: 10_000,
             statement_timeout_ms: 60_000,

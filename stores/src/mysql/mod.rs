@@ -4,6 +4,8 @@
 //! runs at READ COMMITTED, where no gaps between rows are locked; a dump, and groups that have to be
 //! counted before they are read, see one snapshot.
 
+pub(crate) mod dump;
+
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -11,14 +13,13 @@ use schemas::entities::Group;
 use schemas::source::Source;
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection};
-use tokio::time::timeout;
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
 use crate::canon_sql::decode::{Columns, Grouped};
 use crate::canon_sql::outbox::{AT_ONCE, Row as Told};
 use crate::canon_sql::session::Sql;
 use crate::canon_sql::sheet::{Column, Conflict, Sheet};
-use crate::canon_sql::{Meaning, Purpose, Sink, SqlOptions, SqlTls};
+use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
 pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
@@ -317,7 +318,7 @@ async fn rows_of(link: &mut MySqlConnection, of: Grouped, groups: &[Group]) -> S
             "SELECT {columns} FROM {ASKED}
              STRAIGHT_JOIN {table} e ON e.{key} = g.group_key AND e.athlete_id = g.member
              {join} ORDER BY e.{key}, e.athlete_id, e.id",
-            columns = of.columns(),
+            columns = of.columns(SqlServer::MySql),
             table = of.table(),
             key = of.key(),
             join = of.join(),
@@ -356,56 +357,6 @@ pub(crate) async fn lock_schema(
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42S02") => Ok(()),
         done => done.map(drop),
     }
-}
-
-/// Begins the transaction of a dump, which holds the moment.
-pub(crate) async fn begin_dump(link: &mut MySqlConnection) -> Sql<()> {
-    sqlx::raw_sql(SNAPSHOT).execute(link).await?;
-    Ok(())
-}
-
-/// Brings the rows of a dump to where they go. The server sends them as fast as they are taken.
-pub(crate) async fn pour(
-    mut link: MySqlConnection,
-    of: Grouped,
-    keys: Option<&[i64]>,
-    sink: &mut Sink,
-    wait_ms: u64,
-) -> Sql<()> {
-    let wait = Duration::from_millis(wait_ms);
-    let (table, key) = (of.table(), of.key());
-    let parts: Vec<String> = match keys {
-        None => vec![String::new()],
-        Some(keys) => keys
-            .chunks(AT_ONCE)
-            .map(|keys| {
-                let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
-                format!("WHERE e.{key} IN ({})", keys.join(","))
-            })
-            .collect(),
-    };
-    for some in parts {
-        let statement = format!(
-            "SELECT {columns} FROM {table} e {join} {some}
-             ORDER BY e.{key}, e.athlete_id, e.id",
-            columns = of.columns(),
-            join = of.join(),
-        );
-        let query = sqlx::query(AssertSqlSafe(statement)).persistent(false);
-        let mut rows = query.fetch(&mut link);
-        loop {
-            let Ok(row) = timeout(wait, rows.try_next()).await else {
-                return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
-            };
-            let Some(row) = row? else {
-                break;
-            };
-            if !sink.push(&row).await? {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What is wrong with the server itself.

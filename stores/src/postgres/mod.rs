@@ -2,22 +2,22 @@
 //!
 //! Lists are bound as arrays and joined, so a statement has one text for any number of rows. Writing
 //! runs at READ COMMITTED: what a statement locked is what it reads, and the order of locks and the
-//! rule of versions do the rest; a dump runs at REPEATABLE READ, which shows one moment.
+//! rule of versions do the rest.
 
-use std::time::Duration;
+mod counted;
+pub(crate) mod dump;
 
 use schemas::entities::Group;
 use schemas::source::Source;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow, PgSslMode};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection, Row};
-use tokio::time::timeout;
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
 use crate::canon_sql::decode::{Columns, Grouped};
 use crate::canon_sql::outbox::Row as Told;
 use crate::canon_sql::session::Sql;
 use crate::canon_sql::sheet::{Column, Conflict, Sheet};
-use crate::canon_sql::{Meaning, Purpose, Sink, SqlOptions, SqlTls};
+use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
 pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
@@ -28,9 +28,6 @@ pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
 /// The names of this schema that are views.
 pub(crate) const VIEWS: &str = "SELECT c.relname::text FROM pg_class c
     WHERE c.relnamespace = current_schema()::text::regnamespace AND c.relkind IN ('v', 'm', 'f')";
-
-/// Rows of a dump that are asked for at once.
-const ROWS_AT_ONCE: usize = 4096;
 
 /// What an error says.
 pub(crate) fn meaning(code: &str) -> Meaning {
@@ -64,6 +61,10 @@ pub(crate) async fn connect(
         Purpose::Dump => (options.dump_timeout_ms, options.lock_timeout_ms, 0),
         Purpose::Migrate => (0, 0, 0),
     };
+    let more = match purpose {
+        Purpose::Dump => dump::SETTINGS,
+        Purpose::Calls | Purpose::Migrate => "",
+    };
     let settings = format!(
         "SET search_path TO \"{schema}\", pg_temp;
          SET backstitch.tells TO 'no';
@@ -72,7 +73,8 @@ pub(crate) async fn connect(
          SET jit TO off;
          SET statement_timeout TO {statement_ms};
          SET lock_timeout TO {lock_ms};
-         SET idle_in_transaction_session_timeout TO {idle_ms};"
+         SET idle_in_transaction_session_timeout TO {idle_ms};
+         {more}"
     );
     sqlx::raw_sql(AssertSqlSafe(settings))
         .execute(&mut link)
@@ -256,7 +258,7 @@ pub(crate) async fn first_groups(
              SELECT {columns} FROM {table} e {join}
              WHERE e.{key} = f.group_key AND e.athlete_id = f.member ORDER BY e.id) AS e ON true
          ORDER BY f.group_key, f.member, e.id",
-        columns = of.columns(),
+        columns = of.columns(SqlServer::Postgres),
         join = of.join(),
     );
     let keys: Vec<i64> = groups.iter().map(|group| group.key).collect();
@@ -283,57 +285,6 @@ pub(crate) async fn first_groups(
         rows: columns.finish()?,
         groups: answered,
     })
-}
-
-/// Begins the transaction of a dump, and its cursor, which holds the moment.
-pub(crate) async fn begin_dump(
-    link: &mut PgConnection,
-    of: Grouped,
-    keys: Option<&[i64]>,
-) -> Sql<()> {
-    let (table, key) = (of.table(), of.key());
-    let some = keys.map(|keys| {
-        // A cursor takes no values; these are numbers.
-        let keys: Vec<String> = keys.iter().map(i64::to_string).collect();
-        format!("WHERE e.{key} = ANY ('{{{}}}'::bigint[])", keys.join(","))
-    });
-    let statement = format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-         DECLARE dump NO SCROLL CURSOR FOR
-         SELECT {columns} FROM {table} e {join} {some}
-         ORDER BY e.{key}, e.athlete_id, e.id;",
-        columns = of.columns(),
-        join = of.join(),
-        some = some.unwrap_or_default(),
-    );
-    sqlx::raw_sql(AssertSqlSafe(statement))
-        .execute(link)
-        .await?;
-    Ok(())
-}
-
-/// Brings the rows of a dump to where they go.
-pub(crate) async fn pour(mut link: PgConnection, sink: &mut Sink, wait_ms: u64) -> Sql<()> {
-    let wait = Duration::from_millis(wait_ms);
-    let at_once = sink.batch_rows().max(ROWS_AT_ONCE);
-    let statement = format!("FETCH FORWARD {at_once} FROM dump");
-    loop {
-        let asking = sqlx::query(AssertSqlSafe(statement.clone()))
-            .persistent(false)
-            .fetch_all(&mut link);
-        let Ok(rows) = timeout(wait, asking).await else {
-            return Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
-        };
-        let rows: Vec<PgRow> = rows?;
-        for row in &rows {
-            if !sink.push(row).await? {
-                return Ok(());
-            }
-        }
-        if rows.len() < at_once {
-            return Ok(());
-        }
-    }
 }
 
 /// What is wrong with the server itself.

@@ -1,0 +1,184 @@
+//! Dumps that are read in ranges of keys.
+
+use std::collections::BTreeSet;
+
+use futures::TryStreamExt;
+use schemas::entities::Entity;
+use schemas::source::Source;
+use stores::canon::{CanonRead, CanonWrite};
+use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::{ErrorKind, Result};
+use tests::conformance::canon_rows::{authorization, effort, effort_rows};
+
+use super::{Schema, Server};
+
+super::on_both! {
+    ranges_follow_each_other
+    a_dump_whose_connection_ends_fails
+}
+
+/// A key that has more rows than many ranges.
+const HOT: i64 = 77;
+const ROWS: i64 = 6_000;
+
+/// A schema with rows of very different keys, and a store that reads it in small ranges.
+async fn filled(server: Server) -> Result<(Schema, SqlCanon)> {
+    let schema = Schema::new(server).await;
+    let options = SqlOptions {
+        dump_range_rows: 250,
+        ..schema.options.clone()
+    };
+    let canon = SqlCanon::open(&options, &schema.namespace).await?;
+    let row = |id: i64| {
+        let key = match id {
+            0..2_000 => HOT,
+            2_000..2_300 => i64::MIN,
+            2_300..2_310 => i64::MAX,
+            _ => id * id % 997 * 1_000_003,
+        };
+        Entity::Effort(effort(id, key, id * 7 % 31))
+    };
+    let rows: Vec<Entity> = (0..ROWS).map(row).collect();
+    canon.apply(&rows, 1).await?;
+    Ok((schema, canon))
+}
+
+/// The keys, athletes and ids of a dump; the order is looked at.
+async fn ids(canon: &SqlCanon, keys: Option<&[i64]>) -> Result<Vec<(i64, i64, i64)>> {
+    let mut rows = Vec::new();
+    let mut dump = canon.dump(Source::Efforts, keys, 100).await?;
+    while let Some(batch) = dump.try_next().await? {
+        assert!((1..=100).contains(&batch.num_rows()));
+        let batch = effort_rows(&batch);
+        rows.extend(
+            batch
+                .iter()
+                .map(|row| (row.segment_id, row.athlete_id, row.id)),
+        );
+    }
+    assert!(rows.is_sorted(), "in the order of key, member and id");
+    Ok(rows)
+}
+
+/// All rows come once and in order, whether the server has counted what is there or not, while rows
+/// change; and so do those of many keys.
+async fn ranges_follow_each_other(server: Server) -> Result<()> {
+    let (schema, canon) = filled(server).await?;
+    let all = ids(&canon, None).await?;
+    assert_eq!(all.len(), 6_000);
+    let keys: Vec<i64> = all
+        .iter()
+        .map(|row| row.0)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    assert_eq!(keys.iter().filter(|key| **key == HOT).count(), 1);
+
+    for is_counted in [false, true] {
+        if is_counted {
+            schema.run(match server {
+                Server::Postgres => "ANALYZE efforts;",
+                Server::MariaDb => "DO 0; ANALYZE TABLE efforts;",
+            });
+        }
+        assert_eq!(ids(&canon, None).await?, all, "counted: {is_counted}");
+        assert_eq!(
+            ids(&canon, Some(&keys)).await?,
+            all,
+            "counted: {is_counted}"
+        );
+        for some in [
+            &keys[..1],
+            &keys[3..200],
+            &[HOT, -5][..],
+            &[i64::MAX, 0][..],
+        ] {
+            let expected = all.iter().filter(|row| some.contains(&row.0));
+            let expected: Vec<_> = expected.copied().collect();
+            assert_eq!(ids(&canon, Some(some)).await?, expected);
+        }
+        // Whatever changes meanwhile, no part of the dump shows it.
+        let dump = canon.dump(Source::Efforts, None, 100).await?;
+        let more: Vec<Entity> = (10_000..10_500)
+            .map(|id| {
+                Entity::Effort(effort(
+                    id,
+                    all[usize::try_from(id % 6_000).unwrap_or_default()].0,
+                    5,
+                ))
+            })
+            .collect();
+        canon.apply(&more, 1).await?;
+        let seen: Vec<_> = dump.try_collect().await?;
+        let seen: usize = seen.iter().map(arrow::array::RecordBatch::num_rows).sum();
+        assert_eq!(seen, all.len(), "as of the beginning");
+        assert_eq!(ids(&canon, None).await?.len(), all.len() + 500);
+        schema.run("DELETE FROM efforts WHERE id >= 10000;");
+    }
+    // A table that is small, or empty, is one range.
+    let rows: Vec<Entity> = (0..3)
+        .map(|id| Entity::Authorization(authorization(id, 1, id)))
+        .collect();
+    for expected in [0, 3] {
+        let dump = canon.dump(Source::Authorizations, None, 10).await?;
+        let dumped: Vec<_> = dump.try_collect().await?;
+        let dumped: usize = dumped.iter().map(arrow::array::RecordBatch::num_rows).sum();
+        assert_eq!(dumped, expected);
+        canon.apply(&rows, 1).await?;
+    }
+    Ok(())
+}
+
+/// The moment is that of all connections together: if the one that holds it first ends, the dump fails,
+/// and may be begun anew.
+async fn a_dump_whose_connection_ends_fails(server: Server) -> Result<()> {
+    let (schema, canon) = filled(server).await?;
+    let mut dump = canon.dump(Source::Efforts, None, 100).await?;
+    dump.try_next().await?.expect("a batch");
+    let name = schema.name();
+    match server {
+        Server::Postgres => {
+            let dumps = format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid IN
+                     (SELECT pid FROM pg_locks WHERE relation = '{name}.efforts'::regclass)"
+            );
+            // Each reads a range; the first was opened first.
+            let mut open = schema.run(&dumps);
+            for _ in 0..100 {
+                if open == "4" {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                open = schema.run(&dumps);
+            }
+            assert_eq!(open, "4", "connections that read");
+            let ended = schema.run(&format!(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN
+                     (SELECT pid FROM pg_locks WHERE relation = '{name}.efforts'::regclass)
+                 ORDER BY backend_start LIMIT 1"
+            ));
+            assert_eq!(ended, "t");
+        }
+        Server::MariaDb => {
+            let kill = schema.run(&format!(
+                "SELECT GROUP_CONCAT(CONCAT('KILL ', id) SEPARATOR ';') FROM information_schema.processlist
+                 WHERE db = '{name}' AND id <> CONNECTION_ID()"
+            ));
+            schema.run(&kill);
+        }
+    }
+    let mut rows = 100;
+    let error = loop {
+        match dump.try_next().await {
+            Ok(Some(batch)) => rows += batch.num_rows(),
+            Ok(None) => panic!("a dump that lost a connection has ended with {rows} rows"),
+            Err(error) => break error,
+        }
+    };
+    assert!(rows < 6_000);
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.to_string().contains("begin anew"), "{error}");
+    assert!(dump.try_next().await?.is_none(), "nothing comes after it");
+    assert_eq!(ids(&canon, None).await?.len(), 6_000);
+    Ok(())
+}
