@@ -11,6 +11,7 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use tokio::time::timeout;
 
+use super::columns;
 use super::fault::{Meaning, meaning};
 use super::options::SqlServer;
 use super::server::{Purpose, Server, on};
@@ -91,19 +92,18 @@ fn stands_against(known: &[Migration], applied: &[AppliedRow]) -> Option<String>
 /// Looks whether the schema can be used; answers the names that are views.
 pub(crate) async fn opened(server: &Server) -> Result<BTreeSet<String>> {
     let known = migrations(server.options.server);
-    let (applied, views) = server.read(OPENING, on!(link => look(link))).await?;
-    if let Some(why) = stands_against(&known, &applied) {
+    let (applied, views, flaws) = server.read(OPENING, on!(link => look(link))).await?;
+    let unreadable = (!flaws.is_empty()).then(|| flaws.join("; "));
+    if let Some(why) = stands_against(&known, &applied).or(unreadable) {
         return Err(Error::broken(format!("{OPENING} ({})", server.name()), why));
     }
-    Ok(views.into_iter().map(|(name,)| name).collect())
+    Ok(views)
 }
 
-async fn look(link: &mut Link<'_>) -> Sql<(Vec<AppliedRow>, Vec<(String,)>)> {
+async fn look(link: &mut Link<'_>) -> Sql<(Vec<AppliedRow>, BTreeSet<String>, Vec<String>)> {
     let applied = applied(link).await?;
-    let views = link
-        .rows(link.either(postgres::VIEWS, mysql::VIEWS), &[])
-        .await?;
-    Ok((applied, views))
+    let (views, flaws) = columns::views(link).await?;
+    Ok((applied, views, flaws))
 }
 
 /// Brings the schema to this version; answers whether there was anything to do.
@@ -191,7 +191,13 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
             }
             Err(error) => return Err(error),
         }
-        flaws.extend(missing_rights(&mut link).await?);
+        let (views, unreadable) = columns::views(&mut link).await?;
+        flaws.extend(unreadable);
+        flaws.extend(missing_rights(&mut link, &views).await?);
+        // Whoever may not read can't ask how it would be read either.
+        if flaws.is_empty() {
+            flaws.extend(columns::slow(&mut own, &views).await?);
+        }
         Ok(flaws)
     };
     let wait = Duration::from_millis(server.options.request_timeout_ms);
@@ -203,11 +209,7 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
 }
 
 /// Rights that the user lacks, found by statements that change no row.
-async fn missing_rights(link: &mut Link<'_>) -> Sql<Vec<String>> {
-    let views: Vec<(String,)> = link
-        .rows(link.either(postgres::VIEWS, mysql::VIEWS), &[])
-        .await?;
-    let is_view = |name: &str| views.iter().any(|(view,)| view == name);
+async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Vec<String>> {
     let mut statements = vec![
         "DELETE FROM outbox WHERE 1 = 0".to_owned(),
         "INSERT INTO outbox (source, group_key, member, made_at_ms)
@@ -216,7 +218,7 @@ async fn missing_rights(link: &mut Link<'_>) -> Sql<Vec<String>> {
     ];
     for table in TABLES {
         statements.push(format!("SELECT 1 FROM {table} WHERE 1 = 0"));
-        if !is_view(table) {
+        if !views.contains(table) {
             let column = if table == "connected" {
                 "athletes"
             } else {
@@ -236,6 +238,9 @@ async fn missing_rights(link: &mut Link<'_>) -> Sql<Vec<String>> {
             Ok(_) => {}
             Err(error) if meaning(&error) == Meaning::NoRight => {
                 flaws.push(format!("{error}; give this user the right to"));
+            }
+            Err(error) if meaning(&error) == Meaning::NoSchema => {
+                flaws.push(format!("{error}; make the view that was to take its place"));
             }
             Err(error) => return Err(error),
         }

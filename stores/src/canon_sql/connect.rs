@@ -17,6 +17,9 @@ const US_PER_MS: i64 = 1000;
 /// Ids that are made up have so many bits: JSON readers hold such numbers exactly.
 const ID_BITS: u32 = 53;
 
+const COLUMNS: &str = "CAST(id AS SIGNED), name, owner, CAST(athlete_capacity AS SIGNED),
+    CAST(version AS SIGNED)";
+
 type Row = (i64, String, String, i64, i64);
 
 fn of((id, name, owner, athlete_capacity, version): Row) -> Sql<Application> {
@@ -30,9 +33,8 @@ fn of((id, name, owner, athlete_capacity, version): Row) -> Sql<Application> {
 }
 
 pub(crate) async fn application(link: &mut Link<'_>, id: i64) -> Sql<Option<Application>> {
-    let statement = "SELECT id, name, owner, athlete_capacity, version FROM applications
-                     WHERE id = ?";
-    let row: Option<Row> = link.row(statement, &[Value::Int(id)]).await?;
+    let statement = format!("SELECT {COLUMNS} FROM applications WHERE id = ?");
+    let row: Option<Row> = link.row(&statement, &[Value::Int(id)]).await?;
     row.map(of).transpose()
 }
 
@@ -44,11 +46,10 @@ pub(crate) async fn applications(
     let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
         return Ok(Vec::new());
     };
-    let statement = "SELECT id, name, owner, athlete_capacity, version FROM applications
-                     WHERE id >= ? ORDER BY id LIMIT ?";
+    let statement = format!("SELECT {COLUMNS} FROM applications WHERE id >= ? ORDER BY id LIMIT ?");
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows: Vec<Row> = link
-        .rows(statement, &[Value::Int(from), Value::Int(limit)])
+        .rows(&statement, &[Value::Int(from), Value::Int(limit)])
         .await?;
     rows.into_iter().map(of).collect()
 }
@@ -101,7 +102,7 @@ pub(crate) async fn authorize(link: &mut Link<'_>, pair: Group, now_ms: i64) -> 
     }
     lock_counters(link, [pair.key].into_iter()).await?;
     // What was read before the lock may be old by now.
-    let statement = "SELECT p.athlete_capacity, c.athletes,
+    let statement = "SELECT CAST(p.athlete_capacity AS SIGNED), c.athletes,
             (SELECT count(*) FROM connections o
              WHERE o.application_id = ? AND o.athlete_id = ? AND o.live > 0)
         FROM applications p JOIN connected c ON c.application_id = p.id WHERE p.id = ?";

@@ -16,6 +16,7 @@
 
 mod apply;
 mod check;
+pub(crate) mod columns;
 mod connect;
 pub(crate) mod decide;
 pub(crate) mod decode;
@@ -136,14 +137,15 @@ impl CanonRead for SqlCanon {
     }
 
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {
-        let statement = "SELECT athlete_id FROM clubs WHERE club_id = ? AND NOT is_deleted
+        let statement =
+            "SELECT CAST(athlete_id AS SIGNED) FROM clubs WHERE club_id = ? AND NOT is_deleted
                          ORDER BY athlete_id";
         let doing = "reading the members of a club";
         self.ids(doing, statement, club_id).await
     }
 
     async fn followed_by(&self, athlete_id: i64) -> Result<Vec<i64>> {
-        let statement = "SELECT followed_id FROM follows WHERE follower_id = ? AND NOT is_deleted
+        let statement = "SELECT CAST(followed_id AS SIGNED) FROM follows WHERE follower_id = ? AND NOT is_deleted
                          ORDER BY followed_id";
         let doing = "reading whom an athlete follows";
         self.ids(doing, statement, athlete_id).await

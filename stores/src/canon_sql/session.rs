@@ -135,8 +135,10 @@ impl Link<'_> {
     }
 }
 
-/// The statement as PostgreSQL writes it: `$1` for the first `?`, and `= ANY ($1)` for `IN ?`.
+/// The statement as PostgreSQL writes it: `$1` for the first `?`, `= ANY ($1)` for `IN ?`, and `bigint`
+/// for `SIGNED`, as MySQL calls such a number where a value is made one.
 fn dollars(statement: &str, values: &[Value<'_>]) -> String {
+    let statement = statement.replace(" AS SIGNED)", " AS bigint)");
     let mut text = String::with_capacity(statement.len() + 2 * values.len());
     for (index, part) in statement.split('?').enumerate() {
         if index == 0 {
@@ -202,15 +204,15 @@ mod tests {
 
     #[test]
     fn statements_are_written_for_each_server() {
-        let statement = "SELECT a FROM t WHERE b = ? AND c IN ? AND d = ?";
+        let statement = "SELECT CAST(a AS SIGNED) FROM t WHERE b = ? AND c IN ? AND d = ?";
         let values = [Value::Int(1), Value::Ints(&[1, 2, 3]), Value::Text("x")];
         assert_eq!(
             dollars(statement, &values),
-            "SELECT a FROM t WHERE b = $1 AND c = ANY ($2) AND d = $3"
+            "SELECT CAST(a AS bigint) FROM t WHERE b = $1 AND c = ANY ($2) AND d = $3"
         );
         assert_eq!(
             lists(statement, &values),
-            "SELECT a FROM t WHERE b = ? AND c IN (?,?,?,?) AND d = ?"
+            "SELECT CAST(a AS SIGNED) FROM t WHERE b = ? AND c IN (?,?,?,?) AND d = ?"
         );
         assert_eq!(padded(&[1, 2, 3]).collect::<Vec<_>>(), [1, 2, 3, 3]);
     }

@@ -52,12 +52,16 @@ async fn stored(
     let firsts: Vec<i64> = ids.iter().map(|id| id.0).collect();
     let zero = link.either("0::bigint", "0");
     if second == "0" {
-        let statement = format!("SELECT {first}, {zero}, version FROM {name} WHERE {first} IN ?");
+        let statement = format!(
+            "SELECT CAST({first} AS SIGNED), {zero}, CAST(version AS SIGNED)
+             FROM {name} WHERE {first} IN ?"
+        );
         return link.rows(&statement, &[Value::Ints(&firsts)]).await;
     }
     let seconds: Vec<i64> = ids.iter().map(|id| id.1).collect();
     let statement = format!(
-        "SELECT {first}, {second}, version FROM {name} WHERE {first} IN ? AND {second} IN ?"
+        "SELECT CAST({first} AS SIGNED), CAST({second} AS SIGNED), CAST(version AS SIGNED)
+         FROM {name} WHERE {first} IN ? AND {second} IN ?"
     );
     let values = [Value::Ints(&firsts), Value::Ints(&seconds)];
     link.rows(&statement, &values).await

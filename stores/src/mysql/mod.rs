@@ -15,6 +15,7 @@ use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlSsl
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection};
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
+use crate::canon_sql::columns::Kind;
 use crate::canon_sql::decode::{Columns, Grouped};
 use crate::canon_sql::outbox::{AT_ONCE, Row as Told};
 use crate::canon_sql::session::Sql;
@@ -30,6 +31,24 @@ pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
 /// The names of this schema that are views.
 pub(crate) const VIEWS: &str = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_type = 'VIEW'";
+
+/// The columns of what is in this schema, as `columns::There`.
+pub(crate) const COLUMNS: &str = "SELECT CAST(table_name AS CHAR), CAST(column_name AS CHAR),
+        CAST(column_type AS CHAR), LOWER(CAST(data_type AS CHAR))
+    FROM information_schema.columns WHERE table_schema = DATABASE()";
+
+/// Whether a column of a type holds what it has to.
+pub(crate) fn fits(kind: Kind, is: &str) -> bool {
+    let is_whole = matches!(is, "tinyint" | "smallint" | "mediumint" | "int" | "bigint");
+    match kind {
+        Kind::Number | Kind::Micros | Kind::Boolean => is_whole,
+        Kind::Fraction => matches!(is, "double" | "float" | "decimal"),
+        Kind::Text => matches!(
+            is,
+            "varchar" | "char" | "tinytext" | "text" | "mediumtext" | "longtext" | "enum"
+        ),
+    }
+}
 
 /// The numbers of rows that a statement may have, largest first. Rows of ten values stay well below the
 /// 65,535 that a statement may have.

@@ -13,6 +13,7 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{Arguments, AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::canon::{FirstGroups, NOTIFICATIONS_MAX};
+use crate::canon_sql::columns::Kind;
 use crate::canon_sql::decode::{Columns, Grouped};
 use crate::canon_sql::outbox::Row as Told;
 use crate::canon_sql::session::Sql;
@@ -28,6 +29,26 @@ pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
 /// The names of this schema that are views.
 pub(crate) const VIEWS: &str = "SELECT c.relname::text FROM pg_class c
     WHERE c.relnamespace = current_schema()::text::regnamespace AND c.relkind IN ('v', 'm', 'f')";
+
+/// The columns of what is in this schema, as `columns::There`. Of a domain, what it is made of counts.
+pub(crate) const COLUMNS: &str = "SELECT c.relname::text, a.attname::text,
+        format_type(a.atttypid, a.atttypmod), CASE
+            WHEN b.typcategory IN ('S', 'E') THEN 'text' ELSE b.typname::text END
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_type t ON t.oid = a.atttypid
+    JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+    WHERE c.relnamespace = current_schema()::text::regnamespace
+        AND c.relkind IN ('v', 'm', 'f')";
+
+/// Whether a column of a type holds what it has to.
+pub(crate) fn fits(kind: Kind, is: &str) -> bool {
+    match kind {
+        Kind::Number | Kind::Micros => matches!(is, "int2" | "int4" | "int8"),
+        Kind::Fraction => matches!(is, "float4" | "float8" | "numeric"),
+        Kind::Text => is == "text",
+        Kind::Boolean => is == "bool",
+    }
+}
 
 /// What an error says.
 pub(crate) fn meaning(code: &str) -> Meaning {

@@ -1,0 +1,187 @@
+//! Whether the columns of an app's own views can be read.
+//!
+//! A view stands in the place of a table of ours, so nobody but the app says what its columns are. What
+//! does not fit is named before anything is read: by `check`, and when the store is opened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::session::{Link, Own, Sql};
+use crate::{mysql, postgres};
+
+/// What a column has to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A whole number of up to 64 bits.
+    Number,
+    /// Microseconds since 1970, as such a number.
+    Micros,
+    /// A number with a fraction.
+    Fraction,
+    Text,
+    Boolean,
+}
+
+impl Kind {
+    /// What is expected, and how a view says it.
+    const fn expected(self, link: &Link<'_>) -> &'static str {
+        match (self, link) {
+            (Self::Number, Link::Postgres(_)) => {
+                "a whole number: smallint, integer or bigint, as the app's table has it (a cast keeps the index from being found)"
+            }
+            (Self::Number, Link::MySql(_)) => {
+                "a whole number: an integer type, or CAST(… AS SIGNED)"
+            }
+            (Self::Micros, Link::Postgres(_)) => {
+                "microseconds since 1970 as a bigint: (extract(epoch FROM …) * 1000000)::bigint"
+            }
+            (Self::Micros, Link::MySql(_)) => {
+                "microseconds since 1970 as a whole number: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
+            }
+            (Self::Fraction, Link::Postgres(_)) => "a number: double precision, real or numeric",
+            (Self::Fraction, Link::MySql(_)) => "a number: DOUBLE, FLOAT or DECIMAL",
+            (Self::Text, Link::Postgres(_)) => "text: text, varchar, char or an enum; or …::text",
+            (Self::Text, Link::MySql(_)) => "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)",
+            (Self::Boolean, Link::Postgres(_)) => "a boolean",
+            (Self::Boolean, Link::MySql(_)) => "a boolean: 0 or 1 as a whole number",
+        }
+    }
+}
+
+type Columns = &'static [(&'static str, Kind)];
+
+use Kind::{Boolean, Fraction, Micros, Number, Text};
+
+/// What is read of each table that an app may replace.
+const TABLES: [(&str, Columns); 6] = [
+    (
+        "applications",
+        &[
+            ("id", Number),
+            ("name", Text),
+            ("owner", Text),
+            ("athlete_capacity", Number),
+            ("version", Number),
+        ],
+    ),
+    (
+        "athletes",
+        &[
+            ("id", Number),
+            ("name", Text),
+            ("gender", Text),
+            ("birth_year", Number),
+            ("weight_kg", Fraction),
+            ("country", Text),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    (
+        "authorizations",
+        &[
+            ("id", Number),
+            ("application_id", Number),
+            ("athlete_id", Number),
+            ("created_at_us", Micros),
+            ("revoked_at_us", Micros),
+            ("version", Number),
+        ],
+    ),
+    (
+        "clubs",
+        &[
+            ("club_id", Number),
+            ("athlete_id", Number),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    (
+        "efforts",
+        &[
+            ("id", Number),
+            ("segment_id", Number),
+            ("athlete_id", Number),
+            ("activity_id", Number),
+            ("elapsed_time_s", Number),
+            ("started_at_us", Micros),
+            ("tz", Text),
+            ("is_hidden", Boolean),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+    (
+        "follows",
+        &[
+            ("follower_id", Number),
+            ("followed_id", Number),
+            ("is_deleted", Boolean),
+            ("version", Number),
+        ],
+    ),
+];
+
+/// A column that is there: its table, its name, its type as the server calls it to people, and to us.
+pub(crate) type There = (String, String, String, String);
+
+/// The names of this schema that are views, and what is wrong with their columns, in sentences.
+pub(crate) async fn views(link: &mut Link<'_>) -> Sql<(BTreeSet<String>, Vec<String>)> {
+    let statement = link.either(postgres::VIEWS, mysql::VIEWS);
+    let views: Vec<(String,)> = link.rows(statement, &[]).await?;
+    let views: BTreeSet<String> = views.into_iter().map(|(name,)| name).collect();
+    if views.is_empty() {
+        return Ok((views, Vec::new()));
+    }
+    let statement = link.either(postgres::COLUMNS, mysql::COLUMNS);
+    let there: Vec<There> = link.rows(statement, &[]).await?;
+    let there: BTreeMap<(&str, &str), (&str, &str)> = there
+        .iter()
+        .map(|(table, column, shown, kind)| ((&**table, &**column), (&**shown, &**kind)))
+        .collect();
+    let mut flaws = Vec::new();
+    for (table, columns) in TABLES {
+        if !views.contains(table) {
+            continue;
+        }
+        for (column, kind) in columns {
+            let fits = match link {
+                Link::Postgres(_) => postgres::fits,
+                Link::MySql(_) => mysql::fits,
+            };
+            let is = match there.get(&(table, *column)) {
+                Some((_, is)) if fits(*kind, is) => continue,
+                Some((shown, _)) => format!("is of the type {shown}"),
+                None => "is missing".to_owned(),
+            };
+            let expected = kind.expected(link);
+            flaws.push(format!(
+                "the column {column} of the view {table} {is}; it has to be {expected}"
+            ));
+        }
+    }
+    Ok((views, flaws))
+}
+
+/// Views whose groups are not found through an index: each reading of a group would read all rows.
+pub(crate) async fn slow(own: &mut Own, views: &BTreeSet<String>) -> Sql<Vec<String>> {
+    let mut flaws = Vec::new();
+    for (table, key) in [
+        ("efforts", "segment_id"),
+        ("authorizations", "application_id"),
+    ] {
+        if !views.contains(table) {
+            continue;
+        }
+        let is_indexed = match own {
+            Own::Postgres(link) => postgres::dump::is_indexed(link, table, key).await?,
+            Own::MySql(link) => mysql::dump::is_indexed(link, table, key).await?,
+        };
+        if !is_indexed {
+            flaws.push(format!(
+                "the rows of the view {table} are not found by {key} through an index, so all are read for each group: make an index on {key}, athlete_id and id, and let the view give these columns as they are, without a cast"
+            ));
+        }
+    }
+    Ok(flaws)
+}
