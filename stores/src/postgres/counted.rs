@@ -20,6 +20,13 @@ pub(super) struct Counted {
     different: f64,
 }
 
+/// Where rows lie: between the key before and this one, or at this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lies {
+    Before,
+    At,
+}
+
 type CountedRow = (Option<Vec<i64>>, Option<Vec<f32>>, Option<Vec<i64>>, f32);
 
 /// What is known of the keys, if there is anything.
@@ -70,27 +77,45 @@ impl Counted {
     /// Keys at which ranges end that have about a share of the rows each. A key that has more is a range
     /// alone.
     pub(super) fn ends(&self, share: f64) -> Vec<i64> {
+        /// Sums of many small shares are a little off.
+        const ABOUT: f64 = 1.000_001;
         let mut ends: Vec<i64> = Vec::new();
         let mut heavy = 0.0;
-        for (key, weight) in self.weights(share) {
-            if heavy > 0.0 && heavy + weight > share {
-                ends.push(key);
-                heavy = 0.0;
-            }
-            heavy += weight;
-            if weight > share {
-                ends.extend(key.checked_add(1));
-                heavy = 0.0;
+        let mut weights = self.weights(share).into_iter().peekable();
+        while let Some((key, lies, weight)) = weights.next() {
+            match lies {
+                Lies::Before => {
+                    heavy += weight;
+                    // Nothing is known of what comes after the last one.
+                    if heavy * ABOUT >= share && weights.peek().is_some() {
+                        ends.push(key);
+                        heavy = 0.0;
+                    }
+                }
+                Lies::At => {
+                    if heavy > 0.0 && heavy + weight > share * ABOUT {
+                        ends.push(key);
+                        heavy = 0.0;
+                    }
+                    heavy += weight;
+                    if heavy > share * ABOUT {
+                        ends.extend(key.checked_add(1));
+                        heavy = 0.0;
+                    }
+                }
             }
         }
         ends.dedup();
         ends
     }
 
-    /// Keys, which ascend, each with the share of the rows that are there or between it and the one
+    /// Keys, which ascend, each with the share of the rows that are there, or between it and the one
     /// before. None but a frequent key has more than half a share.
-    fn weights(&self, share: f64) -> Vec<(i64, f64)> {
-        let mut weights: Vec<(i64, f64)> = self.frequent.iter().map(|(k, w)| (*k, *w)).collect();
+    fn weights(&self, share: f64) -> Vec<(i64, Lies, f64)> {
+        let frequent = self.frequent.iter();
+        let mut weights: Vec<(i64, Lies, f64)> = frequent
+            .map(|(key, weight)| (*key, Lies::At, *weight))
+            .collect();
         #[expect(clippy::cast_precision_loss, reason = "a guess")]
         let of_one = self.others() / self.histogram.len().saturating_sub(1).max(1) as f64;
         // A piece of the histogram that holds much is taken apart, as if its keys lay evenly.
@@ -111,10 +136,10 @@ impl Counted {
                     clippy::cast_possible_truncation,
                     reason = "between two keys"
                 )]
-                weights.push((at as i64, of_one / parts as f64));
+                weights.push((at as i64, Lies::Before, of_one / parts as f64));
             }
         }
-        weights.sort_unstable_by_key(|(key, _)| *key);
+        weights.sort_unstable_by_key(|(key, lies, _)| (*key, *lies));
         weights
     }
 }
