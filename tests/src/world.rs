@@ -50,8 +50,16 @@ pub struct World {
     namespace: Option<Namespace>,
     /// Deletes what it has on servers that are its own.
     own: Option<Arc<OwnNamespace>>,
-    /// The lines of each backfill, in their order.
-    backfills: Arc<Mutex<Vec<Vec<String>>>>,
+    backfills: Arc<Mutex<Backfills>>,
+}
+
+/// The lines of backfills.
+#[derive(Debug, Default)]
+struct Backfills {
+    /// Of those that came to their end, in their order.
+    done: Vec<Vec<String>>,
+    /// Of the last one, which was cut off. Its last step may still be under way on a thread of its own.
+    last: Option<Vec<String>>,
 }
 
 /// What is known of live state.
@@ -278,13 +286,21 @@ impl World {
         }
     }
 
-    /// Notes the lines of a backfill that may have been cut off, if it came to its end.
+    /// Notes the lines of a backfill that may have been cut off: they count if it came to its end.
     pub async fn settle_backfill(&self, lines: Vec<String>) {
+        self.look_for_backfills().await;
+        self.backfills.lock().expect("no panic").last = Some(lines);
+        self.look_for_backfills().await;
+    }
+
+    async fn look_for_backfills(&self) {
         let manifests = self.stores.archive.list("archive/plays/backfill/manifests");
         let there = manifests.await.expect("the archive").len();
         let mut backfills = self.backfills.lock().expect("no panic");
-        if there > backfills.len() {
-            backfills.push(lines);
+        if there > backfills.done.len()
+            && let Some(lines) = backfills.last.take()
+        {
+            backfills.done.push(lines);
         }
     }
 
@@ -292,10 +308,13 @@ impl World {
     pub async fn recount(&self, provenance: &serde_json::Value, position: &[i64]) -> Recount {
         let held = provenance["backfills"].as_u64().unwrap_or(0);
         let held = usize::try_from(held).expect("few backfills");
+        self.look_for_backfills().await;
         let mut partitions = self.raw_log().await;
         let mut until = position.to_vec();
         until.resize(partitions.len(), 0);
-        for lines in self.backfills.lock().expect("no panic").iter().take(held) {
+        let backfills = self.backfills.lock().expect("no panic");
+        assert!(held <= backfills.done.len(), "{provenance}");
+        for lines in backfills.done.iter().take(held) {
             partitions.push(lines.clone());
             until.push(i64::try_from(lines.len()).expect("few lines"));
         }

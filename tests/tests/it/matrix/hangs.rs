@@ -25,7 +25,7 @@ async fn hangs(server: Named, name: &str, own: u64) {
     let worker = scene.worker();
     let mut ended_by_it = 0;
     for cut in [false, true] {
-        scene.take_plays(300);
+        scene.take_plays(300).await;
         scene.take_rows(3).await;
         let held = gate.held();
         scene.world.disturb();

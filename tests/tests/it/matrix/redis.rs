@@ -33,7 +33,7 @@ async fn flushall_on_servers() {
     let mut scene = Scene::begin(&setting(&redis.address()), seed(6)).await;
     let worker = scene.worker();
     for round in 0..3 {
-        scene.take_plays(600);
+        scene.take_plays(600).await;
         scene.take_rows(4).await;
         if round == 1 {
             scene.settle().await;
@@ -65,11 +65,11 @@ async fn redis_without_its_last_second_on_servers() {
     let worker = scene.worker();
     let mut rewound = 0;
     for round in 0..3 {
-        scene.take_plays(200);
+        scene.take_plays(200).await;
         scene.take_rows(3).await;
         scene.settle().await;
         let (file, length) = appended(redis.folder());
-        scene.take_plays(200);
+        scene.take_plays(200).await;
         scene.take_rows(3).await;
         scene.settle().await;
         if round == 1 {
@@ -128,7 +128,7 @@ async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
     assert_eq!(replica.ask_redis(&["REPLICAOF", host, port]), "OK");
     let mut scene = Scene::begin(&setting(&way.address), seed(8)).await;
     let worker = scene.worker();
-    scene.take_plays(300);
+    scene.take_plays(300).await;
     scene.take_rows(3).await;
     scene.settle().await;
     while !replica
@@ -139,7 +139,7 @@ async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
         tokio::task::yield_now().await;
     }
     between.hold(Holds::Answers);
-    scene.take_plays(300);
+    scene.take_plays(300).await;
     scene.take_rows(3).await;
     scene.settle().await;
     let counted = scene.plays_counted().await;
@@ -159,7 +159,7 @@ async fn a_replica_is_promoted_that_lacks_the_last_writes_on_servers() {
     scene.live_fell_back(heard);
     scene.ask_rows(2).await;
     worker.signal("-CONT");
-    scene.take_plays(100);
+    scene.take_plays(100).await;
     scene.settle().await;
     assert_eq!(scene.behind(Source::Plays).await, Some(0));
     heals(worker);

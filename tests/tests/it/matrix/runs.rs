@@ -9,7 +9,7 @@ use tests::process::Process;
 use super::scene::{Scene, Setting};
 use super::{seed, tell};
 
-const RUN: [&str; 4] = ["batch", "run", "--log-level", "debug"];
+const RUN: [&str; 4] = ["batch", "run", "--log-level", "warn,batch=debug"];
 /// So many stages of plays and of efforts; those of authorizations are the same again.
 const STAGES_MAX: usize = 14;
 
@@ -37,16 +37,18 @@ async fn has_begun(run: &mut Process, count: usize) -> bool {
 async fn a_batch_run_is_killed_in_each_stage_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(10)).await;
     let worker = scene.worker();
+    scene.run_batch(&[]).await;
+    scene.take_plays(60).await;
+    scene.take_rows(2).await;
     let mut whole = scene.start(&RUN);
     while whole.is_running() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let names = stages(&whole);
-    let (succeeded, said) = whole.finish();
-    assert!(succeeded && names.len() >= STAGES_MAX, "{names:?} {said:?}");
+    assert!(names.len() >= STAGES_MAX, "{names:?} {:?}", whole.finish());
     let mut killed = Vec::new();
     for (index, name) in names.iter().take(STAGES_MAX).enumerate() {
-        scene.take_plays(60);
+        scene.take_plays(60).await;
         scene.take_rows(2).await;
         // The lease of the one that was killed before ends by itself.
         let mut run = loop {
@@ -55,7 +57,7 @@ async fn a_batch_run_is_killed_in_each_stage_on_servers() {
                 break run;
             }
             let (succeeded, said) = run.finish();
-            let busy = said[1].contains("a batch run is under way");
+            let busy = said[1].contains("a batch run is under way") || said[1].contains("lease");
             assert!(succeeded || busy, "{said:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
@@ -85,7 +87,7 @@ async fn two_batch_runs_at_once_on_servers() {
     let worker = scene.worker();
     let mut refused = 0;
     for round in 0..6 {
-        scene.take_plays(200);
+        scene.take_plays(200).await;
         scene.take_rows(3).await;
         let both = [(); 2].map(|()| scene.start(&RUN[..2]));
         for run in both {
@@ -115,7 +117,7 @@ async fn a_batch_run_goes_on_after_it_was_overtaken_on_servers() {
     scene.run_batch(&[]).await;
     let mut overtaken = 0;
     for stage in ["publish", "compute", "seal"] {
-        scene.take_plays(300);
+        scene.take_plays(300).await;
         scene.take_rows(3).await;
         scene.settle().await;
         let mut late = scene.start(&RUN);
@@ -125,7 +127,7 @@ async fn a_batch_run_goes_on_after_it_was_overtaken_on_servers() {
         assert!(late.is_running(), "{:?}", late.said());
         late.signal("-STOP");
         scene.run_batch(&[]).await;
-        scene.take_plays(50);
+        scene.take_plays(50).await;
         scene.compare().await;
         late.signal("-CONT");
         let (succeeded, said) = late.finish();

@@ -19,18 +19,18 @@ async fn cassandra_is_killed_during_a_load_and_reads_on_servers() {
     let worker = scene.worker();
     let mut during = Counts::default();
     for stage in ["publish", "compute"] {
-        scene.take_plays(300);
+        scene.take_plays(300).await;
         scene.take_rows(3).await;
         scene.settle().await;
         scene.compare().await;
-        let run = scene.start(&["batch", "run", "--log-level", "debug"]);
+        let run = scene.start(&["batch", "run", "--log-level", "warn,batch=debug"]);
         while !run.said()[1].contains(&format!("stage=\"{stage}\"")) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         scene.world.disturb();
         let before = scene.heard();
         cassandra.kill();
-        scene.take_plays(100);
+        scene.take_plays(100).await;
         let (succeeded, said) = run.finish();
         assert!(!succeeded, "a run without Cassandra: {said:?}");
         let last = said[1].trim().lines().last().unwrap_or_default().to_owned();

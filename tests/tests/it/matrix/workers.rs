@@ -25,14 +25,14 @@ async fn a_worker_is_killed_between_any_two_steps_on_servers() {
     let rig = Rig::behind(&gate).await;
     let mut scene = Scene::begin(&rig.setting, seed(1)).await;
     let work = ["speed", "--until-caught-up"];
-    scene.take_plays(120);
+    scene.take_plays(120).await;
     scene.take_rows(3).await;
     let before = gate.passed();
     assert!(scene.start(&work).wait(), "undisturbed it works");
     let pieces = gate.passed() - before;
     let (mut killed, mut moved) = (0, 0);
     for _ in 0..KILLS {
-        scene.take_plays(120);
+        scene.take_plays(120).await;
         scene.take_rows(3).await;
         let counted = scene.plays_counted().await;
         let (after, holds) = (
@@ -73,7 +73,7 @@ async fn a_worker_is_killed_after_redis_applied_on_servers() {
     let mut scene = Scene::begin(&rig.setting, seed(2)).await;
     let mut applied = 0;
     for round in 0..6 {
-        scene.take_plays(80);
+        scene.take_plays(80).await;
         let counted = scene.plays_counted().await;
         let held = gate.held();
         // Only a script that writes brings the record of a slot along.
@@ -103,7 +103,7 @@ async fn two_workers_fight_over_partitions_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(3)).await;
     let mut refused = 0;
     for round in 0..6 {
-        scene.take_plays(800);
+        scene.take_plays(800).await;
         scene.take_rows(3).await;
         let both = [(); 2].map(|()| scene.start(&["speed", "--until-caught-up", "--json"]));
         for worker in both {
@@ -133,7 +133,7 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
     for round in 0..4 {
         let silent = scene.worker();
         has_partitions(&silent).await;
-        scene.take_plays(1_500);
+        scene.take_plays(1_500).await;
         scene.take_rows(4).await;
         let counted = scene.plays_counted().await;
         // In the middle of its work.
