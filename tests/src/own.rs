@@ -127,6 +127,10 @@ impl OwnServer {
                 self.name,
                 std::fs::read_to_string(log.with_extension("log")).unwrap_or_default()
             );
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a server's start is waited for anywhere"
+            )]
             std::thread::sleep(Duration::from_millis(200));
         }
     }

@@ -22,6 +22,7 @@ fn seed(own: u64) -> u64 {
 }
 
 /// Says what happened, for whoever looks.
+#[expect(clippy::print_stderr, reason = "a test says what it did")]
 fn tell(fault: &str, happened: &str) {
     eprintln!("matrix: {fault}: {happened}");
 }

@@ -26,7 +26,9 @@ use tokio_util::sync::CancellationToken;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Everything that was taken in is counted by then.
 const SETTLE_MAX: Duration = Duration::from_secs(90);
-const PAUSE: Duration = Duration::from_millis(40);
+const PAUSE: Duration = Duration::from_millis(100);
+/// Questions must not be all that the machine does.
+const ASK_PAUSE: Duration = Duration::from_millis(200);
 const QUESTIONS: usize = 8;
 /// So many of the last questions may be asked again.
 const AGAIN_MAX: usize = 6;
@@ -52,7 +54,7 @@ s3.request_timeout_ms = 3000
 s3.retry_timeout_ms = 4000
 speed.records_max = 20
 speed.groups_max = 5
-speed.look_interval_ms = 200
+speed.look_interval_ms = 500
 speed.poll_interval_ms = 20
 batch.grace_ms = 100
 batch.roll_wait_ms = 5000
@@ -406,7 +408,7 @@ impl Asker {
                     begun.elapsed()
                 );
                 note(&mut lock(&into), asked, status, &body);
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ASK_PAUSE).await;
             }
         });
         Self { heard, stop, task }

@@ -31,12 +31,12 @@ async fn a_worker_is_killed_between_any_two_steps_on_servers() {
     assert!(scene.start(&work).wait(), "undisturbed it works");
     let pieces = gate.passed() - before;
     let (mut killed, mut moved) = (0, 0);
-    for _ in 0..KILLS {
+    for round in 0..KILLS as u64 {
         scene.take_plays(120).await;
         scene.take_rows(3).await;
         let counted = scene.plays_counted().await;
         let (after, holds) = (
-            scene.rng.random_range(0..pieces),
+            scene.rng.random_range(round % 2 * pieces / 2..pieces),
             scene.rng.random_range(0..3),
         );
         let holds = [Holds::Requests, Holds::Answers, Holds::Everything][holds];
@@ -130,7 +130,7 @@ async fn two_workers_fight_over_partitions_on_servers() {
 async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(4)).await;
     let (mut refused, mut went) = (0, 0);
-    for round in 0..4 {
+    for round in 0..8 {
         let silent = scene.worker();
         has_partitions(&silent).await;
         scene.take_plays(1_500).await;
