@@ -272,6 +272,8 @@ impl World {
 
     /// Takes events straight into the archive: all of them, or none.
     pub fn backfill(&self, lines: &[String]) -> impl Future<Output = ()> + Send + 'static {
+        // The one before has come to its end by now, or never will.
+        self.backfills.lock().expect("no panic").last = None;
         let (batch, lines) = (self.batch(), lines.to_vec());
         async move {
             let mut backfill = batch.backfill(Source::Plays).await.expect("a backfill");
