@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jobs::{Board, Catalog, Engine, Fold, Job, Layers};
+use schemas::seam::Offset;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
 use stores::live::SlotId;
@@ -192,6 +193,14 @@ impl Speed {
         }
     }
 
+    /// Where live state of a partition stands, if anything of it was counted.
+    async fn counted_in(&self, partition: u32) -> Result<Option<Offset>> {
+        let live = self.ports.live.read(self.source, partition + 1, &[]).await?;
+        let slot = live.slots.into_iter().nth(partition as usize).flatten();
+        let next_offset = slot.map(|slot| slot.position.next_offset);
+        Ok(next_offset.filter(|next_offset| *next_offset > 0))
+    }
+
     /// Starts workers at partitions that came, and stops those at partitions that went: each
     /// finishes its step.
     async fn assign(&self, assigned: &Assigned, workers: &mut Workers) -> Result<()> {
@@ -210,6 +219,18 @@ impl Speed {
                 partition: partitions,
                 what: format!(
                     "a batch run has a cut here, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
+                ),
+            });
+        }
+        if let Some(counted) = self.counted_in(partitions).await?
+            // Another process may have begun it while we looked.
+            && self.ports.partitions(self.source).await? <= partitions
+        {
+            return Err(Error::OtherLog {
+                topic,
+                partition: partitions,
+                what: format!(
+                    "live state stands at offset {counted} here, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
                 ),
             });
         }

@@ -21,6 +21,8 @@ use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// How often a step that did not get through is tried again when the end is to be reached.
 const TRIES_UNTIL_CAUGHT_UP: u32 = 20;
+/// How often in a row its partition may not be there.
+const TRIES_WITHOUT_PARTITION: u32 = 6;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
 
@@ -74,8 +76,11 @@ impl Worker {
                     }
                     pause(self.options.poll_interval_ms, &stop).await;
                 }
-                Err(error) if error.may_pass() => {
+                Err(error) if error.may_pass() || error.is_partition_gone() => {
                     failures += 1;
+                    if error.is_partition_gone() && failures >= TRIES_WITHOUT_PARTITION {
+                        return Err(self.other_log("the topic was deleted".to_owned()));
+                    }
                     if until_caught_up && failures >= TRIES_UNTIL_CAUGHT_UP {
                         return Err(error);
                     }
@@ -101,6 +106,10 @@ impl Worker {
         let slot = seen.slots.into_iter().nth(partition as usize).flatten();
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
         self.partitions = self.ports.partitions(self.source).await?;
+        if self.partitions <= partition {
+            let what = format!("{}/{partition}", self.source.topic());
+            return Err(stores::Error::NoPartition { what }.into());
+        }
         let runs = self.ports.views.runs(self.source).await?.runs;
         let id = self.slot_id();
         match next_step(slot.as_ref(), partition as usize, &runs) {

@@ -43,6 +43,12 @@ pub enum Error {
         /// The offset that the next record will have.
         end: Offset,
     },
+    /// The log has no such topic, or not so many partitions.
+    #[error("{what}: there is no such topic or partition; make the topic first")]
+    NoPartition {
+        /// What was to be done, and where.
+        what: String,
+    },
     /// A newer run, another owner of the lease, or a record that is already there.
     #[error("{0}")]
     Refused(String),
@@ -70,7 +76,9 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Unavailable { .. } => ErrorKind::Retry,
-            Self::OffsetOutOfRange { .. } | Self::Refused(_) => ErrorKind::Reject,
+            Self::OffsetOutOfRange { .. } | Self::NoPartition { .. } | Self::Refused(_) => {
+                ErrorKind::Reject
+            }
             Self::DamagedFile { .. } | Self::Broken { .. } => ErrorKind::Fatal,
         }
     }

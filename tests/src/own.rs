@@ -41,13 +41,29 @@ impl OwnServer {
         Self::start("kafka", "KAFKA_PORT", Vec::from_iter(proxy))
     }
 
+    /// A Kafka that speaks TLS at [`OwnServer::secure`] and lets the user `backstitch` in, whose password is
+    /// the same. `pem` is a file with its key and certificate.
+    #[must_use]
+    pub fn secure_kafka(pem: &str) -> Self {
+        let pem = ("TLS_PEM", pem.to_owned());
+        Self::start("kafka", "KAFKA_PORT", vec![pem])
+    }
+
+    /// A Cassandra that speaks TLS and lets the user `cassandra` in, whose password is the same. `pem` is a
+    /// file with its key and certificate.
+    #[must_use]
+    pub fn secure_cassandra(pem: &str) -> Self {
+        let pem = ("TLS_PEM", pem.to_owned());
+        Self::start("cassandra", "CASSANDRA_PORT", vec![pem])
+    }
+
     fn start(
         name: &'static str,
         port_variable: &'static str,
         mut variables: Vec<(&'static str, String)>,
     ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let port = free_ports(3);
+        let port = free_ports(4);
         variables.push((port_variable, port.to_string()));
         let path = folder.path().to_string_lossy().into_owned();
         variables.push(("BACKSTITCH_SERVERS_DIR", path));
@@ -73,6 +89,12 @@ impl OwnServer {
     #[must_use]
     pub fn behind_proxy(&self) -> String {
         format!("127.0.0.1:{}", self.port + 2)
+    }
+
+    /// Where a Kafka listens for those that speak TLS.
+    #[must_use]
+    pub fn secure(&self) -> String {
+        format!("127.0.0.1:{}", self.port + 3)
     }
 
     /// Its data.

@@ -16,6 +16,7 @@ pub struct Place {
     folder: TempDir,
     data: PathBuf,
     options: Option<StoresOptions>,
+    partitions: u32,
 }
 
 impl Drop for Place {
@@ -39,6 +40,7 @@ impl Place {
             folder,
             data,
             options: None,
+            partitions: 2,
         }
     }
 
@@ -58,7 +60,17 @@ impl Place {
     /// If a server is not there.
     #[must_use]
     pub fn on_these(at: &Addresses, more: &str) -> Self {
+        Self::with_partitions(2, at, more)
+    }
+
+    /// An installation on servers, migrated, whose topics have so many partitions.
+    ///
+    /// # Panics
+    /// If a server is not there.
+    #[must_use]
+    pub fn with_partitions(partitions: u32, at: &Addresses, more: &str) -> Self {
         let mut place = Self::embedded();
+        place.partitions = partitions;
         place.options = Some(servers::options(&place.data, at));
         std::fs::create_dir_all(&place.data).expect("a folder");
         place.configure(CONFIG, at, more);
@@ -73,7 +85,7 @@ impl Place {
     /// If it can't be written, or the installation is an embedded one.
     pub fn configure(&self, name: &str, at: &Addresses, more: &str) {
         let options = self.options.as_ref().expect("servers");
-        let config = servers::configuration(&options.namespace, at) + more;
+        let config = servers::configuration(&options.namespace, at, self.partitions) + more;
         std::fs::write(self.data.join(name), config).expect("a configuration");
     }
 
@@ -83,14 +95,22 @@ impl Place {
         &self.data
     }
 
+    /// What its servers are told.
+    ///
+    /// # Panics
+    /// If the installation is an embedded one.
+    #[must_use]
+    pub const fn options(&self) -> &StoresOptions {
+        self.options.as_ref().expect("servers")
+    }
+
     /// What the topic of a source is called on Kafka.
     ///
     /// # Panics
     /// If the installation is an embedded one.
     #[must_use]
     pub fn topic(&self, source: Source) -> String {
-        let options = self.options.as_ref().expect("servers");
-        options.namespace.topic(source.topic())
+        self.options().namespace.topic(source.topic())
     }
 
     /// A folder beside it.

@@ -206,9 +206,9 @@ pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
     }
 }
 
-/// The same as a configuration file, to which lines may be added.
+/// The same as a configuration file, to which lines may be added; new topics have so many partitions.
 #[must_use]
-pub fn configuration(namespace: &Namespace, at: &Addresses) -> String {
+pub fn configuration(namespace: &Namespace, at: &Addresses, partitions: u32) -> String {
     let Addresses {
         kafka,
         redis,
@@ -220,7 +220,7 @@ pub fn configuration(namespace: &Namespace, at: &Addresses) -> String {
     format!(
         r#"
 namespace = "{namespace}"
-log.partitions = 2
+log.partitions = {partitions}
 kafka.bootstrap_servers = "{kafka}"
 redis.nodes = "{redis}"
 cassandra.nodes = "{cassandra}"

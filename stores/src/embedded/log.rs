@@ -266,11 +266,8 @@ fn partition_of(topic: Option<Topic>, name: &str, partition: u32) -> Result<Topi
     let partitions = topic.map_or(0, |topic| topic.partitions);
     topic
         .filter(|topic| partition < topic.partitions)
-        .ok_or_else(|| {
-            Error::Refused(format!(
-                "{name}/{partition}: there is no such partition, {name} has {partitions}; make the \
-                 topic first"
-            ))
+        .ok_or_else(|| Error::NoPartition {
+            what: format!("{name}/{partition}, where there are {partitions} partitions"),
         })
 }
 

@@ -17,6 +17,8 @@ use crate::{Error, Result};
 
 /// A complaint of the client library explains an error so much later, at most.
 const HEARD_FOR: Duration = Duration::from_secs(30);
+/// What to do where one is not let in.
+const LET_IN: &str = "check user, password and mechanism";
 /// Clients that were given up and don't end, at most.
 const CLOSING_MAX: i64 = 64;
 /// Events that are taken from a client's queue at once.
@@ -36,7 +38,36 @@ pub(super) struct Cluster {
 
 /// The newest complaint of a client library, which often says more than the error that follows.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Option<(Instant, String)>>);
+struct Heard(Mutex<Option<Complaint>>);
+
+/// A complaint, and what to do about it where that is known.
+#[derive(Debug)]
+struct Complaint {
+    at: Instant,
+    reason: String,
+    remedy: Option<&'static str>,
+}
+
+impl Complaint {
+    fn of(code: Option<Code>, reason: &str) -> Self {
+        let remedy = match code {
+            Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
+                Some(LET_IN)
+            }
+            Some(Code::SSL) => Some("check ca_file and the brokers' certificates"),
+            _ => None,
+        };
+        Self {
+            at: Instant::now(),
+            reason: reason.to_owned(),
+            remedy,
+        }
+    }
+
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < HEARD_FOR
+    }
+}
 
 /// What listens to a client.
 #[derive(Debug, Clone, Default)]
@@ -60,8 +91,13 @@ impl ClientContext for Ear {
         }
         tracing::debug!(%error, reason, "Kafka's client");
         metrics::counter!("backstitch_kafka_client_errors_total").increment(1);
+        let complaint = Complaint::of(error.rdkafka_error_code(), reason);
         let mut heard = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *heard = Some((Instant::now(), reason.to_owned()));
+        // That no broker answers follows from what was said of each.
+        let follows = matches!(error.rdkafka_error_code(), Some(Code::AllBrokersDown));
+        if !(follows && heard.as_ref().is_some_and(Complaint::is_recent)) {
+            *heard = Some(complaint);
+        }
     }
 }
 
@@ -143,9 +179,7 @@ impl Cluster {
         let what = self.what(doing);
         match code {
             Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
-                Error::Refused(format!(
-                    "{what}: there is no such topic or partition; make the topic first"
-                ))
+                Error::NoPartition { what }
             }
             Code::MessageSizeTooLarge | Code::InvalidMessageSize => Error::Refused(format!(
                 "{what}: a record is larger than the topic's max.message.bytes or the option record_bytes_max"
@@ -159,7 +193,10 @@ impl Cluster {
             ),
             Code::Authentication | Code::SaslAuthenticationFailed => {
                 let why = self.because(code);
-                Error::broken(what, format!("{why}; check user, password and mechanism"))
+                if why.ends_with(LET_IN) {
+                    return Error::broken(what, why);
+                }
+                Error::broken(what, format!("{why}; {LET_IN}"))
             }
             Code::BadMessage | Code::BadCompression | Code::InvalidMessage => Error::broken(
                 what,
@@ -190,9 +227,12 @@ impl Cluster {
     fn because(&self, why: impl ToString) -> String {
         let why = why.to_string();
         let heard = self.heard.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match heard.as_ref() {
-            Some((at, reason)) if at.elapsed() < HEARD_FOR => format!("{why} ({reason})"),
-            _ => why,
+        match heard.as_ref().filter(|heard| heard.is_recent()) {
+            Some(Complaint { reason, remedy, .. }) => match remedy {
+                Some(remedy) => format!("{why} ({reason}); {remedy}"),
+                None => format!("{why} ({reason})"),
+            },
+            None => why,
         }
     }
 

@@ -297,9 +297,9 @@ impl Inner {
         if partition < partitions {
             return Ok(());
         }
-        Err(Error::Refused(format!(
-            "{name}/{partition}: there is no such partition, {name} has {partitions}; make the topic first"
-        )))
+        Err(Error::NoPartition {
+            what: format!("{name}/{partition}, where there are {partitions} partitions"),
+        })
     }
 
     /// What is where at `at`, by partition: the beginning, the end, or the first record of a moment,

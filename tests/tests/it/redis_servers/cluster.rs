@@ -1,4 +1,6 @@
-//! Keys that move from node to node.
+//! Keys that move from node to node, and nodes whose place is taken.
+
+use std::time::{Duration, Instant};
 
 use stores::Result;
 use stores::redis::RedisOptions;
@@ -68,5 +70,68 @@ async fn keys_that_move_are_found() -> Result<()> {
     // The other slots have stayed.
     heal(&live, 1).await?;
     assert_eq!(sums(&live, 1, "g").await?, (0, 0));
+    Ok(())
+}
+
+/// Asks until the answer is as it should be.
+fn until(server: &Server, command: &[&str], is_so: impl Fn(&str) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let answer = server.ask(command);
+        if is_so(&answer) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{answer}");
+        std::thread::yield_now();
+    }
+}
+
+/// A master is killed and its replica takes its place; then it comes back and is a replica itself. Calls
+/// go to whoever has the keys, and every micro-batch counts once.
+#[tokio::test]
+async fn a_replica_takes_the_place_of_its_master() -> Result<()> {
+    let (mut one, other) = cluster();
+    let replica = Server::start(&["--cluster-enabled", "yes"]);
+    let (port, id) = (replica.port.to_string(), one.ask(&["CLUSTER", "MYID"]));
+    one.ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    until(&replica, &["CLUSTER", "NODES"], |nodes| nodes.contains(&id));
+    assert_eq!(replica.ask(&["CLUSTER", "REPLICATE", &id]), "OK");
+    until(&replica, &["INFO", "replication"], |info| {
+        info.contains("master_link_status:up")
+    });
+    // The replica is found by the others.
+    let live = open(&RedisOptions {
+        nodes: format!("127.0.0.1:{}, 127.0.0.1:{}", one.port, other.port),
+        call_timeout_ms: 20_000,
+        ..one.options()
+    })
+    .await?;
+    heal(&live, 0).await?;
+    for offset in 0..3 {
+        assert_eq!(add(&live, 0, fence(offset, 1)).await?, Ok(()));
+    }
+    assert_eq!(one.ask(&["WAIT", "1", "5000"]), "1", "it has all of them");
+
+    one.kill();
+    // Nobody has the keys now: the call is tried until somebody does.
+    let take_over = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert_eq!(replica.ask(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
+    };
+    let (added, ()) = tokio::join!(add(&live, 0, fence(3, 1)), take_over);
+    assert_eq!(added?, Ok(()));
+    assert_eq!(sums(&live, 0, "g").await?, (4, 4));
+
+    one.start_again();
+    until(&one, &["ROLE"], |role| role.starts_with("slave"));
+    until(&one, &["INFO", "replication"], |info| {
+        info.contains("master_link_status:up")
+    });
+    assert_eq!(add(&live, 0, fence(4, 1)).await?, Ok(()));
+    // One that begins with the old master is led to the new one.
+    let afresh = open(&one.options()).await?;
+    assert_eq!(add(&afresh, 0, fence(5, 1)).await?, Ok(()));
+    assert_eq!(sums(&afresh, 0, "g").await?, (6, 6));
+    assert_eq!(sums(&live, 0, "g").await?, (6, 6));
     Ok(())
 }

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use schemas::source::Source;
 use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::lease::Leases;
 use stores::namespace::Namespace;
+use stores::views::ViewsWrite;
 use stores::{ErrorKind, Result, Stores};
+use tests::certificates::Certificates;
+use tests::own::OwnServer;
 use tests::servers;
 
 use super::Stage;
@@ -178,4 +182,57 @@ async fn options_that_are_wrong_are_named() {
             "{error}"
         );
     }
+}
+
+/// A node is spoken to if its certificate is of the authority that is named, and lets in who knows the
+/// password; else the error says what is wrong, and no password.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_trusted_node_and_a_known_user() -> Result<()> {
+    let certificates = Certificates::make();
+    let cassandra = OwnServer::secure_cassandra(&certificates.file("both.pem"));
+    let right = CassandraOptions {
+        nodes: cassandra.address(),
+        user: "cassandra".to_owned(),
+        password: "cassandra".to_owned().into(),
+        tls: true,
+        ca_file: certificates.file("ca.pem"),
+        ..CassandraOptions::default()
+    };
+    let namespace = servers::namespace();
+    // The user is made a moment after the server answers.
+    let begun = Instant::now();
+    let made = loop {
+        match Cassandra::migrate(&right, &namespace).await {
+            Err(error) if begun.elapsed() > Duration::from_secs(60) => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+            Ok(made) => break made,
+        }
+    };
+    assert!(made);
+    let flaws = Cassandra::flaws(&right, &namespace).await?;
+    assert_eq!(flaws, Vec::<String>::new());
+    let views = Cassandra::open(&right, &namespace).await?.views();
+    let proposed = views.propose(Source::Plays, 1, &[], "token", 1).await?;
+    assert_eq!(proposed.epoch, 1);
+
+    let password = "not-the-password";
+    let with = |password: &str, file: &str| CassandraOptions {
+        password: password.to_owned().into(),
+        ca_file: certificates.file(file),
+        ..right.clone()
+    };
+    for (options, why) in [
+        (with(password, "ca.pem"), "user or password"),
+        (with("cassandra", "other.pem"), "certificate"),
+        (with("cassandra", "missing.pem"), "missing.pem"),
+    ] {
+        let begun = Instant::now();
+        let refused = Cassandra::open(&options, &namespace).await;
+        let error = refused.expect_err("it is not let in");
+        let said = error.to_string();
+        assert!(said.contains(why) && !said.contains(password), "{said}");
+        assert_eq!(error.kind(), ErrorKind::Fatal, "{said}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{said}");
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod made_again;
 mod more_partitions;
+mod secure;
 mod silence;
 
 use std::collections::BTreeSet;

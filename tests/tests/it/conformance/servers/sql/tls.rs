@@ -8,8 +8,9 @@ use schemas::entities::Entity;
 use stores::canon::CanonWrite;
 use stores::canon_sql::{SqlCanon, SqlOptions, SqlTls};
 use stores::{ErrorKind, Result};
-use tempfile::TempDir;
+use tests::certificates::Certificates;
 use tests::conformance::canon_rows::effort;
+use tests::own::free_ports;
 use tests::servers;
 use tokio::time::Instant;
 
@@ -22,31 +23,23 @@ super::on_both! {
 /// A server that speaks TLS, and ends with the test.
 struct Private {
     port: u16,
-    folder: TempDir,
+    certificates: Certificates,
     child: Child,
 }
 
 impl Private {
-    /// Its certificate is for the address 127.0.0.1, and signed by `ca.pem`; `other.pem` has signed nothing.
     fn start(server: Server) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        make_certificates(folder.path());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("its address").port();
-        drop(listener);
+        let certificates = Certificates::make();
+        let (folder, port) = (certificates.folder(), free_ports(1));
         let child = match server {
-            Server::Postgres => start_postgres(folder.path(), port),
-            Server::MariaDb => start_mariadb(folder.path(), port),
+            Server::Postgres => start_postgres(folder, port),
+            Server::MariaDb => start_mariadb(folder, port),
         };
         Self {
             port,
-            folder,
+            certificates,
             child,
         }
-    }
-
-    fn file(&self, name: &str) -> String {
-        path(self.folder.path(), name)
     }
 }
 
@@ -79,28 +72,6 @@ fn command(program: &str) -> Command {
     let found = folders.iter().map(|folder| folder.join(program));
     let found = found.into_iter().find(|file| file.is_file());
     Command::new(found.unwrap_or_else(|| program.into()))
-}
-
-fn make_certificates(folder: &Path) {
-    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").expect("writing");
-    let openssl = |arguments: &str| {
-        let ran = Command::new("openssl")
-            .args(arguments.split(' '))
-            .current_dir(folder)
-            .output()
-            .expect("openssl");
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{said}");
-    };
-    for authority in ["ca", "other"] {
-        openssl(&format!(
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={authority} -keyout {authority}.key -out {authority}.pem"
-        ));
-    }
-    openssl("req -newkey rsa:2048 -nodes -subj /CN=server -keyout server.key -out server.csr");
-    openssl(
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
-    );
 }
 
 fn is_root() -> bool {
@@ -192,7 +163,7 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
         host: "127.0.0.1".to_owned(),
         port: private.port,
         tls: SqlTls::VerifyFull,
-        ca_file: private.file("ca.pem"),
+        ca_file: private.certificates.file("ca.pem"),
         ..server.options()
     };
     // The server is coming up; that is waited for.
@@ -203,7 +174,7 @@ async fn only_a_trusted_server_is_spoken_to(server: Server) -> Result<()> {
     assert_eq!(flaws, Vec::<String>::new());
 
     let of = |file: &str, host: &str, tls: SqlTls| SqlOptions {
-        ca_file: private.file(file),
+        ca_file: private.certificates.file(file),
         host: host.to_owned(),
         tls,
         ..options.clone()

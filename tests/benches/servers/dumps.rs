@@ -1,0 +1,75 @@
+//! Dumps of PostgreSQL: by how many connections, in ranges of which size, beside its own `COPY`.
+
+use futures::TryStreamExt;
+use schemas::source::Source;
+use stores::canon::CanonRead;
+use stores::canon_sql::{SqlCanon, SqlOptions};
+use tests::place::Place;
+use tests::servers::{self, Addresses};
+
+use super::{ROUNDS, median, rate, say_rates, timed};
+
+/// Connections and rows in a range.
+const WAYS: [(u32, u64); 5] = [
+    (1, 131_072),
+    (2, 131_072),
+    (4, 131_072),
+    (2, 524_288),
+    (4, 524_288),
+];
+
+pub(crate) fn run(rows: u64) {
+    let rows = rows * 2 / 5;
+    let place = Place::on_these(&Addresses::default(), "");
+    let schema = place.options().namespace.identifier("backstitch");
+    // Half of the rows are of a hundredth of the segments, as on real roads.
+    let filled = servers::run_on_postgres(&format!(
+        "SET search_path = {schema};
+         ALTER TABLE efforts DISABLE TRIGGER USER;
+         INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
+         SELECT n, CASE WHEN n % 2 = 0 THEN n % 1000 ELSE n % 100000 END, n * 7919 % 500000, n,
+                60 + n % 3600, 1700000000000000 + n * 1000000 FROM generate_series(1, {rows}) n;
+         ALTER TABLE efforts ENABLE TRIGGER USER; ANALYZE efforts;"
+    ));
+    filled.expect("rows");
+    println!("dumps: {rows} efforts in PostgreSQL, in the order of segment, athlete and id");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (mut copies, mut dumps) = (Vec::new(), vec![Vec::new(); WAYS.len()]);
+    for _ in 0..ROUNDS {
+        let copy = format!(
+            "COPY (SELECT * FROM {schema}.efforts ORDER BY segment_id, athlete_id, id) TO STDOUT"
+        );
+        let (took, copied) = timed(|| servers::run_on_postgres(&copy).expect("rows"));
+        assert_eq!(copied.lines().count() as u64, rows);
+        copies.push(rate(rows, took));
+        for (way, rates) in WAYS.iter().zip(&mut dumps) {
+            let (took, dumped) = timed(|| runtime.block_on(dump(&place, *way)));
+            assert_eq!(dumped, rows);
+            rates.push(rate(rows, took));
+        }
+    }
+    let copy = say_rates("psql with COPY, one connection", &copies);
+    for ((connections, range), rates) in WAYS.iter().zip(dumps) {
+        let what = format!(
+            "{connections} connections, ranges of {range} rows (ratio {:.2})",
+            median(rates.clone()) / copy
+        );
+        say_rates(&what, &rates);
+    }
+}
+
+/// How many rows come.
+async fn dump(place: &Place, (connections, range): (u32, u64)) -> u64 {
+    let options = SqlOptions {
+        dump_connections: connections,
+        dump_range_rows: range,
+        ..place.options().database.clone()
+    };
+    let canon = SqlCanon::open(&options, &place.options().namespace).await;
+    let canon = canon.expect("the canonical store");
+    let dump = canon.dump(Source::Efforts, None, 8_192).await;
+    let rows = dump.expect("a dump").try_fold(0, async |rows, batch| {
+        Ok(rows + batch.num_rows() as u64)
+    });
+    rows.await.expect("rows")
+}

@@ -1,0 +1,68 @@
+//! What the whole system reaches on real servers, beside what the servers and bare clients do in the
+//! same run: `deploy/bench [plays] [dumps]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//!
+//! Nothing here is a test: figures move with the machine, their ratios less.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+mod bare;
+mod dumps;
+mod plays;
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// Events, and rows to dump, unless said.
+const ROWS: u64 = 5_000_000;
+/// How often what is compared is done, in turns.
+const ROUNDS: usize = 3;
+
+fn main() {
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let rows = std::env::var("BACKSTITCH_BENCH_ROWS")
+        .ok()
+        .map_or(ROWS, |rows| rows.parse().expect("a number of rows"));
+    let benches: [(&str, fn(u64)); 2] = [("plays", plays::run), ("dumps", dumps::run)];
+    let known = |name: &String| benches.iter().any(|(bench, _)| bench == name);
+    if let Some(other) = named.iter().find(|name| !known(name)) {
+        panic!("there is no benchmark {other:?}; there are plays and dumps");
+    }
+    for (name, bench) in benches {
+        if named.is_empty() || named.iter().any(|one| one == name) {
+            bench(rows);
+        }
+    }
+}
+
+/// How long something takes, and what it gives.
+fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let begun = Instant::now();
+    let done = work();
+    (begun.elapsed(), done)
+}
+
+/// So many a second.
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+fn rate(count: u64, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Prints a figure.
+fn say(what: impl Display, figure: impl Display) {
+    println!("{what:<64} {figure}");
+}
+
+/// Prints rates of several rounds, with their median.
+fn say_rates(what: &str, rates: &[f64]) -> f64 {
+    let median = median(rates.to_vec());
+    let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
+    say(what, format_args!("{median:.0}/s ({})", each.join(", ")));
+    median
+}

@@ -1,0 +1,129 @@
+//! Plays: from Kafka to Redis, rows into Cassandra, and how soon lost live state is whole again.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use schemas::source::Source;
+use serde_json::Value;
+use tests::place::Place;
+use tests::process::{Process, Server, done};
+use tests::servers::{self, Addresses};
+
+use super::{ROUNDS, bare, median, rate, say, say_rates, timed};
+
+const PARTITIONS: u32 = 4;
+/// Events since the last run when live state is lost.
+const SINCE_RUN: u64 = 1_000_000;
+/// How long live state may take to be whole again.
+const HEAL_MAX: Duration = Duration::from_secs(600);
+
+pub(crate) fn run(rows: u64) {
+    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let file = generated(&place, "plays.jsonl", rows, 1);
+    println!("plays: {rows} events in {PARTITIONS} partitions");
+    let (took, _) = timed(|| done(place.data(), &["ingest", "plays", &file]));
+    say("JSON lines to Kafka", format_args!("{:.0}/s", rate(rows, took)));
+    kafka_to_redis(&place, rows);
+    cassandra(&place);
+    heal(&place, &file, rows);
+}
+
+/// A file of made-up plays.
+fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
+    let path = place.folder().join(name).to_string_lossy().into_owned();
+    let (rows, seed) = (rows.to_string(), seed.to_string());
+    let args = ["generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path];
+    done(place.data(), &args);
+    path
+}
+
+fn kafka_to_redis(place: &Place, rows: u64) {
+    let topic = place.topic(Source::Plays);
+    let partitions = i32::try_from(PARTITIONS).expect("partitions");
+    let (mut bares, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (took, count) = timed(|| bare::consume(&topic, partitions));
+        assert_eq!(count, rows, "everything is consumed");
+        bares.push(rate(count, took));
+        servers::forget_live(&place.options().namespace);
+        let args = ["speed", "--until-caught-up", "--source", "plays", "--json"];
+        let (took, report) = timed(|| done(place.data(), &args));
+        let report: Value = serde_json::from_str(&report).expect("a report");
+        assert_eq!(report["plays"]["events"], rows, "everything is counted: {report}");
+        ours.push(rate(rows, took));
+    }
+    let bare = say_rates("a bare consumer, Kafka to nowhere", &bares);
+    let ours = say_rates("speed layer, Kafka to Redis", &ours);
+    say("  ratio", format_args!("{:.2}", ours / bare));
+}
+
+fn cassandra(place: &Place) {
+    let (took, report) = timed(|| done(place.data(), &["batch", "run", "--json"]));
+    let report: Value = serde_json::from_str(&report).expect("a report");
+    let written = report["rows_written"].as_u64().expect("rows");
+    let publish = report["seconds"]["publish"].as_f64().expect("seconds");
+    let ours = rate(written, Duration::from_secs_f64(publish));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let bares: Vec<f64> = (0..ROUNDS)
+        .map(|_| rate(written, runtime.block_on(bare::write_rows(written))))
+        .collect();
+    say("the run that takes them in, s", format_args!("{:.1}", took.as_secs_f64()));
+    say("  by stage", &report["seconds"]);
+    let bare = say_rates("bare batches of rows of one partition, to Cassandra", &bares);
+    let rows = format!("rows of views to Cassandra, {written} rows");
+    say(rows, format_args!("{ours:.0}/s, ratio {:.2}", ours / bare));
+}
+
+/// Loses live state under a running worker, with [`SINCE_RUN`] events since the last run.
+fn heal(place: &Place, before: &str, rows: u64) {
+    let since = SINCE_RUN.min(rows);
+    let file = generated(place, "since.jsonl", since, 2);
+    done(place.data(), &["ingest", "plays", &file]);
+    let speed = ["speed", "--until-caught-up", "--source", "plays"];
+    done(place.data(), &speed);
+    let owner = first_owner(Path::new(before));
+    let question = format!("/api/v1/stats/plays/total?owner_id={owner}");
+    let server = Server::start(place.data(), &[]);
+    let whole = server.client.json(&question);
+    assert_eq!(whole["provenance"]["complete"], true, "{whole}");
+    let _worker = Process::start(place.data(), &["speed", "--source", "plays"]);
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        servers::forget_live(&place.options().namespace);
+        loop {
+            let (status, body) = server.client.get(&question);
+            let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+            let provenance = &answer["provenance"];
+            let is_whole = status == 200
+                && provenance["complete"] == true
+                && provenance["position"] == whole["provenance"]["position"];
+            if is_whole {
+                assert_eq!(answer["count"], whole["count"], "the same answer again");
+                break;
+            }
+            assert!(begun.elapsed() < HEAL_MAX, "{status} {body}");
+            pause(Duration::from_millis(50));
+        }
+        took.push(begun.elapsed().as_secs_f64());
+    }
+    let what = format!("live state lost, {since} events since the run: whole again, s");
+    say(what, format_args!("{:.1} ({took:.1?})", median(took.clone())));
+}
+
+/// The owner of the first play in a file.
+fn first_owner(file: &Path) -> i64 {
+    let mut line = String::new();
+    BufReader::new(File::open(file).expect("the plays"))
+        .read_line(&mut line)
+        .expect("a play");
+    let play: Value = serde_json::from_str(&line).expect("a play");
+    play["owner_id"].as_i64().expect("an owner")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark asks at its leisure")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
