@@ -16,10 +16,14 @@ pub struct DeadLetter {
     pub origin: String,
     /// When it was set aside, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// The raw bytes.
+    /// The raw bytes; of more than [`RAW_BYTES_MAX`] only the first.
     #[serde(with = "raw_bytes")]
     pub raw: Vec<u8>,
 }
+
+/// So many bytes of an input are kept, so that any letter fits into the log: one more than a line may
+/// have, so that what was clipped is never taken for a whole one.
+pub const RAW_BYTES_MAX: usize = crate::plays::LINE_BYTES_MAX + 1;
 
 impl DeadLetter {
     /// What tools of the log show beside it, under the names that Kafka Connect gives its dead
@@ -70,7 +74,8 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Bytes as text where they are UTF-8, else as hexadecimal, so that dead letters can be read.
+/// Bytes as text where they are UTF-8, else as hexadecimal, so that dead letters can be read. Neither
+/// makes them more than twice as long.
 mod raw_bytes {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -83,9 +88,16 @@ mod raw_bytes {
     }
 
     pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        let escaped = |byte: &u8| match byte {
+            0..0x20 => 6,
+            b'"' | b'\\' => 2,
+            _ => 1,
+        };
         match std::str::from_utf8(bytes) {
-            Ok(text) => Raw::Text(text.to_owned()),
-            Err(_) => Raw::Hex(bytes.iter().map(|b| format!("{b:02x}")).collect()),
+            Ok(text) if bytes.iter().map(escaped).sum::<usize>() <= 2 * bytes.len() => {
+                Raw::Text(text.to_owned())
+            }
+            _ => Raw::Hex(bytes.iter().map(|b| format!("{b:02x}")).collect()),
         }
         .serialize(to)
     }
@@ -137,7 +149,13 @@ mod tests {
 
     #[test]
     fn bytes_survive_whether_text_or_not() {
-        for raw in [b"{\"a\":1".to_vec(), vec![0xff, 0x00, 0x7b], Vec::new()] {
+        for raw in [
+            b"{\"a\":1".to_vec(),
+            vec![0xff, 0x00, 0x7b],
+            Vec::new(),
+            vec![0; 1000],
+            b"\\\"".repeat(500),
+        ] {
             let letter = DeadLetter {
                 source: "plays".into(),
                 reason: "r".into(),
@@ -146,6 +164,7 @@ mod tests {
                 raw: raw.clone(),
             };
             let json = serde_json::to_vec(&letter).unwrap();
+            assert!(json.len() <= 2 * raw.len() + 100, "{}", json.len());
             assert_eq!(
                 serde_json::from_slice::<DeadLetter>(&json).unwrap().raw,
                 raw

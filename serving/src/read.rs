@@ -275,26 +275,30 @@ impl Reader<'_> {
         let (epoch, backfills) = read.unwrap_or_else(|| (runs.runs.newest(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
-        let partitions = (partitions as usize).max(runs.runs.partitions());
-        if partitions == 0 {
-            return self.nothing(epoch);
-        }
-        // Where partitions were added since the run, an owner's events may be in two of them.
-        let mut known = (cuts == partitions).then_some(partitions);
-        let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+        let mut partitions = (partitions as usize).max(runs.runs.partitions());
+        let mut strays = false;
         let (live, only) = loop {
+            // Where partitions were added since the run, an owner's events may be in two of them; and
+            // anywhere with a producer that divides owners in another way.
+            let known = (cuts == partitions && !strays).then_some(partitions);
             let only = known.and_then(|partitions| self.only_partition(partitions));
             let queries: Vec<LiveQuery> = layout
                 .all()
                 .map(|lane| self.live_query(lane, only, known))
                 .collect::<Result<_, _>>()?;
-            let live = self.ports.live.read(self.source, count, &queries).await?;
-            // A producer that divides owners in another way: they may be anywhere.
-            if known.is_none() || !has_strays(&live.slots, epoch) {
+            let count = u32::try_from(partitions + 1).unwrap_or(u32::MAX);
+            let mut live = self.ports.live.read(self.source, count, &queries).await?;
+            if is_one_more(&mut live.slots) {
+                partitions += 1;
+            } else if known.is_some() && has_strays(&live.slots, epoch) {
+                strays = true;
+            } else {
                 break (live, only);
             }
-            known = None;
         };
+        if partitions == 0 {
+            return self.nothing(epoch);
+        }
         let LiveAnswer { slots, parts } = live;
         let seen = SeenParts {
             seen: Seen { runs, slots },
@@ -465,6 +469,12 @@ impl Reader<'_> {
             standing: Standing::nothing(self.source, epoch),
         })))
     }
+}
+
+/// Whether the last slot that was asked for is there, of a partition that nobody had told of: who is asked
+/// how many there are may not have heard of the newest. If not, it is left out.
+pub(crate) fn is_one_more(slots: &mut Vec<Option<Slot>>) -> bool {
+    slots.pop().flatten().is_some()
 }
 
 /// Whether a slot holds records, counted after `epoch`, whose keys belong to another partition.

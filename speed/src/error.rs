@@ -42,10 +42,4 @@ impl Error {
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind() == stores::ErrorKind::Retry)
     }
-
-    /// Whether a partition is not there that was there before. A broker that has not heard of it yet says
-    /// so, too.
-    pub(crate) const fn is_partition_gone(&self) -> bool {
-        matches!(self, Self::Store(stores::Error::NoPartition { .. }))
-    }
 }

@@ -75,10 +75,12 @@ impl Facts {
         let options = before.options;
         let mut window = Window::new(options.dedup_window_ms, options.dedup_events_max);
         self.set_aside.clear();
+        // A life that begins with the log has met nothing yet, but one before it may have.
+        let since_ms = last.map_or(0, |last| last.logged_at_ms);
+        self.set_aside = before.set_aside(since_ms).await?;
+        self.set_aside = self.set_aside.split_off(&fence.next_offset);
         if let Some(last) = last {
             let (log, topic) = (&before.ports.log, before.source.topic());
-            self.set_aside = before.set_aside(last.logged_at_ms).await?;
-            self.set_aside = self.set_aside.split_off(&fence.next_offset);
             // What could not be read at the time did not count, even if it can be read by now.
             let mut not_counted = None;
             let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);

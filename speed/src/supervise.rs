@@ -20,8 +20,11 @@ use crate::entities::Entities;
 use crate::facts::Facts;
 use crate::outbox::Outbox;
 use crate::taker::Taker;
-use crate::worker::Worker;
+use crate::worker::{LOOKS_WITHOUT_PARTITION, Worker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
+
+/// Between looks for a partition that was there.
+const PARTITION_PAUSE: Duration = Duration::from_millis(500);
 
 /// The speed layer of one source.
 #[derive(Debug)]
@@ -193,10 +196,40 @@ impl Speed {
         }
     }
 
+    /// How many partitions the log has: no fewer than were counted, or it is not the log that was.
+    async fn partitions(&self) -> Result<u32> {
+        let mut looks = 0;
+        loop {
+            // The runs first: no run has cuts in partitions that came after.
+            let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
+            let partitions = self.ports.partitions(self.source).await?;
+            let what = if (partitions as usize) < recorded {
+                "a batch run has a cut here".to_owned()
+            } else if let Some(counted) = self.counted_in(partitions).await? {
+                format!("live state stands at offset {counted} here")
+            } else {
+                return Ok(partitions);
+            };
+            // A broker may not have heard of them yet.
+            looks += 1;
+            if looks >= LOOKS_WITHOUT_PARTITION {
+                return Err(Error::OtherLog {
+                    topic: self.source.topic(),
+                    partition: partitions,
+                    what: format!(
+                        "{what}, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
+                    ),
+                });
+            }
+            tokio::time::sleep(PARTITION_PAUSE).await;
+        }
+    }
+
     /// Where live state of a partition stands, if anything of it was counted.
     async fn counted_in(&self, partition: u32) -> Result<Option<Offset>> {
-        let live = self.ports.live.read(self.source, partition + 1, &[]).await?;
-        let slot = live.slots.into_iter().nth(partition as usize).flatten();
+        let live = &self.ports.live;
+        let seen = live.read(self.source, partition + 1, &[]).await?;
+        let slot = seen.slots.into_iter().nth(partition as usize).flatten();
         let next_offset = slot.map(|slot| slot.position.next_offset);
         Ok(next_offset.filter(|next_offset| *next_offset > 0))
     }
@@ -209,31 +242,7 @@ impl Speed {
                 stop.cancel();
             }
         }
-        let topic = self.source.topic();
-        // The runs first: no run has cuts in partitions that came after.
-        let recorded = self.ports.views.runs(self.source).await?.runs.partitions();
-        let partitions = self.ports.partitions(self.source).await?;
-        if (partitions as usize) < recorded {
-            return Err(Error::OtherLog {
-                topic,
-                partition: partitions,
-                what: format!(
-                    "a batch run has a cut here, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
-                ),
-            });
-        }
-        if let Some(counted) = self.counted_in(partitions).await?
-            // Another process may have begun it while we looked.
-            && self.ports.partitions(self.source).await? <= partitions
-        {
-            return Err(Error::OtherLog {
-                topic,
-                partition: partitions,
-                what: format!(
-                    "live state stands at offset {counted} here, and the log has only {partitions} partitions: it was lost. {LOST_REMEDY}"
-                ),
-            });
-        }
+        let partitions = self.partitions().await?;
         for partition in 0..partitions {
             // One that is stopping is started anew when it has ended.
             if workers.at.contains_key(&partition) || !assigned.has(partition) {

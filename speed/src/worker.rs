@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use schemas::dead_letter::{DeadLetter, Place};
+use schemas::dead_letter::{DeadLetter, Place, RAW_BYTES_MAX};
 use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
@@ -21,8 +21,9 @@ use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// How often a step that did not get through is tried again when the end is to be reached.
 const TRIES_UNTIL_CAUGHT_UP: u32 = 20;
-/// How often in a row its partition may not be there.
-const TRIES_WITHOUT_PARTITION: u32 = 6;
+/// How often in a row a partition may not be there before it is believed: a broker may not have heard of
+/// it yet.
+pub(crate) const LOOKS_WITHOUT_PARTITION: u32 = 6;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
 
@@ -56,10 +57,21 @@ impl Worker {
         stop: CancellationToken,
     ) -> Result<()> {
         let run_wait = Duration::from_millis(self.options.run_wait_ms);
-        let mut failures = 0;
+        let (mut failures, mut gone) = (0, 0);
         let mut waiting: Option<Instant> = None;
         while !stop.is_cancelled() {
-            match self.look_and_fold(&stop).await {
+            let ended = self.look_and_fold(&stop).await;
+            if let Err(Error::Store(error @ stores::Error::NoPartition { .. })) = ended {
+                gone += 1;
+                if gone >= LOOKS_WITHOUT_PARTITION {
+                    return Err(self.without(error).await);
+                }
+                self.taker.forget();
+                pause(PAUSE_MS_FIRST << gone, &stop).await;
+                continue;
+            }
+            gone = 0;
+            match ended {
                 Ok(Ended::CaughtUp) if until_caught_up => return Ok(()),
                 Ok(Ended::CaughtUp) => {
                     (failures, waiting) = (0, None);
@@ -76,11 +88,8 @@ impl Worker {
                     }
                     pause(self.options.poll_interval_ms, &stop).await;
                 }
-                Err(error) if error.may_pass() || error.is_partition_gone() => {
+                Err(error) if error.may_pass() => {
                     failures += 1;
-                    if error.is_partition_gone() && failures >= TRIES_WITHOUT_PARTITION {
-                        return Err(self.other_log("the topic was deleted".to_owned()));
-                    }
                     if until_caught_up && failures >= TRIES_UNTIL_CAUGHT_UP {
                         return Err(error);
                     }
@@ -105,12 +114,15 @@ impl Worker {
             .await?;
         let slot = seen.slots.into_iter().nth(partition as usize).flatten();
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
-        self.partitions = self.ports.partitions(self.source).await?;
-        if self.partitions <= partition {
+        let partitions = self.ports.partitions(self.source).await?;
+        let runs = self.ports.views.runs(self.source).await?.runs;
+        if partitions <= partition {
             let what = format!("{}/{partition}", self.source.topic());
             return Err(stores::Error::NoPartition { what }.into());
         }
-        let runs = self.ports.views.runs(self.source).await?.runs;
+        // Who is asked may not have heard of the newest, which a run or an earlier look has seen.
+        let recorded = u32::try_from(runs.partitions()).unwrap_or(u32::MAX);
+        self.partitions = self.partitions.max(partitions).max(recorded);
         let id = self.slot_id();
         match next_step(slot.as_ref(), partition as usize, &runs) {
             Step::Heal => {
@@ -151,10 +163,8 @@ impl Worker {
     }
 
     async fn log_end(&self) -> Result<Offset> {
-        let spans = self.ports.log.spans(self.source.topic()).await?;
-        Ok(spans
-            .get(self.partition as usize)
-            .map_or(0, |span| span.end))
+        let topic = self.source.topic();
+        Ok(self.ports.log.end(topic, self.partition).await?)
     }
 
     /// Folds micro-batches from where the slot stands.
@@ -299,21 +309,32 @@ impl Worker {
     /// between appends them once more; their origin tells that they are the same.
     async fn set_aside(&self, records: &Records, rejected: &[Rejected]) -> Result<()> {
         let topic = self.source.topic();
-        let letters: Vec<DeadLetter> = rejected
-            .iter()
-            .map(|rejected| DeadLetter {
+        let letter = |rejected: &Rejected| {
+            let raw = records.values.value(rejected.index);
+            let kept = raw.get(..RAW_BYTES_MAX).unwrap_or(raw);
+            let mut reason = rejected.reason.clone();
+            if kept.len() < raw.len() {
+                // Its place in the log still leads to all of it.
+                reason += &format!(
+                    " (the first {} of {} bytes are kept)",
+                    kept.len(),
+                    raw.len()
+                );
+            }
+            let origin = Place {
+                topic,
+                partition: self.partition,
+                offset: records.offsets.value(rejected.index),
+            };
+            DeadLetter {
                 source: self.source.name().to_owned(),
-                reason: rejected.reason.clone(),
-                origin: Place {
-                    topic,
-                    partition: self.partition,
-                    offset: records.offsets.value(rejected.index),
-                }
-                .to_string(),
+                reason,
+                origin: origin.to_string(),
                 at_ms: records.logged_at_ms.value(rejected.index),
-                raw: records.values.value(rejected.index).to_vec(),
-            })
-            .collect();
+                raw: kept.to_vec(),
+            }
+        };
+        let letters: Vec<DeadLetter> = rejected.iter().map(letter).collect();
         append_dead_letters(
             &*self.ports.log_writes,
             self.source,
@@ -383,6 +404,16 @@ impl Worker {
                 "live state stands at offset {asked}, the log begins at {start}: it no longer reaches back to the newest batch run"
             )),
             other => other.into(),
+        }
+    }
+
+    /// What it means that a partition is not there: this one, or one of another topic.
+    async fn without(&self, error: stores::Error) -> Error {
+        match self.ports.partitions(self.source).await {
+            Ok(partitions) if partitions <= self.partition => {
+                self.other_log("the topic was deleted".to_owned())
+            }
+            _ => error.into(),
         }
     }
 

@@ -232,10 +232,24 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     async fn spans(&self, topic: &str) -> Result<Vec<Span>>;
 
     /// How many partitions the topic has; 0 if there is no such topic. What a reader needs to know of
-    /// the log: it costs no round trip where that can be saved, and may be a few seconds old.
+    /// the log: it costs no round trip where that can be saved, may be a few seconds old, and never
+    /// falls while this is open.
     async fn partitions(&self, topic: &str) -> Result<u32> {
         let spans = self.spans(topic).await?;
         Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
+    }
+
+    /// How many partitions the topic has as far as is known now; 0 if there is no such topic. One who
+    /// asks may be told of fewer than there are while they are being added.
+    async fn partitions_now(&self, topic: &str) -> Result<u32> {
+        let spans = self.spans(topic).await?;
+        Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The offset that the next record of a partition will have; 0 if there is no such partition.
+    async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
+        let spans = self.spans(topic).await?;
+        Ok(spans.get(partition as usize).map_or(0, |span| span.end))
     }
 
     /// The records of a partition from `from` on. None, and `next_offset == from`, at the end. None,

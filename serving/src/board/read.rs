@@ -21,7 +21,7 @@ use super::question::{Section, Test};
 use crate::kept::Keep;
 use crate::options::ServingPorts;
 use crate::patience::Patience;
-use crate::read::{ReadError, Seen, Standing};
+use crate::read::{ReadError, Seen, Standing, is_one_more};
 
 /// Rows whose payloads are decoded at once.
 const DECODE_ROWS: usize = 1024;
@@ -134,24 +134,32 @@ impl Reader<'_> {
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
-        let partitions = (partitions as usize).max(runs.runs.partitions());
+        let mut partitions = (partitions as usize).max(runs.runs.partitions());
+        let mut queries = Vec::with_capacity(self.question.keys.len());
+        let live = loop {
+            let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+            // Where partitions were added since the run, a key's states may be in two of them.
+            let only = |key: i64| {
+                (cuts == partitions).then(|| partition_of(key.to_string().as_bytes(), count))
+            };
+            queries.clear();
+            for key in &self.question.keys {
+                queries.push(StateQuery {
+                    view: view.to_owned(),
+                    key: self.job.key().encode_values(&[KeyValue::Int(*key)])?,
+                    partition: only(*key),
+                });
+            }
+            let count = count.saturating_add(1);
+            let mut live = self.ports.live.read_states(source, count, &queries).await?;
+            if !is_one_more(&mut live.slots) {
+                break live;
+            }
+            partitions += 1;
+        };
         if partitions == 0 {
             return Ok(self.nothing());
         }
-        let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-        // Where partitions were added since the run, a key's states may be in two of them.
-        let only = |key: i64| {
-            (cuts == partitions).then(|| partition_of(key.to_string().as_bytes(), count))
-        };
-        let mut queries = Vec::with_capacity(self.question.keys.len());
-        for key in &self.question.keys {
-            queries.push(StateQuery {
-                view: view.to_owned(),
-                key: self.job.key().encode_values(&[KeyValue::Int(*key)])?,
-                partition: only(*key),
-            });
-        }
-        let live = self.ports.live.read_states(source, count, &queries).await?;
         let keys: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
         let heads = self.ports.views.heads(view, &keys).await?;
         let has_table = heads.is_some();

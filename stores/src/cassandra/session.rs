@@ -428,6 +428,11 @@ fn no_session(patience: &Patience, doing: &str, error: &NewSessionError) -> Erro
         let why = "user or password is missing or wrong; set `user` and `password`";
         return Error::broken(patience.what(doing), why);
     }
+    // A node that is not what it says it is does not become it by waiting.
+    if error.to_string().contains("certificate") {
+        let why = format!("{error}; name the authority of the nodes' certificates in `ca_file`");
+        return Error::broken(patience.what(doing), why);
+    }
     match error {
         NewSessionError::IllegalConfig(_) | NewSessionError::EmptyKnownNodesList => {
             Error::broken(patience.what(doing), error)

@@ -51,9 +51,7 @@ struct Complaint {
 impl Complaint {
     fn of(code: Option<Code>, reason: &str) -> Self {
         let remedy = match code {
-            Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
-                Some(LET_IN)
-            }
+            Some(Code::Authentication | Code::SaslAuthenticationFailed) => Some(LET_IN),
             Some(Code::SSL) => Some("check ca_file and the brokers' certificates"),
             _ => None,
         };
@@ -178,8 +176,10 @@ impl Cluster {
     pub(super) fn fault_of(&self, doing: &str, code: Code) -> Error {
         let what = self.what(doing);
         match code {
-            Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
-                Error::NoPartition { what }
+            Code::UnknownTopicOrPartition | Code::UnknownTopic => Error::NoPartition { what },
+            // The client says so, too, where a partition has no leader for a moment.
+            Code::UnknownPartition => {
+                self.unavailable(doing, "the partition has no leader, or is not there")
             }
             Code::MessageSizeTooLarge | Code::InvalidMessageSize => Error::Refused(format!(
                 "{what}: a record is larger than the topic's max.message.bytes or the option record_bytes_max"

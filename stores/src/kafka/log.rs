@@ -22,7 +22,7 @@ use super::readers::Readers;
 use super::share;
 use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Share, Span};
 use crate::namespace::Namespace;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, tls};
 
 /// How long it is believed how many partitions a topic has.
 const PARTITIONS_FOR: Duration = Duration::from_secs(10);
@@ -66,6 +66,8 @@ impl KafkaLog {
     /// [`Error::Broken`] for options that can't be used.
     pub fn open(options: &KafkaOptions, namespace: &Namespace) -> Result<Self> {
         let cluster = Arc::new(Cluster::new(options, namespace));
+        // The client's own message does not name the file.
+        tls::certificates(&options.ca_file)?;
         let doing = "making a client";
         let mut config = cluster.config();
         config.set("isolation.level", "read_committed");
@@ -176,8 +178,32 @@ impl LogRead for KafkaLog {
                 self.inner.known().insert(name, again);
                 Ok(partitions)
             }
-            (asked, _) => Ok(asked?.unwrap_or(0)),
+            // A broker that has not heard of new ones yet is no reason to forget them.
+            (asked, known) => {
+                let known = known.map_or(0, |(partitions, _)| partitions);
+                let partitions = asked?.unwrap_or(0).max(known);
+                if partitions > 0 {
+                    let seen = (partitions, Instant::now());
+                    self.inner.known().insert(name, seen);
+                }
+                Ok(partitions)
+            }
         }
+    }
+
+    async fn partitions_now(&self, topic: &str) -> Result<u32> {
+        let name = self.inner.cluster.namespace.topic(topic);
+        let asked = self.blocking(move |inner| inner.partitions(&name)).await;
+        Ok(asked?.unwrap_or(0))
+    }
+
+    async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
+        let topic = self.inner.cluster.namespace.topic(topic);
+        let number = i32::try_from(partition).unwrap_or(i32::MAX);
+        let partition = Partition { topic, number };
+        let doing = format!("asking for the end of {}/{number}", partition.topic);
+        let span = self.blocking(move |inner| inner.span(&partition, &doing));
+        Ok(span.await?.end)
     }
 
     async fn fetch(

@@ -40,7 +40,7 @@ pub(super) struct Reader {
     pub(super) next: Offset,
     /// A record that had no place in the last fetch.
     held: Option<OwnedMessage>,
-    /// Nothing was read from it yet, so the first end that it tells is not an old one.
+    /// Nothing was read from it yet, so the first record may take its time.
     is_new: bool,
 }
 
@@ -150,11 +150,8 @@ impl Reader {
                     }
                     continue;
                 }
-                Some(Err(KafkaError::PartitionEOF(_))) if self.is_new => {
-                    self.next = self.next.max(end);
-                    break;
-                }
-                // It may be an end that was reached long ago.
+                // It may be an end that was reached long ago, or that of a new leader which does not know
+                // yet how far the old one had come: only the position says what was passed.
                 Some(Err(KafkaError::PartitionEOF(_))) | None => {}
                 Some(Err(error)) if passes(&error) => {}
                 // What was read is good; the error comes again.

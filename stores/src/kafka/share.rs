@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::TopicPartitionList;
@@ -19,13 +19,15 @@ use tokio::sync::watch;
 
 use super::cluster::{Cluster, Ear};
 use crate::log::{Assigned, Share};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The group of those that keep live state.
 const GROUP: &str = "backstitch.speed";
 const POLL: Duration = Duration::from_millis(100);
 /// Before a member that can't go on is made anew.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often it is told that nothing is given to this process.
+const TELL_INTERVAL: Duration = Duration::from_secs(60);
 /// How soon new partitions are noticed.
 const LOOK_MS: &str = "5000";
 
@@ -146,7 +148,7 @@ fn take_part(
     while ended.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout) {
         match member(cluster, topic, told) {
             Ok(member) => {
-                follow(&member, ended);
+                follow(cluster, topic, &member, ended);
                 // Leaving the group may take as long as its brokers do; this thread has the time.
                 drop(member);
             }
@@ -184,7 +186,8 @@ fn member(
 }
 
 /// Polls until the share is dropped, or the member can't go on.
-fn follow(member: &BaseConsumer<Member>, ended: &Receiver<()>) {
+fn follow(cluster: &Cluster, topic: &str, member: &BaseConsumer<Member>, ended: &Receiver<()>) {
+    let mut told = None;
     while ended.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout) {
         match member.poll(POLL) {
             None | Some(Ok(_)) => {}
@@ -192,7 +195,17 @@ fn follow(member: &BaseConsumer<Member>, ended: &Receiver<()>) {
                 tracing::warn!(%code, "the member of the group can't go on; another one is made");
                 return;
             }
-            Some(Err(error)) => tracing::debug!(%error, "sharing partitions"),
+            Some(Err(error)) => {
+                let why = cluster.fault(&format!("sharing {topic}"), &error);
+                let is_due = told.is_none_or(|at: Instant| at.elapsed() > TELL_INTERVAL);
+                // While what does not pass goes on, nothing is assigned, and so nothing counted.
+                if why.kind() != ErrorKind::Retry && is_due {
+                    tracing::warn!(topic, %why, "no partitions are given to this process");
+                    told = Some(Instant::now());
+                } else {
+                    tracing::debug!(topic, %why, "sharing partitions");
+                }
+            }
         }
     }
 }

@@ -5,6 +5,9 @@ use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
 use crate::patience::Patience;
 use crate::{Error, Result};
 
+/// While a cluster moves a hash slot, its keys are on two nodes.
+const MOVING: &str = "the cluster is moving these keys to another node";
+
 /// What a reply asks for.
 #[derive(Debug)]
 pub(super) enum Reply {
@@ -14,8 +17,6 @@ pub(super) enum Reply {
     NoScript,
     /// The key is on another node.
     Moved(String),
-    /// The key is being moved, and may be asked for at another node this once.
-    Ask(String),
 }
 
 /// Whether the node has become a replica, or has lost its master: a new connection looks at it anew.
@@ -36,7 +37,9 @@ pub(super) fn reply(patience: &Patience, doing: &str, value: redis::Value) -> Re
     match error.kind() {
         Some(ServerErrorKind::NoScript) => Ok(Reply::NoScript),
         Some(ServerErrorKind::Moved) => Ok(Reply::Moved(elsewhere())),
-        Some(ServerErrorKind::Ask) => Ok(Reply::Ask(elsewhere())),
+        // The other node has some of the hash slot's keys, and would take those for missing that have not
+        // come yet: a script's answer would be less than the truth, and its writes would hide them.
+        Some(ServerErrorKind::Ask) => Err(patience.unavailable(doing, MOVING)),
         _ => Err(of_server(patience, doing, &error)),
     }
 }
@@ -51,6 +54,13 @@ fn of_code(patience: &Patience, doing: &str, (code, details): (&str, &str)) -> E
     // Scripts of Redis 7 put the code of what failed within them first; not all do.
     let said = format!("{code} {details}");
     let within = |word: &str| code == word || details.contains(word);
+    // A script that meets a key of its hash slot that has gone already; before it has written anything.
+    if details.contains("non local key") || details.contains("undeclared key") {
+        return patience.unavailable(doing, MOVING);
+    }
+    if details.contains("max number of clients") || details.contains("cluster is down") {
+        return patience.unavailable(doing, said);
+    }
     let advice = match code {
         "LOADING" | "BUSY" | "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" | "READONLY"
         | "NOREPLICAS" | "MISCONF" => return patience.unavailable(doing, said),

@@ -49,11 +49,22 @@ impl Info {
             }
             None => return Some("it does not tell its maxmemory-policy".to_owned()),
         }
+        None
+    }
+
+    /// Why it can't be used now, although it may be later; nothing if it can.
+    pub(super) fn is_behind(&self) -> Option<String> {
         // A replica in a cluster sends everybody on to its master.
         (self.is_replica() && !self.is_cluster()).then(|| {
             "it is a replica, which takes no writes and is behind when read; name the master"
                 .to_owned()
         })
+    }
+
+    /// How many keys were taken away since it started, because its memory was full.
+    pub(super) fn evicted(&self) -> u64 {
+        let evicted = self.value("evicted_keys").and_then(|n| n.parse().ok());
+        evicted.unwrap_or(0)
     }
 
     /// What is not as it should be, but no reason to refuse.
@@ -87,7 +98,13 @@ mod tests {
         assert_eq!(info("7.0.15", "noeviction", "master", 1).refusal(), None);
         assert!(refusal(info("6.2.1", "noeviction", "master", 1)).contains("6.2.1"));
         assert!(refusal(info("7.2.0", "allkeys-lru", "master", 1)).contains("allkeys-lru"));
-        assert!(refusal(info("8.0.0", "noeviction", "slave", 1)).contains("replica"));
+        let replica = info("8.0.0", "noeviction", "slave", 1);
+        assert_eq!(replica.refusal(), None);
+        assert!(
+            replica
+                .is_behind()
+                .is_some_and(|why| why.contains("replica"))
+        );
         assert!(refusal(Info::default()).contains("INFO"));
     }
 

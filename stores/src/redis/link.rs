@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline,
     RedisConnectionInfo, TlsCertificates, Value,
 };
 use tokio::sync::Mutex;
@@ -121,12 +121,48 @@ impl fmt::Debug for Dial {
     }
 }
 
+/// How often a server is asked whether it has begun to take keys away.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
 #[derive(Default)]
 struct Held {
     /// Counts the connections, so that none is thrown away for the failure of the one before.
     number: u64,
     connection: Option<MultiplexedConnection>,
     failed: Option<(Instant, String)>,
+    /// When the server was looked at, and how many keys it had taken away when it was first.
+    looked: Option<(Instant, u64)>,
+}
+
+impl Held {
+    /// Looks at what the server tells of itself: whether live state may be kept there, and was.
+    fn look(&mut self, info: &Info) -> Result<(), Look> {
+        if let Some(refusal) = info.refusal() {
+            return Err(Look::Refused(refusal));
+        }
+        if let Some(behind) = info.is_behind() {
+            return Err(Look::NotNow(behind));
+        }
+        let evicted = info.evicted();
+        // A server that was started anew counts anew.
+        let before = self
+            .looked
+            .map_or(evicted, |(_, before)| before.min(evicted));
+        if evicted > before {
+            return Err(Look::Refused(format!(
+                "it has taken {} keys away since it was first asked, so counts may be missing; set its maxmemory-policy to noeviction and delete the live state (FLUSHALL if it is the server's only use): it is replayed from the log",
+                evicted - before
+            )));
+        }
+        self.looked = Some((Instant::now(), before));
+        Ok(())
+    }
+}
+
+/// Why a server is not used.
+enum Look {
+    Refused(String),
+    NotNow(String),
 }
 
 /// A node and the connection to it.
@@ -194,8 +230,31 @@ impl Link {
         doing: &str,
     ) -> Result<(u64, MultiplexedConnection)> {
         let mut held = self.held.lock().await;
-        if let Some(connection) = &held.connection {
-            return Ok((held.number, connection.clone()));
+        if let Some(connection) = held.connection.clone() {
+            let is_due = held
+                .looked
+                .is_none_or(|(at, _)| at.elapsed() >= LOOK_INTERVAL);
+            if !is_due {
+                return Ok((held.number, connection));
+            }
+            // How a server is set may change while connections to it last.
+            let asked = timeout(dial.respond_for, ask_info(connection.clone())).await;
+            match asked {
+                Ok(Ok(replies)) => {
+                    let info = read_info(patience, doing, replies)?;
+                    if let Err(look) = held.look(&info) {
+                        held.connection = None;
+                        return Err(self.unfit(patience, doing, look));
+                    }
+                    return Ok((held.number, connection));
+                }
+                // A new one is made.
+                Ok(Err(_)) => held.connection = None,
+                Err(_) => {
+                    held.connection = None;
+                    return Err(self.silent(patience, doing, dial.respond_for));
+                }
+            }
         }
         if let Some((at, why)) = &held.failed
             && at.elapsed() < FAILED_FOR
@@ -206,9 +265,8 @@ impl Link {
         let client = client.map_err(|error| self.fault(patience, doing, &error))?;
         let connection = match self.connect(&client, dial, patience, doing).await {
             Ok((connection, info)) => {
-                if let Some(refusal) = info.refusal() {
-                    let why = format!("{}: {refusal}", self.node);
-                    return Err(Error::broken(patience.what(doing), why));
+                if let Err(look) = held.look(&info) {
+                    return Err(self.unfit(patience, doing, look));
                 }
                 connection
             }
@@ -238,10 +296,8 @@ impl Link {
             .set_response_timeout(None);
         let connecting = async {
             let made = client.get_multiplexed_async_connection_with_config(&config);
-            let mut connection = made.await?;
-            let mut commands = Pipeline::new();
-            commands.add_command(info_command());
-            let replies = connection.send_packed_commands(&commands, 0, 1).await?;
+            let connection = made.await?;
+            let replies = ask_info(connection.clone()).await?;
             Ok((connection, replies))
         };
         let (connection, replies) = match timeout(dial.connect_for, connecting).await {
@@ -249,14 +305,15 @@ impl Link {
             Ok(Err(error)) => return Err(self.fault(patience, doing, &error)),
             Err(_) => return Err(self.silent(patience, doing, dial.connect_for)),
         };
-        match replies.into_iter().next() {
-            Some(Value::BulkString(text)) => {
-                let text = String::from_utf8_lossy(&text).into_owned();
-                Ok((connection, Info::new(text)))
+        Ok((connection, read_info(patience, doing, replies)?))
+    }
+
+    fn unfit(&self, patience: &Patience, doing: &str, look: Look) -> Error {
+        match look {
+            Look::Refused(why) => {
+                Error::broken(patience.what(doing), format!("{}: {why}", self.node))
             }
-            Some(Value::VerbatimString { text, .. }) => Ok((connection, Info::new(text))),
-            Some(Value::ServerError(error)) => Err(fault::of_server(patience, doing, &error)),
-            _ => Err(fault::strange(patience, doing)),
+            Look::NotNow(why) => patience.unavailable(doing, format!("{}: {why}", self.node)),
         }
     }
 
@@ -271,8 +328,22 @@ impl Link {
     }
 }
 
-fn info_command() -> Cmd {
-    redis::cmd("INFO")
+async fn ask_info(mut connection: MultiplexedConnection) -> redis::RedisResult<Vec<Value>> {
+    let mut commands = Pipeline::new();
+    commands.add_command(redis::cmd("INFO"));
+    connection.send_packed_commands(&commands, 0, 1).await
+}
+
+fn read_info(patience: &Patience, doing: &str, replies: Vec<Value>) -> Result<Info> {
+    match replies.into_iter().next() {
+        Some(Value::BulkString(text)) => {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            Ok(Info::new(text))
+        }
+        Some(Value::VerbatimString { text, .. }) => Ok(Info::new(text)),
+        Some(Value::ServerError(error)) => Err(fault::of_server(patience, doing, &error)),
+        _ => Err(fault::strange(patience, doing)),
+    }
 }
 
 #[cfg(test)]

@@ -65,8 +65,8 @@ impl Call {
 struct Way {
     /// The script is sent as a whole.
     whole: bool,
-    /// Another node than the map's; whether the key is there only for those who ask.
-    elsewhere: Option<(Node, bool)>,
+    /// Another node than the map's.
+    elsewhere: Option<Node>,
 }
 
 /// Which node has which hash slots: first, last, node.
@@ -89,6 +89,11 @@ pub(super) struct Nodes {
 impl Nodes {
     /// The nodes that are named. None is asked yet.
     pub(super) fn new(options: &RedisOptions) -> Result<Self> {
+        // Which may hold a password, so it is not shown.
+        if options.nodes.contains(['@', '/']) {
+            let why = "a node is written as an address with a scheme or a user; write host:port, and set user, password and tls beside it";
+            return Err(Error::broken("using Redis", why));
+        }
         let names = options.nodes.split(',').map(str::trim);
         let parsed = names.map(Node::parse).collect::<Option<Vec<_>>>();
         let seeds = parsed.ok_or_else(|| {
@@ -151,12 +156,13 @@ impl Nodes {
 
     /// Connects to every node that has hash slots: what can't be used is told at once.
     async fn look(&self, doing: &str) -> Result<()> {
-        let mut commands = Pipeline::new();
-        commands.add_command(redis::cmd("INFO"));
         for node in self.all(doing).await? {
             let link = self.link(&node);
-            link.send(&self.dial, &self.patience, doing, &commands)
-                .await?;
+            let info = link.info(&self.dial, &self.patience, doing).await?;
+            if let Some(refusal) = info.refusal().or(info.is_behind()) {
+                let why = format!("{node}: {refusal}");
+                return Err(Error::broken(self.patience.what(doing), why));
+            }
         }
         Ok(())
     }
@@ -200,10 +206,9 @@ impl Nodes {
                     Reply::Value(value) => *answer = Some(value),
                     Reply::NoScript => way.whole = true,
                     Reply::Moved(to) => {
-                        way.elsewhere = Node::parse(&to).map(|node| (node, false));
+                        way.elsewhere = Node::parse(&to);
                         *self.mapped.lock().await = None;
                     }
-                    Reply::Ask(to) => way.elsewhere = Node::parse(&to).map(|node| (node, true)),
                 }
             }
         }
@@ -226,7 +231,7 @@ impl Nodes {
                 continue;
             };
             let node = match &way.elsewhere {
-                Some((node, _)) => node.clone(),
+                Some(node) => node.clone(),
                 None => self.node_of(doing, request.hash_slot)?,
             };
             by_node.entry(node).or_default().push(*index);
@@ -249,18 +254,14 @@ impl Nodes {
         (requests, ways): (&[Request], &[Way]),
     ) -> Result<Vec<(usize, Reply)>> {
         let mut commands = Pipeline::with_capacity(indices.len());
-        // Whose reply is whose; nobody's is that to ASKING.
+        // Whose reply is whose.
         let mut owners = Vec::with_capacity(indices.len());
         for index in indices {
             let (Some(request), Some(way)) = (requests.get(index), ways.get(index)) else {
                 continue;
             };
-            if matches!(way.elsewhere, Some((_, true))) {
-                commands.add_command(redis::cmd("ASKING"));
-                owners.push(None);
-            }
             commands.add_command(request.call.command(way.whole));
-            owners.push(Some(index));
+            owners.push(index);
         }
         let link = self.link(&node);
         let sent = link.send(&self.dial, &self.patience, doing, &commands);
@@ -287,9 +288,7 @@ impl Nodes {
             {
                 *self.mapped.lock().await = None;
             }
-            if let Some(index) = owner {
-                replies.push((index, reply?));
-            }
+            replies.push((owner, reply?));
         }
         Ok(replies)
     }
@@ -371,7 +370,7 @@ impl Nodes {
         for node in self.all(doing).await? {
             let link = self.link(&node);
             let info = link.info(&self.dial, &self.patience, doing).await?;
-            let refusal = info.refusal();
+            let refusal = info.refusal().or(info.is_behind());
             let warnings = info.warnings().into_iter().map(str::to_owned);
             flaws.extend(
                 refusal

@@ -68,8 +68,8 @@ async fn dump(place: &Place, (connections, range): (u32, u64)) -> u64 {
     let canon = SqlCanon::open(&options, &place.options().namespace).await;
     let canon = canon.expect("the canonical store");
     let dump = canon.dump(Source::Efforts, None, 8_192).await;
-    let rows = dump.expect("a dump").try_fold(0, async |rows, batch| {
-        Ok(rows + batch.num_rows() as u64)
-    });
+    let rows = dump
+        .expect("a dump")
+        .try_fold(0, async |rows, batch| Ok(rows + batch.num_rows() as u64));
     rows.await.expect("rows")
 }

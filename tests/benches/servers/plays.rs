@@ -24,7 +24,10 @@ pub(crate) fn run(rows: u64) {
     let file = generated(&place, "plays.jsonl", rows, 1);
     println!("plays: {rows} events in {PARTITIONS} partitions");
     let (took, _) = timed(|| done(place.data(), &["ingest", "plays", &file]));
-    say("JSON lines to Kafka", format_args!("{:.0}/s", rate(rows, took)));
+    say(
+        "JSON lines to Kafka",
+        format_args!("{:.0}/s", rate(rows, took)),
+    );
     kafka_to_redis(&place, rows);
     cassandra(&place);
     heal(&place, &file, rows);
@@ -34,7 +37,9 @@ pub(crate) fn run(rows: u64) {
 fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
     let path = place.folder().join(name).to_string_lossy().into_owned();
     let (rows, seed) = (rows.to_string(), seed.to_string());
-    let args = ["generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path];
+    let args = [
+        "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
+    ];
     done(place.data(), &args);
     path
 }
@@ -51,7 +56,10 @@ fn kafka_to_redis(place: &Place, rows: u64) {
         let args = ["speed", "--until-caught-up", "--source", "plays", "--json"];
         let (took, report) = timed(|| done(place.data(), &args));
         let report: Value = serde_json::from_str(&report).expect("a report");
-        assert_eq!(report["plays"]["events"], rows, "everything is counted: {report}");
+        assert_eq!(
+            report["plays"]["events"], rows,
+            "everything is counted: {report}"
+        );
         ours.push(rate(rows, took));
     }
     let bare = say_rates("a bare consumer, Kafka to nowhere", &bares);
@@ -69,9 +77,15 @@ fn cassandra(place: &Place) {
     let bares: Vec<f64> = (0..ROUNDS)
         .map(|_| rate(written, runtime.block_on(bare::write_rows(written))))
         .collect();
-    say("the run that takes them in, s", format_args!("{:.1}", took.as_secs_f64()));
+    say(
+        "the run that takes them in, s",
+        format_args!("{:.1}", took.as_secs_f64()),
+    );
     say("  by stage", &report["seconds"]);
-    let bare = say_rates("bare batches of rows of one partition, to Cassandra", &bares);
+    let bare = say_rates(
+        "bare batches of rows of one partition, to Cassandra",
+        &bares,
+    );
     let rows = format!("rows of views to Cassandra, {written} rows");
     say(rows, format_args!("{ours:.0}/s, ratio {:.2}", ours / bare));
 }
@@ -110,7 +124,10 @@ fn heal(place: &Place, before: &str, rows: u64) {
         took.push(begun.elapsed().as_secs_f64());
     }
     let what = format!("live state lost, {since} events since the run: whole again, s");
-    say(what, format_args!("{:.1} ({took:.1?})", median(took.clone())));
+    say(
+        what,
+        format_args!("{:.1} ({took:.1?})", median(took.clone())),
+    );
 }
 
 /// The owner of the first play in a file.

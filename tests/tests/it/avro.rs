@@ -338,6 +338,29 @@ async fn a_schema_that_comes_late_changes_nothing_that_was_decided() {
     }
 }
 
+/// Live state is lost before any run: what it is replayed from holds the record, which can be read by now,
+/// and still does not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_counts_no_dead_letter() {
+    let (state, options) = registry().await;
+    let mut world = World::new().await;
+    let registry = || Arc::new(Registry::new(&options).expect("a registry"));
+    world.stores.schemas = registry();
+    append(&world, &[avro(3, "late", "play"), line("b")]).await;
+    world.catch_up().await;
+    assert_eq!(count(&world).await, (1, "realtime".to_owned()));
+    state.knows_3.store(true, Ordering::SeqCst);
+    world.lose_live();
+    world.stores.schemas = registry();
+    world.catch_up().await;
+    assert_eq!(count(&world).await, (1, "realtime".to_owned()));
+    world
+        .run(&batch::RunRequest::default())
+        .await
+        .expect("a run");
+    assert_eq!(count(&world).await, (1, "batch".to_owned()));
+}
+
 /// That there is no such schema is remembered for a while.
 #[tokio::test]
 async fn a_producer_of_unknown_schemas_costs_few_requests() {

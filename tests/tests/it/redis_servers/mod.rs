@@ -143,8 +143,58 @@ async fn a_replica_is_refused() -> Result<()> {
     assert!(refused.to_string().contains("replica"), "{refused}");
     let refused = add(&live, 0, fence(0, 1)).await;
     let refused = refused.expect_err("a connection that was there before");
-    assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
+    // It may be that the address does not lead to the new master yet.
+    assert_eq!(refused.kind(), ErrorKind::Retry, "{refused}");
+    assert!(refused.to_string().contains("replica"), "{refused}");
+    replica.ask(&["REPLICAOF", "NO", "ONE"]);
+    // What it had was replaced by what the other one had.
+    assert_eq!(sums(&live, 0, "g").await?, (0, 0));
     Ok(())
+}
+
+/// Also under a connection that lasts, and if the policy was set back meanwhile.
+#[tokio::test]
+async fn a_server_that_has_evicted_is_not_trusted() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    server.ask(&["CONFIG", "SET", "maxmemory", "1000"]);
+    server.ask(&["SET", "something", "else"]);
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let info = server.ask(&["INFO", "stats"]);
+    assert!(!info.contains("evicted_keys:0"), "{info}");
+    let begun = Instant::now();
+    let refused = loop {
+        match sums(&live, 0, "g").await {
+            Err(refused) => break refused,
+            Ok(_) => assert!(begun.elapsed() < Duration::from_secs(30), "it is trusted"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
+    assert!(refused.to_string().contains("taken"), "{refused}");
+    Ok(())
+}
+
+/// Whoever writes a password into an address does not find it in messages.
+#[tokio::test]
+async fn addresses_with_passwords_are_refused_and_not_shown() {
+    for nodes in [
+        "redis://:hunter2@cache:6379",
+        "user:hunter2@cache",
+        "a:1,redis://b",
+    ] {
+        let options = RedisOptions {
+            nodes: nodes.to_owned(),
+            ..RedisOptions::default()
+        };
+        let refused = open(&options).await.expect_err("no node").to_string();
+        assert!(refused.contains("host:port"), "{refused}");
+        assert!(!refused.contains("hunter2"), "{refused}");
+    }
 }
 
 /// Then nothing is there of a micro-batch, and what frees memory goes through.

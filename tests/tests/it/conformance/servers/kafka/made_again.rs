@@ -267,7 +267,11 @@ async fn a_worker_says_that_its_topic_is_gone() -> Result<()> {
     };
     let counting = tokio::time::timeout(PATIENCE, speed.run(false, CancellationToken::new()));
     let (counted, ()) = tokio::join!(counting, story);
-    let again = world.speed().await.run(true, CancellationToken::new()).await;
+    let again = world
+        .speed()
+        .await
+        .run(true, CancellationToken::new())
+        .await;
     for counted in [counted.expect("it ends"), again] {
         let error = counted.expect_err("no topic");
         let text = error.to_string();
