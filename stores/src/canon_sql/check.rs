@@ -166,6 +166,7 @@ async fn make_schema(own: &mut Own, schema: &str) -> Sql<()> {
 /// What is wrong, in sentences.
 pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
     let told = |why: String| format!("{}: {why}", server.name());
+    let wait = Duration::from_millis(server.options.request_timeout_ms);
     let connected = server.connect(Purpose::Calls).await;
     let mut own = match connected {
         Ok(own) => own,
@@ -200,7 +201,6 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
         }
         Ok(flaws)
     };
-    let wait = Duration::from_millis(server.options.request_timeout_ms);
     match timeout(wait, asking).await {
         Ok(Ok(flaws)) => Ok(flaws.into_iter().map(told).collect()),
         Ok(Err(error)) => Ok(vec![server.fault("checking", &error).to_string()]),
@@ -212,6 +212,8 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
 async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Vec<String>> {
     let mut statements = vec![
         "DELETE FROM outbox WHERE 1 = 0".to_owned(),
+        // Whoever locks rows has to be allowed to change them.
+        "UPDATE outbox SET member = member WHERE 1 = 0".to_owned(),
         "INSERT INTO outbox (source, group_key, member, made_at_ms)
          SELECT source, group_key, member, made_at_ms FROM outbox WHERE 1 = 0"
             .to_owned(),

@@ -179,6 +179,7 @@ impl CanonRead for SqlCanon {
     }
 
     async fn waiting(&self, source: Source) -> Result<Waiting> {
+        self.find_groups(source).await?;
         self.server
             .read(OUTBOX, on!(link => outbox::waiting(link, source)))
             .await
@@ -190,6 +191,7 @@ impl CanonRead for SqlCanon {
         newest: i64,
         limit: usize,
     ) -> Result<Vec<Notification>> {
+        self.find_groups(source).await?;
         self.server
             .read(
                 OUTBOX,
@@ -200,6 +202,28 @@ impl CanonRead for SqlCanon {
 }
 
 impl SqlCanon {
+    /// Before notifications of efforts are read: puts groups in the place of athletes, of all who wait
+    /// now.
+    async fn find_groups(&self, source: Source) -> Result<()> {
+        if source != Source::Efforts {
+            return Ok(());
+        }
+        let newest = self
+            .server
+            .read(OUTBOX, on!(link => outbox::newest_athlete(link)))
+            .await?;
+        let Some(newest) = newest else {
+            return Ok(());
+        };
+        let doing = "finding the groups of athletes";
+        while self
+            .server
+            .write(doing, on!(link => outbox::find_groups(link, newest)))
+            .await?
+        {}
+        Ok(())
+    }
+
     async fn ids(&self, doing: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
         self.server
             .read(doing, on!(link => ids(link, statement, id)))
