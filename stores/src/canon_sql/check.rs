@@ -11,11 +11,11 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use tokio::time::timeout;
 
-use super::columns;
 use super::fault::{Meaning, meaning};
 use super::options::SqlServer;
 use super::server::{Purpose, Server, on};
 use super::session::{Link, Own, Sql};
+use super::{columns, counters};
 use crate::{Error, Result, mysql, postgres};
 
 /// Large tables may take their time.
@@ -23,6 +23,10 @@ const MIGRATE_FOR: Duration = Duration::from_secs(3600);
 
 const OPENING: &str = "opening the canonical store";
 const MIGRATING: &str = "making the schema";
+const COUNTING: &str = "counting connected athletes";
+
+/// So many applications whose counters are wrong are named.
+const NAMED: i64 = 10;
 
 const TABLES: [&str; 7] = [
     "efforts",
@@ -199,6 +203,9 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
         if flaws.is_empty() {
             flaws.extend(columns::slow(&mut own, &views).await?);
         }
+        if flaws.is_empty() && !views.contains("authorizations") {
+            flaws.extend(miscounted(&mut own.link(), wait / 2).await?);
+        }
         Ok(flaws)
     };
     match timeout(wait, asking).await {
@@ -206,6 +213,54 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
         Ok(Err(error)) => Ok(vec![server.fault("checking", &error).to_string()]),
         Err(_) => Ok(vec![told("it does not answer".to_owned())]),
     }
+}
+
+/// Which counters of connected athletes are wrong. With very many authorizations that may take longer
+/// than somebody who checks wants to wait: then it is not told.
+async fn miscounted(link: &mut Link<'_>, wait: Duration) -> Sql<Option<String>> {
+    let differing = match timeout(wait, counters::differing(link, NAMED)).await {
+        Ok(Err(error)) if meaning(&error) != Meaning::Later => return Err(error),
+        Ok(Ok(differing)) => differing,
+        Ok(Err(_)) | Err(_) => {
+            tracing::warn!("counting authorizations takes too long; counters were not compared");
+            return Ok(None);
+        }
+    };
+    if differing.is_empty() {
+        return Ok(None);
+    }
+    let ids: Vec<String> = differing.iter().map(i64::to_string).collect();
+    Ok(Some(format!(
+        "connected athletes are counted wrongly of the applications {}, since something changed authorizations without firing triggers (a foreign key's cascade on MySQL, or TRUNCATE); run `backstitch migrate`, which counts them anew",
+        ids.join(", ")
+    )))
+}
+
+/// Counts connected athletes anew where the counters are wrong; answers the applications.
+pub(crate) async fn recount(server: &Server) -> Result<Vec<i64>> {
+    let mut own = server
+        .tried(COUNTING, || server.connect(Purpose::Migrate))
+        .await?;
+    let counting = async {
+        make_schema(&mut own, &server.schema).await?;
+        let mut link = own.link();
+        let (views, _) = columns::views(&mut link).await?;
+        if views.contains("authorizations") {
+            return Ok(Vec::new());
+        }
+        let differing = counters::differing(&mut link, i64::MAX).await?;
+        for application in &differing {
+            link.raw("BEGIN").await?;
+            counters::recount(&mut link, *application).await?;
+            link.raw("COMMIT").await?;
+        }
+        Ok(differing)
+    };
+    let done: Sql<Vec<i64>> = match timeout(MIGRATE_FOR, counting).await {
+        Ok(done) => done,
+        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+    };
+    done.map_err(|error| server.fault(COUNTING, &error))
 }
 
 /// Rights that the user lacks, found by statements that change no row.

@@ -18,6 +18,7 @@ mod apply;
 mod check;
 pub(crate) mod columns;
 mod connect;
+mod counters;
 pub(crate) mod decide;
 pub(crate) mod decode;
 pub(crate) mod dump;
@@ -85,6 +86,15 @@ impl SqlCanon {
     /// migration that was applied is not the one that this version knows.
     pub async fn migrate(options: &SqlOptions, namespace: &Namespace) -> Result<bool> {
         check::migrate(&Server::new(options, namespace)?).await
+    }
+
+    /// Counts connected athletes anew where the counters are not what the authorizations give; answers
+    /// the applications that it was done for. The schema must be there.
+    ///
+    /// # Errors
+    /// As [`SqlCanon::migrate`].
+    pub async fn recount(options: &SqlOptions, namespace: &Namespace) -> Result<Vec<i64>> {
+        check::recount(&Server::new(options, namespace)?).await
     }
 
     /// What is wrong with the server or the schema, in sentences; nothing if all is well.

@@ -1,10 +1,11 @@
 //! What triggers do not see: a state that is newer than their transaction's, cascades, keys that change.
 
-use schemas::entities::Group;
+use schemas::entities::{Entity, Group};
 use schemas::source::Source;
 use stores::Result;
-use stores::canon::CanonRead;
-use tests::conformance::canon_rows::effort_rows;
+use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::canon_sql::SqlCanon;
+use tests::conformance::canon_rows::{application, authorization, effort_rows};
 
 use super::apps::{App, Groups, told};
 use super::{Schema, Server};
@@ -13,6 +14,7 @@ super::on_both! {
     a_change_in_an_old_transaction_tells_of_newer_efforts
     keys_and_cascades_are_told_of
     an_apps_keys_and_cascades_are_told_of
+    counters_that_are_wrong_are_counted_anew
     many_athletes_are_told_of_at_once
 }
 
@@ -128,6 +130,72 @@ async fn an_apps_keys_and_cascades_are_told_of(server: Server) -> Result<()> {
         told(&canon, Source::Efforts).await?,
         groups(&[(2, 4), (5, 4)])
     );
+    Ok(())
+}
+
+/// Counters that no trigger kept are named by `check` and put right by `migrate`.
+async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    let rows = [
+        Entity::Application(application(1, 1)),
+        Entity::Application(application(2, 1)),
+        Entity::Authorization(authorization(1, 1, 10)),
+        Entity::Authorization(authorization(2, 1, 11)),
+        Entity::Authorization(authorization(3, 2, 10)),
+        Entity::Authorization(authorization(4, 2, 10)),
+    ];
+    canon.apply(&rows, 1).await?;
+    let flaws = async || SqlCanon::flaws(&schema.options, &schema.namespace).await;
+    let recount = async || SqlCanon::recount(&schema.options, &schema.namespace).await;
+    assert_eq!(flaws().await?, Vec::<String>::new());
+    assert_eq!(recount().await?, Vec::<i64>::new());
+
+    schema.run(match server {
+        Server::Postgres => {
+            "ALTER TABLE authorizations DISABLE TRIGGER USER;
+             DELETE FROM authorizations WHERE athlete_id = 11;
+             ALTER TABLE authorizations ENABLE TRIGGER USER;"
+        }
+        Server::MariaDb => {
+            "CREATE TABLE users (id BIGINT PRIMARY KEY) ENGINE = InnoDB;
+             INSERT INTO users VALUES (10), (11);
+             ALTER TABLE authorizations ADD FOREIGN KEY (athlete_id) REFERENCES users (id)
+                 ON DELETE CASCADE;
+             DELETE FROM users WHERE id = 11;"
+        }
+    });
+    for (change, wrong) in [
+        ("", 1),
+        (
+            "UPDATE connected SET athletes = 7 WHERE application_id = 2;",
+            2,
+        ),
+        ("DELETE FROM connected WHERE application_id = 2;", 2),
+        (
+            "UPDATE connections SET live = 9 WHERE application_id = 2;",
+            2,
+        ),
+        ("DELETE FROM connections WHERE application_id = 1;", 1),
+    ] {
+        schema.run(change);
+        let named = flaws().await?;
+        assert_eq!(named.len(), 1, "{change} {named:?}");
+        let says = format!("of the applications {wrong},");
+        assert!(named[0].contains(&says), "{change} {named:?}");
+        assert!(named[0].contains("run `backstitch migrate`"), "{named:?}");
+        assert_eq!(recount().await?, [wrong], "{change}");
+        assert_eq!(flaws().await?, Vec::<String>::new(), "{change}");
+        let full = Authorized::Full {
+            connected: 1,
+            capacity: 1,
+        };
+        for application in [1, 2] {
+            assert_eq!(canon.authorize(application, 12, 1).await?, full, "{change}");
+            let already = canon.authorize(application, 10, 1).await?;
+            assert_eq!(already, Authorized::Already, "{change}");
+        }
+    }
     Ok(())
 }
 
