@@ -45,7 +45,8 @@ DELIMITER //
 CREATE TRIGGER app.ride_made AFTER INSERT ON app.rides FOR EACH ROW
 BEGIN
     DECLARE held BIGINT;
-    -- So that a change of the rider at the same moment finds this ride.
+    -- Only needed where athletes stay Backstitch's table: so that a change of the athlete that is applied
+    -- at the same moment finds this ride.
     SELECT bucket INTO held FROM backstitch.athlete_locks
     WHERE bucket = (NEW.rider_id & 63) LOCK IN SHARE MODE;
     INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
@@ -68,12 +69,18 @@ BEGIN
     VALUES ('efforts', OLD.segment_id, OLD.rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
 END//
 
--- All groups of the rider: what views see of a rider stands in each of them.
+-- All groups of the rider: what views see of a rider stands in each of them. They are looked for after
+-- the commit.
 CREATE PROCEDURE app.tell_of_rider(rider BIGINT)
 BEGIN
-    DECLARE held BIGINT;
-    SELECT bucket INTO held FROM backstitch.athlete_locks
-    WHERE bucket = (rider & 63) FOR UPDATE;
+    INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
+    VALUES ('athletes', 0, rider, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
+END//
+
+-- What the rider has now. Foreign keys with ON DELETE or ON UPDATE CASCADE fire no triggers on rides,
+-- and have done their work before an AFTER trigger runs: so this is called before.
+CREATE PROCEDURE app.tell_of_rides(rider BIGINT)
+BEGIN
     INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
     SELECT DISTINCT 'efforts', segment_id, rider_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)
     FROM app.rides WHERE rider_id = rider;
@@ -84,17 +91,32 @@ BEGIN
     CALL app.tell_of_rider(NEW.id);
 END//
 
-CREATE TRIGGER app.rider_changed AFTER UPDATE ON app.riders FOR EACH ROW
+CREATE TRIGGER app.rider_is_renumbered BEFORE UPDATE ON app.riders FOR EACH ROW
 BEGIN
-    IF NOT (OLD.gender <=> NEW.gender AND OLD.born <=> NEW.born AND OLD.weight_kg <=> NEW.weight_kg
-            AND (OLD.closed_at IS NULL) = (NEW.closed_at IS NULL)) THEN
-        CALL app.tell_of_rider(NEW.id);
+    IF NOT (OLD.id <=> NEW.id) THEN
+        CALL app.tell_of_rides(OLD.id);
     END IF;
 END//
 
-CREATE TRIGGER app.rider_removed AFTER DELETE ON app.riders FOR EACH ROW
+CREATE TRIGGER app.rider_changed AFTER UPDATE ON app.riders FOR EACH ROW
 BEGIN
+    IF NOT (OLD.id <=> NEW.id AND OLD.gender <=> NEW.gender AND OLD.born <=> NEW.born
+            AND OLD.weight_kg <=> NEW.weight_kg
+            AND (OLD.closed_at IS NULL) = (NEW.closed_at IS NULL)) THEN
+        CALL app.tell_of_rider(NEW.id);
+        IF NOT (OLD.id <=> NEW.id) THEN
+            CALL app.tell_of_rider(OLD.id);
+        END IF;
+    END IF;
+END//
+
+CREATE TRIGGER app.rider_is_removed BEFORE DELETE ON app.riders FOR EACH ROW
+BEGIN
+    CALL app.tell_of_rides(OLD.id);
     CALL app.tell_of_rider(OLD.id);
 END//
 
 DELIMITER ;
+
+-- TRUNCATE fires no triggers, and here nothing can refuse it. Empty these tables with DELETE, and take
+-- the right DROP on them, which TRUNCATE needs, from the app's user.

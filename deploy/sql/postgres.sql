@@ -49,7 +49,8 @@ BEGIN
         VALUES ('efforts', OLD.segment_id, OLD.rider_id, backstitch.now_ms());
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        -- So that a change of the rider at the same moment finds this ride.
+        -- Only needed where athletes stay Backstitch's table: so that a change of the athlete that is
+        -- applied at the same moment finds this ride.
         PERFORM backstitch.lock_athletes(ARRAY[NEW.rider_id::bigint], false);
         INSERT INTO backstitch.outbox (source, group_key, member, made_at_ms)
         VALUES ('efforts', NEW.segment_id, NEW.rider_id, backstitch.now_ms());
@@ -61,15 +62,22 @@ CREATE TRIGGER tell_backstitch AFTER INSERT OR UPDATE OR DELETE ON app.rides
 
 CREATE FUNCTION app.tell_of_rider() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    -- All groups of the rider: what views see of a rider stands in each of them.
-    PERFORM backstitch.tell_of_athletes(ARRAY[coalesce(NEW.id, OLD.id)::bigint]);
+    -- All groups of the rider: what views see of a rider stands in each of them. If the id changed, of
+    -- both riders.
+    PERFORM backstitch.tell_of_athletes(ARRAY[NEW.id::bigint, OLD.id::bigint]);
     RETURN NULL;
 END $$;
 CREATE TRIGGER tell_backstitch AFTER INSERT OR DELETE ON app.riders
     FOR EACH ROW EXECUTE FUNCTION app.tell_of_rider();
 CREATE TRIGGER tell_backstitch_of_change AFTER UPDATE ON app.riders FOR EACH ROW
-    WHEN ((OLD.gender, OLD.born, OLD.weight_kg, OLD.closed_at IS NULL)
-        IS DISTINCT FROM (NEW.gender, NEW.born, NEW.weight_kg, NEW.closed_at IS NULL))
+    WHEN ((OLD.id, OLD.gender, OLD.born, OLD.weight_kg, OLD.closed_at IS NULL)
+        IS DISTINCT FROM (NEW.id, NEW.gender, NEW.born, NEW.weight_kg, NEW.closed_at IS NULL))
     EXECUTE FUNCTION app.tell_of_rider();
+
+-- What was emptied at once can't be told of, group by group: DELETE has to be used instead.
+CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON app.rides
+    EXECUTE FUNCTION backstitch.refuse_truncate();
+CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON app.riders
+    EXECUTE FUNCTION backstitch.refuse_truncate();
 
 COMMIT;

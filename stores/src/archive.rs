@@ -15,6 +15,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parquet::arrow::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
+use tokio::time::{Instant, sleep};
 
 use crate::parquet_file::ParquetObject;
 use crate::patience::{Patience, causes};
@@ -190,10 +191,13 @@ impl Archive {
 
     async fn put_with(&self, path: &str, bytes: Bytes, replace: bool) -> Result<Created> {
         let doing = format!("writing {path}");
-        let Place::Folder(root) = &self.place else {
-            return self.upload(&self.at(path), &doing, bytes, replace).await;
+        let root = match &self.place {
+            Place::Bucket(_, server) => {
+                let at = self.at(path);
+                return self.upload(server, &at, &doing, bytes, replace).await;
+            }
+            Place::Folder(root) => root.clone(),
         };
-        let root = root.clone();
         let file = root.join(Path::from(path).as_ref());
         tokio::task::spawn_blocking(move || durable::put(&root, &file, &bytes, replace))
             .await
@@ -201,30 +205,50 @@ impl Archive {
             .map_err(|error| Error::broken(&doing, error))
     }
 
-    async fn upload(&self, at: &Path, doing: &str, bytes: Bytes, replace: bool) -> Result<Created> {
+    async fn upload(
+        &self,
+        server: &Patience,
+        at: &Path,
+        doing: &str,
+        bytes: Bytes,
+        replace: bool,
+    ) -> Result<Created> {
         let fault = |error| self.fault(doing, error);
         if replace {
             self.upload_in_parts(at, bytes).await.map_err(fault)?;
             return Ok(Created::New);
         }
-        let create = PutOptions::from(PutMode::Create);
-        match self.store.put_opts(at, bytes.clone().into(), create).await {
-            Ok(_) => Ok(Created::New),
+        let deadline = Instant::now() + server.call_for();
+        let mut pauses = server.pauses();
+        loop {
+            let create = PutOptions::from(PutMode::Create);
+            match self.store.put_opts(at, bytes.clone().into(), create).await {
+                Ok(_) => return Ok(Created::New),
+                Err(
+                    object_store::Error::AlreadyExists { .. }
+                    | object_store::Error::Precondition { .. },
+                ) => {}
+                Err(error) => return Err(fault(error)),
+            }
             // A request that was tried again may have met what it had written itself. Nobody else
             // writes the same: manifests name files by random names.
-            Err(
-                object_store::Error::AlreadyExists { .. }
-                | object_store::Error::Precondition { .. },
-            ) => {
-                let found = self.store.get(at).await.map_err(fault)?;
-                let found = found.bytes().await.map_err(fault)?;
-                Ok(if found == bytes {
-                    Created::New
-                } else {
-                    Created::Exists
-                })
+            let found = match self.store.get(at).await {
+                Ok(found) => found.bytes().await,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(found) if found == bytes => return Ok(Created::New),
+                Ok(_) => return Ok(Created::Exists),
+                // The server refused because of another put that was under way, which then failed.
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(fault(error)),
             }
-            Err(error) => Err(fault(error)),
+            let pause = pauses.next().unwrap_or_default();
+            if Instant::now() + pause >= deadline {
+                let why = "another put of the same object is under way, again and again";
+                return Err(server.unavailable(doing, why));
+            }
+            sleep(pause).await;
         }
     }
 

@@ -249,7 +249,16 @@ impl Server for OnDatabase {
 
     async fn migrate(&self) -> Result<Vec<String>> {
         let made = SqlCanon::migrate(&self.options, &self.namespace).await?;
-        Ok(told(made, "brought the schema up to date"))
+        let mut told = told(made, "brought the schema up to date");
+        let recounted = SqlCanon::recount(&self.options, &self.namespace).await?;
+        if !recounted.is_empty() {
+            let ids: Vec<String> = recounted.iter().map(i64::to_string).collect();
+            told.push(format!(
+                "counted connected athletes of the applications {} anew",
+                ids.join(", ")
+            ));
+        }
+        Ok(told)
     }
 
     async fn flaws(&self) -> Result<Vec<String>> {

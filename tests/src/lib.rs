@@ -13,6 +13,7 @@ pub mod process;
 pub mod proxy;
 pub mod questions;
 pub mod recount;
+pub mod scripted;
 pub mod servers;
 pub mod standings;
 pub mod world;

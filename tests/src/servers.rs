@@ -1,9 +1,9 @@
 //! The servers that tests use, as `deploy/servers up` starts them. They must be there: a test that
 //! needs one fails without it. Ports come from the variables that `deploy/servers` reads too.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -75,6 +75,30 @@ pub fn mariadb() -> String {
 /// # Errors
 /// What the server says.
 pub fn run_on_postgres(statements: &str) -> Result<String, String> {
+    answer(&mut psql(), statements)
+}
+
+/// Runs statements on MariaDB, as [`run_on_postgres`] does.
+///
+/// # Errors
+/// What the server says.
+pub fn run_on_mariadb(statements: &str) -> Result<String, String> {
+    answer(&mut mariadb_client(), statements)
+}
+
+/// A session on PostgreSQL.
+#[must_use]
+pub fn session_on_postgres() -> Session {
+    Session::of(&mut psql())
+}
+
+/// A session on MariaDB.
+#[must_use]
+pub fn session_on_mariadb() -> Session {
+    Session::of(&mut mariadb_client())
+}
+
+fn psql() -> Command {
     let address = postgres();
     let (host, port) = address.split_once(':').unwrap_or_default();
     let mut client = Command::new("psql");
@@ -91,21 +115,76 @@ pub fn run_on_postgres(statements: &str) -> Result<String, String> {
         ])
         .args(["-h", host, "-p", port, "-d", "postgres", "-f", "-"])
         .env("PGOPTIONS", "--client-min-messages=warning");
-    answer(&mut client, statements)
+    client
 }
 
-/// Runs statements on MariaDB, as [`run_on_postgres`] does.
-///
-/// # Errors
-/// What the server says.
-pub fn run_on_mariadb(statements: &str) -> Result<String, String> {
+fn mariadb_client() -> Command {
     let address = mariadb();
     let (host, port) = address.split_once(':').unwrap_or_default();
     let mut client = Command::new("mariadb");
     client
-        .args(["--no-defaults", "-N", "-B", "-u", "backstitch"])
+        .args([
+            "--no-defaults",
+            "--unbuffered",
+            "-N",
+            "-B",
+            "-u",
+            "backstitch",
+        ])
         .args(["-h", host, "-P", port]);
-    answer(&mut client, statements)
+    client
+}
+
+/// A session of an app that stays open between statements. It ends, and takes back what was not
+/// committed, when it is dropped.
+#[derive(Debug)]
+pub struct Session {
+    client: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Session {
+    fn of(client: &mut Command) -> Self {
+        let mut client = client
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server's client is installed");
+        Self {
+            input: client.stdin.take(),
+            output: BufReader::new(client.stdout.take().expect("an output")),
+            client,
+        }
+    }
+
+    /// Runs statements; answers the values that come back, a line a row.
+    ///
+    /// # Panics
+    /// If one fails.
+    pub fn run(&mut self, statements: &str) -> String {
+        const DONE: &str = "that is all";
+        let input = self.input.as_mut().expect("an input");
+        writeln!(input, "{statements}\nSELECT '{DONE}';").expect("a client");
+        input.flush().expect("a client");
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            let bytes = self.output.read_line(&mut line).expect("an answer");
+            assert!(bytes > 0, "the client ended: {statements}");
+            if line.trim_end() == DONE {
+                return lines.join("\n");
+            }
+            lines.push(line.trim_end().to_owned());
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ended = self.client.wait();
+    }
 }
 
 fn answer(client: &mut Command, statements: &str) -> Result<String, String> {

@@ -1,6 +1,7 @@
 //! Reading the settings: file, then environment, then flags.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use config::{Config, Environment, File, FileFormat};
@@ -65,7 +66,10 @@ pub(crate) fn load(
         for (key, value) in layer.values {
             let place = layer.places.get(&key).cloned().unwrap_or_default();
             let Some(default) = defaults.get(&key) else {
-                if let (Some(secret), Value::String(file)) = (secret_in_file(&key), &value) {
+                if let Some(secret) = secret_in_file(&key) {
+                    let Value::String(file) = &value else {
+                        return Err(no_text(&key, &place));
+                    };
                     values.insert(secret.to_owned(), read_secret(&key, &place, file)?);
                     places.insert(secret.to_owned(), format!("{place} ({file})"));
                     continue;
@@ -83,6 +87,11 @@ pub(crate) fn load(
     let mut settings: Settings =
         serde_path_to_error::deserialize(nest(&values)).map_err(|error| {
             let key = error.path().to_string();
+            // Of a secret nothing is printed, and the text of the error holds the value.
+            if let Some(secret) = secret_at(&key) {
+                let place = places.get(secret).map_or("defaults", String::as_str);
+                return no_text(secret, place);
+            }
             wrong(&key, &one_line(&error.inner().to_string()), &places)
         })?;
     if let Some((key, why)) = settings.flaw() {
@@ -102,14 +111,32 @@ fn secret_in_file(key: &str) -> Option<&'static str> {
     SECRETS.into_iter().find(|known| *known == secret)
 }
 
-/// The text of a secret's file, without the end of its line.
+/// The secret that a key names, or in whose place it stands: `redis.password` for
+/// `redis.password.x` too.
+fn secret_at(key: &str) -> Option<&'static str> {
+    let stands_for = |secret: &&str| {
+        let rest = key.strip_prefix(*secret);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    SECRETS.into_iter().find(stands_for)
+}
+
+/// The text of a secret's file, without the end of its line. The name of one that can't be read is
+/// not printed: it may be the secret itself, written to the wrong key.
 fn read_secret(key: &str, place: &str, file: &str) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| {
         usage(format!(
-            "{place}: {key}: {file}: {error}; name a file that can be read and holds nothing but the secret"
+            "{place}: {key}: the file of this name can't be read: {error}; name a file that holds nothing but the secret"
         ))
     })?;
     Ok(Value::from(text.trim_end_matches(['\r', '\n'])))
+}
+
+/// A value that is no text, of a key that has to do with a secret.
+fn no_text(key: &str, place: &str) -> anyhow::Error {
+    usage(format!(
+        "{place}: {key}: a text is expected; put it in quotes"
+    ))
 }
 
 fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Error {
@@ -120,6 +147,14 @@ fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Err
 }
 
 fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::Error {
+    // A table where a text belongs, perhaps made of the secret.
+    let file_key = |secret: &&str| key.starts_with(&format!("{secret}_file."));
+    if let Some(secret) = secret_at(key) {
+        return no_text(secret, place);
+    }
+    if let Some(secret) = SECRETS.into_iter().find(file_key) {
+        return no_text(&format!("{secret}_file"), place);
+    }
     let section = key.split('.').next().unwrap_or(key);
     let near: Vec<&str> = known
         .keys()
@@ -147,11 +182,21 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
             "--config {shown}: {error}; name a TOML file that can be read"
         ))
     })?;
+    // What errors say of the syntax is the same for every text; those of values show the value, and as
+    // a whole they show a line. Secrets stand in both.
+    toml::de::DeTable::parse(&text)
+        .map_err(|error| unreadable(&shown, &text, error.span(), &one_line(error.message())))?;
+    toml::from_str::<toml::Table>(&text)
+        .map_err(|error| unreadable(&shown, &text, error.span(), "no setting has such a value"))?;
     let values = Config::builder()
         .add_source(File::from_str(&text, FileFormat::Toml))
         .build()
         .and_then(Config::try_deserialize::<Value>)
-        .map_err(|error| usage(format!("{shown}: {}", one_line(&error.to_string()))))?;
+        .map_err(|_| {
+            usage(format!(
+                "{shown}: holds a value that no setting can have; `backstitch config schema` says what is expected"
+            ))
+        })?;
     let values = flatten(&values);
     let lines = key_lines(&text);
     let places = values
@@ -166,6 +211,26 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
         places,
         untyped: false,
     })
+}
+
+/// A file that is no TOML: where and why, and nothing of its text, in which secrets stand.
+fn unreadable(
+    shown: &std::path::Display<'_>,
+    text: &str,
+    span: Option<Range<usize>>,
+    why: &str,
+) -> anyhow::Error {
+    let head = span.and_then(|span| text.get(..span.start));
+    let place = head.map_or_else(
+        || shown.to_string(),
+        |head| {
+            let column = head.chars().rev().take_while(|sign| *sign != '\n').count() + 1;
+            format!("{shown}:{}:{column}", head.matches('\n').count() + 1)
+        },
+    );
+    usage(format!(
+        "{place}: {why}; write TOML, with texts in quotes (what stands there is not shown: it may be a secret)"
+    ))
 }
 
 /// The line on which each key of a TOML text stands.
@@ -216,7 +281,12 @@ fn env_layer(variables: impl Iterator<Item = (String, String)>) -> anyhow::Resul
         .add_source(environment)
         .build()
         .and_then(Config::try_deserialize::<Value>)
-        .map_err(|error| usage(format!("environment: {}", one_line(&error.to_string()))))?;
+        // The text of the error may hold the value of a variable.
+        .map_err(|_| {
+            usage(format!(
+                "environment: the variables {prefix}… can't be read as settings; name each {prefix}SECTION{ENV_SEPARATOR}SETTING"
+            ))
+        })?;
     Ok(Layer {
         values: flatten(&values),
         places,

@@ -18,6 +18,7 @@ mod apply;
 mod check;
 pub(crate) mod columns;
 mod connect;
+mod counters;
 pub(crate) mod decide;
 pub(crate) mod decode;
 pub(crate) mod dump;
@@ -85,6 +86,15 @@ impl SqlCanon {
     /// migration that was applied is not the one that this version knows.
     pub async fn migrate(options: &SqlOptions, namespace: &Namespace) -> Result<bool> {
         check::migrate(&Server::new(options, namespace)?).await
+    }
+
+    /// Counts connected athletes anew where the counters are not what the authorizations give; answers
+    /// the applications that it was done for. The schema must be there.
+    ///
+    /// # Errors
+    /// As [`SqlCanon::migrate`].
+    pub async fn recount(options: &SqlOptions, namespace: &Namespace) -> Result<Vec<i64>> {
+        check::recount(&Server::new(options, namespace)?).await
     }
 
     /// What is wrong with the server or the schema, in sentences; nothing if all is well.
@@ -179,6 +189,7 @@ impl CanonRead for SqlCanon {
     }
 
     async fn waiting(&self, source: Source) -> Result<Waiting> {
+        self.find_groups(source).await?;
         self.server
             .read(OUTBOX, on!(link => outbox::waiting(link, source)))
             .await
@@ -190,6 +201,7 @@ impl CanonRead for SqlCanon {
         newest: i64,
         limit: usize,
     ) -> Result<Vec<Notification>> {
+        self.find_groups(source).await?;
         self.server
             .read(
                 OUTBOX,
@@ -200,6 +212,28 @@ impl CanonRead for SqlCanon {
 }
 
 impl SqlCanon {
+    /// Before notifications of efforts are read: puts groups in the place of athletes, of all who wait
+    /// now.
+    async fn find_groups(&self, source: Source) -> Result<()> {
+        if source != Source::Efforts {
+            return Ok(());
+        }
+        let newest = self
+            .server
+            .read(OUTBOX, on!(link => outbox::newest_athlete(link)))
+            .await?;
+        let Some(newest) = newest else {
+            return Ok(());
+        };
+        let doing = "finding the groups of athletes";
+        while self
+            .server
+            .write(doing, on!(link => outbox::find_groups(link, newest)))
+            .await?
+        {}
+        Ok(())
+    }
+
     async fn ids(&self, doing: &str, statement: &str, id: i64) -> Result<Vec<i64>> {
         self.server
             .read(doing, on!(link => ids(link, statement, id)))

@@ -5,6 +5,13 @@
 //! the log is deleted by its number; everything else is still there when the outbox is read again.
 //! A bound such as `newest` only ends a reading; a smaller number that shows up later is read by the
 //! next one.
+//!
+//! **Athletes.** What views see of an athlete stands in all groups of the athlete's efforts. A trigger
+//! that tells of an athlete names the athlete only (source `athletes`), and the groups are looked for
+//! here, after the commit, in a statement that sees everything committed before it. The trigger could
+//! miss some: its transaction may see an older state than the last one. An effort that is committed
+//! after our statement is told of by itself, after the athlete's change can be seen. Groups take the
+//! athlete's place in one transaction, so a change stays told of whatever fails.
 
 use schemas::entities::Group;
 use schemas::source::Source;
@@ -16,6 +23,9 @@ use crate::{mysql, postgres};
 
 /// So many numbers are named by one statement.
 pub(crate) const AT_ONCE: usize = 8192;
+
+/// So many athletes are replaced by their groups at once.
+const ATHLETES_AT_ONCE: usize = 128;
 
 /// Locks of athletes are on so many buckets of them.
 const BUCKETS: i64 = 64;
@@ -94,6 +104,43 @@ pub(crate) async fn tell(
     let more = told.len() > NOTIFICATIONS_MAX;
     told.truncate(NOTIFICATIONS_MAX);
     Ok((told, more))
+}
+
+/// The largest number of a row that names an athlete, if there is one.
+pub(crate) async fn newest_athlete(link: &mut Link<'_>) -> Sql<Option<i64>> {
+    let statement = "SELECT max(id) FROM outbox WHERE source = ?";
+    let athletes = Source::Athletes.name();
+    let found: Option<(Option<i64>,)> = link.row(statement, &[Value::Text(athletes)]).await?;
+    Ok(found.and_then(|(newest,)| newest))
+}
+
+/// Puts the groups of some athletes in their place, up to a number; answers whether there may be more
+/// of them. Call it within a transaction that writes.
+pub(crate) async fn find_groups(link: &mut Link<'_>, newest: i64) -> Sql<bool> {
+    let statement = "SELECT id, member, made_at_ms FROM outbox WHERE source = ? AND id <= ?
+                     ORDER BY id LIMIT ? FOR UPDATE";
+    let values = [
+        Value::Text(Source::Athletes.name()),
+        Value::Int(newest),
+        Value::Int(i64::try_from(ATHLETES_AT_ONCE).unwrap_or(i64::MAX)),
+    ];
+    let rows: Vec<(i64, i64, i64)> = link.rows(statement, &values).await?;
+    let Some(made_at_ms) = rows.iter().map(|row| row.2).min() else {
+        return Ok(false);
+    };
+    let mut athletes: Vec<i64> = rows.iter().map(|row| row.1).collect();
+    athletes.sort_unstable();
+    athletes.dedup();
+    let statement = format!(
+        "INSERT INTO outbox (source, group_key, member, made_at_ms)
+         SELECT '{source}', segment_id, athlete_id, {made_at_ms} FROM efforts
+         WHERE athlete_id IN ? GROUP BY athlete_id, segment_id",
+        source = Source::Efforts.name(),
+    );
+    link.run(&statement, &[Value::Ints(&athletes)]).await?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.0).collect();
+    notified(link, &ids).await?;
+    Ok(rows.len() == ATHLETES_AT_ONCE)
 }
 
 /// What waits in the outbox for the log of a source.

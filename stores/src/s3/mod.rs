@@ -1,12 +1,15 @@
 //! The archive on S3, or on another store that speaks its protocol.
 //!
 //! Keys and region come from the usual places (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-//! `AWS_SESSION_TOKEN`, `AWS_REGION`, a role of the machine), unless they are among the options.
+//! `AWS_SESSION_TOKEN`, `AWS_REGION`, a role of the machine), unless they are among the options. The id of
+//! a key may be an option and its secret in the environment, or the other way round.
 //!
 //! Rights that are needed on the bucket: `s3:ListBucket`, and on its objects `s3:GetObject`,
 //! `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload`; for `migrate` also `s3:CreateBucket`.
 //! What a process that died left half uploaded costs space and is never read: let a rule of the
 //! bucket's life cycle abort incomplete uploads after a day.
+
+mod key;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use object_store::path::Path;
 use object_store::signer::Signer;
 use object_store::{
     BackoffConfig, Certificate, ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    RetryConfig,
+    RetryConfig, StaticCredentialProvider,
 };
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Method, StatusCode};
@@ -46,7 +49,7 @@ pub struct S3Options {
     pub region: String,
     /// The id of the access key; `AWS_ACCESS_KEY_ID` or a role of the machine unless said.
     pub access_key_id: String,
-    /// The secret of the access key.
+    /// The secret of the access key; `AWS_SECRET_ACCESS_KEY`, if that is of the same key, unless said.
     pub secret_access_key: Secret,
     /// A file with the certificates of authorities to be trusted besides the usual ones, as PEM.
     pub ca_file: String,
@@ -84,6 +87,20 @@ pub struct S3 {
     region: String,
     patience: Patience,
     http: reqwest::Client,
+}
+
+/// What a server says to a request about the bucket.
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    /// The name of the error, such as `BucketAlreadyExists`; empty where it tells none.
+    code: String,
+}
+
+/// The name of the error in the text of an answer.
+fn error_code(text: &str) -> &str {
+    let code = text.split_once("<Code>").map_or("", |(_, rest)| rest);
+    code.split_once("</Code>").map_or("", |(code, _)| code)
 }
 
 impl S3 {
@@ -139,10 +156,14 @@ impl S3 {
         if !options.region.is_empty() {
             builder = builder.with_region(&options.region);
         }
-        if !options.access_key_id.is_empty() {
-            builder = builder
-                .with_access_key_id(&options.access_key_id)
-                .with_secret_access_key(options.secret_access_key.reveal());
+        let around = key::Around {
+            id: builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId),
+            secret: builder.get_config_value(&AmazonS3ConfigKey::SecretAccessKey),
+            token: builder.get_config_value(&AmazonS3ConfigKey::Token),
+        };
+        let (id, secret) = (&options.access_key_id, options.secret_access_key.reveal());
+        if let Some(key) = key::key(id, secret, around).map_err(|why| wrong(&why))? {
+            builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(key)));
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         Ok(Self {
@@ -168,26 +189,52 @@ impl S3 {
     /// [`Error::Unavailable`] if the server does not answer, [`Error::Broken`] if it refuses.
     pub async fn migrate(&self) -> Result<Vec<String>> {
         let doing = "making the bucket";
-        let found = self
-            .patience
-            .repeated(doing, || self.ask(doing, Method::HEAD, String::new()))
-            .await?;
-        if found.is_success() {
+        let made = self.patience.repeated(doing, || self.make(doing)).await?;
+        if !made {
             return Ok(Vec::new());
         }
-        let made = self
-            .patience
-            .repeated(doing, || self.ask(doing, Method::PUT, self.constraint()))
-            .await?;
-        // Somebody may have made it at the same moment.
-        if made.is_success() || made == StatusCode::CONFLICT {
-            return Ok(vec![format!("made the bucket {}", self.bucket)]);
+        Ok(vec![format!("made the bucket {}", self.bucket)])
+    }
+
+    /// Makes the bucket if it is not there; answers whether it did.
+    async fn make(&self, doing: &str) -> Result<bool> {
+        let bucket = &self.bucket;
+        let refused = |why: String| Err(Error::broken(self.patience.what(doing), why));
+        match self.ask(doing, Method::HEAD, String::new()).await?.status {
+            status if status.is_success() => return Ok(false),
+            StatusCode::NOT_FOUND => {}
+            status @ (StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED) => {
+                return refused(format!(
+                    "the server answers {status}: the bucket {bucket} is somebody else's, or this key may not list it; name another bucket, or check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and give the key s3:ListBucket"
+                ));
+            }
+            status => {
+                return refused(format!(
+                    "asked for the bucket {bucket}, the server answers {status}; check the endpoint and the region"
+                ));
+            }
         }
-        let why = format!(
-            "the server answers {made}; make the bucket {} by hand, or give this key the right to",
-            self.bucket
-        );
-        Err(Error::broken(self.patience.what(doing), why))
+        let Answer { status, code } = self.ask(doing, Method::PUT, self.constraint()).await?;
+        if status.is_success() {
+            return Ok(true);
+        }
+        if status == StatusCode::CONFLICT {
+            // Somebody makes or deletes it at this moment.
+            if code == "OperationAborted" {
+                return Err(self.patience.unavailable(doing, code));
+            }
+            // Perhaps one of ours made it since. Stores don't agree on what they call that.
+            let again = self.ask(doing, Method::HEAD, String::new()).await?.status;
+            if code == "BucketAlreadyOwnedByYou" || again.is_success() {
+                return Ok(false);
+            }
+            return refused(format!(
+                "the server answers {status} ({code}): the bucket {bucket} is somebody else's; name another one"
+            ));
+        }
+        refused(format!(
+            "the server answers {status} ({code}); make the bucket {bucket} by hand, or give this key the right to"
+        ))
     }
 
     /// Where the bucket is to be. The first of all regions must not be named.
@@ -202,7 +249,7 @@ impl S3 {
     }
 
     /// A request about the bucket itself, which the client has no call for.
-    async fn ask(&self, doing: &str, method: Method, body: String) -> Result<StatusCode> {
+    async fn ask(&self, doing: &str, method: Method, body: String) -> Result<Answer> {
         let root = Path::default();
         let signed = self.store.signed_url(method.clone(), &root, SIGNED_FOR);
         let url = signed
@@ -223,7 +270,11 @@ impl S3 {
         if status.is_server_error() {
             return Err(self.patience.unavailable(doing, status));
         }
-        Ok(status)
+        let said = answer.text().await.unwrap_or_default();
+        Ok(Answer {
+            status,
+            code: error_code(&said).to_owned(),
+        })
     }
 
     /// What is wrong with the bucket, in sentences; nothing if all is well.
@@ -236,7 +287,7 @@ impl S3 {
                 .await
         });
         let server = self.patience.server();
-        match status.await? {
+        match status.await?.status {
             StatusCode::NOT_FOUND => {
                 return Ok(vec![format!(
                     "{server}: the bucket is not there; run `backstitch migrate`"

@@ -80,7 +80,8 @@ CREATE TABLE IF NOT EXISTS connected (
     athletes BIGINT NOT NULL DEFAULT 0 CHECK (athletes >= 0)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What is yet to be told to the log. Rows are deleted once they are in it. Who made a row is a number
+-- What is yet to be told to the log: a group of efforts or authorizations, or (source 'athletes', key
+-- 0) an athlete, all of whose groups of efforts are meant. Rows are deleted once they are in it. Who made a row is a number
 -- by chance, by which a transaction finds its own.
 CREATE TABLE IF NOT EXISTS outbox (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -92,9 +93,10 @@ CREATE TABLE IF NOT EXISTS outbox (
     KEY outbox_by_source (source, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Until the commit, either many change efforts of some athletes, or one changes these athletes.
--- Otherwise an effort that is being added would be told of before the change of its athlete is
--- visible, and the change would not find it. Each row stands for the athletes with these last bits.
+-- Until the commit, either many change efforts of some athletes, or one changes these athletes and tells
+-- of their groups at once, as the adapter does. Otherwise an effort that is being added would be told
+-- of before the change of its athlete is visible, and the change would not find it. Each row stands for
+-- the athletes with these last bits.
 CREATE TABLE IF NOT EXISTS athlete_locks (
     bucket BIGINT NOT NULL PRIMARY KEY
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

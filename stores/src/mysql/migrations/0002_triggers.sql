@@ -44,43 +44,55 @@ END;
 
 -- Only what views see of an athlete is told of. An athlete who is not known is seen as one who tells
 -- nothing.
+--
+-- A row of the source 'athletes' names the athlete only: the groups are looked for after the commit, by
+-- whoever brings the outbox into the log, and whatever is committed later is told of by itself.
 DROP TRIGGER IF EXISTS athlete_made;
 CREATE TRIGGER athlete_made AFTER INSERT ON athletes FOR EACH ROW
 BEGIN
-    DECLARE held BIGINT;
     IF @backstitch_tells IS NULL AND (NEW.gender IS NOT NULL OR NEW.birth_year IS NOT NULL
             OR NEW.weight_kg IS NOT NULL OR NEW.is_deleted) THEN
-        SELECT bucket INTO held FROM athlete_locks WHERE bucket = (NEW.id & 63) FOR UPDATE;
         INSERT INTO outbox (source, group_key, member, made_at_ms)
-        SELECT DISTINCT 'efforts', segment_id, athlete_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)
-        FROM efforts WHERE athlete_id = NEW.id;
+        VALUES ('athletes', 0, NEW.id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
     END IF;
 END;
 
 DROP TRIGGER IF EXISTS athlete_changed;
 CREATE TRIGGER athlete_changed AFTER UPDATE ON athletes FOR EACH ROW
 BEGIN
-    DECLARE held BIGINT;
-    IF @backstitch_tells IS NULL AND NOT (OLD.gender <=> NEW.gender
+    IF @backstitch_tells IS NULL AND NOT (OLD.id = NEW.id AND OLD.gender <=> NEW.gender
             AND OLD.birth_year <=> NEW.birth_year AND OLD.weight_kg <=> NEW.weight_kg
             AND OLD.is_deleted = NEW.is_deleted) THEN
-        SELECT bucket INTO held FROM athlete_locks WHERE bucket = (NEW.id & 63) FOR UPDATE;
+        INSERT INTO outbox (source, group_key, member, made_at_ms)
+        VALUES ('athletes', 0, NEW.id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
+        IF OLD.id <> NEW.id THEN
+            INSERT INTO outbox (source, group_key, member, made_at_ms)
+            VALUES ('athletes', 0, OLD.id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
+        END IF;
+    END IF;
+END;
+
+-- Foreign keys that an app adds fire no triggers when they delete efforts or change their athlete, and
+-- have done so before an AFTER trigger runs: so what an athlete has is told of before.
+DROP TRIGGER IF EXISTS athlete_is_renumbered;
+CREATE TRIGGER athlete_is_renumbered BEFORE UPDATE ON athletes FOR EACH ROW
+BEGIN
+    IF @backstitch_tells IS NULL AND OLD.id <> NEW.id THEN
         INSERT INTO outbox (source, group_key, member, made_at_ms)
         SELECT DISTINCT 'efforts', segment_id, athlete_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)
-        FROM efforts WHERE athlete_id = NEW.id;
+        FROM efforts WHERE athlete_id = OLD.id;
     END IF;
 END;
 
 DROP TRIGGER IF EXISTS athlete_removed;
-CREATE TRIGGER athlete_removed AFTER DELETE ON athletes FOR EACH ROW
+CREATE TRIGGER athlete_removed BEFORE DELETE ON athletes FOR EACH ROW
 BEGIN
-    DECLARE held BIGINT;
-    IF @backstitch_tells IS NULL AND (OLD.gender IS NOT NULL OR OLD.birth_year IS NOT NULL
-            OR OLD.weight_kg IS NOT NULL OR OLD.is_deleted) THEN
-        SELECT bucket INTO held FROM athlete_locks WHERE bucket = (OLD.id & 63) FOR UPDATE;
+    IF @backstitch_tells IS NULL THEN
         INSERT INTO outbox (source, group_key, member, made_at_ms)
         SELECT DISTINCT 'efforts', segment_id, athlete_id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)
         FROM efforts WHERE athlete_id = OLD.id;
+        INSERT INTO outbox (source, group_key, member, made_at_ms)
+        VALUES ('athletes', 0, OLD.id, FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000));
     END IF;
 END;
 

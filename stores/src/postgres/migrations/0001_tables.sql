@@ -78,7 +78,8 @@ CREATE TABLE connected (
     athletes bigint NOT NULL DEFAULT 0 CHECK (athletes >= 0)
 );
 
--- What is yet to be told to the log. Rows are deleted once they are in it.
+-- What is yet to be told to the log: a group of efforts or authorizations, or (source 'athletes', key
+-- 0) an athlete, all of whose groups of efforts are meant. Rows are deleted once they are in it.
 CREATE TABLE outbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     source text NOT NULL,

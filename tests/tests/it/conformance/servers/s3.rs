@@ -2,6 +2,7 @@
 
 use stores::s3::{S3, S3Options};
 use stores::{Result, Stores};
+use tests::scripted::{Answer, Scripted};
 use tests::servers;
 
 use super::Stage;
@@ -102,4 +103,89 @@ async fn a_server_that_is_not_there_is_named() {
         assert!(error.to_string().contains("refused"), "{error}");
         assert!(!error.to_string().contains("Signature"), "{error}");
     }
+}
+
+const IS_MINE: &str = "<Error><Code>BucketAlreadyOwnedByYou</Code></Error>";
+const IS_TAKEN: &str = "<Error><Code>BucketAlreadyExists</Code></Error>";
+const IN_BETWEEN: &str = "<Error><Code>OperationAborted</Code></Error>";
+
+/// A bucket is made, is there, or is somebody else's: nothing is told of as made that was not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_of_somebody_else_is_not_ours() {
+    const NONE: Answer = ("HEAD", 404, "");
+    let cases: [(&'static [Answer], std::result::Result<usize, &str>); 8] = [
+        (&[("HEAD", 200, "")], Ok(0)),
+        (&[NONE, ("PUT", 200, "")], Ok(1)),
+        (&[NONE, ("PUT", 409, IS_MINE), ("HEAD", 200, "")], Ok(0)),
+        (&[NONE, ("PUT", 409, IS_TAKEN), ("HEAD", 200, "")], Ok(0)),
+        (
+            &[NONE, ("PUT", 409, IS_TAKEN), ("HEAD", 403, "")],
+            Err("somebody else's; name another one"),
+        ),
+        (
+            &[NONE, ("PUT", 409, IN_BETWEEN), NONE, ("PUT", 200, "")],
+            Ok(1),
+        ),
+        (&[("HEAD", 403, "")], Err("name another bucket, or check")),
+        (
+            &[
+                NONE,
+                ("PUT", 403, "<Error><Code>AccessDenied</Code></Error>"),
+            ],
+            Err("AccessDenied); make the bucket"),
+        ),
+    ];
+    for (script, expected) in cases {
+        let server = Scripted::new(script);
+        let options = S3Options {
+            endpoint: server.address.clone(),
+            ..options()
+        };
+        let s3 = S3::new(&options, &servers::namespace()).expect("a client");
+        let made = s3.migrate().await;
+        match (made, expected) {
+            (Ok(made), Ok(expected)) => assert_eq!(made.len(), expected, "{script:?}"),
+            (Err(error), Err(expected)) => {
+                assert_eq!(error.kind(), stores::ErrorKind::Fatal, "{error}");
+                assert!(error.to_string().contains(expected), "{error}");
+            }
+            (made, _) => panic!("{script:?}: {made:?}"),
+        }
+        server.end();
+    }
+}
+
+/// A create that is refused because of another one, which failed, is tried again; and no bucket is told
+/// to be missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_create_beside_one_that_failed_goes_through() -> Result<()> {
+    use stores::archive::Created;
+    const CONFLICT: Answer = (
+        "PUT",
+        409,
+        "<Error><Code>ConditionalRequestConflict</Code></Error>",
+    );
+    const NO_KEY: Answer = ("GET", 404, "<Error><Code>NoSuchKey</Code></Error>");
+    let scripts: [(&'static [Answer], Created); 3] = [
+        (
+            &[CONFLICT, NO_KEY, CONFLICT, NO_KEY, ("PUT", 200, "")],
+            Created::New,
+        ),
+        (&[CONFLICT, ("GET", 200, "mine")], Created::New),
+        (
+            &[CONFLICT, NO_KEY, ("PUT", 412, ""), ("GET", 200, "other")],
+            Created::Exists,
+        ),
+    ];
+    for (script, expected) in scripts {
+        let server = Scripted::new(script);
+        let options = S3Options {
+            endpoint: server.address.clone(),
+            ..options()
+        };
+        let archive = S3::new(&options, &servers::namespace())?.archive();
+        assert_eq!(archive.create("m", "mine".into()).await?, expected);
+        server.end();
+    }
+    Ok(())
 }

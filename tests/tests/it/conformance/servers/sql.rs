@@ -5,6 +5,7 @@ mod dumps;
 mod faults;
 mod tls;
 mod together;
+mod unseen;
 
 use std::sync::Arc;
 
@@ -39,6 +40,14 @@ impl Server {
         match self {
             Postgres => servers::run_on_postgres(statements),
             MariaDb => servers::run_on_mariadb(statements),
+        }
+    }
+
+    /// A session of an app.
+    fn session(self) -> servers::Session {
+        match self {
+            Postgres => servers::session_on_postgres(),
+            MariaDb => servers::session_on_mariadb(),
         }
     }
 
@@ -83,14 +92,18 @@ impl Schema {
         SqlCanon::open(&self.options, &self.namespace).await
     }
 
-    /// Runs statements of an app in the schema.
-    fn run(&self, statements: &str) -> String {
+    /// The statement that makes a session one of the schema.
+    fn inside(&self) -> String {
         let schema = self.name();
-        let inside = match self.server {
+        match self.server {
             Postgres => format!("SET search_path TO {schema}, public;\n"),
             MariaDb => format!("USE {schema};\n"),
-        };
-        let done = self.server.run(&(inside + statements));
+        }
+    }
+
+    /// Runs statements of an app in the schema.
+    fn run(&self, statements: &str) -> String {
+        let done = self.server.run(&(self.inside() + statements));
         done.unwrap_or_else(|error| panic!("{error}"))
     }
 }

@@ -18,10 +18,10 @@ super::on_both! {
     columns_that_cant_be_read_are_named
 }
 
-type Groups = BTreeSet<(i64, i64)>;
+pub(super) type Groups = BTreeSet<(i64, i64)>;
 
 /// The groups of which the outbox tells; it is empty then.
-async fn told(canon: &SqlCanon, source: Source) -> Result<Groups> {
+pub(super) async fn told(canon: &SqlCanon, source: Source) -> Result<Groups> {
     let pending = canon.pending(source, i64::MAX, 10_000).await?;
     let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
     canon.notified(&ids).await?;
@@ -53,6 +53,8 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
             "INSERT INTO athletes (id, weight_kg) VALUES (3, 70), (4, 80);",
             vec![(2, 3), (7, 3), (9, 3)],
         ),
+        ("UPDATE athletes SET id = 30 WHERE id = 3;", vec![(2, 3), (7, 3), (9, 3)]),
+        ("UPDATE athletes SET id = 3 WHERE id = 30;", vec![(2, 3), (7, 3), (9, 3)]),
     ] {
         schema.run(statement);
         let expected: Groups = expected.into_iter().collect();
@@ -144,53 +146,83 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
 /// writing is the app's.
 async fn an_apps_own_tables_are_read(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let app = schema.namespace.identifier("app");
-    let (make, example, drop) = match server {
-        Server::Postgres => (
-            format!(
-                "CREATE SCHEMA {app};
-                 CREATE TABLE {app}.rides (id integer PRIMARY KEY, segment_id integer NOT NULL,
-                     rider_id integer NOT NULL, activity_id bigint NOT NULL, seconds integer NOT NULL,
-                     started_at timestamptz NOT NULL, zone varchar(50) NOT NULL,
-                     is_private boolean NOT NULL, deleted_at timestamptz);
-                 CREATE TABLE {app}.riders (id integer PRIMARY KEY, gender char(1), born date,
-                     weight_kg numeric(5, 2), closed_at timestamptz);
-                 INSERT INTO {app}.rides VALUES
-                     (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001Z', 'Europe/Berlin', false, NULL);"
+    let rides = "INSERT INTO app.rides VALUES
+        (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001', 'Europe/Berlin', false, NULL);";
+    let app = App::new(&schema, "", rides);
+    follow(&schema, &app).await
+}
+
+/// An app's tables, with views and triggers as in the example.
+pub(super) struct App {
+    server: Server,
+    name: String,
+}
+
+impl App {
+    /// Makes them, rides with a constraint, and with rows that are there before the triggers.
+    pub(super) fn new(schema: &Schema, constraint: &str, rows: &str) -> Self {
+        let app = Self {
+            server: schema.server,
+            name: schema.namespace.identifier("app"),
+        };
+        let (make, example) = match app.server {
+            Server::Postgres => (
+                format!(
+                    "SET timezone TO 'UTC';
+                     CREATE SCHEMA {};
+                     CREATE TABLE app.riders (id integer PRIMARY KEY, gender char(1), born date,
+                         weight_kg numeric(5, 2), closed_at timestamptz);
+                     CREATE TABLE app.rides (id integer PRIMARY KEY, segment_id integer NOT NULL,
+                         rider_id integer NOT NULL, activity_id bigint NOT NULL,
+                         seconds integer NOT NULL, started_at timestamptz NOT NULL,
+                         zone varchar(50) NOT NULL, is_private boolean NOT NULL,
+                         deleted_at timestamptz {constraint});",
+                    app.name
+                ),
+                include_str!("../../../../../../deploy/sql/postgres.sql"),
             ),
-            include_str!("../../../../../../deploy/sql/postgres.sql"),
-            format!("DROP SCHEMA {app} CASCADE"),
-        ),
-        Server::MariaDb => (
-            format!(
-                "CREATE DATABASE {app};
-                 CREATE TABLE {app}.rides (id INT PRIMARY KEY, segment_id INT NOT NULL,
-                     rider_id INT NOT NULL, activity_id BIGINT NOT NULL, seconds INT NOT NULL,
-                     started_at DATETIME(6) NOT NULL, zone VARCHAR(50) NOT NULL,
-                     is_private BOOLEAN NOT NULL, deleted_at DATETIME);
-                 CREATE TABLE {app}.riders (id INT PRIMARY KEY, gender CHAR(1), born DATE,
-                     weight_kg DECIMAL(5, 2), closed_at DATETIME);
-                 INSERT INTO {app}.rides VALUES
-                     (1, 2, 3, 1, 60, '2013-05-06 23:30:00.000001', 'Europe/Berlin', FALSE, NULL);"
+            Server::MariaDb => (
+                format!(
+                    "CREATE DATABASE {};
+                     CREATE TABLE app.riders (id INT PRIMARY KEY, gender CHAR(1), born DATE,
+                         weight_kg DECIMAL(5, 2), closed_at DATETIME);
+                     CREATE TABLE app.rides (id INT PRIMARY KEY, segment_id INT NOT NULL,
+                         rider_id INT NOT NULL, activity_id BIGINT NOT NULL, seconds INT NOT NULL,
+                         started_at DATETIME(6) NOT NULL, zone VARCHAR(50) NOT NULL,
+                         is_private BOOLEAN NOT NULL, deleted_at DATETIME {constraint});",
+                    app.name
+                ),
+                include_str!("../../../../../../deploy/sql/mysql.sql"),
             ),
-            include_str!("../../../../../../deploy/sql/mysql.sql"),
-            format!("DROP DATABASE {app}"),
-        ),
-    };
-    schema.run(&make);
-    let name = schema.name();
-    schema.run(
-        &example
-            .replace("app.", &format!("{app}."))
-            .replace("backstitch.", &format!("{name}.")),
-    );
-    let outcome = follow(&schema, &app).await;
-    schema.run(&drop);
-    outcome
+        };
+        let backstitch = format!("{}.", schema.name());
+        schema.run(&app.named(&(make + rows)));
+        schema.run(&app.named(example).replace("backstitch.", &backstitch));
+        app
+    }
+
+    /// Statements on these tables.
+    pub(super) fn named(&self, statements: &str) -> String {
+        statements.replace("app.", &format!("{}.", self.name))
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        let kind = match self.server {
+            Server::Postgres => "SET lock_timeout TO '5s'; DROP SCHEMA",
+            Server::MariaDb => "SET lock_wait_timeout = 5; DROP DATABASE",
+        };
+        let cascade = match self.server {
+            Server::Postgres => "CASCADE",
+            Server::MariaDb => "",
+        };
+        let _dropped = self.server.run(&format!("{kind} {} {cascade};", self.name));
+    }
 }
 
 #[expect(clippy::too_many_lines, reason = "one story")]
-async fn follow(schema: &Schema, app: &str) -> Result<()> {
+async fn follow(schema: &Schema, app: &App) -> Result<()> {
     let canon = schema.canon().await?;
     let dump = async || -> Result<Vec<_>> {
         let batches: Vec<_> = canon
@@ -221,12 +253,14 @@ async fn follow(schema: &Schema, app: &str) -> Result<()> {
             vec![(2, 3), (5, 3)],
         ),
         ("UPDATE app.riders SET closed_at = '2021-01-01';", vec![]),
+        ("UPDATE app.riders SET id = 4;", vec![(2, 3), (5, 3)]),
+        ("UPDATE app.riders SET id = 3;", vec![(2, 3), (5, 3)]),
         (
             "UPDATE app.rides SET deleted_at = '2020-01-01' WHERE id = 2;",
             vec![(5, 3)],
         ),
     ] {
-        schema.run(&statement.replace("app.", &format!("{app}.")));
+        schema.run(&app.named(statement));
         let expected: Groups = expected.into_iter().collect();
         assert_eq!(
             told(&canon, Source::Efforts).await?,

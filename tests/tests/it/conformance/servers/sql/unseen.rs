@@ -1,0 +1,226 @@
+//! What triggers do not see: a state that is newer than their transaction's, cascades, keys that change.
+
+use schemas::entities::{Entity, Group};
+use schemas::source::Source;
+use stores::Result;
+use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::canon_sql::SqlCanon;
+use tests::conformance::canon_rows::{application, authorization, effort_rows};
+
+use super::apps::{App, Groups, told};
+use super::{Schema, Server};
+
+super::on_both! {
+    a_change_in_an_old_transaction_tells_of_newer_efforts
+    keys_and_cascades_are_told_of
+    an_apps_keys_and_cascades_are_told_of
+    counters_that_are_wrong_are_counted_anew
+    many_athletes_are_told_of_at_once
+}
+
+const EFFORT: &str =
+    "INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)";
+
+fn groups(groups: &[(i64, i64)]) -> Groups {
+    groups.iter().copied().collect()
+}
+
+/// An effort is committed and read while a transaction is open that began before, sees an older state
+/// and changes the athlete at last: the effort's group is told of again.
+async fn a_change_in_an_old_transaction_tells_of_newer_efforts(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    schema.run(&format!(
+        "INSERT INTO athletes (id, gender) VALUES (3, 'F');
+         {EFFORT} VALUES (1, 1, 3, 1, 60, 5);"
+    ));
+    assert_eq!(told(&canon, Source::Efforts).await?, groups(&[(1, 3)]));
+    let mut expected = vec![(1, 3)];
+    for (id, (level, before, after)) in (10..).zip([
+        ("READ COMMITTED", "F", "M"),
+        ("REPEATABLE READ", "M", "X"),
+        ("SERIALIZABLE", "X", "F"),
+    ]) {
+        let mut app = server.session();
+        app.run(&schema.inside());
+        app.run(&format!(
+            "SET SESSION {} TRANSACTION ISOLATION LEVEL {level};",
+            match server {
+                Server::Postgres => "CHARACTERISTICS AS",
+                Server::MariaDb => "",
+            }
+        ));
+        let seen = app.run("BEGIN; SELECT gender FROM athletes WHERE id = 3;");
+        assert_eq!(seen, before);
+
+        schema.run(&format!("{EFFORT} VALUES ({id}, {id}, 3, 1, 60, 5);"));
+        assert_eq!(told(&canon, Source::Efforts).await?, groups(&[(id, 3)]));
+        let group = Group { key: id, member: 3 };
+        let read = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
+        assert_eq!(read[0].gender.as_deref(), Some(before), "{level}");
+
+        app.run(&format!(
+            "UPDATE athletes SET gender = '{after}' WHERE id = 3; COMMIT;"
+        ));
+        expected.push((id, 3));
+        assert_eq!(
+            told(&canon, Source::Efforts).await?,
+            groups(&expected),
+            "{level}"
+        );
+        let read = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
+        assert_eq!(read[0].gender.as_deref(), Some(after), "{level}");
+    }
+    // What was taken back is not told of.
+    schema.run("BEGIN; UPDATE athletes SET gender = NULL; ROLLBACK;");
+    assert_eq!(told(&canon, Source::Efforts).await?, groups(&[]));
+    Ok(())
+}
+
+/// Foreign keys that an app adds to our tables.
+async fn keys_and_cascades_are_told_of(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    schema.run(&format!(
+        "INSERT INTO athletes (id) VALUES (3);
+         {EFFORT} VALUES (1, 2, 3, 1, 60, 5), (2, 5, 3, 1, 60, 5);
+         ALTER TABLE efforts ADD FOREIGN KEY (athlete_id) REFERENCES athletes (id)
+             ON DELETE CASCADE ON UPDATE CASCADE;"
+    ));
+    told(&canon, Source::Efforts).await?;
+    schema.run("UPDATE athletes SET id = 4 WHERE id = 3;");
+    let both = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
+    assert_eq!(told(&canon, Source::Efforts).await?, both);
+    schema.run("DELETE FROM athletes WHERE id = 4;");
+    assert_eq!(schema.run("SELECT count(*) FROM efforts;"), "0");
+    assert_eq!(
+        told(&canon, Source::Efforts).await?,
+        groups(&[(2, 4), (5, 4)])
+    );
+    Ok(())
+}
+
+/// The same of an app's own tables, as in the example.
+async fn an_apps_keys_and_cascades_are_told_of(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let app = App::new(
+        &schema,
+        ", FOREIGN KEY (rider_id) REFERENCES app.riders (id) ON DELETE CASCADE ON UPDATE CASCADE",
+        "INSERT INTO app.riders (id) VALUES (3);
+         INSERT INTO app.rides VALUES (1, 2, 3, 1, 60, '2013-05-06 01:00:00', 'UTC', false, NULL),
+             (2, 5, 3, 1, 60, '2013-05-06 01:00:00', 'UTC', false, NULL);",
+    );
+    let canon = schema.canon().await?;
+    schema.run(&app.named("UPDATE app.riders SET id = 4 WHERE id = 3;"));
+    let both = groups(&[(2, 3), (5, 3), (2, 4), (5, 4)]);
+    assert_eq!(told(&canon, Source::Efforts).await?, both);
+    if server == Server::Postgres {
+        for table in ["rides", "riders"] {
+            let emptied = app.named(&format!("TRUNCATE app.{table} CASCADE;"));
+            let refused = server.run(&emptied).expect_err("it can't be told of");
+            assert!(refused.contains("delete the rows of"), "{refused}");
+        }
+    }
+    schema.run(&app.named("DELETE FROM app.riders WHERE id = 4;"));
+    assert_eq!(
+        schema.run(&app.named("SELECT count(*) FROM app.rides;")),
+        "0"
+    );
+    assert_eq!(
+        told(&canon, Source::Efforts).await?,
+        groups(&[(2, 4), (5, 4)])
+    );
+    Ok(())
+}
+
+/// Counters that no trigger kept are named by `check` and put right by `migrate`.
+async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    let rows = [
+        Entity::Application(application(1, 1)),
+        Entity::Application(application(2, 1)),
+        Entity::Authorization(authorization(1, 1, 10)),
+        Entity::Authorization(authorization(2, 1, 11)),
+        Entity::Authorization(authorization(3, 2, 10)),
+        Entity::Authorization(authorization(4, 2, 10)),
+    ];
+    canon.apply(&rows, 1).await?;
+    let flaws = async || SqlCanon::flaws(&schema.options, &schema.namespace).await;
+    let recount = async || SqlCanon::recount(&schema.options, &schema.namespace).await;
+    assert_eq!(flaws().await?, Vec::<String>::new());
+    assert_eq!(recount().await?, Vec::<i64>::new());
+
+    schema.run(match server {
+        Server::Postgres => {
+            "ALTER TABLE authorizations DISABLE TRIGGER USER;
+             DELETE FROM authorizations WHERE athlete_id = 11;
+             ALTER TABLE authorizations ENABLE TRIGGER USER;"
+        }
+        Server::MariaDb => {
+            "CREATE TABLE users (id BIGINT PRIMARY KEY) ENGINE = InnoDB;
+             INSERT INTO users VALUES (10), (11);
+             ALTER TABLE authorizations ADD FOREIGN KEY (athlete_id) REFERENCES users (id)
+                 ON DELETE CASCADE;
+             DELETE FROM users WHERE id = 11;"
+        }
+    });
+    for (change, wrong) in [
+        ("", 1),
+        (
+            "UPDATE connected SET athletes = 7 WHERE application_id = 2;",
+            2,
+        ),
+        ("DELETE FROM connected WHERE application_id = 2;", 2),
+        (
+            "UPDATE connections SET live = 9 WHERE application_id = 2;",
+            2,
+        ),
+        ("DELETE FROM connections WHERE application_id = 1;", 1),
+    ] {
+        schema.run(change);
+        let named = flaws().await?;
+        assert_eq!(named.len(), 1, "{change} {named:?}");
+        let says = format!("of the applications {wrong},");
+        assert!(named[0].contains(&says), "{change} {named:?}");
+        assert!(named[0].contains("run `backstitch migrate`"), "{named:?}");
+        assert_eq!(recount().await?, [wrong], "{change}");
+        assert_eq!(flaws().await?, Vec::<String>::new(), "{change}");
+        let full = Authorized::Full {
+            connected: 1,
+            capacity: 1,
+        };
+        for application in [1, 2] {
+            assert_eq!(canon.authorize(application, 12, 1).await?, full, "{change}");
+            let already = canon.authorize(application, 10, 1).await?;
+            assert_eq!(already, Authorized::Already, "{change}");
+        }
+    }
+    Ok(())
+}
+
+/// More athletes than are looked up at once, some of whom have no efforts.
+async fn many_athletes_are_told_of_at_once(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    let rows = |row: &dyn Fn(i64) -> String| (1..=600).map(row).collect::<Vec<_>>().join(", ");
+    schema.run(&format!(
+        "INSERT INTO athletes (id) VALUES {};
+         {EFFORT} VALUES {};",
+        rows(&|id| format!("({id})")),
+        rows(&|id| format!("({id}, {}, {}, 1, 60, 5)", id % 5, id % 290)),
+    ));
+    let all: Groups = (1..=600).map(|id| (id % 5, id % 290)).collect();
+    assert_eq!(told(&canon, Source::Efforts).await?, all);
+    schema.run("UPDATE athletes SET birth_year = 1980; UPDATE athletes SET gender = 'F';");
+    let waiting = canon.waiting(Source::Efforts).await?;
+    assert!(
+        waiting.newest > 0 && waiting.notifications > 0,
+        "{waiting:?}"
+    );
+    let known: Groups = all.into_iter().filter(|(_, member)| *member > 0).collect();
+    assert_eq!(told(&canon, Source::Efforts).await?, known);
+    assert_eq!(canon.waiting(Source::Efforts).await?.notifications, 0);
+    assert_eq!(schema.run("SELECT count(*) FROM outbox;"), "0");
+    Ok(())
+}
