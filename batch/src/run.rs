@@ -464,15 +464,20 @@ pub(crate) async fn while_held<T>(
         }
     };
     match done {
-        Err(Error::Stopped) => {
-            let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
-            Err(Error::Store(stores::Error::Unavailable {
-                what: "holding the lease of a run".to_owned(),
-                why: format!("it was lost: {why}; run again"),
-            }))
-        }
+        Err(Error::Stopped) => Err(lease_lost(held, "a run")),
         done => done,
     }
+}
+
+/// The error of work that stopped since it lost its lease.
+pub(crate) fn lease_lost(held: &dyn Lease, of: &str) -> Error {
+    let why = held
+        .why_lost()
+        .unwrap_or_else(|| "it has ended".to_owned());
+    Error::Store(stores::Error::Unavailable {
+        what: format!("holding the lease of {of}"),
+        why: format!("it was lost: {why}; run again"),
+    })
 }
 
 /// Where a partition ends; what stands there is not known.
