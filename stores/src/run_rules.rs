@@ -123,6 +123,17 @@ pub(crate) fn expect_publishing(source: Source, run: &Run, stamp_us: i64) -> Res
     Ok(())
 }
 
+/// The record of run `at` if it is the last one and what is done with this stamp is still its own.
+pub(crate) fn expect_at(
+    source: Source,
+    (epoch, stamp_us): (Epoch, i64),
+    last: Option<Run>,
+) -> Result<Run> {
+    let run = expect_last(source, epoch, last)?;
+    expect_publishing(source, &run, stamp_us)?;
+    Ok(run)
+}
+
 /// The error of a change that a run no longer allows.
 pub(crate) fn refused(source: Source, epoch: Epoch, why: &str) -> Error {
     Error::Refused(format!("run {epoch} of {source}: {why}"))

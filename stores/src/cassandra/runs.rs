@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::session::{Cql, Outcome};
-use crate::run_rules::{self, expect_publishing};
+use crate::run_rules::{self, expect_at};
 use crate::views::{RunStory, RunsSeen, TableResults};
 use crate::{Error, Result};
 
@@ -217,7 +217,12 @@ fn run_of(row: &Row) -> Result<Option<Run>, BoxError> {
 }
 
 /// What stands now, read serially.
-async fn look(cql: &Cql, doing: &str, source: Source, epoch: Option<Epoch>) -> Result<Seen> {
+pub(super) async fn look(
+    cql: &Cql,
+    doing: &str,
+    source: Source,
+    epoch: Option<Epoch>,
+) -> Result<Seen> {
     let text = format!("SELECT {COLUMNS} FROM runs WHERE source = ? LIMIT 1");
     let page = cql.read_serial(doing, &text, (source.name(),)).await?;
     let row = page.maybe_first_row::<Row>();
@@ -263,9 +268,7 @@ pub(super) async fn expect_stamp(
     stamp_us: i64,
 ) -> Result<Run> {
     let seen = look(cql, "reading the run that is published", source, None).await?;
-    let run = run_rules::expect_last(source, epoch, seen.last)?;
-    expect_publishing(source, &run, stamp_us)?;
-    Ok(run)
+    expect_at(source, (epoch, stamp_us), seen.last)
 }
 
 /// Changes the records of a source. `decide` sees them, and run `epoch` among them; it may be asked

@@ -5,17 +5,19 @@
 //! lightweight transactions; whoever comes upon one that was left on its way takes it further. Tables
 //! are made and dropped by one process at a time, under the lock of the schema.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use schemas::seam::Epoch;
 use schemas::source::Source;
 use uuid::Uuid;
 
 use super::lease::CassandraLeases;
 use super::migrations::lock;
-use super::runs::{Change, change};
+use super::runs::{Change, change, look};
 use super::session::{Cql, Outcome};
 use super::{editions, view_rows};
+use crate::run_rules::expect_at;
 use crate::views::ViewShape;
 use crate::{Error, Result};
 
@@ -94,12 +96,16 @@ impl Tables {
         let found = find(cql, view).await?;
         let made = found.filter(|found| found.state == MADE);
         let Some(made) = made else { return Ok(None) };
+        self.know(&made);
+        Ok(Some(made.id))
+    }
+
+    fn know(&self, made: &View) {
         let mut known = self.known();
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
-        known.insert(view.to_owned(), made.id.clone());
-        Ok(Some(made.id))
+        known.insert(made.view.clone(), made.id.clone());
     }
 
     /// The same for a view of boards; nothing for one of tallies.
@@ -113,6 +119,20 @@ impl Tables {
     pub(super) async fn expect(&self, cql: &Cql, view: &str) -> Result<String> {
         let found = self.find(cql, view).await?;
         found.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
+    }
+
+    /// Refuses if the tables of a view that were written to are no longer there.
+    pub(super) async fn expect_still(&self, cql: &Cql, view: &str) -> Result<()> {
+        let known = self.known().get(view).cloned();
+        let Some(known) = known else { return Ok(()) };
+        let found = find(cql, view).await?;
+        if found.is_some_and(|found| found.id == known && found.state == MADE) {
+            return Ok(());
+        }
+        self.forget(view);
+        Err(Error::Refused(format!(
+            "{view}: its tables were dropped while they were written; run again"
+        )))
     }
 
     /// Forgets what the tables of a view are called: they were not there.
@@ -134,6 +154,8 @@ impl Tables {
         if let Some(found) = find(cql, view).await?
             && found.state == MADE
         {
+            // It may have been dropped and made anew by somebody else.
+            self.know(&found);
             return expect_shape(&found, shape);
         }
         let held = lock(leases, doing).await?;
@@ -152,10 +174,16 @@ impl Tables {
             };
             let found = insert(cql, &new).await?;
             expect_shape(&found, shape)?;
-            for (make, _) in found.definitions() {
-                cql.define(doing, &make).await?;
+            if found.state != MADE {
+                for (make, _) in found.definitions() {
+                    cql.define(doing, &make).await?;
+                }
+                if !into_state(cql, &found, MAKING, MADE).await? {
+                    return Err(meanwhile(view));
+                }
             }
-            into_state(cql, &found, MAKING, MADE).await
+            self.know(&found);
+            Ok(())
         };
         let made = made.await;
         held.let_go().await;
@@ -164,29 +192,53 @@ impl Tables {
 
     /// Drops the tables of views that neither are among `keep` nor have a newest epoch, and takes
     /// from those that are not among `keep` their newest epoch.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if somebody else publishes than the run that has the stamp.
     pub(super) async fn forget_views(
         &self,
         cql: &Cql,
         leases: &CassandraLeases,
-        source: Source,
+        (source, at): (Source, (Epoch, i64)),
         keep: &[String],
     ) -> Result<()> {
         let doing = "forgetting views";
         let (_, summary) = super::runs::summary(cql, doing, source).await?;
+        let is_gone = |view: &str, newest: &BTreeMap<String, Epoch>| {
+            !keep.iter().any(|kept| kept == view) && !newest.contains_key(view)
+        };
         let all = all(cql).await?;
         let gone: Vec<View> = all
             .into_iter()
-            .filter(|found| found.source == source.name() && !keep.contains(&found.view))
-            .filter(|found| !summary.newest.contains_key(&found.view))
+            .filter(|found| found.source == source.name())
+            .filter(|found| is_gone(&found.view, &summary.newest))
             .collect();
         if !gone.is_empty() {
             let held = lock(leases, doing).await?;
             let dropped = async {
-                for view in &gone {
-                    if view.state != DROPPING {
-                        into_state(cql, view, &view.state, DROPPING).await?;
+                // What was read before the lock may be long past: somebody may have made a view, or
+                // published it.
+                let newest = newest_at(cql, doing, source, at).await?;
+                for view in gone.iter().filter(|view| is_gone(&view.view, &newest)) {
+                    if held.lost().is_cancelled() {
+                        let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
+                        let what = format!("{doing}: holding the lock of the schema");
+                        return Err(Error::Unavailable { what, why });
                     }
-                    self.finish_dropping(cql, source, view).await?;
+                    let Some(dropping) = begin_dropping(cql, view).await? else {
+                        continue;
+                    };
+                    // Whoever begins to publish after this look finds the tables gone before it
+                    // completes ([`Tables::expect_still`]).
+                    let newest = newest_at(cql, doing, source, at).await;
+                    if !matches!(&newest, Ok(newest) if is_gone(&view.view, newest)) {
+                        if view.state == MADE {
+                            into_state(cql, &dropping, DROPPING, MADE).await?;
+                        }
+                        newest?;
+                        continue;
+                    }
+                    self.finish_dropping(cql, source, &dropping).await?;
                 }
                 Ok(())
             };
@@ -195,6 +247,7 @@ impl Tables {
             dropped?;
         }
         change(cql, doing, (source, None), |seen| {
+            expect_at(source, at, seen.last.clone())?;
             let mut summary = seen.summary.clone();
             summary.newest.retain(|view, _| keep.contains(view));
             let is_same = summary.newest.len() == seen.summary.newest.len();
@@ -205,13 +258,23 @@ impl Tables {
     }
 
     /// Its results are forgotten before its tables go: a table that is made anew must not be taken for
-    /// one that holds them. Its record goes last, so that whatever dies in between is finished.
+    /// one that holds them. Its record goes last, so that whatever dies in between is finished. While
+    /// the record is *dropping* nobody makes the view anew, so results that were seen before it was
+    /// are those of these tables; others, of a view of the same name, stay.
     async fn finish_dropping(&self, cql: &Cql, source: Source, view: &View) -> Result<()> {
         let doing = "dropping the tables of a view";
+        let before = look(cql, doing, source, None).await?.summary;
+        let found = find(cql, &view.view).await?;
+        if !found.is_some_and(|found| found.id == view.id && found.state == DROPPING) {
+            return Ok(());
+        }
         change(cql, doing, (source, None), |seen| {
             let mut summary = seen.summary.clone();
-            let newest = summary.newest.remove(&view.view).is_some();
-            let results = summary.results.remove(&view.view).is_some();
+            let name = &view.view;
+            let is_same = before.newest.get(name) == summary.newest.get(name)
+                && before.results.get(name) == summary.results.get(name);
+            let newest = is_same && summary.newest.remove(name).is_some();
+            let results = is_same && summary.results.remove(name).is_some();
             let run = None;
             Ok(((newest || results).then_some(Change { summary, run }), ()))
         })
@@ -222,21 +285,60 @@ impl Tables {
         }
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
-        decided(cql, doing, || cql.agree(doing, text, values)).await
+        // Not applied: an earlier try of the same was, or somebody else's.
+        decided(cql, doing, || cql.agree(doing, text, values)).await?;
+        Ok(())
     }
 }
 
-/// Repeats a change of a view's record until it is known that it stands, or that somebody else has
-/// made another one.
+/// The record of a view as *dropping*, if it is still that of the same tables, in the state in which
+/// it was seen.
+async fn begin_dropping(cql: &Cql, seen: &View) -> Result<Option<View>> {
+    let is_same = |found: &View| found.id == seen.id;
+    let found = find(cql, &seen.view).await?.filter(is_same);
+    let Some(found) = found else { return Ok(None) };
+    if found.state == DROPPING {
+        return Ok(Some(found));
+    }
+    if found.state != seen.state || !into_state(cql, &found, &seen.state, DROPPING).await? {
+        return Ok(None);
+    }
+    Ok(Some(View {
+        state: DROPPING.to_owned(),
+        ..found
+    }))
+}
+
+/// The newest epochs, read serially, if the run that has the stamp is still the one that publishes.
+async fn newest_at(
+    cql: &Cql,
+    doing: &str,
+    source: Source,
+    at: (Epoch, i64),
+) -> Result<BTreeMap<String, Epoch>> {
+    let seen = look(cql, doing, source, None).await?;
+    expect_at(source, at, seen.last)?;
+    Ok(seen.summary.newest)
+}
+
+fn meanwhile(view: &str) -> Error {
+    Error::Refused(format!(
+        "{view}: somebody else dropped its tables at the same moment; make it once more"
+    ))
+}
+
+/// Repeats a change of a view's record until it is known; answers whether the last try was applied.
+/// It may not have been because one before it was.
 async fn decided<F: Future<Output = Result<Outcome>>>(
     cql: &Cql,
     doing: &str,
     agree: impl Fn() -> F,
-) -> Result<()> {
+) -> Result<bool> {
     cql.patience()
         .repeated(doing, || async {
             match agree().await? {
-                Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
+                Outcome::Applied => Ok(true),
+                Outcome::NotApplied(_) => Ok(false),
                 Outcome::Unknown(error) => Err(error),
             }
         })
@@ -254,18 +356,20 @@ async fn insert(cql: &Cql, new: &View) -> Result<View> {
     })
     .await?;
     let found = find(cql, &new.view).await?;
-    found
-        .ok_or_else(|| Error::Refused(format!("{}: it was forgotten at the same moment", new.view)))
+    found.ok_or_else(|| meanwhile(&new.view))
 }
 
-async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<()> {
+/// Takes the record of a view from one state to another; answers whether it is in that state now, be
+/// it through this call or somebody else's.
+async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool> {
     let doing = "recording a view";
     let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
-    decided(cql, doing, || async {
-        cql.agree(doing, text, (to, &view.view, &view.id, from))
-            .await
-    })
-    .await
+    let values = (to, &view.view, &view.id, from);
+    if decided(cql, doing, || cql.agree(doing, text, values)).await? {
+        return Ok(true);
+    }
+    let found = find(cql, &view.view).await?;
+    Ok(found.is_some_and(|found| found.id == view.id && found.state == to))
 }
 
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {

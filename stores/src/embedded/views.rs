@@ -472,11 +472,12 @@ impl ViewsWrite for SqliteViews {
         Ok(())
     }
 
-    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()> {
+    async fn forget_views(&self, source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()> {
         let db = self.db.current().await?;
         let fault = db.fault("forgetting views");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        run_rules::expect_at(source, at, runs::last(&mut tx, &db, source).await?)?;
         // Tables go only when their view was forgotten before: a reader may still be at it now.
         let tables: Vec<(String, i64, String)> = sqlx::query_as(
             "SELECT name, id, shape FROM views AS v WHERE source = ?1 AND NOT EXISTS (
