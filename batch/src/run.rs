@@ -213,14 +213,16 @@ impl Batch {
 
     /// What keeps two runs of a source apart.
     pub(crate) async fn lease(&self, source: Source) -> Result<Box<dyn Lease>> {
-        self.acquire(&format!("batch-{source}")).await
+        let lease = format!("batch-{source}");
+        let what = format!("a batch run is under way for {source}");
+        self.acquire(&lease, &what).await
     }
 
-    /// Takes a lease for this process.
-    pub(crate) async fn acquire(&self, lease: &str) -> Result<Box<dyn Lease>> {
-        let holder = format!("process {}", std::process::id());
-        let acquired = self.ports.leases.acquire(lease, &holder).await?;
-        acquired.map_err(Error::Busy)
+    /// Takes a lease for this process; `what` says what is under way where it is held.
+    pub(crate) async fn acquire(&self, lease: &str, what: &str) -> Result<Box<dyn Lease>> {
+        let (leases, holder) = (&self.ports.leases, &self.options.holder);
+        let acquired = leases.acquire(lease, holder).await?;
+        acquired.map_err(|holder| Error::Busy(format!("{what}: {holder}")))
     }
 
     /// The run itself, under the lease.

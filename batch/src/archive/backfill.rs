@@ -84,7 +84,9 @@ impl Batch {
     /// # Errors
     /// [`Error::Busy`] if another one is under way, and those of the stores.
     pub async fn backfill(&self, source: Source) -> Result<Backfill> {
-        let lease = self.acquire(&format!("backfill-{source}")).await?;
+        let lease = format!("backfill-{source}");
+        let what = format!("a backfill is under way for {source}");
+        let lease = self.acquire(&lease, &what).await?;
         let archive = self.ports.archive.clone();
         let manifests = match tidied(&archive, source).await {
             Ok(manifests) => manifests,

@@ -231,3 +231,22 @@ async fn a_backfill_without_its_lease_stops() {
     let left = world.stores.archive.list("archive/plays/backfill").await;
     assert_eq!(left.expect("the archive"), Vec::<String>::new());
 }
+
+/// Others can begin as soon as a backfill has ended, well or badly; before that they hear who is at it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_is_free_after_a_backfill_on_servers() {
+    let world = World::on_servers().await;
+    let report = begun(&world, &many("a", 3)).await.finish().await;
+    assert_eq!(report.expect("a backfill").backfill, 1);
+    let second = begun(&world, &many("b", 3)).await;
+    let busy = world.batch().backfill(Source::Plays).await;
+    let busy = busy.expect_err("another one is under way").to_string();
+    let whose = format!("for plays: process {} (since ", std::process::id());
+    assert!(
+        busy.starts_with("a backfill is under way") && busy.contains(&whose),
+        "{busy}"
+    );
+    second.abandon().await;
+    let report = begun(&world, &many("c", 3)).await.finish().await;
+    assert_eq!(report.expect("a backfill").backfill, 2);
+}
