@@ -26,7 +26,9 @@ pub struct CassandraOptions {
     /// node, else three in the local data center.
     pub replication: String,
     /// How many replicas must answer: `local_quorum`, `quorum`, `local_one`, `one` or `all`.
-    /// With fewer than a quorum a read may miss what was written.
+    /// With fewer than a quorum a read may miss what was written. Where the keyspace has copies in
+    /// several data centers only `quorum` and `all` are taken: quorums of one data center each have
+    /// nothing in common, and answers would be wrong.
     pub consistency: String,
     /// Among whom a lightweight transaction is agreed: `local_serial`, or `serial` where batch
     /// runs start in several data centers.
