@@ -8,7 +8,7 @@
 //! and newest epochs are of one moment. They read with the ordinary consistency: what a change has
 //! answered is seen by a quorum, and what is still undecided counts as not done yet.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use schemas::seam::{Epoch, Run, RunState, Runs};
@@ -38,6 +38,8 @@ pub(super) struct Summary {
     pub(super) complete: Epoch,
     pub(super) newest: BTreeMap<String, Epoch>,
     pub(super) results: BTreeMap<String, TableResults>,
+    /// What the tables end in that are about to go.
+    pub(super) dropping: BTreeSet<String>,
     changes: VecDeque<String>,
 }
 

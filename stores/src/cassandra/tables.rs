@@ -121,12 +121,17 @@ impl Tables {
         found.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
     }
 
-    /// Refuses if the tables of a view that were written to are no longer there.
-    pub(super) async fn expect_still(&self, cql: &Cql, view: &str) -> Result<()> {
+    /// Refuses if the tables of a view that were written to are no longer there, or about to go. Asked
+    /// after the run began to publish: from then on no older one begins to drop them.
+    pub(super) async fn expect_still(&self, cql: &Cql, source: Source, view: &str) -> Result<()> {
         let known = self.known().get(view).cloned();
         let Some(known) = known else { return Ok(()) };
+        // The note first: it is taken away only once the record says it.
+        let seen = look(cql, "looking for the tables of a view", source, None).await?;
         let found = find(cql, view).await?;
-        if found.is_some_and(|found| found.id == known && found.state == MADE) {
+        if !seen.summary.dropping.contains(&known)
+            && found.is_some_and(|found| found.id == known && found.state == MADE)
+        {
             return Ok(());
         }
         self.forget(view);
@@ -153,6 +158,7 @@ impl Tables {
         let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
         if let Some(found) = find(cql, view).await?
             && found.state == MADE
+            && !is_dropping(cql, source, &found).await?
         {
             // It may have been dropped and made anew by somebody else.
             self.know(&found);
@@ -161,7 +167,8 @@ impl Tables {
         let held = lock(leases, doing).await?;
         let made = async {
             if let Some(found) = find(cql, view).await?
-                && found.state == DROPPING
+                && is_dropping(cql, source, &found).await?
+                && into_state(cql, &found, &found.state, DROPPING).await?
             {
                 self.finish_dropping(cql, source, &found).await?;
             }
@@ -216,29 +223,13 @@ impl Tables {
         if !gone.is_empty() {
             let held = lock(leases, doing).await?;
             let dropped = async {
-                // What was read before the lock may be long past: somebody may have made a view, or
-                // published it.
-                let newest = newest_at(cql, doing, source, at).await?;
-                for view in gone.iter().filter(|view| is_gone(&view.view, &newest)) {
+                for view in &gone {
                     if held.lost().is_cancelled() {
                         let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
                         let what = format!("{doing}: holding the lock of the schema");
                         return Err(Error::Unavailable { what, why });
                     }
-                    let Some(dropping) = begin_dropping(cql, view).await? else {
-                        continue;
-                    };
-                    // Whoever begins to publish after this look finds the tables gone before it
-                    // completes ([`Tables::expect_still`]).
-                    let newest = newest_at(cql, doing, source, at).await;
-                    if !matches!(&newest, Ok(newest) if is_gone(&view.view, newest)) {
-                        if view.state == MADE {
-                            into_state(cql, &dropping, DROPPING, MADE).await?;
-                        }
-                        newest?;
-                        continue;
-                    }
-                    self.finish_dropping(cql, source, &dropping).await?;
+                    self.forget_view(cql, (source, at), view).await?;
                 }
                 Ok(())
             };
@@ -257,32 +248,38 @@ impl Tables {
         .await
     }
 
-    /// Its results are forgotten before its tables go: a table that is made anew must not be taken for
-    /// one that holds them. Its record goes last, so that whatever dies in between is finished. While
-    /// the record is *dropping* nobody makes the view anew, so results that were seen before it was
-    /// are those of these tables; others, of a view of the same name, stay.
+    /// Drops the tables of a view that was listed, if it still is as it was then. What was read before
+    /// the lock may be long past: somebody may have made it, made it anew, or published it.
+    async fn forget_view(
+        &self,
+        cql: &Cql,
+        (source, at): (Source, (Epoch, i64)),
+        listed: &View,
+    ) -> Result<()> {
+        let found = find(cql, &listed.view).await?;
+        let Some(found) = found.filter(|found| found.id == listed.id) else {
+            return Ok(());
+        };
+        if found.state != DROPPING {
+            if found.state != listed.state || !begin_dropping(cql, source, at, &found).await? {
+                return Ok(());
+            }
+            if !into_state(cql, &found, &found.state, DROPPING).await? {
+                return end_dropping(cql, source, &found, false).await;
+            }
+        }
+        self.finish_dropping(cql, source, &found).await
+    }
+
+    /// Drops the tables of a view whose record is *dropping*. Its record goes last, so that whatever
+    /// dies in between is finished, and nobody makes the view anew before.
     async fn finish_dropping(&self, cql: &Cql, source: Source, view: &View) -> Result<()> {
         let doing = "dropping the tables of a view";
-        let before = look(cql, doing, source, None).await?.summary;
-        let found = find(cql, &view.view).await?;
-        if !found.is_some_and(|found| found.id == view.id && found.state == DROPPING) {
-            return Ok(());
-        }
-        change(cql, doing, (source, None), |seen| {
-            let mut summary = seen.summary.clone();
-            let name = &view.view;
-            let is_same = before.newest.get(name) == summary.newest.get(name)
-                && before.results.get(name) == summary.results.get(name);
-            let newest = is_same && summary.newest.remove(name).is_some();
-            let results = is_same && summary.results.remove(name).is_some();
-            let run = None;
-            Ok(((newest || results).then_some(Change { summary, run }), ()))
-        })
-        .await?;
         self.forget(&view.view);
         for (_, drop) in view.definitions() {
             cql.define(doing, &drop).await?;
         }
+        end_dropping(cql, source, view, true).await?;
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
         // Not applied: an earlier try of the same was, or somebody else's.
@@ -291,34 +288,44 @@ impl Tables {
     }
 }
 
-/// The record of a view as *dropping*, if it is still that of the same tables, in the state in which
-/// it was seen.
-async fn begin_dropping(cql: &Cql, seen: &View) -> Result<Option<View>> {
-    let is_same = |found: &View| found.id == seen.id;
-    let found = find(cql, &seen.view).await?.filter(is_same);
-    let Some(found) = found else { return Ok(None) };
-    if found.state == DROPPING {
-        return Ok(Some(found));
-    }
-    if found.state != seen.state || !into_state(cql, &found, &seen.state, DROPPING).await? {
-        return Ok(None);
-    }
-    Ok(Some(View {
-        state: DROPPING.to_owned(),
-        ..found
-    }))
+/// Notes in the run records that the tables of a view are about to go, and forgets its results: a table
+/// that is made anew must not be taken for one that holds them. It is where runs are completed, so that
+/// of completing a view and dropping it only one comes first. Answers whether it may be dropped: it
+/// may not if it was published since.
+async fn begin_dropping(cql: &Cql, source: Source, at: (Epoch, i64), view: &View) -> Result<bool> {
+    change(cql, "dropping a view", (source, None), |seen| {
+        expect_at(source, at, seen.last.clone())?;
+        if seen.summary.newest.contains_key(&view.view) {
+            return Ok((None, false));
+        }
+        let mut summary = seen.summary.clone();
+        summary.results.remove(&view.view);
+        summary.dropping.insert(view.id.clone());
+        Ok((Some(Change { summary, run: None }), true))
+    })
+    .await
 }
 
-/// The newest epochs, read serially, if the run that has the stamp is still the one that publishes.
-async fn newest_at(
-    cql: &Cql,
-    doing: &str,
-    source: Source,
-    at: (Epoch, i64),
-) -> Result<BTreeMap<String, Epoch>> {
-    let seen = look(cql, doing, source, None).await?;
-    expect_at(source, at, seen.last)?;
-    Ok(seen.summary.newest)
+/// Takes that note away, and if the tables are gone what was begun to be published into them meanwhile.
+/// Who finds no note was overtaken, and what is recorded is of other tables.
+async fn end_dropping(cql: &Cql, source: Source, view: &View, are_gone: bool) -> Result<()> {
+    change(cql, "dropping a view", (source, None), |seen| {
+        let mut summary = seen.summary.clone();
+        if !summary.dropping.remove(&view.id) {
+            return Ok((None, ()));
+        }
+        if are_gone {
+            summary.results.remove(&view.view);
+        }
+        Ok((Some(Change { summary, run: None }), ()))
+    })
+    .await
+}
+
+/// Whether the tables that are made are about to go: whoever noted it died.
+async fn is_dropping(cql: &Cql, source: Source, view: &View) -> Result<bool> {
+    let seen = look(cql, "looking for the tables of a view", source, None).await?;
+    Ok(view.state == DROPPING || seen.summary.dropping.contains(&view.id))
 }
 
 fn meanwhile(view: &str) -> Error {

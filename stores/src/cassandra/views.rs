@@ -310,7 +310,7 @@ impl ViewsWrite for CassandraViews {
         now_ms: i64,
     ) -> Result<()> {
         for view in results.keys() {
-            self.tables.expect_still(&self.cql, view).await?;
+            self.tables.expect_still(&self.cql, source, view).await?;
         }
         change(&self.cql, "completing a run", (source, None), |seen| {
             let run = expect_at(source, (epoch, stamp_us), seen.last.clone())?;
