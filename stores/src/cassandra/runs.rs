@@ -44,7 +44,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    fn floor(&self) -> Epoch {
+    pub(super) fn floor(&self) -> Epoch {
         run_rules::floor(self.complete, self.newest.values().copied())
     }
 
@@ -82,6 +82,8 @@ pub(super) struct Put {
     pub(super) started_at_ms: Option<i64>,
     /// For a run that is over.
     pub(super) ended_at_ms: Option<i64>,
+    /// A run whose record goes: they are in one partition, which must not grow for ever.
+    pub(super) outlived: Option<Epoch>,
 }
 
 /// The run records.
@@ -332,7 +334,7 @@ async fn write(
     let text = "INSERT INTO runs
                 (source, epoch, state, cuts, stamp_us, proposal, started_at_ms, ended_at_ms)
                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
-    let statements = vec![
+    let mut statements = vec![
         cql.prepare(doing, set).await?,
         cql.prepare(doing, text).await?,
     ];
@@ -347,7 +349,15 @@ async fn write(
         MaybeUnset::from_option(put.started_at_ms),
         MaybeUnset::from_option(put.ended_at_ms),
     );
-    cql.agree_all(doing, statements, (of_partition, of_run))
+    let Some(outlived) = put.outlived else {
+        return cql
+            .agree_all(doing, statements, (of_partition, of_run))
+            .await;
+    };
+    let delete = "DELETE FROM runs WHERE source = ? AND epoch = ?";
+    statements.push(cql.prepare(doing, delete).await?);
+    let of_outlived = (source.name(), outlived.cast_signed());
+    cql.agree_all(doing, statements, (of_partition, of_run, of_outlived))
         .await
 }
 
@@ -358,6 +368,7 @@ pub(super) fn put(run: Run, now_ms: i64) -> Put {
         run,
         started_at_ms: None,
         ended_at_ms: is_over.then_some(now_ms),
+        outlived: None,
     }
 }
 

@@ -51,6 +51,7 @@ pub struct CassandraViews {
     tables: Tables,
     records: Records,
     progress: editions::Progress,
+    runs_kept: u64,
 }
 
 impl CassandraViews {
@@ -61,7 +62,15 @@ impl CassandraViews {
             tables: Tables::default(),
             records: Records::default(),
             progress: editions::Progress::default(),
+            runs_kept: run_rules::RUNS_KEPT,
         }
+    }
+
+    /// With so many runs whose records are kept, in place of ten thousand.
+    #[must_use]
+    pub const fn keeping_runs(mut self, runs: u64) -> Self {
+        self.runs_kept = runs;
+        self
     }
 
     /// The tables of a view, to be written by a run that has this stamp.
@@ -147,6 +156,7 @@ impl ViewsWrite for CassandraViews {
                 run: run.clone(),
                 started_at_ms: (!is_there).then_some(now_ms),
                 ended_at_ms: None,
+                outlived: run_rules::outlived(epoch, self.runs_kept, seen.summary.floor()),
             };
             let run_now = Some(put);
             let change = Change {
@@ -199,6 +209,7 @@ impl ViewsWrite for CassandraViews {
                 run,
                 started_at_ms: None,
                 ended_at_ms: None,
+                outlived: None,
             });
             Ok((Some(Change { summary, run }), stamp_us))
         })

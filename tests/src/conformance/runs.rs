@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use schemas::seam::{Run, RunState};
 use serde_json::json;
+use stores::views::ViewsWrite;
 use stores::{Result, Stores};
 
 use super::views::{
@@ -301,6 +302,22 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
     );
     assert_eq!(stories[0].report, json!(null));
     assert_eq!(views.stories(PLAYS, 2).await?.len(), 2);
+    Ok(())
+}
+
+/// Records of runs that are many runs old are deleted, with nothing else: `views` keeps 70 of them.
+pub async fn outlived_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
+    for epoch in 1..=150 {
+        sealed(views, epoch).await?;
+        complete(views, epoch, &[VIEW], true, 1).await?;
+    }
+    let stories = views.stories(PLAYS, 1_000).await?;
+    let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
+    assert_eq!(told, (81..=150).rev().collect::<Vec<_>>());
+    assert!(views.story(PLAYS, 80).await?.is_none());
+    let seen = views.runs(PLAYS).await?;
+    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (150, 151));
+    assert_eq!(seen.newest[VIEW], 150);
     Ok(())
 }
 
