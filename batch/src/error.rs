@@ -15,8 +15,8 @@ pub enum Error {
     /// A view's query.
     #[error(transparent)]
     Job(#[from] jobs::Error),
-    /// Another run is under way.
-    #[error("a batch run is under way: {0}. Wait for it to end, then try again")]
+    /// Another run or backfill is under way: what, of which source, and whose.
+    #[error("{0}. Wait for it to end, then try again")]
     Busy(String),
     /// A request that can't be carried out.
     #[error("{0}")]

@@ -58,6 +58,10 @@ pub struct BatchOptions {
     pub result_bytes_max: usize,
     /// Rows that are published in one step.
     pub publish_rows: usize,
+    /// Who holds the leases of this process, for people: the process and its machine. This is no
+    /// setting.
+    #[serde(skip)]
+    pub holder: String,
     /// Boards that had fewer rows than this say nothing about a trend. This is no setting.
     #[serde(skip)]
     pub check_rows_min: u64,
@@ -97,6 +101,7 @@ impl Default for BatchOptions {
             snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
+            holder: format!("process {}", std::process::id()),
             check_rows_min: 1_000,
             editions: EditionOptions::default(),
         }

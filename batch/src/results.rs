@@ -8,10 +8,13 @@ use schemas::source::Source;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stores::archive::{Archive, Created};
+use stores::lease::Held as Lease;
 use stores::views::TableResults;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::manifest_file::{from_bytes, to_bytes};
+use crate::run::{expect_held, go_on};
 use crate::{Error, Result};
 
 /// What is known of the rows that a view's table holds.
@@ -51,9 +54,18 @@ pub(crate) fn result_name(epoch: Epoch) -> String {
 }
 
 /// The results of one source's views.
+#[derive(Clone, Copy)]
 pub(crate) struct Results<'a> {
     pub(crate) archive: &'a Archive,
     pub(crate) source: Source,
+    /// What keeps other runs of the source away.
+    pub(crate) lease: &'a dyn Lease,
+}
+
+/// What there was of results at one moment.
+pub(crate) struct Listed {
+    manifests: Vec<String>,
+    files: Vec<String>,
 }
 
 impl Results<'_> {
@@ -120,11 +132,27 @@ impl Results<'_> {
         }
     }
 
-    /// Deletes the results that no table holds rows of: those of tries that died before they
-    /// published, of runs before, of views that are gone, of other databases.
+    /// The results that there are, before it is asked which of them a table holds. No other run has
+    /// begun when they were listed.
+    pub(crate) async fn listed(&self) -> Result<Listed> {
+        let prefix = format!("results/{}/views", self.source);
+        let listed = Listed {
+            manifests: self.archive.list(&prefix).await?,
+            files: self.files().await?,
+        };
+        expect_held(self.lease).await?;
+        Ok(listed)
+    }
+
+    /// Deletes those of the results that no table holds rows of: those of tries that died before they
+    /// published, of runs before, of views that are gone, of other databases. `held` is of a moment
+    /// after the listing: a run that began since has made results that are not among these, and takes
+    /// none of these over but what is held.
     pub(crate) async fn remove_others<M: Manifest>(
         &self,
+        listed: Listed,
         held: &BTreeMap<String, Held<M>>,
+        stop: &CancellationToken,
     ) -> Result<()> {
         let (mut results, mut files) = (BTreeSet::new(), BTreeSet::new());
         // What is left of a table's results where one is missing is read by nobody.
@@ -134,16 +162,15 @@ impl Results<'_> {
                 files.extend(manifest.files());
             }
         }
-        let prefix = format!("results/{}/views", self.source);
-        for path in self.archive.list(&prefix).await? {
-            if !results.contains(&path) {
-                self.archive.delete(&path).await?;
-            }
-        }
-        for path in self.files().await? {
-            if !files.contains(&path) {
-                self.archive.delete(&path).await?;
-            }
+        let manifests = listed.manifests.into_iter();
+        let manifests = manifests.filter(|path| !results.contains(path));
+        let others = listed
+            .files
+            .into_iter()
+            .filter(|path| !files.contains(path));
+        for path in manifests.chain(others) {
+            go_on(stop)?;
+            self.archive.delete(&path).await?;
         }
         Ok(())
     }

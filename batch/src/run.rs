@@ -181,7 +181,12 @@ impl Batch {
     ) -> Result<RunReport> {
         let held = self.lease(source).await?;
         let stop = stop.child_token();
-        let work = self.run_held(source, request, progress, &stop);
+        let results = Results {
+            archive: &self.ports.archive,
+            source,
+            lease: &*held,
+        };
+        let work = self.run_held(results, request, progress, &stop);
         let mut done = while_held(&*held, &stop, Box::pin(work)).await;
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
@@ -208,28 +213,37 @@ impl Batch {
 
     /// What keeps two runs of a source apart.
     pub(crate) async fn lease(&self, source: Source) -> Result<Box<dyn Lease>> {
-        self.acquire(&format!("batch-{source}")).await
+        let lease = format!("batch-{source}");
+        let what = format!("a batch run is under way for {source}");
+        self.acquire(&lease, &what).await
     }
 
-    /// Takes a lease for this process.
-    pub(crate) async fn acquire(&self, lease: &str) -> Result<Box<dyn Lease>> {
-        let holder = format!("process {}", std::process::id());
-        let acquired = self.ports.leases.acquire(lease, &holder).await?;
-        acquired.map_err(Error::Busy)
+    /// Takes a lease for this process; `what` says what is under way where it is held.
+    pub(crate) async fn acquire(&self, lease: &str, what: &str) -> Result<Box<dyn Lease>> {
+        let (leases, holder) = (&self.ports.leases, &self.options.holder);
+        let acquired = leases.acquire(lease, holder).await?;
+        acquired.map_err(|holder| Error::Busy(format!("{what}: {holder}")))
     }
 
     /// The run itself, under the lease.
     async fn run_held(
         &self,
-        source: Source,
+        results: Results<'_>,
         request: &RunRequest,
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<RunReport> {
+        let source = results.source;
         let mut stages = Stages::new(progress);
         let mut report = match source.kind() {
-            SourceKind::Facts => self.run_tallies(source, request, &mut stages, stop).await?,
-            SourceKind::Entities => self.run_boards(source, request, &mut stages, stop).await?,
+            SourceKind::Facts => {
+                let run = self.run_tallies(&results, request, &mut stages, stop);
+                run.await?
+            }
+            SourceKind::Entities => {
+                self.run_boards(&results, request, &mut stages, stop)
+                    .await?
+            }
         };
         report.seconds = stages.end();
         report.tell(source);
@@ -271,6 +285,7 @@ impl Batch {
         request: &RunRequest,
         faults: Vec<String>,
         report: &mut RunReport,
+        stop: &CancellationToken,
     ) -> Result<()> {
         if faults.is_empty() {
             return Ok(());
@@ -287,7 +302,7 @@ impl Batch {
                 refused = error;
             }
         }
-        if let Err(error) = self.remove_others::<M>(results).await {
+        if let Err(error) = self.remove_others::<M>(results, stop).await {
             tracing::warn!(%source, %error, "the files of a result that failed its check stay");
         }
         Err(refused)
@@ -316,8 +331,14 @@ impl Batch {
     }
 
     /// Deletes the results that no table holds rows of now.
-    pub(crate) async fn remove_others<M: Manifest>(&self, results: &Results<'_>) -> Result<()> {
-        results.remove_others(&self.held::<M>(results).await?).await
+    pub(crate) async fn remove_others<M: Manifest>(
+        &self,
+        results: &Results<'_>,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let listed = results.listed().await?;
+        let held = self.held::<M>(results).await?;
+        results.remove_others(listed, &held, stop).await
     }
 
     pub(crate) async fn archiver(&self, source: Source) -> Result<Archiver<'_>> {
@@ -464,15 +485,27 @@ pub(crate) async fn while_held<T>(
         }
     };
     match done {
-        Err(Error::Stopped) => {
-            let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
-            Err(Error::Store(stores::Error::Unavailable {
-                what: "holding the lease of a run".to_owned(),
-                why: format!("it was lost: {why}; run again"),
-            }))
-        }
+        Err(Error::Stopped) => Err(lease_lost(held, "a run")),
         done => done,
     }
+}
+
+/// Asks the lease's store itself whether the lease is held: what was read before this is of a time
+/// at which nobody else held it, however long the process stood still since.
+pub(crate) async fn expect_held(lease: &dyn Lease) -> Result<()> {
+    if lease.is_held().await? {
+        return Ok(());
+    }
+    Err(lease_lost(lease, "a run"))
+}
+
+/// The error of work that stopped since it lost its lease.
+pub(crate) fn lease_lost(held: &dyn Lease, of: &str) -> Error {
+    let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
+    Error::Store(stores::Error::Unavailable {
+        what: format!("holding the lease of {of}"),
+        why: format!("it was lost: {why}; run again"),
+    })
 }
 
 /// Where a partition ends; what stands there is not known.

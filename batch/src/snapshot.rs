@@ -16,11 +16,13 @@ use schemas::source::Source;
 use serde::Serialize;
 use stores::archive::{Archive, Created};
 use stores::canon::CanonRead;
+use stores::lease::Held as Lease;
 use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::manifest_file::to_bytes;
+use crate::run::{expect_held, go_on};
 use crate::{Error, Progress, Result};
 
 /// Rows that come from the canonical store at once.
@@ -67,6 +69,8 @@ pub(crate) struct Snapshot {
 pub(crate) struct Taking<'a> {
     pub(crate) canon: &'a dyn CanonRead,
     pub(crate) archive: &'a Archive,
+    /// What keeps other takers away.
+    pub(crate) lease: &'a dyn Lease,
     pub(crate) source: Source,
     pub(crate) taken_at_ms: i64,
     /// Rows of one file, about.
@@ -101,9 +105,7 @@ impl Taking<'_> {
             visible_rows += visible(&batch);
             files.write(&batch).await?;
             progress.advance(batch.num_rows() as u64);
-            if stop.is_cancelled() {
-                return Err(Error::Stopped);
-            }
+            go_on(stop)?;
         }
         files.end_file().await?;
         let snapshot = Snapshot {
@@ -126,16 +128,21 @@ impl Taking<'_> {
         Ok((snapshot, report))
     }
 
-    /// Deletes all snapshots but one, and what takers left behind that died.
-    pub(crate) async fn remove_others(&self, keep: &SnapshotReport) -> Result<()> {
+    /// Deletes all snapshots but one, and what takers left behind that died. They are listed while
+    /// nobody else takes one, so what somebody takes later is not among them.
+    pub(crate) async fn remove_others(
+        &self,
+        keep: &SnapshotReport,
+        stop: &CancellationToken,
+    ) -> Result<()> {
         let file = keep.manifest.rsplit('/').next().unwrap_or_default();
         let name = file.trim_end_matches(".json");
-        for folder in [manifests_folder(self.source), data_folder(self.source)] {
-            for path in self.archive.list(&folder).await? {
-                if !path.contains(name) {
-                    self.archive.delete(&path).await?;
-                }
-            }
+        let mut listed = self.archive.list(&manifests_folder(self.source)).await?;
+        listed.extend(self.archive.list(&data_folder(self.source)).await?);
+        expect_held(self.lease).await?;
+        for path in listed.iter().filter(|path| !path.contains(name)) {
+            go_on(stop)?;
+            self.archive.delete(path).await?;
         }
         Ok(())
     }

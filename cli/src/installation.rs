@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use batch::{Batch, BatchPorts};
+use batch::{Batch, BatchOptions, BatchPorts};
 use jobs::{Catalog, Engine, EngineOptions};
 use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::clock::Clock;
@@ -167,7 +167,10 @@ impl Installation {
             leases: Arc::clone(&stores.leases) as _,
             clock: Arc::clone(&self.clock),
         };
-        let options = self.settings.batch.clone();
+        let options = BatchOptions {
+            holder: holder(),
+            ..self.settings.batch.clone()
+        };
         Ok(Batch::build(
             ports,
             Self::catalog()?,
@@ -203,5 +206,15 @@ impl Installation {
             options,
             Some(metrics),
         )?)
+    }
+}
+
+/// Who holds the leases of this process, for people: on another machine its number says nothing.
+fn holder() -> String {
+    let process = format!("process {}", std::process::id());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match host.trim() {
+        "" => process,
+        host => format!("{process} on {host}"),
     }
 }

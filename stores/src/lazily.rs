@@ -94,7 +94,7 @@ hand_on! { ViewsWrite {
     async fn complete(source: Source, at: (Epoch, i64), results: &BTreeMap<String, String>, run_ends: bool, now_ms: i64) -> Result<()>;
     async fn abandon(source: Source, epoch: Epoch, now_ms: i64) -> Result<()>;
     async fn report(source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()>;
-    async fn forget_views(source: Source, keep: &[String]) -> Result<()>;
+    async fn forget_views(source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()>;
 } }
 
 hand_on! { Leases {

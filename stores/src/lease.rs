@@ -3,7 +3,7 @@
 //! What readers see never depends on a lease: what must not happen twice is kept from happening by
 //! compare-and-set at the stores. But a batch run deletes result files that no manifest names, and
 //! relies on its lease that nobody is about to name them. So whoever holds a lease stops when it is
-//! lost.
+//! lost; and what was listed to be deleted is deleted only if the lease was held after the listing.
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,16 @@ pub trait Held: std::fmt::Debug + Send + Sync {
     /// its process alone, this never happens.
     fn lost(&self) -> CancellationToken {
         CancellationToken::new()
+    }
+
+    /// Asks whether it is held still, which is as of a moment within the call: nobody else has held it
+    /// since it was taken. Who stood still for long hears of a loss from this, and only then from
+    /// [`Held::lost`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if nobody answers.
+    async fn is_held(&self) -> Result<bool> {
+        Ok(!self.lost().is_cancelled())
     }
 
     /// Why it was lost, for people: what did not answer, or that somebody else has it.

@@ -9,6 +9,9 @@ use crate::{Error, Result};
 /// So many complete runs before the newest are told: a row or a slot may refer to one of them.
 pub(crate) const OLD_RUNS: u64 = 64;
 
+/// Records of so many runs are kept: those of a year that has one an hour.
+pub(crate) const RUNS_KEPT: u64 = 10_000;
+
 const US_PER_MS: i64 = 1000;
 
 /// The oldest run that is still told of.
@@ -16,6 +19,13 @@ pub(crate) fn floor(newest_run: Epoch, newest_of_views: impl Iterator<Item = Epo
     newest_of_views
         .fold(newest_run, Epoch::min)
         .saturating_sub(OLD_RUNS)
+}
+
+/// The run whose record goes once `epoch` is proposed, so that `kept` stay. None goes that is told of
+/// (see [`floor`]).
+pub(crate) fn outlived(epoch: Epoch, kept: u64, floor: Epoch) -> Option<Epoch> {
+    let old = epoch.checked_sub(kept.max(1))?;
+    (1..floor).contains(&old).then_some(old)
 }
 
 /// A stamp that is larger than all before it, also where the clock went back; `last_us` is the last
@@ -123,7 +133,32 @@ pub(crate) fn expect_publishing(source: Source, run: &Run, stamp_us: i64) -> Res
     Ok(())
 }
 
+/// The record of run `at` if it is the last one and what is done with this stamp is still its own.
+pub(crate) fn expect_at(
+    source: Source,
+    (epoch, stamp_us): (Epoch, i64),
+    last: Option<Run>,
+) -> Result<Run> {
+    let run = expect_last(source, epoch, last)?;
+    expect_publishing(source, &run, stamp_us)?;
+    Ok(run)
+}
+
 /// The error of a change that a run no longer allows.
 pub(crate) fn refused(source: Source, epoch: Epoch, why: &str) -> Error {
     Error::Refused(format!("run {epoch} of {source}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_records_that_nobody_is_told_of_go() {
+        assert_eq!(outlived(100, 20, 90), Some(80));
+        assert_eq!(outlived(100, 20, 80), None, "a view stands at that run");
+        assert_eq!(outlived(20, 20, 10), None, "there is no run 0");
+        assert_eq!(outlived(5, 20, 10), None);
+        assert_eq!(floor(200, [150].into_iter()), 150 - OLD_RUNS);
+    }
 }

@@ -370,6 +370,16 @@ pub trait ViewsWrite: ViewsRead {
 
     /// Forgets views that no job defines any more: their newest epochs no longer hold back the
     /// dropping of live epochs. Rows of views that an earlier call forgot may be deleted; a reader
-    /// that began before this call must still find those of the others.
-    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()>;
+    /// that began before this call must still find those of the others. `epoch` and `stamp_us` are of
+    /// the run that says so.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced: somebody
+    /// else may know of views that this run does not.
+    async fn forget_views(
+        &self,
+        source: Source,
+        (epoch, stamp_us): (Epoch, i64),
+        keep: &[String],
+    ) -> Result<()>;
 }

@@ -191,6 +191,7 @@ impl World {
                     },
                     nodes_bytes_max: 300,
                 },
+                ..BatchOptions::default()
             },
             counted: Arc::default(),
             namespace: None,

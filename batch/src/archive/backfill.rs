@@ -1,9 +1,16 @@
 //! Events of the past that never were in the log: files of their own, named by one manifest for each
 //! backfill, numbered, create-only. They count as if they stood before the log's first record.
+//!
+//! A lease keeps two backfills apart, but nothing rests on it: a holder that lost it may go on for a
+//! while. A backfill takes its number when it begins. The names of its files begin with it, and it
+//! creates the manifest of this number or none. So a file is dead, for ever and whoever wrote it, once
+//! the manifest of its number is there and does not name it; nothing else is deleted. What a backfill
+//! leaves behind that died goes when the next one ends.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use arrow::array::RecordBatch;
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
@@ -14,6 +21,7 @@ use uuid::Uuid;
 use super::manifest::{DayRows, Manifest, READS};
 use super::write::encode;
 use crate::manifest_file::{from_bytes, to_bytes};
+use crate::run::lease_lost;
 use crate::{Batch, Error, Result};
 
 /// One file of a backfill.
@@ -48,6 +56,10 @@ pub struct BackfillReport {
 pub struct Backfill {
     archive: Archive,
     source: Source,
+    /// Its number, if it is the next one that ends.
+    seq: u64,
+    /// Makes the names of its files its own.
+    id: Uuid,
     rows_max: usize,
     bytes_max: usize,
     waiting: Vec<RecordBatch>,
@@ -56,26 +68,38 @@ pub struct Backfill {
     lease: Box<dyn Lease>,
 }
 
+/// What became of a manifest.
+enum Ended {
+    /// It is there.
+    Counts,
+    /// It never will be.
+    Never(Error),
+    /// Nobody knows.
+    Unknown(Error),
+}
+
 impl Batch {
     /// Begins a backfill of a source of facts.
     ///
     /// # Errors
     /// [`Error::Busy`] if another one is under way, and those of the stores.
     pub async fn backfill(&self, source: Source) -> Result<Backfill> {
-        let lease = self.acquire(&format!("backfill-{source}")).await?;
+        let lease = format!("backfill-{source}");
+        let what = format!("a backfill is under way for {source}");
+        let lease = self.acquire(&lease, &what).await?;
         let archive = self.ports.archive.clone();
-        // What a backfill left behind that died.
-        let manifests = read_all(&archive, source).await?;
-        let files = manifests.iter().flat_map(|manifest| &manifest.files);
-        let named: HashSet<&str> = files.map(|file| file.path.as_str()).collect();
-        for path in archive.list(&data_folder(source)).await? {
-            if !named.contains(path.as_str()) {
-                archive.delete(&path).await?;
+        let manifests = match tidied(&archive, source).await {
+            Ok(manifests) => manifests,
+            Err(error) => {
+                lease.let_go().await;
+                return Err(error);
             }
-        }
+        };
         Ok(Backfill {
             archive,
             source,
+            seq: manifests.len() as u64 + 1,
+            id: Uuid::new_v4(),
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
             waiting: Vec::new(),
@@ -91,8 +115,9 @@ impl Backfill {
     /// record has ([`schemas::plays::BEFORE_THE_LOG`]).
     ///
     /// # Errors
-    /// Those of the archive.
+    /// Those of the archive, and that the lease was lost; [`Backfill::abandon`] is all that can follow.
     pub async fn add(&mut self, events: RecordBatch) -> Result<()> {
+        self.go_on()?;
         self.events += events.num_rows() as u64;
         self.waiting.push(events);
         let rows: usize = self.waiting.iter().map(RecordBatch::num_rows).sum();
@@ -103,48 +128,147 @@ impl Backfill {
         Ok(())
     }
 
+    /// Whether it is worth going on: who has the lease now ends first, most likely.
+    fn go_on(&self) -> Result<()> {
+        if self.lease.lost().is_cancelled() {
+            return Err(lease_lost(&*self.lease, "a backfill"));
+        }
+        Ok(())
+    }
+
     async fn write(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
         let encoded = tokio::task::spawn_blocking(move || encode(&waiting)).await;
         let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
         let (bytes, days) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
         let Some(bytes) = bytes else { return Ok(()) };
-        let path = format!("{}/{}.parquet", data_folder(self.source), Uuid::new_v4());
-        self.archive.put(&path, bytes).await?;
-        self.files.push(File { path, days });
-        Ok(())
+        let (folder, number) = (data_folder(self.source), self.files.len());
+        let path = format!("{folder}/{:010}-{}-{number:06}.parquet", self.seq, self.id);
+        // It may be there without an answer that says so.
+        self.files.push(File {
+            path: path.clone(),
+            days,
+        });
+        Ok(self.archive.put(&path, bytes).await?)
     }
 
     /// Ends it: the next batch run has its events.
     ///
     /// # Errors
-    /// Those of the archive; then nothing of it counts.
+    /// Those of the archive, and that another backfill ended meanwhile or the lease was lost. Then
+    /// nothing of it counts, or the message says that this is not known.
     pub async fn finish(mut self) -> Result<BackfillReport> {
-        self.write().await?;
-        let mut report = BackfillReport {
-            backfill: 0,
-            events: self.events,
-            files: self.files.len() as u64,
-        };
-        if self.files.is_empty() {
-            return Ok(report);
-        }
-        let mut manifest = BackfillManifest {
-            seq: read_all(&self.archive, self.source).await?.len() as u64 + 1,
-            files: self.files,
-        };
-        // Under the lease nobody else should take a number, but one may have been lost.
-        loop {
-            let path = path(self.source, manifest.seq);
-            let created = self.archive.create(&path, to_bytes(&manifest)?).await?;
-            if created == Created::New {
-                report.backfill = manifest.seq;
-                drop(self.lease);
-                return Ok(report);
+        let report = match self.end().await {
+            Ended::Counts => BackfillReport {
+                backfill: if self.files.is_empty() { 0 } else { self.seq },
+                events: self.events,
+                files: self.files.len() as u64,
+            },
+            Ended::Never(error) => {
+                self.abandon().await;
+                return Err(error);
             }
-            manifest.seq += 1;
+            Ended::Unknown(error) => {
+                self.lease.let_go().await;
+                return Err(error);
+            }
+        };
+        if let Err(error) = tidied(&self.archive, self.source).await {
+            tracing::warn!(%error, "files of backfills that died stay until the next backfill");
+        }
+        self.lease.let_go().await;
+        Ok(report)
+    }
+
+    /// Gives it up: nothing of it counts, and its files are deleted.
+    pub async fn abandon(self) {
+        for file in &self.files {
+            if let Err(error) = self.archive.delete(&file.path).await {
+                tracing::warn!(%error, "a file of a backfill that was given up stays until the next one ends");
+            }
+        }
+        self.lease.let_go().await;
+    }
+
+    /// Creates the manifest, unless there is no event.
+    async fn end(&mut self) -> Ended {
+        let bytes = match self.manifest().await {
+            Ok(None) => return Ended::Counts,
+            Ok(Some(bytes)) => bytes,
+            Err(error) => return Ended::Never(error),
+        };
+        let path = path(self.source, self.seq);
+        let error = match self.archive.create(&path, bytes.clone()).await {
+            Ok(Created::New) => return Ended::Counts,
+            Ok(Created::Exists) => return Ended::Never(overtaken(self.seq)),
+            Err(error) => error,
+        };
+        match self.archive.get(&path).await {
+            Ok(Some(there)) if there == bytes => Ended::Counts,
+            Ok(Some(_)) => Ended::Never(overtaken(self.seq)),
+            Ok(None) | Err(_) => Ended::Unknown(Error::Request(format!(
+                "{error}; whether this backfill counts is not known: run it again, what comes twice counts once"
+            ))),
         }
     }
+
+    /// The manifest, if it may be created: what it names is there, and it is the next one.
+    async fn manifest(&mut self) -> Result<Option<Bytes>> {
+        self.go_on()?;
+        self.write().await?;
+        if self.files.is_empty() {
+            return Ok(None);
+        }
+        let present = self.archive.list(&data_folder(self.source)).await?;
+        let present: BTreeSet<String> = present.into_iter().collect();
+        for file in &self.files {
+            if !present.contains(&file.path) {
+                return Err(Error::Request(format!(
+                    "{} is gone, which this backfill has written: another one ended meanwhile, or the archive was changed. Nothing of it counts; run it again",
+                    file.path
+                )));
+            }
+        }
+        let before = read_all(&self.archive, self.source).await?.len() as u64;
+        if before >= self.seq {
+            return Err(overtaken(self.seq));
+        }
+        if before + 1 < self.seq {
+            return Err(Error::Request(format!(
+                "the archive holds {before} backfills, and held {} when this one began: another archive has taken its place. Nothing of this backfill counts; run it again",
+                self.seq - 1
+            )));
+        }
+        self.go_on()?;
+        let manifest = BackfillManifest {
+            seq: self.seq,
+            files: self.files.clone(),
+        };
+        to_bytes(&manifest).map(Some)
+    }
+}
+
+fn overtaken(seq: u64) -> Error {
+    Error::Request(format!(
+        "another backfill ended meanwhile and is number {seq} now. Nothing of this one counts; run it again"
+    ))
+}
+
+/// All manifests, after dead files were deleted.
+async fn tidied(archive: &Archive, source: Source) -> Result<Vec<BackfillManifest>> {
+    let manifests = read_all(archive, source).await?;
+    let files = manifests.iter().flat_map(|manifest| &manifest.files);
+    let named: HashSet<&str> = files.map(|file| file.path.as_str()).collect();
+    let folder = data_folder(source);
+    for path in archive.list(&folder).await? {
+        let name = path.trim_start_matches(&folder).trim_start_matches('/');
+        let (seq, _) = name.split_once('-').unwrap_or_default();
+        let is_over = |seq: u64| (1..=manifests.len() as u64).contains(&seq);
+        if seq.parse().is_ok_and(is_over) && !named.contains(path.as_str()) {
+            archive.delete(&path).await?;
+        }
+    }
+    Ok(manifests)
 }
 
 /// How many backfills there are, and their files, as manifests without a stretch of the log.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jobs::{Board, Job, Layers};
 use schemas::source::Source;
+use stores::lease::Held as Lease;
 use stores::views::{BoardShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
@@ -27,31 +28,27 @@ impl Batch {
     /// Runs the boards of a source.
     pub(crate) async fn run_boards(
         &self,
-        source: Source,
+        results: &Results<'_>,
         request: &RunRequest,
         stages: &mut Stages<'_>,
         stop: &CancellationToken,
     ) -> Result<RunReport> {
-        let results = Results {
-            archive: &self.ports.archive,
-            source,
-        };
         stages.begin("seal", 0);
-        let (plan, mut report) = self.plan_boards(source, request, &results, stop).await?;
+        let (plan, mut report) = self.plan_boards(results, request, stop).await?;
         stages.begin("snapshot", 0);
-        let taking = self.taking(source);
+        let taking = self.taking(results.source, results.lease);
         let (snapshot, taken) = taking
             .take(plan.keys.as_ref(), stages.progress, stop)
             .await?;
         report.rows_read = snapshot.rows();
         stages.begin("compute", report.rows_read);
         let mut manifests = self
-            .compute_boards(&plan, &snapshot, stages.progress, stop)
+            .compute_boards(results, &plan, &snapshot, (stages.progress, stop))
             .await?;
         stages.begin("check", 0);
         let (views, rows_min) = (&*self.ports.views, self.options.check_rows_min);
         let faults = check(views, &plan, &snapshot, &mut manifests, rows_min).await?;
-        self.judge::<BoardManifest>(&results, request, faults, &mut report)
+        self.judge::<BoardManifest>(results, request, faults, &mut report, stop)
             .await?;
         for manifest in manifests.values() {
             results.create(manifest).await?;
@@ -72,10 +69,12 @@ impl Batch {
             .after_boards(request, &plan, stamp_us, &mut report, stop)
             .await;
         let outcome = match outcome {
-            Ok(()) if !stop.is_cancelled() => self.tidy_boards(&results, &taking, &taken).await,
+            Ok(()) if !stop.is_cancelled() => {
+                self.tidy_boards(results, &taking, &taken, stop).await
+            }
             other => other,
         };
-        Self::warn_after(source, outcome, &mut report);
+        Self::warn_after(results.source, outcome, &mut report);
         Ok(report)
     }
 
@@ -134,11 +133,11 @@ impl Batch {
         let held = self.lease(source).await?;
         let stop = &stop.child_token();
         let work = async {
-            let taking = self.taking(source);
+            let taking = self.taking(source, &*held);
             progress.stage("snapshot", 0);
             let (_, report) = taking.take(None, progress, stop).await?;
             go_on(stop)?;
-            taking.remove_others(&report).await?;
+            taking.remove_others(&report, stop).await?;
             Ok(report)
         };
         let done = while_held(&*held, stop, Box::pin(work)).await;
@@ -146,10 +145,11 @@ impl Batch {
         done
     }
 
-    fn taking(&self, source: Source) -> Taking<'_> {
+    fn taking<'a>(&'a self, source: Source, lease: &'a dyn Lease) -> Taking<'a> {
         Taking {
             canon: &*self.ports.canon,
             archive: &self.ports.archive,
+            lease,
             source,
             taken_at_ms: self.ports.clock.now_ms(),
             rows_max: self.options.snapshot_rows_max,
@@ -159,11 +159,11 @@ impl Batch {
     /// Ends the epoch, and plans what is to be computed.
     async fn plan_boards(
         &self,
-        source: Source,
-        request: &RunRequest,
         results: &Results<'_>,
+        request: &RunRequest,
         stop: &CancellationToken,
     ) -> Result<(Plan, RunReport)> {
+        let source = results.source;
         let jobs = self.catalog.boards_of_layer(source, Layers::Batch);
         let jobs: Vec<Arc<Job<Board>>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
@@ -173,10 +173,10 @@ impl Batch {
         let ends = self.log_ends(source).await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
+        let listed = results.listed().await?;
         let mut held = self.held::<BoardManifest>(results).await?;
         // What a try that died had not begun to publish.
-        go_on(stop)?;
-        results.remove_others(&held).await?;
+        results.remove_others(listed, &held, stop).await?;
         self.ports.archive.tidy().await?;
         let log = (&*self.ports.log, &*self.ports.schemas);
         let plan = plan(log, source, request, run, jobs, &mut held).await?;
@@ -195,15 +195,11 @@ impl Batch {
     /// Computes the wanted views: by job name, what is to be published.
     async fn compute_boards(
         &self,
+        results: &Results<'_>,
         plan: &Plan,
         snapshot: &Snapshot,
-        progress: &dyn Progress,
-        stop: &CancellationToken,
+        (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<BTreeMap<String, BoardManifest>> {
-        let results = Results {
-            archive: &self.ports.archive,
-            source: plan.source,
-        };
         let compute = Compute {
             engine: self.engine.clone(),
             archive: self.ports.archive.clone(),
@@ -242,7 +238,12 @@ impl Batch {
             self.record_report(source, report).await?;
         }
         let keep = plan.view_names();
-        self.ports.views.forget_views(source, &keep).await?;
+        // What is left the next run does: whoever stops may have lost the lease.
+        if stop.is_cancelled() {
+            return Ok(());
+        }
+        let (views, at) = (&self.ports.views, (plan.run.epoch, stamp_us));
+        views.forget_views(source, at, &keep).await?;
         if !self.grace(stop).await {
             return Ok(());
         }
@@ -270,9 +271,10 @@ impl Batch {
         results: &Results<'_>,
         taking: &Taking<'_>,
         taken: &SnapshotReport,
+        stop: &CancellationToken,
     ) -> Result<()> {
-        taking.remove_others(taken).await?;
-        self.remove_others::<BoardManifest>(results).await
+        taking.remove_others(taken, stop).await?;
+        self.remove_others::<BoardManifest>(results, stop).await
     }
 }
 

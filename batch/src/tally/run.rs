@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jobs::tables::table_name;
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Offset};
-use schemas::source::Source;
 use stores::views::{TallyShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
@@ -27,17 +26,13 @@ impl Batch {
     /// Runs the tallies of a source.
     pub(crate) async fn run_tallies(
         &self,
-        source: Source,
+        results: &Results<'_>,
         request: &RunRequest,
         stages: &mut Stages<'_>,
         stop: &CancellationToken,
     ) -> Result<RunReport> {
-        let progress = stages.progress;
-        let (plan, mut report) = self.prepare(source, request, stages, stop).await?;
-        let results = Results {
-            archive: &self.ports.archive,
-            source,
-        };
+        let (progress, source) = (stages.progress, results.source);
+        let (plan, mut report) = self.prepare(results, request, stages, stop).await?;
         stages.begin("compute", report.rows_read);
         let compute = Arc::new(Compute {
             engine: self.engine.clone(),
@@ -52,9 +47,9 @@ impl Batch {
         stages.begin("check", 0);
         let plan = &compute.plan;
         let faults = check(plan, &computed);
-        self.judge::<ViewManifest>(&results, request, faults, &mut report)
+        self.judge::<ViewManifest>(results, request, faults, &mut report, stop)
             .await?;
-        record(&results, &computed).await?;
+        record(results, &computed).await?;
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
         stages.begin("publish", touched.sum());
         let (prints, stamp_us) = self
@@ -66,6 +61,7 @@ impl Batch {
         // Whatever fails from here on, the run is published, and the next one tidies up.
         let outcome = self
             .after(
+                (results, stamp_us),
                 request,
                 &compute.plan,
                 (&computed, prints),
@@ -81,16 +77,13 @@ impl Batch {
     /// is let go.
     async fn after(
         &self,
+        (results, stamp_us): (&Results<'_>, i64),
         request: &RunRequest,
         plan: &Plan,
         (computed, prints): (&Computed, BTreeMap<String, Fingerprint>),
         report: &mut RunReport,
         (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<()> {
-        let results = Results {
-            archive: &self.ports.archive,
-            source: plan.source,
-        };
         if request.jobs.is_empty() {
             stages.begin("drift", 0);
             report.drift = self.drift(plan, computed, prints).await?;
@@ -103,26 +96,32 @@ impl Batch {
         }
         let jobs = plan.views.iter();
         let keep: Vec<String> = jobs.map(|view| view.table.clone()).collect();
-        self.ports.views.forget_views(plan.source, &keep).await?;
-        if self.grace(stop).await {
-            self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
-                .await?;
-        }
+        // What is left the next run does: whoever stops may have lost the lease.
         if stop.is_cancelled() {
-            // The next run does it: whoever stops may have lost the lease.
             return Ok(());
         }
-        self.remove_others::<ViewManifest>(&results).await
+        let (views, at) = (&self.ports.views, (plan.epoch, stamp_us));
+        views.forget_views(plan.source, at, &keep).await?;
+        if !self.grace(stop).await {
+            return Ok(());
+        }
+        self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
+            .await?;
+        if stop.is_cancelled() {
+            return Ok(());
+        }
+        self.remove_others::<ViewManifest>(results, stop).await
     }
 
     /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
     async fn prepare(
         &self,
-        source: Source,
+        results: &Results<'_>,
         request: &RunRequest,
         stages: &mut Stages<'_>,
         stop: &CancellationToken,
     ) -> Result<(Plan, RunReport)> {
+        let source = results.source;
         stages.begin("seal", 0);
         let jobs = self.catalog.of_layer(source, Layers::Batch);
         let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
@@ -145,13 +144,10 @@ impl Batch {
         }
         // The log's files after those that count as if they stood before it.
         manifests.extend(archiver.into_manifests());
-        let results = Results {
-            archive: &self.ports.archive,
-            source,
-        };
-        let held = self.held::<ViewManifest>(&results).await?;
+        let listed = results.listed().await?;
+        let held = self.held::<ViewManifest>(results).await?;
         // What a try that died had not begun to publish.
-        results.remove_others(&held).await?;
+        results.remove_others(listed, &held, stop).await?;
         self.ports.archive.tidy().await?;
         let plan = plan(source, request, &run, jobs, (backfills, manifests), held)?;
         let names = plan.wanted().map(|view| view.job.name().to_owned());

@@ -66,9 +66,11 @@ pub(super) async fn backfilled(
     let mut writing = batch.backfill(args.source).await?;
     let mut report = Report::new(args.source);
     for input in inputs {
-        backfill(&intake, &mut writing, input, &mut report, &stop)
-            .await
-            .context("nothing of this backfill counts")?;
+        let taken = backfill(&intake, &mut writing, input, &mut report, &stop).await;
+        if taken.is_err() {
+            writing.abandon().await;
+            return taken.context("nothing of this backfill counts");
+        }
     }
     let done = writing.finish().await?;
     report.end();

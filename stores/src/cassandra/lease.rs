@@ -35,6 +35,7 @@ pub struct CassandraLeases {
 /// The holder's side of a lease.
 #[derive(Debug)]
 struct CassandraHeld {
+    taken: Arc<Taken>,
     /// Ends the task that renews, which then gives the lease back.
     over: CancellationToken,
     loss: Loss,
@@ -61,6 +62,11 @@ impl Loss {
 impl Held for CassandraHeld {
     fn lost(&self) -> CancellationToken {
         self.loss.token.clone()
+    }
+
+    async fn is_held(&self) -> Result<bool> {
+        let now = self.taken.look(&self.taken.doing("looking at")).await?;
+        Ok(!self.loss.token.is_cancelled() && now.token.as_ref() == Some(&self.taken.token))
     }
 
     fn why_lost(&self) -> Option<String> {
@@ -105,25 +111,26 @@ impl CassandraLeases {
         name: &str,
         holder: &str,
     ) -> Result<Result<Box<dyn Held>, String>> {
-        let taken = Taken {
+        let taken = Arc::new(Taken {
             cql: Arc::clone(&self.cql),
             name: name.to_owned(),
             holder: holder.to_owned(),
             token: Uuid::new_v4().simple().to_string(),
             lasts: self.lasts,
-        };
+        });
         let asked = Instant::now();
         if let Err(holder) = taken.take().await? {
             return Ok(Err(holder));
         }
         let (over, loss) = (CancellationToken::new(), Loss::default());
-        let keeping = taken.keep(asked, over.clone(), loss.clone());
+        let keeping = Arc::clone(&taken).keep(asked, over.clone(), loss.clone());
         #[expect(
             clippy::disallowed_methods,
             reason = "it ends with the lease, which owns it and outlives the call"
         )]
         let task = tokio::spawn(keeping);
         Ok(Ok(Box::new(CassandraHeld {
+            taken,
             over,
             loss,
             task: Some(task),
@@ -226,7 +233,7 @@ impl Taken {
     }
 
     /// Renews the lease until it is over, and then gives it back.
-    async fn keep(self, asked: Instant, over: CancellationToken, loss: Loss) {
+    async fn keep(self: Arc<Self>, asked: Instant, over: CancellationToken, loss: Loss) {
         let mut why = format!("{} did not answer in time", self.cql.server());
         let mut held_until = asked + self.lasts - EARLY;
         let mut next = asked + self.lasts / 3;

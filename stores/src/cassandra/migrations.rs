@@ -123,7 +123,12 @@ async fn make_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) ->
     }
     let doing = format!("making the keyspace {keyspace}");
     let replication = if options.replication.is_empty() {
-        default_replication(cql, options)?
+        let mut replication = default_replication(cql, options)?;
+        if has_tablets(cql).await? {
+            // Many versions have no lightweight transactions on them.
+            replication.push_str(" AND tablets = {'enabled': false}");
+        }
+        replication
     } else {
         options.replication.clone()
     };
@@ -138,6 +143,16 @@ async fn make_keyspace(cql: &Cql, options: &CassandraOptions, keyspace: &str) ->
         sleep(LOOK_AGAIN).await;
     }
     Ok(true)
+}
+
+/// Whether the servers are of a ScyllaDB that knows tablets: what is recorded of them is a column of
+/// a table that no other server has.
+async fn has_tablets(cql: &Cql) -> Result<bool> {
+    let doing = "looking whether keyspaces may have tablets";
+    let text = "SELECT column_name FROM system_schema.columns
+                WHERE keyspace_name = 'system_schema' AND table_name = 'scylla_keyspaces'
+                AND column_name = 'initial_tablets'";
+    Ok(cql.read(doing, text, ()).await?.rows_num() > 0)
 }
 
 fn default_replication(cql: &Cql, options: &CassandraOptions) -> Result<String> {

@@ -16,6 +16,7 @@
 //! `migrate` makes the keyspace; nothing else does. Rights that are needed: for `migrate` CREATE on all
 //! keyspaces, later CREATE, DROP, MODIFY and SELECT on the keyspace, and SELECT on `system_schema`.
 
+mod centers;
 mod editions;
 mod flight;
 mod lease;
@@ -55,7 +56,7 @@ impl Cassandra {
     /// where the keyspace is missing, behind, or not what it should be: the message says what to do.
     pub async fn open(options: &CassandraOptions, namespace: &Namespace) -> Result<Self> {
         let this = Self::connect(options, namespace).await?;
-        let flaw = this.migration_flaws().await?.into_iter().next();
+        let flaw = this.keyspace_flaws().await?.into_iter().next();
         match flaw {
             None => Ok(this),
             Some(why) => Err(Error::broken(this.cql.patience().server(), why)),
@@ -100,7 +101,7 @@ impl Cassandra {
     /// [`Error::Unavailable`] if no node answers, [`Error::Broken`] for options that can't be used.
     pub async fn flaws(options: &CassandraOptions, namespace: &Namespace) -> Result<Vec<String>> {
         let this = Self::connect(options, namespace).await?;
-        let mut flaws = this.migration_flaws().await?;
+        let mut flaws = this.keyspace_flaws().await?;
         let server = this.cql.patience().server();
         if matches!(
             this.cql.consistency(),
@@ -145,13 +146,16 @@ impl Cassandra {
         this.cql.define(&doing, &text).await
     }
 
-    async fn migration_flaws(&self) -> Result<Vec<String>> {
+    /// What is wrong with the keyspace.
+    async fn keyspace_flaws(&self) -> Result<Vec<String>> {
         if !self.cql.use_keyspace(&self.keyspace).await? {
             return Ok(vec![format!(
                 "there is no keyspace {}: run `backstitch migrate`",
                 self.keyspace
             )]);
         }
-        migrations::flaws(&self.cql, &self.keyspace).await
+        let mut flaws = migrations::flaws(&self.cql, &self.keyspace).await?;
+        flaws.extend(centers::flaw(&self.cql, &self.keyspace).await?);
+        Ok(flaws)
     }
 }

@@ -23,10 +23,14 @@ pub struct CassandraOptions {
     pub local_datacenter: String,
     /// The replication of the keyspace that `migrate` makes, as CQL:
     /// `{'class': 'NetworkTopologyStrategy', 'dc1': 3}`. Unless said, one copy on a cluster of one
-    /// node, else three in the local data center.
+    /// node, else three in the local data center, for ScyllaDB without tablets: keyspaces with
+    /// tablets have no lightweight transactions in many of its versions. What is said here is taken as it
+    /// is; for ScyllaDB write `{…} AND tablets = {'enabled': false}`.
     pub replication: String,
     /// How many replicas must answer: `local_quorum`, `quorum`, `local_one`, `one` or `all`.
-    /// With fewer than a quorum a read may miss what was written.
+    /// With fewer than a quorum a read may miss what was written. Where the keyspace has copies in
+    /// several data centers only `quorum` and `all` are taken: quorums of one data center each have
+    /// nothing in common, and answers would be wrong.
     pub consistency: String,
     /// Among whom a lightweight transaction is agreed: `local_serial`, or `serial` where batch
     /// runs start in several data centers.

@@ -8,7 +8,7 @@
 //! and newest epochs are of one moment. They read with the ordinary consistency: what a change has
 //! answered is seen by a quorum, and what is still undecided counts as not done yet.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use schemas::seam::{Epoch, Run, RunState, Runs};
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::session::{Cql, Outcome};
-use crate::run_rules::{self, expect_publishing};
+use crate::run_rules::{self, expect_at};
 use crate::views::{RunStory, RunsSeen, TableResults};
 use crate::{Error, Result};
 
@@ -38,11 +38,13 @@ pub(super) struct Summary {
     pub(super) complete: Epoch,
     pub(super) newest: BTreeMap<String, Epoch>,
     pub(super) results: BTreeMap<String, TableResults>,
+    /// What the tables end in that are about to go.
+    pub(super) dropping: BTreeSet<String>,
     changes: VecDeque<String>,
 }
 
 impl Summary {
-    fn floor(&self) -> Epoch {
+    pub(super) fn floor(&self) -> Epoch {
         run_rules::floor(self.complete, self.newest.values().copied())
     }
 
@@ -80,6 +82,8 @@ pub(super) struct Put {
     pub(super) started_at_ms: Option<i64>,
     /// For a run that is over.
     pub(super) ended_at_ms: Option<i64>,
+    /// A run whose record goes: they are in one partition, which must not grow for ever.
+    pub(super) outlived: Option<Epoch>,
 }
 
 /// The run records.
@@ -217,7 +221,12 @@ fn run_of(row: &Row) -> Result<Option<Run>, BoxError> {
 }
 
 /// What stands now, read serially.
-async fn look(cql: &Cql, doing: &str, source: Source, epoch: Option<Epoch>) -> Result<Seen> {
+pub(super) async fn look(
+    cql: &Cql,
+    doing: &str,
+    source: Source,
+    epoch: Option<Epoch>,
+) -> Result<Seen> {
     let text = format!("SELECT {COLUMNS} FROM runs WHERE source = ? LIMIT 1");
     let page = cql.read_serial(doing, &text, (source.name(),)).await?;
     let row = page.maybe_first_row::<Row>();
@@ -263,9 +272,7 @@ pub(super) async fn expect_stamp(
     stamp_us: i64,
 ) -> Result<Run> {
     let seen = look(cql, "reading the run that is published", source, None).await?;
-    let run = run_rules::expect_last(source, epoch, seen.last)?;
-    expect_publishing(source, &run, stamp_us)?;
-    Ok(run)
+    expect_at(source, (epoch, stamp_us), seen.last)
 }
 
 /// Changes the records of a source. `decide` sees them, and run `epoch` among them; it may be asked
@@ -327,7 +334,7 @@ async fn write(
     let text = "INSERT INTO runs
                 (source, epoch, state, cuts, stamp_us, proposal, started_at_ms, ended_at_ms)
                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
-    let statements = vec![
+    let mut statements = vec![
         cql.prepare(doing, set).await?,
         cql.prepare(doing, text).await?,
     ];
@@ -342,7 +349,15 @@ async fn write(
         MaybeUnset::from_option(put.started_at_ms),
         MaybeUnset::from_option(put.ended_at_ms),
     );
-    cql.agree_all(doing, statements, (of_partition, of_run))
+    let Some(outlived) = put.outlived else {
+        return cql
+            .agree_all(doing, statements, (of_partition, of_run))
+            .await;
+    };
+    let delete = "DELETE FROM runs WHERE source = ? AND epoch = ?";
+    statements.push(cql.prepare(doing, delete).await?);
+    let of_outlived = (source.name(), outlived.cast_signed());
+    cql.agree_all(doing, statements, (of_partition, of_run, of_outlived))
         .await
 }
 
@@ -353,6 +368,7 @@ pub(super) fn put(run: Run, now_ms: i64) -> Put {
         run,
         started_at_ms: None,
         ended_at_ms: is_over.then_some(now_ms),
+        outlived: None,
     }
 }
 

@@ -5,17 +5,19 @@
 //! lightweight transactions; whoever comes upon one that was left on its way takes it further. Tables
 //! are made and dropped by one process at a time, under the lock of the schema.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use schemas::seam::Epoch;
 use schemas::source::Source;
 use uuid::Uuid;
 
 use super::lease::CassandraLeases;
 use super::migrations::lock;
-use super::runs::{Change, change};
+use super::runs::{Change, change, look};
 use super::session::{Cql, Outcome};
 use super::{editions, view_rows};
+use crate::run_rules::expect_at;
 use crate::views::ViewShape;
 use crate::{Error, Result};
 
@@ -94,12 +96,16 @@ impl Tables {
         let found = find(cql, view).await?;
         let made = found.filter(|found| found.state == MADE);
         let Some(made) = made else { return Ok(None) };
+        self.know(&made);
+        Ok(Some(made.id))
+    }
+
+    fn know(&self, made: &View) {
         let mut known = self.known();
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
-        known.insert(view.to_owned(), made.id.clone());
-        Ok(Some(made.id))
+        known.insert(made.view.clone(), made.id.clone());
     }
 
     /// The same for a view of boards; nothing for one of tallies.
@@ -113,6 +119,25 @@ impl Tables {
     pub(super) async fn expect(&self, cql: &Cql, view: &str) -> Result<String> {
         let found = self.find(cql, view).await?;
         found.ok_or_else(|| Error::Refused(format!("{view}: it has no table; make the view first")))
+    }
+
+    /// Refuses if the tables of a view that were written to are no longer there, or about to go. Asked
+    /// after the run began to publish: from then on no older one begins to drop them.
+    pub(super) async fn expect_still(&self, cql: &Cql, source: Source, view: &str) -> Result<()> {
+        let known = self.known().get(view).cloned();
+        let Some(known) = known else { return Ok(()) };
+        // The note first: it is taken away only once the record says it.
+        let seen = look(cql, "looking for the tables of a view", source, None).await?;
+        let found = find(cql, view).await?;
+        if !seen.summary.dropping.contains(&known)
+            && found.is_some_and(|found| found.id == known && found.state == MADE)
+        {
+            return Ok(());
+        }
+        self.forget(view);
+        Err(Error::Refused(format!(
+            "{view}: its tables were dropped while they were written; run again"
+        )))
     }
 
     /// Forgets what the tables of a view are called: they were not there.
@@ -133,13 +158,17 @@ impl Tables {
         let json = serde_json::to_string(shape).map_err(|error| Error::broken(doing, error))?;
         if let Some(found) = find(cql, view).await?
             && found.state == MADE
+            && !is_dropping(cql, source, &found).await?
         {
+            // It may have been dropped and made anew by somebody else.
+            self.know(&found);
             return expect_shape(&found, shape);
         }
         let held = lock(leases, doing).await?;
         let made = async {
             if let Some(found) = find(cql, view).await?
-                && found.state == DROPPING
+                && is_dropping(cql, source, &found).await?
+                && into_state(cql, &found, &found.state, DROPPING).await?
             {
                 self.finish_dropping(cql, source, &found).await?;
             }
@@ -152,10 +181,16 @@ impl Tables {
             };
             let found = insert(cql, &new).await?;
             expect_shape(&found, shape)?;
-            for (make, _) in found.definitions() {
-                cql.define(doing, &make).await?;
+            if found.state != MADE {
+                for (make, _) in found.definitions() {
+                    cql.define(doing, &make).await?;
+                }
+                if !into_state(cql, &found, MAKING, MADE).await? {
+                    return Err(meanwhile(view));
+                }
             }
-            into_state(cql, &found, MAKING, MADE).await
+            self.know(&found);
+            Ok(())
         };
         let made = made.await;
         held.let_go().await;
@@ -164,29 +199,37 @@ impl Tables {
 
     /// Drops the tables of views that neither are among `keep` nor have a newest epoch, and takes
     /// from those that are not among `keep` their newest epoch.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if somebody else publishes than the run that has the stamp.
     pub(super) async fn forget_views(
         &self,
         cql: &Cql,
         leases: &CassandraLeases,
-        source: Source,
+        (source, at): (Source, (Epoch, i64)),
         keep: &[String],
     ) -> Result<()> {
         let doing = "forgetting views";
         let (_, summary) = super::runs::summary(cql, doing, source).await?;
+        let is_gone = |view: &str, newest: &BTreeMap<String, Epoch>| {
+            !keep.iter().any(|kept| kept == view) && !newest.contains_key(view)
+        };
         let all = all(cql).await?;
         let gone: Vec<View> = all
             .into_iter()
-            .filter(|found| found.source == source.name() && !keep.contains(&found.view))
-            .filter(|found| !summary.newest.contains_key(&found.view))
+            .filter(|found| found.source == source.name())
+            .filter(|found| is_gone(&found.view, &summary.newest))
             .collect();
         if !gone.is_empty() {
             let held = lock(leases, doing).await?;
             let dropped = async {
                 for view in &gone {
-                    if view.state != DROPPING {
-                        into_state(cql, view, &view.state, DROPPING).await?;
+                    if held.lost().is_cancelled() {
+                        let why = held.why_lost().unwrap_or_else(|| "it has ended".to_owned());
+                        let what = format!("{doing}: holding the lock of the schema");
+                        return Err(Error::Unavailable { what, why });
                     }
-                    self.finish_dropping(cql, source, view).await?;
+                    self.forget_view(cql, (source, at), view).await?;
                 }
                 Ok(())
             };
@@ -195,6 +238,7 @@ impl Tables {
             dropped?;
         }
         change(cql, doing, (source, None), |seen| {
+            expect_at(source, at, seen.last.clone())?;
             let mut summary = seen.summary.clone();
             summary.newest.retain(|view, _| keep.contains(view));
             let is_same = summary.newest.len() == seen.summary.newest.len();
@@ -204,39 +248,104 @@ impl Tables {
         .await
     }
 
-    /// Its results are forgotten before its tables go: a table that is made anew must not be taken for
-    /// one that holds them. Its record goes last, so that whatever dies in between is finished.
+    /// Drops the tables of a view that was listed, if it still is as it was then. What was read before
+    /// the lock may be long past: somebody may have made it, made it anew, or published it.
+    async fn forget_view(
+        &self,
+        cql: &Cql,
+        (source, at): (Source, (Epoch, i64)),
+        listed: &View,
+    ) -> Result<()> {
+        let found = find(cql, &listed.view).await?;
+        let Some(found) = found.filter(|found| found.id == listed.id) else {
+            return Ok(());
+        };
+        if found.state != DROPPING {
+            if found.state != listed.state || !begin_dropping(cql, source, at, &found).await? {
+                return Ok(());
+            }
+            if !into_state(cql, &found, &found.state, DROPPING).await? {
+                return end_dropping(cql, source, &found, false).await;
+            }
+        }
+        self.finish_dropping(cql, source, &found).await
+    }
+
+    /// Drops the tables of a view whose record is *dropping*. Its record goes last, so that whatever
+    /// dies in between is finished, and nobody makes the view anew before.
     async fn finish_dropping(&self, cql: &Cql, source: Source, view: &View) -> Result<()> {
         let doing = "dropping the tables of a view";
-        change(cql, doing, (source, None), |seen| {
-            let mut summary = seen.summary.clone();
-            let newest = summary.newest.remove(&view.view).is_some();
-            let results = summary.results.remove(&view.view).is_some();
-            let run = None;
-            Ok(((newest || results).then_some(Change { summary, run }), ()))
-        })
-        .await?;
         self.forget(&view.view);
         for (_, drop) in view.definitions() {
             cql.define(doing, &drop).await?;
         }
+        end_dropping(cql, source, view, true).await?;
         let text = "DELETE FROM views WHERE name = ? IF id = ? AND state = ?";
         let values = (&view.view, &view.id, DROPPING);
-        decided(cql, doing, || cql.agree(doing, text, values)).await
+        // Not applied: an earlier try of the same was, or somebody else's.
+        decided(cql, doing, || cql.agree(doing, text, values)).await?;
+        Ok(())
     }
 }
 
-/// Repeats a change of a view's record until it is known that it stands, or that somebody else has
-/// made another one.
+/// Notes in the run records that the tables of a view are about to go, and forgets its results: a table
+/// that is made anew must not be taken for one that holds them. It is where runs are completed, so that
+/// of completing a view and dropping it only one comes first. Answers whether it may be dropped: it
+/// may not if it was published since.
+async fn begin_dropping(cql: &Cql, source: Source, at: (Epoch, i64), view: &View) -> Result<bool> {
+    change(cql, "dropping a view", (source, None), |seen| {
+        expect_at(source, at, seen.last.clone())?;
+        if seen.summary.newest.contains_key(&view.view) {
+            return Ok((None, false));
+        }
+        let mut summary = seen.summary.clone();
+        summary.results.remove(&view.view);
+        summary.dropping.insert(view.id.clone());
+        Ok((Some(Change { summary, run: None }), true))
+    })
+    .await
+}
+
+/// Takes that note away, and if the tables are gone what was begun to be published into them meanwhile.
+/// Who finds no note was overtaken, and what is recorded is of other tables.
+async fn end_dropping(cql: &Cql, source: Source, view: &View, are_gone: bool) -> Result<()> {
+    change(cql, "dropping a view", (source, None), |seen| {
+        let mut summary = seen.summary.clone();
+        if !summary.dropping.remove(&view.id) {
+            return Ok((None, ()));
+        }
+        if are_gone {
+            summary.results.remove(&view.view);
+        }
+        Ok((Some(Change { summary, run: None }), ()))
+    })
+    .await
+}
+
+/// Whether the tables that are made are about to go: whoever noted it died.
+async fn is_dropping(cql: &Cql, source: Source, view: &View) -> Result<bool> {
+    let seen = look(cql, "looking for the tables of a view", source, None).await?;
+    Ok(view.state == DROPPING || seen.summary.dropping.contains(&view.id))
+}
+
+fn meanwhile(view: &str) -> Error {
+    Error::Refused(format!(
+        "{view}: somebody else dropped its tables at the same moment; make it once more"
+    ))
+}
+
+/// Repeats a change of a view's record until it is known; answers whether the last try was applied.
+/// It may not have been because one before it was.
 async fn decided<F: Future<Output = Result<Outcome>>>(
     cql: &Cql,
     doing: &str,
     agree: impl Fn() -> F,
-) -> Result<()> {
+) -> Result<bool> {
     cql.patience()
         .repeated(doing, || async {
             match agree().await? {
-                Outcome::Applied | Outcome::NotApplied(_) => Ok(()),
+                Outcome::Applied => Ok(true),
+                Outcome::NotApplied(_) => Ok(false),
                 Outcome::Unknown(error) => Err(error),
             }
         })
@@ -254,18 +363,20 @@ async fn insert(cql: &Cql, new: &View) -> Result<View> {
     })
     .await?;
     let found = find(cql, &new.view).await?;
-    found
-        .ok_or_else(|| Error::Refused(format!("{}: it was forgotten at the same moment", new.view)))
+    found.ok_or_else(|| meanwhile(&new.view))
 }
 
-async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<()> {
+/// Takes the record of a view from one state to another; answers whether it is in that state now, be
+/// it through this call or somebody else's.
+async fn into_state(cql: &Cql, view: &View, from: &str, to: &str) -> Result<bool> {
     let doing = "recording a view";
     let text = "UPDATE views SET state = ? WHERE name = ? IF id = ? AND state = ?";
-    decided(cql, doing, || async {
-        cql.agree(doing, text, (to, &view.view, &view.id, from))
-            .await
-    })
-    .await
+    let values = (to, &view.view, &view.id, from);
+    if decided(cql, doing, || cql.agree(doing, text, values)).await? {
+        return Ok(true);
+    }
+    let found = find(cql, &view.view).await?;
+    Ok(found.is_some_and(|found| found.id == view.id && found.state == to))
 }
 
 async fn find(cql: &Cql, view: &str) -> Result<Option<View>> {

@@ -13,7 +13,7 @@ use super::runs::{Change, Put, Records, change, expect_stamp, put, report, stori
 use super::session::Cql;
 use super::tables::Tables;
 use super::{editions, view_rows};
-use crate::run_rules::{self, expect_publishing};
+use crate::run_rules::{self, expect_at};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -51,6 +51,7 @@ pub struct CassandraViews {
     tables: Tables,
     records: Records,
     progress: editions::Progress,
+    runs_kept: u64,
 }
 
 impl CassandraViews {
@@ -61,7 +62,15 @@ impl CassandraViews {
             tables: Tables::default(),
             records: Records::default(),
             progress: editions::Progress::default(),
+            runs_kept: run_rules::RUNS_KEPT,
         }
+    }
+
+    /// With so many runs whose records are kept, in place of ten thousand.
+    #[must_use]
+    pub const fn keeping_runs(mut self, runs: u64) -> Self {
+        self.runs_kept = runs;
+        self
     }
 
     /// The tables of a view, to be written by a run that has this stamp.
@@ -72,10 +81,16 @@ impl CassandraViews {
         (epoch, stamp_us): (Epoch, i64),
     ) -> Result<Run> {
         let run = expect_stamp(&self.cql, source, epoch, stamp_us).await;
-        if run.is_err() {
+        self.unless_gone(view, run)
+    }
+
+    /// What became of work on the tables of a view. Where it was refused they may be gone, and others
+    /// be there in their place: the next try looks for them.
+    fn unless_gone<T>(&self, view: &str, done: Result<T>) -> Result<T> {
+        if matches!(done, Err(Error::Refused(_))) {
             self.tables.forget(view);
         }
-        run
+        done
     }
 }
 
@@ -141,6 +156,7 @@ impl ViewsWrite for CassandraViews {
                 run: run.clone(),
                 started_at_ms: (!is_there).then_some(now_ms),
                 ended_at_ms: None,
+                outlived: run_rules::outlived(epoch, self.runs_kept, seen.summary.floor()),
             };
             let run_now = Some(put);
             let change = Change {
@@ -193,6 +209,7 @@ impl ViewsWrite for CassandraViews {
                 run,
                 started_at_ms: None,
                 ended_at_ms: None,
+                outlived: None,
             });
             Ok((Some(Change { summary, run }), stamp_us))
         })
@@ -240,7 +257,8 @@ impl ViewsWrite for CassandraViews {
         let at = (epoch, stamp_us);
         self.writing(source, view, at).await?;
         let id = self.tables.expect(&self.cql, view).await?;
-        view_rows::write(&self.cql, &id, at, rows).await
+        let written = view_rows::write(&self.cql, &id, at, rows).await;
+        self.unless_gone(view, written)
     }
 
     async fn publish_editions(
@@ -254,8 +272,11 @@ impl ViewsWrite for CassandraViews {
         let at = (epoch, stamp_us);
         self.writing(source, view, at).await?;
         let id = self.tables.expect(&self.cql, view).await?;
-        self.progress.fence(&self.cql, &id, stamp_us).await?;
-        editions::write(&self.cql, &self.progress, &id, at, editions).await
+        let written = async {
+            self.progress.fence(&self.cql, &id, stamp_us).await?;
+            editions::write(&self.cql, &self.progress, &id, at, editions).await
+        };
+        self.unless_gone(view, written.await)
     }
 
     async fn node_names(&self, view: &str, key: &[u8]) -> Result<Vec<NodeName>> {
@@ -274,8 +295,11 @@ impl ViewsWrite for CassandraViews {
         let Some(id) = self.tables.find(&self.cql, view).await? else {
             return Ok(0);
         };
-        self.progress.fence(&self.cql, &id, stamp_us).await?;
-        editions::collect(&self.cql, &self.progress, &id, stamp_us, limit).await
+        let collected = async {
+            self.progress.fence(&self.cql, &id, stamp_us).await?;
+            editions::collect(&self.cql, &self.progress, &id, stamp_us, limit).await
+        };
+        self.unless_gone(view, collected.await)
     }
 
     async fn keys(&self, view: &str, after: Option<Vec<u8>>, limit: usize) -> Result<Vec<Vec<u8>>> {
@@ -296,9 +320,11 @@ impl ViewsWrite for CassandraViews {
         run_ends: bool,
         now_ms: i64,
     ) -> Result<()> {
+        for view in results.keys() {
+            self.tables.expect_still(&self.cql, source, view).await?;
+        }
         change(&self.cql, "completing a run", (source, None), |seen| {
-            let run = run_rules::expect_last(source, epoch, seen.last.clone())?;
-            expect_publishing(source, &run, stamp_us)?;
+            let run = expect_at(source, (epoch, stamp_us), seen.last.clone())?;
             let mut summary = seen.summary.clone();
             for (view, result) in results {
                 summary.newest.insert(view.clone(), epoch);
@@ -337,8 +363,9 @@ impl ViewsWrite for CassandraViews {
         report(&self.cql, source, epoch, value).await
     }
 
-    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()> {
+    async fn forget_views(&self, source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()> {
         let (cql, leases) = (&self.cql, &self.leases);
-        self.tables.forget_views(cql, leases, source, keep).await
+        let about = (source, at);
+        self.tables.forget_views(cql, leases, about, keep).await
     }
 }

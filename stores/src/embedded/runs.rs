@@ -105,6 +105,39 @@ pub(super) async fn recent(
         .collect()
 }
 
+/// Deletes the record of the run that is outlived once `epoch` is proposed.
+pub(super) async fn forget_outlived(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    source: Source,
+    epoch: Epoch,
+    kept: u64,
+) -> Result<()> {
+    let fault = db.fault("deleting an old run record");
+    let newest: Option<i64> = sqlx::query_scalar(
+        "SELECT min(epoch) FROM (
+             SELECT coalesce(max(epoch), 0) AS epoch FROM runs WHERE source = ?1 AND state = 'complete'
+             UNION ALL
+             SELECT epoch FROM newest WHERE source = ?1)",
+    )
+    .bind(source.name())
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(fault)?;
+    let newest = newest.map_or(0, i64::cast_unsigned);
+    let floor = run_rules::floor(newest, std::iter::empty());
+    let Some(outlived) = run_rules::outlived(epoch, kept, floor) else {
+        return Ok(());
+    };
+    sqlx::query("DELETE FROM runs WHERE source = ? AND epoch = ?")
+        .bind(source.name())
+        .bind(stored(outlived)?)
+        .execute(connection)
+        .await
+        .map_err(fault)?;
+    Ok(())
+}
+
 /// The stories of runs up to `epoch`, newest first.
 pub(super) async fn stories(
     connection: &mut SqliteConnection,

@@ -89,13 +89,22 @@ fn rows_table(name: &str) -> String {
 #[derive(Debug)]
 pub struct SqliteViews {
     db: Db,
+    runs_kept: u64,
 }
 
 impl SqliteViews {
     pub(super) async fn open(folder: &Path) -> Result<Self> {
         Ok(Self {
             db: Db::open(folder, &VIEWS).await?,
+            runs_kept: run_rules::RUNS_KEPT,
         })
+    }
+
+    /// With so many runs whose records are kept, in place of ten thousand.
+    #[must_use]
+    pub const fn keeping_runs(mut self, runs: u64) -> Self {
+        self.runs_kept = runs;
+        self
     }
 }
 
@@ -232,6 +241,7 @@ impl ViewsWrite for SqliteViews {
         let mut run = run_rules::proposal(source, last.as_ref(), epoch, cuts, token)?;
         run.stamp_us = runs::next_stamp(&mut tx, &db, source, now_ms).await?;
         runs::put(&mut tx, &db, source, &run, now_ms).await?;
+        runs::forget_outlived(&mut tx, &db, source, epoch, self.runs_kept).await?;
         tx.commit().await.map_err(fault)?;
         Ok(run)
     }
@@ -472,11 +482,12 @@ impl ViewsWrite for SqliteViews {
         Ok(())
     }
 
-    async fn forget_views(&self, source: Source, keep: &[String]) -> Result<()> {
+    async fn forget_views(&self, source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()> {
         let db = self.db.current().await?;
         let fault = db.fault("forgetting views");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        run_rules::expect_at(source, at, runs::last(&mut tx, &db, source).await?)?;
         // Tables go only when their view was forgotten before: a reader may still be at it now.
         let tables: Vec<(String, i64, String)> = sqlx::query_as(
             "SELECT name, id, shape FROM views AS v WHERE source = ?1 AND NOT EXISTS (

@@ -6,7 +6,7 @@ use schemas::seam::Epoch;
 use stores::views::{BoardShape, Head, NewEdition, NewHead, NodeName, ViewShape, ViewsWrite};
 use stores::{Result, Stores};
 
-use super::views::{PLAYS, assert_refused, complete, sealed};
+use super::views::{PLAYS, assert_refused, complete, forget, sealed};
 use super::{OTHER_VIEW, VIEW};
 
 fn shape(view: &str) -> ViewShape {
@@ -299,9 +299,10 @@ pub async fn forgotten_boards_are_deleted(ports: &Stores) -> Result<()> {
     for view in [VIEW, OTHER_VIEW] {
         views.ensure_view(PLAYS, &shape(view)).await?;
     }
+    sealed(views, 1).await?;
     let keep = [VIEW.to_owned()];
     for _ in 0..2 {
-        views.forget_views(PLAYS, &keep).await?;
+        forget(views, &keep).await?;
     }
     assert_eq!(views.heads(OTHER_VIEW, &keys(&["a"])).await?, None);
     assert_eq!(views.heads(VIEW, &keys(&["a"])).await?, Some(vec![None]));

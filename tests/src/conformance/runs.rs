@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use schemas::seam::{Run, RunState};
 use serde_json::json;
+use stores::views::ViewsWrite;
 use stores::{Result, Stores};
 
-use super::views::{PLAYS, assert_refused, complete, cuts, found, query, results, sealed, shape};
+use super::views::{
+    PLAYS, assert_refused, complete, cuts, forget, found, query, results, rows, sealed, shape,
+};
 use super::{OTHER_VIEW, VIEW};
 
 /// A run is proposed, sealed and completed, and each step can be seen; the next one follows.
@@ -177,8 +180,8 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
     assert_refused(late, "a newer run has been recorded");
     let expected = BTreeMap::from([(VIEW.to_owned(), 2), (OTHER_VIEW.to_owned(), 1)]);
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
-    views.forget_views(PLAYS, &keep).await?;
-    views.forget_views(PLAYS, &keep).await?;
+    forget(views, &keep).await?;
+    forget(views, &keep).await?;
     let expected = BTreeMap::from([(VIEW.to_owned(), 2)]);
     assert_eq!(views.runs(PLAYS).await?.newest, expected);
     let gone = views.rows(OTHER_VIEW, &[query("p", "", None)]).await?;
@@ -188,6 +191,55 @@ pub async fn newest_never_goes_back(ports: &Stores) -> Result<()> {
         found(&views.rows(OTHER_VIEW, &[query("p", "", None)]).await?),
         []
     );
+    Ok(())
+}
+
+/// Only the run that publishes can forget views: one that was overtaken may not know of all.
+pub async fn who_was_overtaken_forgets_nothing(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let none = views.forget_views(PLAYS, (1, 1), &[]).await;
+    assert_refused(none, "there is no run");
+    let run = sealed(views, 1).await?;
+    let first = (1, run.stamp_us);
+    let second = views.begin_publishing(PLAYS, 1, &results(&[]), 1).await?;
+    let late = views.forget_views(PLAYS, first, &[]).await;
+    assert_refused(late, "its stamp was replaced");
+    complete(views, 1, &[VIEW], true, 1).await?;
+    sealed(views, 2).await?;
+    let late = views.forget_views(PLAYS, (1, second), &[]).await;
+    assert_refused(late, "a newer run has been recorded");
+    assert_eq!(views.runs(PLAYS).await?.newest[VIEW], 1);
+    let there = views.rows(VIEW, &[query("p", "", None)]).await?;
+    assert!(there.is_some(), "its table is there");
+    Ok(())
+}
+
+/// What one process knows of a view's tables holds no longer than they do: dropped and made anew by
+/// others, they are found again.
+pub async fn tables_that_are_made_anew_are_found(one: &Stores, other: &Stores) -> Result<()> {
+    let new = || rows(&[("p", "a", Some(1))]);
+    one.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(&*one.views, 1).await?;
+    let publish = async |ports: &Stores| {
+        ports
+            .views
+            .publish(PLAYS, VIEW, 1, run.stamp_us, &new())
+            .await
+    };
+    publish(one).await?;
+    forget(&*other.views, &[]).await?;
+    assert_refused(publish(one).await, "its table is gone");
+    other.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    publish(one).await?;
+    forget(&*other.views, &[]).await?;
+    other.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    one.views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    publish(one).await?;
+    for ports in [one, other] {
+        let there = ports.views.rows(VIEW, &[query("p", "", None)]).await?;
+        assert_eq!(found(&there).len(), 1);
+    }
     Ok(())
 }
 
@@ -253,6 +305,22 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// Records of runs that are many runs old are deleted, with nothing else: `views` keeps 70 of them.
+pub async fn outlived_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
+    for epoch in 1..=150 {
+        sealed(views, epoch).await?;
+        complete(views, epoch, &[VIEW], true, 1).await?;
+    }
+    let stories = views.stories(PLAYS, 1_000).await?;
+    let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
+    assert_eq!(told, (81..=150).rev().collect::<Vec<_>>());
+    assert!(views.story(PLAYS, 80).await?.is_none());
+    let seen = views.runs(PLAYS).await?;
+    assert_eq!((seen.runs.newest(), seen.runs.next_epoch()), (150, 151));
+    assert_eq!(seen.newest[VIEW], 150);
+    Ok(())
+}
+
 /// Old complete runs may be left out, but none that the newest of a view can refer to.
 pub async fn old_runs_may_be_left_out(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
@@ -264,7 +332,7 @@ pub async fn old_runs_may_be_left_out(ports: &Stores) -> Result<()> {
     let seen = views.runs(PLAYS).await?;
     assert_eq!(seen.runs.newest(), 80);
     assert_eq!(seen.runs.cut(5, 0).map(|cut| cut.next_offset), Some(50));
-    views.forget_views(PLAYS, &[VIEW.to_owned()]).await?;
+    forget(views, &[VIEW.to_owned()]).await?;
     let seen = views.runs(PLAYS).await?;
     for epoch in 70..=80 {
         assert!(seen.runs.get(epoch).is_some(), "{epoch}");

@@ -1,9 +1,17 @@
 //! Events of the past that never were in the log.
 
-use batch::RunRequest;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use async_trait::async_trait;
+use batch::{Backfill, RunRequest};
+use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
+use schemas::source::Source;
 use serde_json::{Value, json};
+use stores::lease::{Held, Leases};
 use tests::process::{done, run};
-use tests::world::{Served, World};
+use tests::world::{NOW_MS, Served, World};
+use tokio_util::sync::CancellationToken;
 
 fn play(event: &str, day: u32) -> String {
     json!({
@@ -113,4 +121,132 @@ fn the_command_takes_all_or_nothing() {
         1,
         "files of the one that failed are gone"
     );
+}
+
+/// Leases that everybody gets, as where the holder before has lost them, or is about to.
+#[derive(Debug, Clone, Default)]
+struct Lost(CancellationToken);
+
+#[async_trait]
+impl Leases for Lost {
+    async fn acquire(&self, _: &str, _: &str) -> stores::Result<Result<Box<dyn Held>, String>> {
+        Ok(Ok(Box::new(self.clone())))
+    }
+}
+
+#[async_trait]
+impl Held for Lost {
+    fn lost(&self) -> CancellationToken {
+        self.0.clone()
+    }
+}
+
+fn events(lines: &[String]) -> RecordBatch {
+    let places = lines.iter().map(|line| Line {
+        offset: BEFORE_THE_LOG,
+        logged_at_ms: NOW_MS,
+        bytes: line.as_bytes(),
+    });
+    Decoder::new(0).decode(places).expect("events").events
+}
+
+/// So many plays of a name.
+fn many(name: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| play(&format!("{name}{n}"), 1)).collect()
+}
+
+async fn begun(world: &World, lines: &[String]) -> Backfill {
+    let begun = world.batch().backfill(Source::Plays).await;
+    let mut backfill = begun.expect("a backfill");
+    backfill.add(events(lines)).await.expect("writing events");
+    backfill
+}
+
+async fn data_files(world: &World) -> usize {
+    let data = world.stores.archive.list("archive/plays/backfill/data");
+    data.await.expect("the archive").len()
+}
+
+/// Two believe to hold the lease: the first that ends counts, with all of its events, and the other
+/// one hears that it does not; nothing of it stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_at_once_the_first_that_ends_counts() {
+    for is_first_overtaken in [true, false] {
+        let mut world = World::new().await;
+        world.stores.leases = Arc::new(Lost::default());
+        world.intake(Source::Plays).await;
+        world.catch_up().await;
+        let one = begun(&world, &many("a", 130)).await;
+        let other = begun(&world, &many("b", 70)).await;
+        assert_eq!(data_files(&world).await, 2, "a file of each is written");
+        let (ends, overtaken, count) = if is_first_overtaken {
+            (other, one, 70)
+        } else {
+            (one, other, 130)
+        };
+        let report = ends.finish().await.expect("a backfill");
+        assert_eq!((report.backfill, report.events), (1, count));
+        let refused = overtaken.finish().await.expect_err("it came too late");
+        let refused = refused.to_string();
+        assert!(refused.contains("Nothing of"), "{refused}");
+        assert_eq!(data_files(&world).await as u64, report.files);
+        world.run(&RunRequest::default()).await.expect("a run");
+        let served = world.serve().await;
+        assert_eq!(total(&served).await["count"], count);
+        served.end().await;
+        // The next one is as any other.
+        let report = begun(&world, &many("c", 3)).await.finish().await;
+        assert_eq!(report.expect("a backfill").backfill, 2);
+    }
+}
+
+/// One that died leaves files behind, until the next one ends; one that is given up leaves none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_the_dead_go_once_another_one_ends() {
+    let world = World::new().await;
+    drop(begun(&world, &many("a", 70)).await);
+    let second = begun(&world, &many("b", 70)).await;
+    assert_eq!(data_files(&world).await, 2, "it might live");
+    second.abandon().await;
+    assert_eq!(data_files(&world).await, 1);
+    let report = begun(&world, &many("c", 7)).await.finish().await;
+    assert_eq!(report.expect("a backfill").backfill, 1);
+    assert_eq!(data_files(&world).await, 1);
+}
+
+/// Who hears that the lease is lost stops, and nothing of it counts or stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backfill_without_its_lease_stops() {
+    let mut world = World::new().await;
+    let lease = Lost::default();
+    world.stores.leases = Arc::new(lease.clone());
+    let mut backfill = begun(&world, &many("a", 70)).await;
+    assert_eq!(data_files(&world).await, 1);
+    lease.0.cancel();
+    let refused = backfill.add(events(&many("b", 1))).await;
+    let refused = refused.expect_err("the lease is lost").to_string();
+    assert!(refused.contains("lease of a backfill"), "{refused}");
+    let refused = backfill.finish().await.expect_err("the lease is lost");
+    assert!(refused.to_string().contains("it was lost"), "{refused}");
+    let left = world.stores.archive.list("archive/plays/backfill").await;
+    assert_eq!(left.expect("the archive"), Vec::<String>::new());
+}
+
+/// Others can begin as soon as a backfill has ended, well or badly; before that they hear who is at it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_is_free_after_a_backfill_on_servers() {
+    let world = World::on_servers().await;
+    let report = begun(&world, &many("a", 3)).await.finish().await;
+    assert_eq!(report.expect("a backfill").backfill, 1);
+    let second = begun(&world, &many("b", 3)).await;
+    let busy = world.batch().backfill(Source::Plays).await;
+    let busy = busy.expect_err("another one is under way").to_string();
+    let whose = format!("for plays: process {} (since ", std::process::id());
+    assert!(
+        busy.starts_with("a backfill is under way") && busy.contains(&whose),
+        "{busy}"
+    );
+    second.abandon().await;
+    let report = begun(&world, &many("c", 3)).await.finish().await;
+    assert_eq!(report.expect("a backfill").backfill, 2);
 }

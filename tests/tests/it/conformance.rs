@@ -122,8 +122,10 @@ macro_rules! laws_of {
                 an_abandoned_run_is_over
                 stories_are_told
                 old_runs_may_be_left_out
+                who_was_overtaken_forgets_nothing
             } and with two {
                 one_proposal_is_sealed
+                tables_that_are_made_anew_are_found
             }
         }
     };

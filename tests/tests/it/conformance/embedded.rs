@@ -37,3 +37,11 @@ fn live_state_follows_the_model() {
 fn entities_follow_the_model() {
     super::entities_follow_the_model::<Folder>(40);
 }
+
+#[tokio::test]
+async fn outlived_runs_are_deleted() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = stores::embedded::DataFolder::open(folder.path())?;
+    let views = folder.views().await?.keeping_runs(70);
+    tests::conformance::runs::outlived_runs_are_deleted(&views).await
+}

@@ -85,6 +85,16 @@ async fn a_keyspace_is_made_once() -> Result<()> {
     Cassandra::remove(&options, &namespace).await
 }
 
+/// The partition of run records does not grow for ever.
+#[tokio::test]
+async fn outlived_runs_are_deleted() -> Result<()> {
+    let namespace = servers::namespace();
+    Cassandra::migrate(&options(), &namespace).await?;
+    let views = Cassandra::open(&options(), &namespace).await?.views();
+    tests::conformance::runs::outlived_runs_are_deleted(&views.keeping_runs(70)).await?;
+    Cassandra::remove(&options(), &namespace).await
+}
+
 /// A lease whose holder died ends by itself, and its holder, should it live, knows of it before.
 #[tokio::test]
 async fn a_lease_ends_after_its_holder() -> Result<()> {

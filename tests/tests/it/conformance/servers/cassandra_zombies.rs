@@ -187,3 +187,68 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
     }
     Cassandra::remove(&options, &namespace).await
 }
+
+/// Whoever forgets views and is held back in the middle of it: a view that somebody else publishes
+/// meanwhile keeps its tables, its rows, and what is recorded of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_forgets_late_drops_nothing() -> Result<()> {
+    let namespace = servers::namespace();
+    let options = CassandraOptions {
+        nodes: servers::cassandra(),
+        request_timeout_ms: 60_000,
+        retry_timeout_ms: 60_000,
+        // Who waits for the lock of one that is held back waits for so long.
+        lease_ms: 5_000,
+        ..CassandraOptions::default()
+    };
+    Cassandra::migrate(&options, &namespace).await?;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&servers::cassandra(), &gate).await;
+    let held_back = CassandraOptions {
+        nodes: proxy.address.clone(),
+        ..options.clone()
+    };
+    let slow = Arc::new(Cassandra::open(&held_back, &namespace).await?.views());
+    let views = Cassandra::open(&options, &namespace).await?.views();
+    views.propose(PLAYS, 1, &[Cut::start()], "t", 1).await?;
+    views.seal(PLAYS, 1, "t").await?;
+    for delay_ms in [0, 3, 6, 10, 20, 40, 80, 160, 320] {
+        let [shape, _] = shapes();
+        views.ensure_view(PLAYS, &shape).await?;
+        let stamp_us = begin(&slow).await?;
+        let late = Arc::clone(&slow);
+        let mut task = JoinSet::new();
+        task.spawn(async move { late.forget_views(PLAYS, (1, stamp_us), &[]).await });
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        gate.hold(Holds::Requests);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let result = format!("of {delay_ms}");
+        let results = BTreeMap::from([(TALLY.to_owned(), result.clone())]);
+        let publish = async || {
+            views.ensure_view(PLAYS, &shape).await?;
+            let newer = views.begin_publishing(PLAYS, 1, &results, 1).await?;
+            let rows = rows(delay_ms.cast_signed());
+            views.publish(PLAYS, TALLY, 1, newer, &rows).await?;
+            views.complete(PLAYS, (1, newer), &results, false, 1).await
+        };
+        while let Err(error) = publish().await {
+            assert_eq!(error.kind(), ErrorKind::Reject, "{delay_ms}: {error}");
+            // It was about to be dropped before.
+            gate.hold(Holds::Nothing);
+        }
+        gate.hold(Holds::Nothing);
+        let ended = task.join_next().await.expect("a task").expect("it ends");
+        eprintln!("{delay_ms} ms: {ended:?}");
+        let seen = views.runs(PLAYS).await?;
+        assert_eq!(seen.newest.get(TALLY), Some(&1), "after {delay_ms} ms");
+        let published = views.results(PLAYS).await?;
+        assert_eq!(published[TALLY].published, Some(result));
+        let query = PartQuery {
+            part: 0_i64.to_be_bytes()[..7].to_vec(),
+            range: (Vec::new(), None),
+        };
+        let found = views.rows(TALLY, &[query]).await?.expect("a table");
+        assert_eq!(found.counts.iter().flatten().count(), 256);
+    }
+    Cassandra::remove(&options, &namespace).await
+}
