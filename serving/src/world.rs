@@ -345,8 +345,11 @@ impl LiveRead for World {
         }
         let mut boards = self.boards.lock().unwrap();
         boards.under_way -= 1;
+        // There is one partition.
+        let mut slots = vec![boards.slot()];
+        slots.resize(partitions as usize, None);
         let answer = StatesAnswer {
-            slots: vec![boards.slot(); partitions as usize],
+            slots,
             states: queries.iter().map(|query| boards.states(query)).collect(),
         };
         boards.next_offset += boards.offset_step;
