@@ -27,8 +27,8 @@ pub(crate) fn run(rows: u64) {
         "SET search_path = {schema};
          ALTER TABLE efforts DISABLE TRIGGER USER;
          INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
-         SELECT n, CASE WHEN n % 2 = 0 THEN n % 1000 ELSE n % 100000 END, n * 7919 % 500000, n,
-                60 + n % 3600, 1700000000000000 + n * 1000000 FROM generate_series(1, {rows}) n;
+         SELECT n, CASE WHEN n % 2 = 0 THEN n % 1000 ELSE n % 100000 END, n::bigint * 7919 % 500000, n,
+                60 + n % 3600, 1700000000000000 + n::bigint * 1000000 FROM generate_series(1, {rows}) n;
          ALTER TABLE efforts ENABLE TRIGGER USER; ANALYZE efforts;"
     ));
     filled.expect("rows");
