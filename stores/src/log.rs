@@ -235,8 +235,7 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// the log: it costs no round trip where that can be saved, may be a few seconds old, and never
     /// falls while this is open.
     async fn partitions(&self, topic: &str) -> Result<u32> {
-        let spans = self.spans(topic).await?;
-        Ok(u32::try_from(spans.len()).unwrap_or(u32::MAX))
+        self.partitions_now(topic).await
     }
 
     /// How many partitions the topic has as far as is known now; 0 if there is no such topic. One who

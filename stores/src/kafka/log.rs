@@ -167,28 +167,18 @@ impl LogRead for KafkaLog {
         {
             return Ok(partitions);
         }
-        let asked = {
-            let name = name.clone();
-            self.blocking(move |inner| inner.partitions(&name)).await
-        };
-        match (asked, known) {
-            // They can't have become fewer, and not every reader is to wait for brokers that are gone.
-            (Err(error), Some((partitions, _))) if error.kind() == ErrorKind::Retry => {
-                let again = (partitions, Instant::now());
-                self.inner.known().insert(name, again);
-                Ok(partitions)
-            }
+        let before = known.map_or(0, |(partitions, _)| partitions);
+        let partitions = match self.partitions_now(topic).await {
             // A broker that has not heard of new ones yet is no reason to forget them.
-            (asked, known) => {
-                let known = known.map_or(0, |(partitions, _)| partitions);
-                let partitions = asked?.unwrap_or(0).max(known);
-                if partitions > 0 {
-                    let seen = (partitions, Instant::now());
-                    self.inner.known().insert(name, seen);
-                }
-                Ok(partitions)
-            }
+            Ok(partitions) => partitions.max(before),
+            // They can't have become fewer, and not every reader is to wait for brokers that are gone.
+            Err(error) if before > 0 && error.kind() == ErrorKind::Retry => before,
+            Err(error) => return Err(error),
+        };
+        if partitions > 0 {
+            self.inner.note(&name, partitions);
         }
+        Ok(partitions)
     }
 
     async fn partitions_now(&self, topic: &str) -> Result<u32> {
@@ -302,9 +292,16 @@ impl Inner {
         if partitions == 0 {
             return Ok(None);
         }
-        self.known()
-            .insert(name.to_owned(), (partitions, Instant::now()));
+        self.note(name, partitions);
         Ok(Some(partitions))
+    }
+
+    /// Remembers how many partitions a topic has: never fewer than before, since whoever is asked may not
+    /// have heard of the newest.
+    fn note(&self, name: &str, partitions: u32) {
+        let mut known = self.known();
+        let before = known.get(name).map_or(0, |(before, _)| *before);
+        known.insert(name.to_owned(), (partitions.max(before), Instant::now()));
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, (u32, Instant)>> {

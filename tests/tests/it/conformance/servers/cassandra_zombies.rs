@@ -11,6 +11,7 @@ use schemas::seam::Cut;
 use schemas::source::Source;
 use schemas::time::Width;
 use stores::cassandra::{Cassandra, CassandraOptions, CassandraViews};
+use stores::namespace::Namespace;
 use stores::views::{
     BoardShape, NewEdition, NewHead, NewRows, NodeName, PartQuery, TallyShape, ViewShape,
     ViewsRead, ViewsWrite,
@@ -136,6 +137,23 @@ fn shapes() -> [ViewShape; 2] {
     ]
 }
 
+/// A keyspace with two who use it, of whom the first is held back at the gate.
+async fn slow_and_quick(
+    options: &CassandraOptions,
+    namespace: &Namespace,
+    gate: &Arc<Gate>,
+) -> Result<(Proxy, Arc<CassandraViews>, CassandraViews)> {
+    Cassandra::migrate(options, namespace).await?;
+    let proxy = Proxy::to(&servers::cassandra(), gate).await;
+    let held_back = CassandraOptions {
+        nodes: proxy.address.clone(),
+        ..options.clone()
+    };
+    let slow = Cassandra::open(&held_back, namespace).await?.views();
+    let quick = Cassandra::open(options, namespace).await?.views();
+    Ok((proxy, Arc::new(slow), quick))
+}
+
 /// Whatever a writer was doing when it was held back, and however far it had come: once a newer try
 /// has published, what it still sends changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,15 +164,8 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
         request_timeout_ms: 30_000,
         ..CassandraOptions::default()
     };
-    Cassandra::migrate(&options, &namespace).await?;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&servers::cassandra(), &gate).await;
-    let held_back = CassandraOptions {
-        nodes: proxy.address.clone(),
-        ..options.clone()
-    };
-    let slow = Arc::new(Cassandra::open(&held_back, &namespace).await?.views());
-    let views = Cassandra::open(&options, &namespace).await?.views();
+    let (_proxy, slow, views) = slow_and_quick(&options, &namespace, &gate).await?;
     for shape in shapes() {
         views.ensure_view(PLAYS, &shape).await?;
     }
@@ -201,15 +212,8 @@ async fn who_forgets_late_drops_nothing() -> Result<()> {
         lease_ms: 5_000,
         ..CassandraOptions::default()
     };
-    Cassandra::migrate(&options, &namespace).await?;
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&servers::cassandra(), &gate).await;
-    let held_back = CassandraOptions {
-        nodes: proxy.address.clone(),
-        ..options.clone()
-    };
-    let slow = Arc::new(Cassandra::open(&held_back, &namespace).await?.views());
-    let views = Cassandra::open(&options, &namespace).await?.views();
+    let (_proxy, slow, views) = slow_and_quick(&options, &namespace, &gate).await?;
     views.propose(PLAYS, 1, &[Cut::start()], "t", 1).await?;
     views.seal(PLAYS, 1, "t").await?;
     for delay_ms in [0, 3, 6, 10, 20, 40, 80, 160, 320] {
