@@ -62,7 +62,10 @@ impl Batch {
         let tallies = self.catalog.of_layer(source, Layers::Batch);
         let boards = self.catalog.boards_of_layer(source, Layers::Batch);
         let shapes: Vec<ViewShape> = tallies
-            .map(|job| tally::shape(job, backfills))
+            .flat_map(|job| {
+                let kept = tally::kept_shape(job);
+                std::iter::once(tally::shape(job, backfills)).chain(kept)
+            })
             .chain(boards.map(|job| board::shape(job)))
             .collect();
         for shape in shapes {

@@ -147,7 +147,8 @@ impl Catalog {
             match spec.kind.get_ref().as_str() {
                 "tally" => {
                     let jobs = &mut catalog.jobs;
-                    let job = Job::<Tally>::check(&folder.name, &file, &folder.sql, |name| {
+                    let sql = (folder.sql.as_str(), query_file.as_str());
+                    let job = Job::<Tally>::check(&folder.name, &file, sql, |name| {
                         jobs.iter().find(|job| job.name() == name).map(Arc::as_ref)
                     })?;
                     crate::plan::check_query(&job, jobs, &query_file)?;

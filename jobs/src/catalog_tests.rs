@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::Rollup;
 
 const DEFINITION: &str = "kind = \"tally\"
 metric = \"plays\"
@@ -35,7 +36,7 @@ fn complaint(definition: &str, sql: &str) -> String {
 #[test]
 fn the_built_in_views_hold() {
     let catalog = Catalog::built_in().unwrap();
-    assert_eq!(catalog.jobs().len(), 9);
+    assert_eq!(catalog.jobs().len(), 24);
     for (index, job) in catalog.jobs().iter().enumerate() {
         let before = &catalog.jobs()[..index];
         let over = job.over();
@@ -44,6 +45,10 @@ fn the_built_in_views_hold() {
             "{}",
             job.name()
         );
+        // All of them can be answered from.
+        let is_live = job.layers() == Layers::Both;
+        let rollup = Rollup::of(job, catalog.jobs());
+        assert_eq!(rollup.is_none(), is_live, "{}", job.name());
     }
 }
 

@@ -12,7 +12,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::min_struct::min;
 use crate::spill::SpillFolder;
-use crate::{Error, Result};
+use crate::{Error, Result, sketch};
 
 /// What a query engine may use.
 #[derive(Debug, Clone)]
@@ -87,6 +87,7 @@ pub(crate) fn session(runtime: Arc<RuntimeEnv>) -> SessionContext {
         .build();
     let session = SessionContext::new_with_state(state);
     session.register_udaf(min());
+    session.register_udf(sketch::function());
     session
 }
 

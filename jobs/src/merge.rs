@@ -11,6 +11,8 @@ use schemas::seam::{self, Epoch, Runs, Slot};
 pub struct Seam<'a> {
     /// The view, as `name@version`.
     pub view: &'a str,
+    /// The view whose live parts are merged: itself, or a finer one (see [`crate::Rollup`]).
+    pub live: &'a str,
     /// The newest complete epoch of the view, read before everything else.
     pub newest: Epoch,
     /// The run records, read together with `newest`.
@@ -43,6 +45,18 @@ pub struct LivePart<'a> {
     pub count: i64,
 }
 
+/// What was counted live of a key in an epoch besides what the batch layer found: where the drift of a
+/// run is not nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept<'a> {
+    /// The encoded row key.
+    pub key: &'a [u8],
+    /// The epoch of the run that found it.
+    pub epoch: Epoch,
+    /// What live state had counted more than the batch layer.
+    pub count: i64,
+}
+
 /// The value of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Merged<'a> {
@@ -51,10 +65,16 @@ pub struct Merged<'a> {
     /// The count of all events up to the slots' positions. It may be 0 where corrections took away
     /// what was there.
     pub count: i128,
+    /// What of it the batch row holds.
+    pub stored: i128,
+    /// What live state had counted more of the events that the batch row holds.
+    pub kept: i128,
     /// Whether a batch row had a part in it.
     pub batch: bool,
     /// Whether a live part had.
     pub live: bool,
+    /// Whether the batch row is of a run that is still being published.
+    pub is_ahead: bool,
 }
 
 /// Why a partition's live state can't be added to batch rows now.
@@ -137,13 +157,13 @@ impl Seam<'_> {
         let Some(slot) = self.slots.get(partition).and_then(Option::as_ref) else {
             return Err(not_whole(Gap::Missing));
         };
-        if seam::whole(slot, partition, base, self.runs, self.view) {
+        if seam::whole(slot, partition, base, self.runs, self.live) {
             return Ok(());
         }
         let Some(cut) = self.runs.sealed_cut(base, partition) else {
             return Err(not_whole(Gap::Unrecorded));
         };
-        let since = slot.counted_since(self.view);
+        let since = slot.counted_since(self.live);
         let dropped = slot.oldest > base.saturating_add(1);
         // A view without any run is new: what was let go before it came was never counted for it.
         let is_new = dropped && self.newest == 0;
@@ -183,11 +203,25 @@ pub fn merge<'a>(
     rows: impl IntoIterator<Item = BatchRow<'a>>,
     parts: impl IntoIterator<Item = LivePart<'a>>,
 ) -> Result<Vec<Merged<'a>>, NotWhole> {
+    merge_kept(seam, rows, parts, [])
+}
+
+/// As [`merge`], with what was kept of earlier live counts.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_kept<'a>(
+    seam: &Seam<'_>,
+    rows: impl IntoIterator<Item = BatchRow<'a>>,
+    parts: impl IntoIterator<Item = LivePart<'a>>,
+    kept: impl IntoIterator<Item = Kept<'a>>,
+) -> Result<Vec<Merged<'a>>, NotWhole> {
     seam.check(seam.newest)?;
     let mut checked = vec![seam.newest];
     let mut pieces: Vec<(&'a [u8], Piece)> = Vec::new();
     pieces.extend(rows.into_iter().map(Piece::of_row));
     pieces.extend(parts.into_iter().map(Piece::of_part));
+    pieces.extend(kept.into_iter().map(Piece::of_kept));
     pieces.sort_by_key(|(key, _)| *key);
 
     let mut values = Vec::new();
@@ -202,21 +236,30 @@ pub fn merge<'a>(
             checked.push(base);
         }
         let stored = row.and_then(|(_, count)| count);
+        let held = stored.map_or(0, i128::from);
         let mut value = Merged {
             key,
-            count: stored.map_or(0, i128::from),
+            count: held,
+            stored: held,
+            kept: 0,
             batch: stored.is_some(),
             live: false,
+            is_ahead: base > seam.newest,
         };
         for (_, piece) in of_key {
-            if let Piece::Part { epoch, count } = piece
-                && *epoch > base
-            {
-                value.count += i128::from(*count);
-                value.live = true;
+            match piece {
+                Piece::Part { epoch, count } if *epoch > base => {
+                    value.count += i128::from(*count);
+                    value.live = true;
+                }
+                // What is newer than the row was not found yet.
+                Piece::Kept { epoch, count } if *epoch <= base => {
+                    value.kept += i128::from(*count);
+                }
+                Piece::Row { .. } | Piece::Part { .. } | Piece::Kept { .. } => {}
             }
         }
-        if value.batch || value.live {
+        if value.batch || value.live || value.kept != 0 {
             values.push(value);
         }
     }
@@ -228,6 +271,7 @@ pub fn merge<'a>(
 enum Piece {
     Row { epoch: Epoch, count: Option<i64> },
     Part { epoch: Epoch, count: i64 },
+    Kept { epoch: Epoch, count: i64 },
 }
 
 impl Piece {
@@ -241,10 +285,15 @@ impl Piece {
         (key, Self::Part { epoch, count })
     }
 
+    fn of_kept(kept: Kept<'_>) -> (&[u8], Self) {
+        let Kept { key, epoch, count } = kept;
+        (key, Self::Kept { epoch, count })
+    }
+
     const fn row(&self) -> Option<(Epoch, Option<i64>)> {
         match self {
             Self::Row { epoch, count } => Some((*epoch, *count)),
-            Self::Part { .. } => None,
+            Self::Part { .. } | Self::Kept { .. } => None,
         }
     }
 }

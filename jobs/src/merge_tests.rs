@@ -60,6 +60,7 @@ fn in_mid_load() -> (Runs, [Option<Slot>; 1]) {
 fn seam<'a>(runs: &'a Runs, slots: &'a [Option<Slot>]) -> Seam<'a> {
     Seam {
         view: VIEW,
+        live: VIEW,
         newest: 1,
         runs,
         slots,
@@ -86,20 +87,46 @@ fn parts_count_only_after_the_base_of_their_own_row() {
         part(b"d", 1, 50),
     ];
     let merged = merge(&seam(&runs, &slots), rows, parts).unwrap();
-    let value = |key, count, batch, live| Merged {
-        key,
-        count,
-        batch,
-        live,
+    let told = |value: &Merged<'_>| {
+        let key = std::str::from_utf8(value.key).unwrap().to_owned();
+        let Merged { count, stored, .. } = *value;
+        (
+            key,
+            (count, stored),
+            (value.batch, value.live, value.is_ahead),
+        )
     };
+    let told: Vec<_> = merged.iter().map(told).collect();
     assert_eq!(
-        merged,
+        told,
         [
-            value(&b"a"[..], 8, true, true),
-            value(b"b", 8, true, true),
-            value(b"d", 0, false, true),
+            ("a".to_owned(), (8, 4), (true, true, false)),
+            ("b".to_owned(), (8, 7), (true, true, true)),
+            ("d".to_owned(), (0, 0), (false, true, false)),
         ]
     );
+}
+
+#[test]
+fn what_was_kept_goes_with_the_row_of_its_run() {
+    let (runs, slots) = in_mid_load();
+    let kept = |key, epoch, count| Kept { key, epoch, count };
+    let rows = [row(b"a", Some(4), 1), row(b"b", Some(7), 2)];
+    let parts = [part(b"a", 2, 3), part(b"b", 3, 1)];
+    let all = [
+        kept(&b"a"[..], 1, 10),
+        // Found by a run whose row is not there yet.
+        kept(b"a", 2, 100),
+        kept(b"b", 1, 10),
+        kept(b"b", 2, -3),
+        kept(b"c", 1, 2),
+    ];
+    let merged = merge_kept(&seam(&runs, &slots), rows, parts, all).unwrap();
+    let told: Vec<_> = merged
+        .iter()
+        .map(|value| (value.count, value.kept))
+        .collect();
+    assert_eq!(told, [(7, 10), (8, 7), (0, 2)]);
 }
 
 #[test]
@@ -145,6 +172,7 @@ fn a_new_view_is_uncounted_though_earlier_epochs_were_let_go() {
     let of_new = |slots: &[Option<Slot>]| {
         let seam = Seam {
             view: "new@1",
+            live: "new@1",
             newest: 0,
             ..seam(&runs, slots)
         };
@@ -173,6 +201,7 @@ fn another_partition_may_be_missing() {
     let slots = [None, Some(slot(3, 1, &[(0, 0)]))];
     let of = |only| Seam {
         view: VIEW,
+        live: VIEW,
         newest: 0,
         runs: &runs,
         slots: &slots,
@@ -328,6 +357,7 @@ proptest! {
         let (rows, parts) = (history.rows(), history.parts());
         let seam = Seam {
             view: VIEW,
+            live: VIEW,
             newest: history.newest as Epoch,
             runs: &runs,
             slots: &slots,
@@ -356,6 +386,7 @@ proptest! {
         }
         let seam = Seam {
             view: VIEW,
+            live: VIEW,
             newest: history.newest as Epoch,
             runs: &runs,
             slots: &slots,

@@ -9,6 +9,7 @@ use datafusion::dataframe::DataFrame;
 use datafusion::datasource::empty::EmptyTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{SessionContext, cast, ident};
 use futures::FutureExt;
 use schemas::source::Source;
@@ -76,17 +77,24 @@ async fn select(
     context.sql_with_options(sql, only_queries).await
 }
 
-/// The columns that a query gives over an empty table, so that a wrong one is found at start.
+/// The plan of a query over an empty table, so that a wrong one is found at start.
+pub(crate) fn output(table: &str, input: &SchemaRef, sql: &str, file: &str) -> Result<LogicalPlan> {
+    let context = session(Arc::default());
+    let input: Input = Arc::new(EmptyTable::new(Arc::clone(input)));
+    let rows = at_once(select(&context, table, input, sql)).map_err(|error| wrong(file, &error))?;
+    Ok(rows.into_unoptimized_plan())
+}
+
+/// The columns that a query gives over an empty table.
 pub(crate) fn output_schema(
     table: &str,
     input: &SchemaRef,
     sql: &str,
     file: &str,
 ) -> Result<SchemaRef> {
-    let context = session(Arc::default());
-    let input: Input = Arc::new(EmptyTable::new(Arc::clone(input)));
-    let rows = at_once(select(&context, table, input, sql)).map_err(|error| wrong(file, &error))?;
-    Ok(Arc::clone(rows.schema().inner()))
+    Ok(Arc::clone(
+        output(table, input, sql, file)?.schema().inner(),
+    ))
 }
 
 /// Planning over an empty table waits for nothing, so it is done at the first poll.

@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
 use schemas::seam::Epoch;
 
 /// The table of a view that is read.
@@ -26,6 +29,51 @@ pub fn table_name(view: &str, backfills: u64) -> String {
         return view.to_owned();
     }
     format!("{view}.b{backfills}")
+}
+
+/// The name of the table that keeps what live state counted otherwise than the batch layer: by row key
+/// and the epoch of the run that found it, how much more it was.
+#[must_use]
+pub fn kept_name(view: &str) -> String {
+    format!("{view}.kept")
+}
+
+/// The row keys of that table.
+#[must_use]
+pub fn kept_row(row: &KeyShape) -> KeyShape {
+    let mut columns = row.0.clone();
+    columns.push(KeyColumn {
+        name: "epoch".to_owned(),
+        kind: KeyKind::Int,
+        nullable: false,
+    });
+    KeyShape(columns)
+}
+
+/// The row key of that table for a row key of the view.
+///
+/// # Errors
+/// [`KeyError`] if the epoch is none.
+pub fn kept_key(row: &[u8], epoch: Epoch) -> Result<Vec<u8>, KeyError> {
+    let epoch = KeyValue::Int(epoch.cast_signed());
+    let epoch = kept_row(&KeyShape::default()).encode_values(&[epoch])?;
+    Ok([row, &epoch].concat())
+}
+
+/// The row key of the view and the epoch in a row key of that table.
+///
+/// # Errors
+/// [`KeyError`] if it is none.
+pub fn of_kept_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
+    let (row, epoch) = key
+        .split_last_chunk::<8>()
+        .ok_or_else(|| KeyError::Damaged("epoch".to_owned()))?;
+    let columns = kept_row(&KeyShape::default()).decode(std::iter::once(&epoch[..]))?;
+    let epoch = columns
+        .first()
+        .and_then(|column| column.as_primitive_opt::<Int64Type>())
+        .map_or(0, |column| column.value(0));
+    Ok((row, epoch.cast_unsigned()))
 }
 
 /// The table to read of a view: of those that have a complete run, the one that holds most backfills.
@@ -76,11 +124,23 @@ mod tests {
             ("v@1.b10", 5),
             ("v@1.c", 9),
             ("w@1.b11", 9),
+            ("v@1.kept", 11),
         ];
         assert_eq!(newest(&tables), ("v@1.b10".to_owned(), 5, 10));
         assert_eq!(
             newest(&[("v@1", 3), ("v@1.b1", 0)]),
             ("v@1".to_owned(), 3, 0)
         );
+    }
+
+    #[test]
+    fn a_kept_key_is_a_row_key_with_an_epoch() {
+        for (row, epoch) in [(&b""[..], 0), (b"abc", 1), (b"\0\xff", 1 << 40)] {
+            let key = kept_key(row, epoch).unwrap();
+            assert_eq!(of_kept_key(&key).unwrap(), (row, epoch));
+            // A range of rows is a range of these.
+            assert!(key.starts_with(row));
+        }
+        assert!(of_kept_key(b"short").is_err());
     }
 }

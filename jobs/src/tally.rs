@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::logical_expr::LogicalPlan;
 use schemas::key::{KeyColumn, KeyKind, KeyShape};
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
@@ -11,6 +12,8 @@ use toml::Spanned;
 
 use crate::Result;
 use crate::job::{Job, Layers, layers, source, version};
+use crate::plan::output;
+use crate::rollup::is_rollup;
 use crate::spec::{File, TallySpec};
 
 /// The column of a row's bucket.
@@ -26,6 +29,7 @@ pub struct Tally {
     partition: Width,
     group: KeyShape,
     row: KeyShape,
+    is_rollup: bool,
 }
 
 impl Job<Tally> {
@@ -65,6 +69,11 @@ impl Job<Tally> {
         &self.kind.row
     }
 
+    /// Whether its query does nothing but make the rows of another job coarser and add them up.
+    pub(crate) const fn is_rollup(&self) -> bool {
+        self.kind.is_rollup
+    }
+
     /// The names of the dimensions.
     pub fn dimensions(&self) -> impl Iterator<Item = &str> {
         let skip = usize::from(self.bucket() != Width::All);
@@ -79,7 +88,7 @@ impl Job<Tally> {
     pub(crate) fn check<'a>(
         name: &str,
         file: &File<'_>,
-        sql: &str,
+        (sql, query_file): (&str, &str),
         over: impl Fn(&str) -> Option<&'a Self>,
     ) -> Result<Self> {
         let spec: TallySpec = file.spec()?;
@@ -104,7 +113,10 @@ impl Job<Tally> {
             }
         };
         let input = under.map_or_else(plays::schema, Self::schema);
-        let (group, row) = keys(file, &spec, &input, bucket)?;
+        let table = under.map_or(source.name(), |job| job.name.as_str());
+        let plan = output(table, &input, sql, query_file);
+        let (group, row) = keys(file, &spec, (&input, plan.as_ref().ok()), bucket)?;
+        let is_rollup = under.is_some() && is_rollup(&plan?);
         let fields: Vec<Field> = group
             .iter()
             .chain(&row)
@@ -126,6 +138,7 @@ impl Job<Tally> {
                 partition,
                 group: KeyShape(group),
                 row: KeyShape(row),
+                is_rollup,
             },
         })
     }
@@ -149,11 +162,11 @@ fn fits(under: &Job, source: Source, layers: Layers, bucket: Width) -> Result<()
 fn keys(
     file: &File<'_>,
     spec: &TallySpec,
-    input: &Schema,
+    columns: (&Schema, Option<&LogicalPlan>),
     bucket: Width,
 ) -> Result<(Vec<KeyColumn>, Vec<KeyColumn>)> {
     let mut seen = Vec::new();
-    let mut column = |field: &Spanned<String>| key_column(file, input, field, &mut seen);
+    let mut column = |field: &Spanned<String>| key_column(file, columns, field, &mut seen);
     let group = spec.group.get_ref().iter().map(&mut column);
     let group = group.collect::<Result<Vec<_>>>()?;
     if group.is_empty() {
@@ -192,16 +205,26 @@ fn width(file: &File<'_>, name: &str, field: &Spanned<String>) -> Result<Width> 
     }
 }
 
+/// A column of the input, or one that the query makes.
 fn key_column(
     file: &File<'_>,
-    input: &Schema,
+    (input, output): (&Schema, Option<&LogicalPlan>),
     field: &Spanned<String>,
     seen: &mut Vec<String>,
 ) -> Result<KeyColumn> {
     let name = field.get_ref();
-    let found = input.field_with_name(name).map_err(|_| {
+    let made = |plan: &LogicalPlan| {
+        let fields = plan.schema().fields().iter();
+        fields.clone().find(|made| made.name() == name).cloned()
+    };
+    let found = input.field_with_name(name).ok().cloned();
+    let made = || output.and_then(made).map(|field| field.as_ref().clone());
+    let found = found.or_else(made).ok_or_else(|| {
         let have: Vec<&str> = input.fields().iter().map(|f| f.name().as_str()).collect();
-        let what = format!("there is no column {name:?}; there are {}", have.join(", "));
+        let what = format!(
+            "there is no column {name:?}; there are {}, and those that the query makes",
+            have.join(", ")
+        );
         file.error_at(field, what)
     })?;
     let kind = match found.data_type() {

@@ -13,9 +13,9 @@ use schemas::time::{Range, Seconds};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::question::Segments;
-use crate::read::{Reading, Standing};
-use crate::tally::{Cell, Pair, Tally};
+use crate::question::{Prefer, Segments};
+use crate::read::{Reach, Reading, Standing};
+use crate::tally::{Cell, Pair, Sketch, Tally};
 
 /// A count that does not fit the integers of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +48,61 @@ pub(crate) struct AnswerRange {
     pub(crate) from: Option<String>,
     /// The instant just after the last, in UTC; null if there is no last.
     pub(crate) to: Option<String>,
+    /// Whether the range holds the present moment: it is not over, and it is compared with the same
+    /// elapsed part of the one before.
+    pub(crate) running: bool,
+}
+
+/// What was asked, as an answer is put into shape by it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame {
+    pub(crate) range: Range,
+    /// Whether the range holds the present moment.
+    pub(crate) running: bool,
+    /// Whether the period before was asked for.
+    pub(crate) compared: bool,
+    pub(crate) prefer: Prefer,
+}
+
+impl Frame {
+    pub(crate) fn shown(&self) -> AnswerRange {
+        AnswerRange {
+            from: self.range.from.map(shown),
+            to: self.range.to.map(shown),
+            running: self.running,
+        }
+    }
+
+    /// Where a value comes from, which is the one that is preferred.
+    fn origin(&self, cell: &Cell, epoch: u64) -> Origin {
+        match self.prefer {
+            Prefer::Realtime => Origin::Realtime,
+            Prefer::Newest | Prefer::Batch => cell.origin(epoch),
+        }
+    }
+
+    /// Where an answer of these cells comes from, and how far it reaches.
+    fn provenance<'a>(
+        &self,
+        cells: impl IntoIterator<Item = &'a Cell>,
+        mut standing: Standing,
+        run: &Reach,
+    ) -> Provenance {
+        let mut all = Cell::default();
+        for cell in cells {
+            all.see(&cell.preferred(self.prefer));
+        }
+        let origin = self.origin(&all, standing.epoch);
+        if self.prefer != Prefer::Newest {
+            // Rows of a run that is not complete are of another position than the others.
+            standing.complete &= !all.is_ahead;
+        }
+        if self.prefer == Prefer::Batch && origin == Origin::Batch {
+            standing.position.clone_from(&run.position);
+            standing.as_of_ms = run.as_of_ms;
+        }
+        provenance(origin, standing)
+    }
 }
 
 /// One point of a series.
@@ -69,6 +124,59 @@ pub(crate) struct Series {
     /// The points of the period before, where they were asked for and there is such a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) previous: Option<Vec<Point>>,
+    #[serde(flatten)]
+    pub(crate) range: AnswerRange,
+    #[schema(value_type = ProvenanceShape)]
+    pub(crate) provenance: Provenance,
+}
+
+/// The answer to a question for how many different ones there are.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Uniques {
+    /// Of what: listener.
+    pub(crate) of: String,
+    /// How many there are, about. Never add up such numbers: who comes on two days is one.
+    pub(crate) count: i64,
+    /// The standard error of `count` as a part of it: two of three estimates are nearer than this, and
+    /// 19 of 20 nearer than twice this.
+    pub(crate) relative_error: f64,
+    /// That of the period before, where it was asked for; null where there is no period before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, required = false)]
+    pub(crate) previous: Option<Option<i64>>,
+    /// (count - previous) / previous; null where previous is 0 or there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, required = false)]
+    pub(crate) change: Option<Option<f64>>,
+    #[serde(flatten)]
+    pub(crate) range: AnswerRange,
+    #[schema(value_type = ProvenanceShape)]
+    pub(crate) provenance: Provenance,
+}
+
+/// One point of a series of different ones.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct UniquesPoint {
+    /// When the point begins, in UTC; it ends where the next one begins.
+    pub(crate) at: String,
+    /// How many different ones there are, about.
+    pub(crate) count: i64,
+    /// The standard error of `count` as a part of it.
+    pub(crate) relative_error: f64,
+    /// Which layers had a part in it.
+    #[schema(value_type = OriginShape)]
+    pub(crate) source: Origin,
+}
+
+/// The answer to a question for a chart of different ones.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct UniquesSeries {
+    /// Of what: listener.
+    pub(crate) of: String,
+    pub(crate) points: Vec<UniquesPoint>,
+    /// The points of the period before, where they were asked for and there is such a period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) previous: Option<Vec<UniquesPoint>>,
     #[serde(flatten)]
     pub(crate) range: AnswerRange,
     #[schema(value_type = ProvenanceShape)]
@@ -190,74 +298,150 @@ pub(crate) struct Page {
 }
 
 /// The total of the last segment; of two segments the first is the period before.
-pub(crate) fn total(reading: Reading, range: Range, compared: bool) -> Result<Total, Overflow> {
+pub(crate) fn total(reading: Reading, frame: &Frame) -> Result<Total, Overflow> {
     let cells = match reading.tally {
         Tally::Segments(cells) => cells,
-        Tally::Keys(_) => Vec::new(),
+        Tally::Keys(_) | Tally::Sketches(_) => Vec::new(),
     };
-    let (before, now) = match cells.as_slice() {
-        [before, now] => (Some(*before), *now),
-        [now] => (None, *now),
-        _ => (None, Cell::default()),
-    };
-    let count = fit(now.count)?;
-    let previous = before.map(|cell| fit(cell.count)).transpose()?;
-    let origin = origin(cells.iter(), reading.standing.epoch);
+    let (before, now) = of_two(&cells);
+    let value = |cell: &Cell| fit(cell.preferred(frame.prefer).count);
+    let count = now.map_or(Ok(0), value)?;
+    let previous = before.map(value).transpose()?;
     Ok(Total {
         count,
-        previous: compared.then_some(previous),
-        change: compared.then(|| change(count, previous)),
-        range: shown_range(range),
-        provenance: provenance(origin, reading.standing),
+        previous: frame.compared.then_some(previous),
+        change: frame.compared.then(|| change(count, previous)),
+        range: frame.shown(),
+        provenance: frame.provenance(&cells, reading.standing, &reading.run),
     })
+}
+
+/// How many different values the last segment has; of two segments the first is the period before.
+pub(crate) fn uniques(reading: Reading, frame: &Frame, of: &str) -> Uniques {
+    let sketches = match reading.tally {
+        Tally::Sketches(sketches) => sketches,
+        Tally::Keys(_) | Tally::Segments(_) => Vec::new(),
+    };
+    let (before, now) = of_two(&sketches);
+    let (count, relative_error) = now.map_or((0, 0.0), estimated);
+    let previous = before.map(|sketch| estimated(sketch).0);
+    Uniques {
+        of: of.to_owned(),
+        count,
+        relative_error,
+        previous: frame.compared.then_some(previous),
+        change: frame.compared.then(|| change(count, previous)),
+        range: frame.shown(),
+        provenance: frame.provenance(
+            sketches.iter().map(Sketch::layers),
+            reading.standing,
+            &reading.run,
+        ),
+    }
+}
+
+/// How many different values each point has; the first `previous` segments are those of the period
+/// before.
+pub(crate) fn uniques_series(
+    reading: Reading,
+    frame: &Frame,
+    of: &str,
+    previous: Option<usize>,
+) -> UniquesSeries {
+    let sketches = match reading.tally {
+        Tally::Sketches(sketches) => sketches,
+        Tally::Keys(_) | Tally::Segments(_) => Vec::new(),
+    };
+    let epoch = reading.standing.epoch;
+    let points = reading.segments.ranges().iter().zip(&sketches);
+    let points = points.map(|(range, sketch)| {
+        let (count, relative_error) = estimated(sketch);
+        UniquesPoint {
+            at: shown(range.from.unwrap_or_default()),
+            count,
+            relative_error,
+            source: frame.origin(sketch.layers(), epoch),
+        }
+    });
+    let cells: Vec<Cell> = sketches.iter().map(|sketch| *sketch.layers()).collect();
+    let kept = trimmed(frame.range, &reading.segments, &cells);
+    let (before, points) = parted(points.collect(), previous, kept);
+    UniquesSeries {
+        of: of.to_owned(),
+        points,
+        previous: before,
+        range: frame.shown(),
+        provenance: frame.provenance(&cells, reading.standing, &reading.run),
+    }
+}
+
+/// The estimate of a sketch as a whole number, and its error.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "an estimate is below 2^63: more cells than that are not told apart"
+)]
+fn estimated(sketch: &Sketch) -> (i64, f64) {
+    let found = sketch.estimate();
+    // Three places are more than the error is known to.
+    let error = (found.relative_error * 1_000.0).ceil() / 1_000.0;
+    (found.count.round() as i64, error)
+}
+
+/// The period before, if there is one, and the period.
+const fn of_two<T>(both: &[T]) -> (Option<&T>, Option<&T>) {
+    match both {
+        [before, now] => (Some(before), Some(now)),
+        [now] => (None, Some(now)),
+        _ => (None, None),
+    }
+}
+
+/// The points of the period before, where there are such, and those of the period that are kept.
+fn parted<T>(
+    mut points: Vec<T>,
+    previous: Option<usize>,
+    kept: std::ops::Range<usize>,
+) -> (Option<Vec<T>>, Vec<T>) {
+    match previous {
+        Some(count) => {
+            let now = points.split_off(count.min(points.len()));
+            (Some(points), now)
+        }
+        None => {
+            let kept = points.into_iter().skip(kept.start).take(kept.len());
+            (None, kept.collect())
+        }
+    }
 }
 
 /// The points of a series; the first `previous` segments are those of the period before.
 pub(crate) fn series(
     reading: Reading,
-    range: Range,
+    frame: &Frame,
     previous: Option<usize>,
 ) -> Result<Series, Overflow> {
     let cells = match &reading.tally {
         Tally::Segments(cells) => cells.as_slice(),
-        Tally::Keys(_) => &[],
+        Tally::Keys(_) | Tally::Sketches(_) => &[],
     };
     let epoch = reading.standing.epoch;
-    let points = reading
-        .segments
-        .ranges()
-        .iter()
-        .zip(cells)
-        .map(|(range, cell)| {
-            Ok(Point {
-                at: shown(range.from.unwrap_or_default()),
-                count: fit(cell.count)?,
-                source: cell.origin(epoch),
-            })
+    let points = reading.segments.ranges().iter().zip(cells);
+    let points = points.map(|(range, cell)| {
+        let cell = cell.preferred(frame.prefer);
+        Ok(Point {
+            at: shown(range.from.unwrap_or_default()),
+            count: fit(cell.count)?,
+            source: frame.origin(&cell, epoch),
         })
-        .collect::<Result<Vec<_>, _>>()?;
-    let origin = origin(cells.iter(), epoch);
-    let kept = trimmed(range, &reading.segments, cells);
-    let (before, points) = match previous {
-        Some(count) => {
-            let mut before = points;
-            let points = before.split_off(count.min(before.len()));
-            (Some(before), points)
-        }
-        None => (
-            None,
-            points
-                .into_iter()
-                .skip(kept.start)
-                .take(kept.len())
-                .collect(),
-        ),
-    };
+    });
+    let points = points.collect::<Result<Vec<_>, _>>()?;
+    let kept = trimmed(frame.range, &reading.segments, cells);
+    let (before, points) = parted(points, previous, kept);
     Ok(Series {
         points,
         previous: before,
-        range: shown_range(range),
-        provenance: provenance(origin, reading.standing),
+        range: frame.shown(),
+        provenance: frame.provenance(cells, reading.standing, &reading.run),
     })
 }
 
@@ -265,24 +449,25 @@ pub(crate) fn series(
 /// period before. Keys that only the period before has are left out.
 pub(crate) fn breakdown(
     reading: Reading,
-    compared: bool,
+    frame: &Frame,
     after: Option<&Place>,
     limit: usize,
 ) -> Result<Page, Overflow> {
     let keys = match reading.tally {
         Tally::Keys(keys) => keys,
-        Tally::Segments(_) => crate::tally::Keys::default(),
+        Tally::Segments(_) | Tally::Sketches(_) => crate::tally::Keys::default(),
     };
+    let compared = frame.compared;
     let two = reading.segments.len() > 1;
     let now = usize::from(two);
     let mut sum = 0_i128;
-    let mut layers = Cell::default();
+    let mut layers = [Cell::default(); 2];
     let mut places: Vec<(Place, Pair)> = Vec::new();
     for (key, pair) in keys.into_rows() {
-        for cell in &pair {
-            layers.batch |= cell.batch;
-            layers.live |= cell.live;
+        for (all, cell) in layers.iter_mut().zip(&pair) {
+            all.see(&cell.preferred(frame.prefer));
         }
+        let pair = pair.map(|cell| cell.preferred(frame.prefer));
         let Some(cell) = pair.get(now).filter(|cell| cell.is_seen()) else {
             continue;
         };
@@ -318,7 +503,7 @@ pub(crate) fn breakdown(
                 share: ratio(place.count, total),
                 previous: compared.then_some(previous),
                 change: compared.then(|| change(place.count, previous)),
-                source: pair.get(now).copied().unwrap_or_default().origin(epoch),
+                source: frame.origin(&pair.get(now).copied().unwrap_or_default(), epoch),
                 count: place.count,
                 key: row_key(place.key),
             })
@@ -328,7 +513,7 @@ pub(crate) fn breakdown(
         rows,
         total,
         last,
-        provenance: provenance(layers.origin(epoch), reading.standing),
+        provenance: frame.provenance(&layers, reading.standing, &reading.run),
     })
 }
 
@@ -340,13 +525,6 @@ pub(crate) fn shown(at: Seconds) -> String {
 /// An instant in UTC, in RFC 3339 with milliseconds where there are any.
 pub(crate) fn shown_ms(at_ms: i64) -> String {
     Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
-}
-
-pub(crate) fn shown_range(range: Range) -> AnswerRange {
-    AnswerRange {
-        from: range.from.map(shown),
-        to: range.to.map(shown),
-    }
 }
 
 fn fit(count: i128) -> Result<i64, Overflow> {
@@ -370,13 +548,6 @@ fn row_key(key: KeyValue) -> Option<RowKey> {
         KeyValue::Int(n) | KeyValue::Time(n) | KeyValue::Instant(n) => Some(RowKey::Int(n)),
         KeyValue::Text(text) => Some(RowKey::Text(text)),
     }
-}
-
-fn origin<'a>(cells: impl Iterator<Item = &'a Cell>, epoch: u64) -> Origin {
-    let (batch, live) = cells.fold((false, false), |(batch, live), cell| {
-        (batch || cell.batch, live || cell.live)
-    });
-    Origin::of(batch, live, epoch)
 }
 
 /// The points that are kept: on an open side those without any event are left out.

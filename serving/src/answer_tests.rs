@@ -16,11 +16,38 @@ fn reading(tally: Tally, ranges: Vec<Range>) -> Reading {
             backfills: 0,
             complete: true,
         },
+        run: Reach {
+            position: vec![3, 0],
+            as_of_ms: Some(1_000),
+        },
     }
 }
 
 fn cell(count: i128, batch: bool, live: bool) -> Cell {
-    Cell { count, batch, live }
+    Cell {
+        count,
+        stored: if batch { count } else { 0 },
+        kept: 0,
+        batch,
+        live,
+        is_ahead: false,
+    }
+}
+
+fn frame(range: Range) -> Frame {
+    Frame {
+        range,
+        running: false,
+        compared: false,
+        prefer: Prefer::Newest,
+    }
+}
+
+fn compared(range: Range) -> Frame {
+    Frame {
+        compared: true,
+        ..frame(range)
+    }
 }
 
 const HOUR: Range = Range {
@@ -35,13 +62,14 @@ const NEXT: Range = Range {
 #[test]
 fn a_total_says_where_it_comes_from() {
     let cells = Tally::Segments(vec![cell(5, true, true)]);
-    let total = total(reading(cells, vec![HOUR]), HOUR, false).unwrap();
+    let total = total(reading(cells, vec![HOUR]), &frame(HOUR)).unwrap();
     assert_eq!(
         to_value(total).unwrap(),
         json!({
             "count": 5,
             "from": "1970-01-01T00:00:00Z",
             "to": "1970-01-01T01:00:00Z",
+            "running": false,
             "provenance": {
                 "source": "merged",
                 "as_of": "1970-01-01T00:00:01.5Z",
@@ -55,16 +83,16 @@ fn a_total_says_where_it_comes_from() {
 
 #[test]
 fn a_compared_total_has_its_change() {
-    let compared = |before: i128, now: i128| {
+    let asked = |before: i128, now: i128| {
         let cells = Tally::Segments(vec![cell(before, true, false), cell(now, true, false)]);
-        let total = total(reading(cells, vec![HOUR, NEXT]), NEXT, true).unwrap();
+        let total = total(reading(cells, vec![HOUR, NEXT]), &compared(NEXT)).unwrap();
         (total.count, total.previous, total.change)
     };
-    assert_eq!(compared(4, 5), (5, Some(Some(4)), Some(Some(0.25))));
-    assert_eq!(compared(0, 5), (5, Some(Some(0)), Some(None)));
-    assert_eq!(compared(5, 0), (0, Some(Some(5)), Some(Some(-1.0))));
+    assert_eq!(asked(4, 5), (5, Some(Some(4)), Some(Some(0.25))));
+    assert_eq!(asked(0, 5), (5, Some(Some(0)), Some(None)));
+    assert_eq!(asked(5, 0), (0, Some(Some(5)), Some(Some(-1.0))));
     let alone = Tally::Segments(vec![cell(5, true, false)]);
-    let total = total(reading(alone, vec![Range::ALL]), Range::ALL, true).unwrap();
+    let total = total(reading(alone, vec![Range::ALL]), &compared(Range::ALL)).unwrap();
     let json = to_value(total).unwrap();
     assert_eq!(
         (&json["previous"], &json["change"]),
@@ -78,11 +106,11 @@ fn a_count_that_does_not_fit_is_an_error() {
     let count = i128::from(i64::MAX) + 1;
     let cells = || Tally::Segments(vec![cell(count, true, false)]);
     assert_eq!(
-        total(reading(cells(), vec![HOUR]), HOUR, false),
+        total(reading(cells(), vec![HOUR]), &frame(HOUR)),
         Err(Overflow(count))
     );
     assert_eq!(
-        series(reading(cells(), vec![HOUR]), HOUR, None),
+        series(reading(cells(), vec![HOUR]), &frame(HOUR), None),
         Err(Overflow(count))
     );
 }
@@ -106,7 +134,7 @@ fn points_are_trimmed_on_open_sides_only() {
     };
     let ranges: Vec<Range> = (0..5).map(|n| Range::new(n * 10, n * 10 + 10)).collect();
     let starts = |range| {
-        let series = series(reading(cells(), ranges.clone()), range, None).unwrap();
+        let series = series(reading(cells(), ranges.clone()), &frame(range), None).unwrap();
         series
             .points
             .into_iter()
@@ -147,7 +175,7 @@ fn points_have_their_own_source() {
         cell(0, false, false),
     ]);
     let ranges = vec![Range::new(0, 1), Range::new(1, 2), Range::new(2, 3)];
-    let series = series(reading(cells, ranges), Range::new(1, 3), Some(1)).unwrap();
+    let series = series(reading(cells, ranges), &compared(Range::new(1, 3)), Some(1)).unwrap();
     let sources = |points: &[Point]| points.iter().map(|point| point.source).collect::<Vec<_>>();
     assert_eq!(sources(&series.points), [Origin::Realtime, Origin::Batch]);
     assert_eq!(
@@ -195,7 +223,7 @@ fn pages_join() {
     let counted = || Tally::Keys(keys_of(&keys));
     let page = |after: Option<&Place>, limit| {
         let ranges = vec![HOUR, NEXT];
-        breakdown(reading(counted(), ranges), true, after, limit).unwrap()
+        breakdown(reading(counted(), ranges), &compared(NEXT), after, limit).unwrap()
     };
     let whole = page(None, 1_000);
     assert_eq!((whole.rows.len(), whole.total, whole.last), (24, 35, None));
@@ -224,7 +252,13 @@ fn pages_join() {
 #[test]
 fn shares_of_nothing_are_null() {
     let keys = keys_of(&[(text("a"), [3, 0]), (text("b"), [-3, 0])]);
-    let page = breakdown(reading(Tally::Keys(keys), vec![HOUR]), false, None, 10).unwrap();
+    let page = breakdown(
+        reading(Tally::Keys(keys), vec![HOUR]),
+        &frame(HOUR),
+        None,
+        10,
+    )
+    .unwrap();
     assert_eq!(page.total, 0);
     assert_eq!(page.rows.len(), 2);
     assert!(
@@ -242,7 +276,13 @@ fn keys_of_the_period_before_alone_are_left_out() {
         &KeyValue::Int(2),
         [cell(4, true, false), cell(0, false, true)],
     );
-    let page = breakdown(reading(Tally::Keys(keys), vec![HOUR, NEXT]), true, None, 10).unwrap();
+    let page = breakdown(
+        reading(Tally::Keys(keys), vec![HOUR, NEXT]),
+        &compared(NEXT),
+        None,
+        10,
+    )
+    .unwrap();
     assert_eq!(page.rows.len(), 1);
     assert_eq!(page.rows[0].key, Some(RowKey::Int(2)));
     assert_eq!(page.rows[0].source, Origin::Realtime);
@@ -254,4 +294,41 @@ fn keys_of(rows: &[(KeyValue, [i128; 2])]) -> Keys {
         keys.put(key, counts.map(|count| cell(count, true, false)));
     }
     keys
+}
+
+#[test]
+fn the_batch_value_is_given_where_there_is_one() {
+    let batch = Frame {
+        prefer: Prefer::Batch,
+        ..compared(NEXT)
+    };
+    let merged = |count, stored| Cell {
+        stored,
+        ..cell(count, true, true)
+    };
+    let cells = |before, now| Tally::Segments(vec![before, now]);
+    let ranges = || vec![HOUR, NEXT];
+    let both = total(reading(cells(merged(7, 4), merged(9, 6)), ranges()), &batch).unwrap();
+    assert_eq!((both.count, both.previous), (6, Some(Some(4))));
+    // It reaches as far as the run does, and no further.
+    assert_eq!(both.provenance.source, Origin::Batch);
+    assert_eq!(both.provenance.position["plays"], [3, 0]);
+    assert_eq!(
+        both.provenance.as_of.as_deref(),
+        Some("1970-01-01T00:00:01Z")
+    );
+    let new = total(
+        reading(cells(merged(7, 4), cell(9, false, true)), ranges()),
+        &batch,
+    )
+    .unwrap();
+    assert_eq!((new.count, new.provenance.source), (9, Origin::Merged));
+    assert_eq!(new.provenance.position["plays"], [4, 0]);
+    assert!(new.provenance.complete);
+    let loading = Cell {
+        is_ahead: true,
+        ..merged(9, 6)
+    };
+    let loading = total(reading(cells(merged(7, 4), loading), ranges()), &batch).unwrap();
+    assert!(!loading.provenance.complete, "a run is being published");
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 use stores::ErrorKind;
-use xxhash_rust::xxh3::xxh3_128;
 
 use crate::ServingOptions;
 use crate::read::{ReadError, Standing};
@@ -43,13 +42,8 @@ impl<T: Keep> Kept<T> {
         Self { readings }
     }
 
-    /// What was read, which is kept; or what was kept, where a store did not answer.
-    pub(crate) fn or_kept(
-        &self,
-        question: &impl Debug,
-        read: Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
-        let key = xxh3_128(format!("{question:?}").as_bytes());
+    /// What was read, which is kept under the hash of its question; or what was kept, where a store did not answer.
+    pub(crate) fn or_kept(&self, key: u128, read: Result<T, ReadError>) -> Result<T, ReadError> {
         match read {
             Ok(reading) => {
                 if reading.bytes() <= READING_BYTES_MAX {

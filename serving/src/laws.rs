@@ -311,6 +311,62 @@ async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), T
     Ok(())
 }
 
+/// Different listeners, and the values of one layer.
+async fn check_others(
+    serving: &Serving,
+    asked: &Asked,
+    plays: &[Play],
+    progress: &Progress,
+) -> Result<(), TestCaseError> {
+    let (query, (range, _, _)) = (asked.query(), asked.ranges());
+    let uri = format!("/api/v1/stats/plays/uniques?{query}");
+    let (status, uniques) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", uniques);
+    let mut listeners: BTreeMap<i64, i64> = BTreeMap::new();
+    for play in asked.passing(plays).filter(|play| range.contains(play.at)) {
+        if let Some(listener) = play.ints.get("listener_id") {
+            *listeners.entry(*listener).or_default() += play.amount;
+        }
+    }
+    // So few are told apart exactly; one whose plays were all taken back is none.
+    let expected = listeners.values().filter(|amount| **amount > 0).count();
+    prop_assert_eq!(&uniques["count"], &json!(expected), "{}", uri);
+
+    let uri = format!("/api/v1/stats/plays/total?{query}&prefer=realtime");
+    let (status, total) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", total);
+    let all = asked.sum(plays, range);
+    prop_assert_eq!(&total["count"], &json!(all), "{}", uri);
+    prop_assert_ne!(&total["provenance"]["source"], "batch", "{}", uri);
+
+    let uri = format!("/api/v1/stats/plays/total?{query}&prefer=batch");
+    let (status, total) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", total);
+    let is_loading = usize::try_from(progress.newest).unwrap() < progress.cuts.len();
+    let covered = match progress.cuts.last() {
+        Some(cut) if !is_loading => &plays[..*cut],
+        _ => return Ok(()),
+    };
+    let has_batch = asked.passing(covered).any(|play| range.contains(play.at));
+    let (expected, source) = if has_batch {
+        (asked.sum(covered, range), "batch")
+    } else {
+        (all, "realtime")
+    };
+    prop_assert_eq!(&total["count"], &json!(expected), "{}", uri);
+    if has_batch {
+        prop_assert_eq!(&total["provenance"]["source"], source, "{}", uri);
+        let position: i64 = total["provenance"]["position"]["plays"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|next| next.as_i64().unwrap())
+            .sum();
+        prop_assert_eq!(position, covered.len() as i64, "{}", uri);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -327,5 +383,6 @@ proptest! {
         let options = ServingOptions { whole_wait_ms: 0, ..ServingOptions::default() };
         let (serving, _) = world.serving(&catalog, options);
         runtime.block_on(check(&serving, &asked, &plays))?;
+        runtime.block_on(check_others(&serving, &asked, &plays, &progress))?;
     }
 }

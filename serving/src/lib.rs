@@ -8,6 +8,7 @@
 mod answer;
 mod board;
 mod error;
+mod gather;
 mod http;
 mod kept;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod patience;
 mod plan;
 mod question;
 mod read;
+mod rows;
 mod server;
 mod service;
 mod tally;

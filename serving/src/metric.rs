@@ -1,9 +1,10 @@
 //! A metric: the views of the catalog that count the same thing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jobs::{Catalog, Job, Layers};
+use jobs::sketch::{cell_column, is_cell_column};
+use jobs::{Catalog, Job, Layers, Rollup};
 use schemas::key::{KeyColumn, KeyKind};
 use schemas::source::Source;
 
@@ -13,15 +14,25 @@ pub(crate) struct Metric {
     pub(crate) name: String,
     pub(crate) source: Source,
     pub(crate) views: Vec<Arc<Job>>,
+    /// How live parts of views are made that have none of their own, by `name@version`.
+    pub(crate) rollups: Arc<BTreeMap<String, Arc<Rollup>>>,
     columns: BTreeMap<String, KeyKind>,
+    /// The columns of which different values are counted.
+    distinct: BTreeSet<String>,
 }
 
 impl Metric {
-    /// The metrics of a catalog, by name. Only views that both layers keep can be answered from.
+    /// The metrics of a catalog, by name. Views can be answered from that both layers keep, and
+    /// roll-ups of these.
     pub(crate) fn all(catalog: &Catalog) -> BTreeMap<String, Self> {
         let mut metrics: BTreeMap<String, Self> = BTreeMap::new();
+        let rollups = catalog.jobs().iter().filter_map(|job| {
+            let rollup = Rollup::of(job, catalog.jobs())?;
+            Some((job.view().to_owned(), Arc::new(rollup)))
+        });
+        let rollups: Arc<BTreeMap<_, _>> = Arc::new(rollups.collect());
         for job in catalog.jobs() {
-            if job.layers() != Layers::Both {
+            if job.layers() != Layers::Both && !rollups.contains_key(job.view()) {
                 continue;
             }
             let metric = metrics
@@ -30,15 +41,26 @@ impl Metric {
                     name: job.metric().to_owned(),
                     source: job.source(),
                     views: Vec::new(),
+                    rollups: Arc::clone(&rollups),
                     columns: BTreeMap::new(),
+                    distinct: BTreeSet::new(),
                 });
             if metric.source != job.source() {
                 continue;
             }
-            for column in job.group().0.iter().chain(dimensions(job)) {
+            let columns = job.group().0.iter().chain(dimensions(job));
+            for column in columns.filter(|column| !is_cell_column(&column.name)) {
                 metric.columns.insert(column.name.clone(), column.kind);
             }
             metric.views.push(Arc::clone(job));
+        }
+        for metric in metrics.values_mut() {
+            let has_cells = |column: &&String| {
+                let cells = cell_column(column);
+                let mut views = metric.views.iter();
+                views.any(|view| view.dimensions().any(|dimension| dimension == cells))
+            };
+            metric.distinct = metric.columns.keys().filter(has_cells).cloned().collect();
         }
         metrics
     }
@@ -68,6 +90,20 @@ impl Metric {
             .find(|column| by_name(column) == name)
     }
 
+    /// The column that a name in `of=` stands for; without a name the only one there is.
+    pub(crate) fn distinct_column(&self, name: Option<&str>) -> Option<&str> {
+        let mut columns = self.distinct.iter().map(String::as_str);
+        match name {
+            Some(name) => columns.find(|column| by_name(column) == name),
+            None => columns.next().filter(|_| self.distinct.len() == 1),
+        }
+    }
+
+    /// The names that `of=` takes.
+    pub(crate) fn distinct_names(&self) -> Vec<&str> {
+        self.distinct.iter().map(|column| by_name(column)).collect()
+    }
+
     /// The names that `by=` takes.
     pub(crate) fn by_names(&self) -> Vec<&str> {
         self.columns.keys().map(|column| by_name(column)).collect()
@@ -86,7 +122,8 @@ pub(crate) fn dimensions(job: &Job) -> &[KeyColumn] {
     job.row().0.get(skip..).unwrap_or_default()
 }
 
-fn by_name(column: &str) -> &str {
+/// The name of a column in `by=` and `of=`.
+pub(crate) fn by_name(column: &str) -> &str {
     column.strip_suffix("_id").unwrap_or(column)
 }
 
@@ -112,5 +149,8 @@ mod tests {
         assert_eq!(plays.by_column("track"), Some("track_id"));
         assert_eq!(plays.by_column("track_id"), None);
         assert_eq!(plays.columns()["referrer"], KeyKind::Text);
+        assert_eq!(plays.distinct_names(), ["listener"]);
+        assert_eq!(plays.distinct_column(None), Some("listener_id"));
+        assert_eq!(plays.distinct_column(Some("track")), None);
     }
 }

@@ -73,6 +73,8 @@ pub struct ServingOptions {
     pub kept_bytes_max: u64,
     /// How long they are kept.
     pub kept_for_ms: u64,
+    /// Memory of batch rows that were read and are right until the next run is complete, in bytes; 0 for none.
+    pub row_cache_bytes_max: u64,
     /// Open connections, at most; more wait to be accepted.
     pub connections_max: usize,
     /// How long a client may take to send the head of a request.
@@ -95,6 +97,7 @@ impl Default for ServingOptions {
             board_reads_max: 16,
             kept_bytes_max: 32 * 1024 * 1024,
             kept_for_ms: 3_600_000,
+            row_cache_bytes_max: 64 * 1024 * 1024,
             connections_max: 1_024,
             head_timeout_ms: 10_000,
             request_timeout_ms: 30_000,

@@ -10,12 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jobs::Job;
+use jobs::sketch::cell_column;
+use jobs::{Job, Rollup};
 use schemas::key::{KeyError, KeyValue};
 use schemas::time::{CoverError, Range, Seconds, Span, Width, cover};
 
-use crate::metric::{Metric, dimensions};
-use crate::question::{Question, Segments, Time};
+use crate::metric::{Metric, dimensions, log_key};
+use crate::question::{Prefer, Question, Segments, Time};
 
 /// Partitions of a table that are asked for without looking into a calendar first.
 const DIRECT_PARTS_MAX: i64 = 62;
@@ -50,6 +51,7 @@ pub(crate) struct Plan {
     fanned: bool,
     /// The views of the metric that may be used.
     views: Vec<Arc<Job>>,
+    rollups: Arc<BTreeMap<String, Arc<Rollup>>>,
 }
 
 /// A view that is asked for group by group.
@@ -66,6 +68,8 @@ struct Fan {
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
     pub(crate) job: Arc<Job>,
+    /// How its live parts are made, where it has none of its own.
+    pub(crate) rollup: Option<Arc<Rollup>>,
     /// The values of the view's group columns.
     pub(crate) group: Vec<KeyValue>,
     /// The same, encoded.
@@ -106,6 +110,9 @@ impl Plan {
             .cloned()
             .collect();
         let given = |column: &str| question.filters.contains_key(column);
+        // What live state counted is kept by the rows of views that read the events themselves.
+        let usable = |job: &Job| question.prefer != Prefer::Realtime || job.over().is_none();
+        let holds = |job: &Job, question: &Question| usable(job) && holds(job, question);
         let mut direct: BTreeMap<Width, &Arc<Job>> = BTreeMap::new();
         for job in &views {
             if !group_names(job).all(given) || !holds(job, question) {
@@ -127,7 +134,9 @@ impl Plan {
             });
         if direct.is_empty() && fan.is_none() {
             return Err(if views.iter().any(|job| group_names(job).all(given)) {
-                PlanError::NoView(asked(question).join(", "))
+                let distinct = question.distinct.iter().map(String::as_str);
+                let all: Vec<&str> = asked(question).into_iter().chain(distinct).collect();
+                PlanError::NoView(all.join(", "))
             } else {
                 PlanError::NoGroup(metric.group_columns())
             });
@@ -137,6 +146,7 @@ impl Plan {
             direct,
             fan,
             views,
+            rollups: Arc::clone(&metric.rollups),
         })
     }
 
@@ -175,8 +185,12 @@ impl Plan {
         let mut layout = Layout::default();
         if let (true, Some(fan)) = (self.fanned, &self.fan) {
             let whole = span_of(&fan.index, Range::ALL);
-            layout.index =
-                Some(layout.help(&fan.index, given_group(&fan.index, question), whole)?);
+            layout.index = Some(layout.help(
+                &self.rollups,
+                &fan.index,
+                given_group(&fan.index, question),
+                whole,
+            )?);
         }
         for (job, group) in self.targets(question, groups) {
             let spans = match (&question.time, &spans) {
@@ -192,6 +206,7 @@ impl Plan {
             let calendar = self.calendar_for(&mut layout, &job, &group, &spans)?;
             layout.lanes.push(Lane {
                 key: job.group().encode_values(&group)?,
+                rollup: self.rollups.get(job.view()).cloned(),
                 job,
                 group,
                 spans,
@@ -290,7 +305,12 @@ impl Plan {
         match (calendar, parts) {
             (Some(calendar), _) => {
                 let hull = span_of(calendar, hull(spans));
-                Ok(Some(layout.help(calendar, group.to_vec(), hull)?))
+                Ok(Some(layout.help(
+                    &self.rollups,
+                    calendar,
+                    group.to_vec(),
+                    hull,
+                )?))
             }
             (None, Some(_)) => Ok(None),
             (None, None) => Err(PlanError::Unbounded),
@@ -311,7 +331,7 @@ impl Plan {
             .find(|job| job.partition() == Width::All && job.bucket() != Width::All);
         if let Some(job) = in_one_piece {
             let group = given_group(job, question);
-            layout.probes = vec![layout.help(job, group, span_of(job, range))?];
+            layout.probes = vec![layout.help(&self.rollups, job, group, span_of(job, range))?];
             return Ok(());
         }
         let mut probes: Vec<usize> = layout
@@ -350,10 +370,20 @@ impl Fan {
     }
 }
 
+impl Lane {
+    /// The view whose live parts belong to it.
+    pub(crate) fn live(&self) -> &Arc<Job> {
+        self.rollup
+            .as_ref()
+            .map_or(&self.job, |rollup| rollup.from())
+    }
+}
+
 impl Layout {
     /// Adds a helper, or widens the one that is there already.
     fn help(
         &mut self,
+        rollups: &BTreeMap<String, Arc<Rollup>>,
         job: &Arc<Job>,
         group: Vec<KeyValue>,
         span: Span,
@@ -372,6 +402,7 @@ impl Layout {
         }
         self.helpers.push(Lane {
             job: Arc::clone(job),
+            rollup: rollups.get(job.view()).cloned(),
             group,
             key,
             spans: vec![span],
@@ -392,10 +423,13 @@ fn group_names(job: &Job) -> impl Iterator<Item = &str> {
 
 /// Whether a view's columns hold all that the question filters and counts by.
 fn holds(job: &Job, question: &Question) -> bool {
-    asked(question).into_iter().all(|name| {
+    let has = |name: &str| {
         group_names(job).any(|column| column == name)
             || job.dimensions().any(|dimension| dimension == name)
-    })
+    };
+    let distinct = question.distinct.as_deref();
+    asked(question).into_iter().all(has)
+        && distinct.is_none_or(|name| has(name) || has(&cell_column(name)))
 }
 
 fn asked(question: &Question) -> Vec<&str> {
@@ -403,9 +437,11 @@ fn asked(question: &Question) -> Vec<&str> {
     filters.chain(question.by.as_deref()).collect()
 }
 
-/// How many rows a view has, roughly: the fewer dimensions the fewer.
-fn size(job: &Job) -> (usize, &str) {
-    (dimensions(job).len(), job.name())
+/// How many rows a group of a view has, roughly: the fewer dimensions the fewer. The column by which the log
+/// is divided stands for the most events.
+fn size(job: &Job) -> (usize, bool, &str) {
+    let is_log_key = group_names(job).eq([log_key(job.source())]);
+    (dimensions(job).len(), is_log_key, job.name())
 }
 
 fn given_group(job: &Job, question: &Question) -> Vec<KeyValue> {

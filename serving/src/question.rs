@@ -13,8 +13,23 @@ pub(crate) struct Question {
     pub(crate) filters: BTreeMap<String, KeyValue>,
     /// The column whose values are counted apart, if any.
     pub(crate) by: Option<String>,
+    /// The column of which different values are counted in place of amounts, if any.
+    pub(crate) distinct: Option<String>,
+    /// Which value is asked for.
+    pub(crate) prefer: Prefer,
     /// The time that it is about.
     pub(crate) time: Time,
+}
+
+/// Which value is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prefer {
+    /// Batch rows and what is newer.
+    Newest,
+    /// What batch rows hold where there are any, else what was counted live.
+    Batch,
+    /// What was counted live, also of what batch rows hold now.
+    Realtime,
 }
 
 /// The stretches of time that are counted apart.

@@ -5,9 +5,12 @@
 //! error, never a sum.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use jobs::merge::{BatchRow, Gap, LivePart, Merged, NotWhole, Seam, merge};
-use jobs::tables::table_to_read;
+use arrow::array::BinaryArray;
+use jobs::Job;
+use jobs::merge::{BatchRow, Gap, Kept, LivePart, Merged, NotWhole, Seam, merge, merge_kept};
+use jobs::tables::{kept_name, of_kept_key, table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Slot};
@@ -22,7 +25,8 @@ use crate::metric::{Metric, log_key};
 use crate::options::ServingPorts;
 use crate::patience::Patience;
 use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, part_starts};
-use crate::question::{Question, Segments, Time};
+use crate::question::{Prefer, Question, Segments, Time};
+use crate::rows::{RowCache, RowsOf};
 use crate::tally::{Columns, Tally};
 
 /// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
@@ -35,6 +39,17 @@ pub(crate) struct Reading {
     pub(crate) segments: Segments,
     pub(crate) tally: Tally,
     pub(crate) standing: Standing,
+    /// How far the newest run reaches, of which the batch rows are.
+    pub(crate) run: Reach,
+}
+
+/// How far events are counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// By partition: the next offset.
+    pub(crate) position: Vec<i64>,
+    /// When the last of them was logged, in milliseconds since the Unix epoch.
+    pub(crate) as_of_ms: Option<i64>,
 }
 
 impl Keep for Reading {
@@ -96,7 +111,7 @@ enum Attempt {
 /// # Errors
 /// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
 pub(crate) async fn read(
-    ports: &ServingPorts,
+    (ports, rows): (&ServingPorts, &RowCache),
     metric: &Metric,
     question: &Question,
     patience: Duration,
@@ -107,9 +122,12 @@ pub(crate) async fn read(
     let mut whole_plan: Option<(Plan, NotWhole)> = None;
     let mut groups = BTreeSet::new();
     let mut patience = Patience::of(patience);
+    let mut anew = false;
     loop {
         let reader = Reader {
             ports,
+            rows,
+            anew,
             question,
             source: metric.source,
         };
@@ -154,6 +172,8 @@ pub(crate) async fn read(
         if !patience.wait(&not_whole).await {
             return Err(not_whole.into());
         }
+        // What does not join live state is not read from memory again.
+        anew = true;
     }
 }
 
@@ -164,6 +184,17 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// How far a run reaches.
+    fn reach(&self, epoch: Epoch) -> Reach {
+        let cuts = self.runs.runs.get(epoch).map(|run| run.cuts.as_slice());
+        let cuts = cuts.unwrap_or_default();
+        let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
+        Reach {
+            position: cuts.iter().map(|cut| cut.next_offset).collect(),
+            as_of_ms: logged.max(),
+        }
+    }
+
     /// How far the try reaches.
     pub(crate) fn standing(&self, source: Source, epoch: Epoch) -> Standing {
         let slots = &self.slots;
@@ -227,9 +258,11 @@ struct SeenParts {
 }
 
 impl SeenParts {
-    fn seam<'a>(&'a self, view: &'a str) -> Seam<'a> {
+    fn seam<'a>(&'a self, lane: &'a Lane) -> Seam<'a> {
+        let view = lane.job.view();
         Seam {
             view,
+            live: lane.live().view(),
             newest: newest_of(&self.seen.runs, view),
             runs: &self.seen.runs.runs,
             slots: &self.seen.slots,
@@ -251,8 +284,23 @@ struct Walk<'a> {
     calendar: Option<&'a BTreeSet<Seconds>>,
 }
 
+impl Walk<'_> {
+    /// The row keys of the live parts, in the lane's own view.
+    fn live_keys(&self) -> Result<Option<BinaryArray>, KeyError> {
+        let Some(parts) = self.parts else {
+            return Ok(None);
+        };
+        Ok(Some(match &self.lane.rollup {
+            Some(rollup) => rollup.keys(&parts.rows)?,
+            None => parts.rows.clone(),
+        }))
+    }
+}
+
 struct Reader<'a> {
     ports: &'a ServingPorts,
+    rows: &'a RowCache,
+    anew: bool,
     question: &'a Question,
     source: Source,
 }
@@ -314,6 +362,7 @@ impl Reader<'_> {
                     backfills,
                     ..seen.seen.standing(self.source, epoch)
                 },
+                run: seen.seen.reach(epoch),
             }))),
             Err(ReadError::NotWhole(not_whole)) => Ok(Attempt::NotWhole(not_whole)),
             Err(error) => Err(error),
@@ -402,19 +451,28 @@ impl Reader<'_> {
         mut take: impl FnMut(&[Merged<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
         let view = walk.lane.job.view();
-        let table = table_to_read(&seen.seen.runs.newest, view).name;
-        let seam = seen.seam(view);
+        let table = table_to_read(&seen.seen.runs.newest, view);
+        let run = seen.seen.runs.runs.get(table.newest);
+        let of = RowsOf {
+            table: &table.name,
+            newest: (table.newest, run.map_or(0, |run| run.stamp_us)),
+            anew: self.anew,
+        };
+        let seam = seen.seam(walk.lane);
         let queries = part_queries(walk.lane, walk.calendar)?;
-        let live = sorted(walk.parts);
+        let keys = walk.live_keys()?;
+        let live = sorted(keys.as_ref(), walk.parts);
         let mut rest = &live[..];
         let mut chunks = queries.chunks(PARTS_MAX).peekable();
         if chunks.peek().is_none() {
             // Nothing to read is an answer only if nothing is missing.
             take(&merge(&seam, [], rest.iter().copied())?)?;
         }
+        let kept = self.kept(walk, of).await?;
+        let mut kept = kept_rows(kept.as_ref().as_ref())?;
         while let Some(chunk) = chunks.next() {
             let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
-            let found = self.ports.views.rows(&table, &asked).await?;
+            let found = self.rows.read(&*self.ports.views, of, &asked).await?;
             seam.check_table(found.is_some())?;
             // Live parts go with the rows of their time.
             let here = match chunks.peek().and_then(|next| next.first()) {
@@ -424,9 +482,36 @@ impl Reader<'_> {
             let (now, later) = rest.split_at(here);
             rest = later;
             let rows = found.iter().flat_map(batch_rows);
-            take(&merge(&seam, rows, now.iter().copied())?)?;
+            // Of any time: what is kept is little, and a key that comes twice is added up.
+            let kept = std::mem::take(&mut kept);
+            take(&merge_kept(&seam, rows, now.iter().copied(), kept)?)?;
         }
         Ok(())
+    }
+
+    /// What was kept of earlier live counts, where that is asked for.
+    async fn kept(
+        &self,
+        walk: &Walk<'_>,
+        of: RowsOf<'_>,
+    ) -> Result<Arc<Option<FoundRows>>, ReadError> {
+        let lane = walk.lane;
+        if self.question.prefer != Prefer::Realtime || lane.job.over().is_some() {
+            return Ok(Arc::default());
+        }
+        let table = kept_name(lane.job.view());
+        let queries = lane.spans.iter().map(|span| {
+            Ok(PartQuery {
+                part: TallyShape::part(0, &lane.key),
+                range: key_range(&lane.job, span)?,
+            })
+        });
+        let queries: Vec<PartQuery> = queries.collect::<Result<_, KeyError>>()?;
+        let of = RowsOf {
+            table: &table,
+            ..of
+        };
+        Ok(self.rows.read(&*self.ports.views, of, &queries).await?)
     }
 
     fn live_query(
@@ -441,9 +526,10 @@ impl Reader<'_> {
         let of_group = groups
             .filter(|(column, _)| column.name == key)
             .find_map(|(_, value)| Some(partition_for(value, partitions?)));
-        let ranges = lane.spans.iter().map(|span| key_range(lane, span));
+        let live = lane.live();
+        let ranges = lane.spans.iter().map(|span| key_range(live, span));
         Ok(LiveQuery {
-            view: lane.job.view().to_owned(),
+            view: live.view().to_owned(),
             group: lane.key.clone(),
             ranges: ranges.collect::<Result<_, _>>()?,
             partition: only
@@ -467,6 +553,7 @@ impl Reader<'_> {
             tally: Tally::new(self.question, segments.len()),
             segments,
             standing: Standing::nothing(self.source, epoch),
+            run: Reach::default(),
         })))
     }
 }
@@ -506,7 +593,7 @@ fn part_queries(
         calendar.map(|starts| starts.iter().map(|start| partition.floor(*start)).collect());
     let mut queries = Vec::new();
     for span in &lane.spans {
-        let range = key_range(lane, span)?;
+        let range = key_range(&lane.job, span)?;
         for start in part_starts(partition, span, known.as_ref()) {
             let mut begin = range.0.clone();
             if partition != Width::All {
@@ -523,10 +610,23 @@ fn part_queries(
 }
 
 /// The row keys of a span of buckets.
-fn key_range(lane: &Lane, span: &Span) -> Result<(Vec<u8>, Option<Vec<u8>>), KeyError> {
-    let key = |at: Seconds| lane.job.row().encode_values(&[KeyValue::Time(at)]);
+fn key_range(job: &Job, span: &Span) -> Result<(Vec<u8>, Option<Vec<u8>>), KeyError> {
+    let key = |at: Seconds| job.row().encode_values(&[KeyValue::Time(at)]);
     let from = span.from.map(key).transpose()?.unwrap_or_default();
     Ok((from, span.to.map(key).transpose()?))
+}
+
+fn kept_rows(found: Option<&FoundRows>) -> Result<Vec<Kept<'_>>, KeyError> {
+    let Some(found) = found else {
+        return Ok(Vec::new());
+    };
+    let rows = found.rows.iter().flatten().zip(found.counts.iter());
+    rows.filter_map(|(key, count)| Some((key, count?)))
+        .map(|(key, count)| {
+            let (key, epoch) = of_kept_key(key)?;
+            Ok(Kept { key, epoch, count })
+        })
+        .collect()
 }
 
 fn batch_rows(found: &FoundRows) -> impl Iterator<Item = BatchRow<'_>> {
@@ -544,13 +644,13 @@ fn batch_rows(found: &FoundRows) -> impl Iterator<Item = BatchRow<'_>> {
         })
 }
 
-fn sorted(parts: Option<&LiveParts>) -> Vec<LivePart<'_>> {
-    let Some(parts) = parts else {
+/// Live parts in the order of their keys.
+fn sorted<'a>(keys: Option<&'a BinaryArray>, parts: Option<&'a LiveParts>) -> Vec<LivePart<'a>> {
+    let (Some(keys), Some(parts)) = (keys, parts) else {
         return Vec::new();
     };
     let values = parts.epochs.values().iter().zip(parts.counts.values());
-    let mut live: Vec<LivePart<'_>> = parts
-        .rows
+    let mut live: Vec<LivePart<'_>> = keys
         .iter()
         .zip(values)
         .filter_map(|(key, (epoch, count))| {

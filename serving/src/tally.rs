@@ -5,31 +5,66 @@ use std::collections::HashMap;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::merge::Merged;
+use jobs::sketch::{Estimate, cell, cell_column, estimate};
 use schemas::key::{KeyError, KeyKind, KeyValue};
 use schemas::provenance::Origin;
 use schemas::time::{Seconds, Span, Width};
 
 use crate::plan::Lane;
-use crate::question::{Question, Segments};
+use crate::question::{Prefer, Question, Segments};
 
 /// A sum, and which layers had a part in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) count: i128,
+    /// What of it batch rows hold.
+    pub(crate) stored: i128,
+    /// What live state had counted more of the events that batch rows hold.
+    pub(crate) kept: i128,
     pub(crate) batch: bool,
     pub(crate) live: bool,
+    /// Whether a batch row is of a run that is still being published.
+    pub(crate) is_ahead: bool,
 }
 
 impl Cell {
     fn add(&mut self, value: &Merged<'_>) {
         self.count += value.count;
+        self.stored += value.stored;
+        self.kept += value.kept;
         self.batch |= value.batch;
         self.live |= value.live;
+        self.is_ahead |= value.is_ahead;
+    }
+
+    /// The value that is preferred: of all events, what batch rows hold where there are any, or what
+    /// was counted live.
+    pub(crate) const fn preferred(mut self, prefer: Prefer) -> Self {
+        match prefer {
+            Prefer::Batch if self.batch => {
+                self.count = self.stored;
+                self.live = false;
+            }
+            Prefer::Realtime => {
+                self.count += self.kept;
+                self.live |= self.batch;
+                self.batch = false;
+            }
+            Prefer::Batch | Prefer::Newest => {}
+        }
+        self
+    }
+
+    /// Notes that the layers of another one had a part in it.
+    pub(crate) const fn see(&mut self, other: &Self) {
+        self.batch |= other.batch;
+        self.live |= other.live;
+        self.is_ahead |= other.is_ahead;
     }
 
     /// Whether any event gave it.
     pub(crate) const fn is_seen(&self) -> bool {
-        self.batch || self.live
+        self.batch || self.live || self.kept != 0
     }
 
     pub(crate) const fn origin(&self, epoch: u64) -> Origin {
@@ -44,6 +79,32 @@ pub(crate) enum Tally {
     Segments(Vec<Cell>),
     /// For each value of a column the sums of the first two segments.
     Keys(Keys),
+    /// One sketch a segment.
+    Sketches(Vec<Sketch>),
+}
+
+/// Which cells different values take, and which layers had a part in it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sketch {
+    counts: HashMap<i64, i128>,
+    layers: Cell,
+}
+
+impl Sketch {
+    fn add(&mut self, cell: i64, value: &Merged<'_>) {
+        *self.counts.entry(cell).or_default() += value.count;
+        self.layers.add(value);
+    }
+
+    /// How many different values there are. One whose events corrections took back is none.
+    pub(crate) fn estimate(&self) -> Estimate {
+        let taken = self.counts.iter().filter(|(_, count)| **count > 0);
+        estimate(taken.map(|(cell, _)| *cell))
+    }
+
+    pub(crate) const fn layers(&self) -> &Cell {
+        &self.layers
+    }
 }
 
 /// The sums of the first two segments.
@@ -97,7 +158,9 @@ impl Keys {
 
 impl Tally {
     pub(crate) fn new(question: &Question, segments: usize) -> Self {
-        if question.by.is_some() {
+        if question.distinct.is_some() {
+            Self::Sketches(vec![Sketch::default(); segments])
+        } else if question.by.is_some() {
             Self::Keys(Keys::default())
         } else {
             Self::Segments(vec![Cell::default(); segments])
@@ -112,6 +175,10 @@ impl Tally {
                 let texts: usize = keys.texts.keys().map(String::len).sum();
                 let entries = keys.ints.len() + keys.texts.len() + 1;
                 texts + entries * (size_of::<Pair>() + size_of::<String>())
+            }
+            Self::Sketches(sketches) => {
+                let cells: usize = sketches.iter().map(|sketch| sketch.counts.len()).sum();
+                sketches.len() * size_of::<Sketch>() + cells * size_of::<(i64, i128)>()
             }
         }
     }
@@ -142,6 +209,14 @@ impl Tally {
             let cell = match self {
                 Self::Segments(cells) => cells.get_mut(segment),
                 Self::Keys(keys) => keys.cell(columns.key(row), segment),
+                Self::Sketches(sketches) => {
+                    if let (Some(sketch), Some(cell)) =
+                        (sketches.get_mut(segment), columns.cell(row))
+                    {
+                        sketch.add(cell, value);
+                    }
+                    continue;
+                }
             };
             if let Some(cell) = cell {
                 cell.add(value);
@@ -166,6 +241,15 @@ pub(crate) struct Columns<'a> {
     has_bucket: bool,
     filters: Vec<(usize, &'a KeyValue)>,
     by: By<'a>,
+    distinct: Distinct,
+}
+
+/// Where the cell of a row comes from.
+#[derive(Debug, Clone, Copy)]
+enum Distinct {
+    Nothing,
+    Cell(usize),
+    Value(usize),
 }
 
 #[derive(Debug)]
@@ -207,6 +291,14 @@ impl<'a> Columns<'a> {
                 }
             }
         };
+        let distinct = question
+            .distinct
+            .as_deref()
+            .map_or(Distinct::Nothing, |name| {
+                let cell = place(&cell_column(name)).map(Distinct::Cell);
+                cell.or_else(|| place(name).map(Distinct::Value))
+                    .unwrap_or(Distinct::Nothing)
+            });
         Ok(Self {
             columns: lane
                 .job
@@ -215,7 +307,23 @@ impl<'a> Columns<'a> {
             has_bucket: lane.job.bucket() != Width::All,
             filters,
             by,
+            distinct,
         })
+    }
+
+    /// The cell that a row's value takes, where it has one.
+    fn cell(&self, row: usize) -> Option<i64> {
+        let (at, is_cell) = match self.distinct {
+            Distinct::Nothing => return None,
+            Distinct::Cell(at) => (at, true),
+            Distinct::Value(at) => (at, false),
+        };
+        let column = self.columns.get(at)?;
+        if column.is_null(row) {
+            return None;
+        }
+        let value = ints(column)?.value(row);
+        Some(if is_cell { value } else { cell(value) })
     }
 
     /// The start of a row's bucket, where it has one.

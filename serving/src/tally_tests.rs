@@ -12,6 +12,7 @@ fn lane() -> Lane {
     let group = vec![KeyValue::Int(7)];
     Lane {
         key: job.group().encode_values(&group).unwrap(),
+        rollup: None,
         job: std::sync::Arc::clone(job),
         group,
         spans: vec![Span {
@@ -48,6 +49,8 @@ fn question(by: Option<&str>, filters: &[(&str, KeyValue)]) -> (Question, Segmen
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect(),
         by: by.map(str::to_owned),
+        distinct: None,
+        prefer: Prefer::Newest,
         time: Time::Segments(segments.clone()),
     };
     (question, segments)
@@ -93,8 +96,11 @@ fn counted(by: Option<&str>, filters: &[(&str, KeyValue)]) -> Tally {
         .map(|(key, count, batch, live)| Merged {
             key,
             count: *count,
+            stored: if *batch { 1 } else { 0 },
+            kept: 0,
             batch: *batch,
             live: *live,
+            is_ahead: false,
         })
         .collect();
     let (question, segments) = question(by, filters);
@@ -117,15 +123,16 @@ fn segments_are_counted_apart_with_their_layers() {
     let Tally::Segments(cells) = counted(None, &[]) else {
         panic!("not by segment")
     };
-    let cell = |count, batch, live| Cell { count, batch, live };
-    assert_eq!(cells, [cell(1, true, false), cell(1_110, true, true)]);
+    let told = cells.iter().map(|cell| (cell.count, cell.batch, cell.live));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [(1, true, false), (1_110, true, true)]);
 }
 
 #[test]
 fn filters_let_through_what_is_equal() {
     let total = |filters: &[(&str, KeyValue)]| match counted(None, filters) {
         Tally::Segments(cells) => cells.iter().map(|cell| cell.count).sum::<i128>(),
-        Tally::Keys(_) => panic!("not by segment"),
+        Tally::Keys(_) | Tally::Sketches(_) => panic!("not by segment"),
     };
     assert_eq!(total(&[("owner_id", KeyValue::Int(7))]), 1_111);
     assert_eq!(total(&[("referrer", text(""))]), 100);
@@ -168,8 +175,11 @@ fn bytes_that_are_no_key_are_an_error() {
     let damaged = Merged {
         key: b"x",
         count: 1,
+        stored: 1,
+        kept: 0,
         batch: true,
         live: false,
+        is_ahead: false,
     };
     let mut tally = Tally::new(&question, 2);
     assert!(tally.add(&lane, &question, &segments, &[damaged]).is_err());

@@ -9,7 +9,7 @@ use arrow::array::{BinaryArray, Int64Array, RecordBatch, UInt32Array, UInt64Arra
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use jobs::{Catalog, Job};
+use jobs::{Catalog, Job, Layers};
 use schemas::clock::FixedClock;
 use schemas::entities::{Application, Entity, Group};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
@@ -181,7 +181,7 @@ impl World {
                 let stored = rows.entry((part, row.clone())).or_default();
                 *stored = (stored.0 + play.amount, through);
             }
-            if epoch > at.dropped {
+            if epoch > at.dropped && job.layers().include(Layers::Speed) {
                 let partition = u32::try_from(play.partition(self.partitions)).unwrap();
                 *parts.entry(((group, row), partition, epoch)).or_default() += play.amount;
             }
@@ -401,8 +401,11 @@ impl ViewsRead for World {
 
     async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
         let mut found: Vec<(u32, Vec<u8>, i64, Epoch)> = Vec::new();
+        let Some(rows) = self.rows.get(view) else {
+            return Ok(None);
+        };
         for (index, query) in queries.iter().enumerate() {
-            for ((part, row), (count, epoch)) in &self.rows[view] {
+            for ((part, row), (count, epoch)) in rows {
                 if *part == query.part && within(row, &query.range) {
                     found.push((u32::try_from(index).unwrap(), row.clone(), *count, *epoch));
                 }

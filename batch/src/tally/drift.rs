@@ -106,6 +106,9 @@ fn place(group: &[u8], row: &[u8]) -> (usize, u64) {
     )
 }
 
+/// A key whose sides differ: group, row, and how much more was counted live.
+pub(crate) type Excess = (Vec<u8>, Vec<u8>, i64);
+
 /// By group and row key: what the batch layer changed, and what was counted live.
 #[derive(Debug, Default)]
 struct Sides {
@@ -138,28 +141,30 @@ pub(crate) struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// The drift of a view. `fingerprint` holds the batch's changes.
+    /// The drift of a view, and all keys that it is made of. `fingerprint` holds the batch's changes.
     pub(crate) async fn drift(
         &self,
         view: &View,
         new: &ViewManifest,
         mut fingerprint: Fingerprint,
-    ) -> Result<Drift> {
+    ) -> Result<(Drift, Vec<Excess>)> {
         if let Some(why) = self.unknown(view).await? {
-            return Ok(Drift {
+            let drift = Drift {
                 unknown: Some(why),
                 ..Drift::default()
-            });
+            };
+            return Ok((drift, Vec::new()));
         }
         self.each_live(view, |group, row, count| {
             fingerprint.add(group, row, count.wrapping_neg());
         })
         .await?;
         if fingerprint.is_zero() {
-            return Ok(Drift {
+            let drift = Drift {
                 total: Some(0),
                 ..Drift::default()
-            });
+            };
+            return Ok((drift, Vec::new()));
         }
         self.name_keys(view, new, &fingerprint).await
     }
@@ -229,7 +234,7 @@ impl Stretch<'_> {
         view: &View,
         new: &ViewManifest,
         fingerprint: &Fingerprint,
-    ) -> Result<Drift> {
+    ) -> Result<(Drift, Vec<Excess>)> {
         let mut sides = Sides::default();
         for start in &new.touched {
             let mut diff = diff_of(self.ports, view, new, *start).await?;
@@ -260,6 +265,10 @@ impl Stretch<'_> {
             .map(|(_, (batch, live))| batch.abs_diff(*live))
             .sum();
         let keys = u64::try_from(worst.len()).unwrap_or(u64::MAX);
+        let excess = worst.iter().map(|((group, row), (batch, live))| {
+            (group.clone(), row.clone(), live.wrapping_sub(*batch))
+        });
+        let excess = excess.collect();
         worst.truncate(KEYS_NAMED);
         let worst = worst.into_iter().map(|((group, row), (batch, live))| {
             Ok(DriftedKey {
@@ -269,13 +278,14 @@ impl Stretch<'_> {
                 live,
             })
         });
-        Ok(Drift {
+        let drift = Drift {
             total: Some(total),
             keys,
             is_lower_bound,
             worst: worst.collect::<Result<_>>()?,
             unknown: None,
-        })
+        };
+        Ok((drift, excess))
     }
 }
 

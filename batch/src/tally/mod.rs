@@ -9,4 +9,4 @@ mod publish;
 mod result;
 mod run;
 
-pub(crate) use run::shape;
+pub(crate) use run::{kept_shape, shape};

@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jobs::tables::table_name;
+use jobs::tables::{kept_key, kept_name, kept_row, table_name};
 use jobs::{Job, Layers};
-use schemas::seam::{Cut, Offset};
-use stores::views::{TallyShape, ViewShape};
+use schemas::seam::{Cut, Epoch, Offset};
+use schemas::time::Width;
+use stores::views::{NewRows, TallyShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
-use super::drift::{Drift, Fingerprint, Stretch};
+use super::drift::{Drift, Excess, Fingerprint, Stretch};
 use super::planning::plan;
 use super::publish::{Edition, Published};
 use super::result::ViewManifest;
 use crate::archive::backfilled;
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
-use crate::run::{Batch, behind};
+use crate::run::{Batch, behind, go_on};
 use crate::seal::recognise_cuts;
 use crate::{Error, Progress, Result, RunRequest};
 
@@ -56,6 +57,20 @@ impl Batch {
             .publish(plan, &computed, &mut report, (progress, stop))
             .await?;
         let at = (plan.epoch, stamp_us);
+        if request.jobs.is_empty() {
+            stages.begin("drift", 0);
+            // The rows are right whether or not the drift can be told.
+            match self.drift(plan, &computed, prints, stamp_us).await {
+                Ok(drift) => report.drift = drift,
+                Err(error) => {
+                    tracing::warn!(%source, %error, "the drift of a run is not known");
+                    report.drift.unknown = Some(error.to_string());
+                    let warning = format!("the drift is not known: {error}");
+                    report.warnings.push(warning);
+                }
+            }
+            go_on(stop)?;
+        }
         self.complete(source, request, at, &computed.results())
             .await?;
         // Whatever fails from here on, the run is published, and the next one tidies up.
@@ -63,8 +78,7 @@ impl Batch {
             .after(
                 (results, stamp_us),
                 request,
-                &compute.plan,
-                (&computed, prints),
+                plan,
                 &mut report,
                 (stages, stop),
             )
@@ -73,21 +87,15 @@ impl Batch {
         Ok(report)
     }
 
-    /// What follows once a run is published: the drift is measured, and what nobody needs any more
-    /// is let go.
+    /// What follows once a run is published: what nobody needs any more is let go.
     async fn after(
         &self,
         (results, stamp_us): (&Results<'_>, i64),
         request: &RunRequest,
         plan: &Plan,
-        (computed, prints): (&Computed, BTreeMap<String, Fingerprint>),
         report: &mut RunReport,
         (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<()> {
-        if request.jobs.is_empty() {
-            stages.begin("drift", 0);
-            report.drift = self.drift(plan, computed, prints).await?;
-        }
         stages.begin("drop", 0);
         if request.jobs.is_empty() {
             // Should the process end within the grace, what matters is told already.
@@ -101,7 +109,10 @@ impl Batch {
             return Ok(());
         }
         let (views, at) = (&self.ports.views, (plan.epoch, stamp_us));
-        views.forget_views(plan.source, at, &keep).await?;
+        let kept = plan.views.iter().filter(|view| compared(view));
+        let kept = kept.map(|view| kept_name(view.job.view()));
+        let tables: Vec<String> = keep.iter().cloned().chain(kept).collect();
+        views.forget_views(plan.source, at, &tables).await?;
         if !self.grace(stop).await {
             return Ok(());
         }
@@ -203,11 +214,14 @@ impl Batch {
         Ok((prints, stamp_us))
     }
 
+    /// Measures the drift, and keeps what live state counted otherwise beside the batch rows: once its
+    /// epoch is let go, nothing else tells.
     async fn drift(
         &self,
         plan: &Plan,
         computed: &Computed,
         mut prints: BTreeMap<String, Fingerprint>,
+        stamp_us: i64,
     ) -> Result<Drift> {
         let source = plan.source;
         let runs = &self.ports.views.runs(source).await?.runs;
@@ -238,7 +252,8 @@ impl Batch {
                 ),
                 partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
             };
-            let drift = stretch.drift(view, manifest, print).await?;
+            let (drift, excess) = stretch.drift(view, manifest, print).await?;
+            self.keep(view, (plan.epoch, stamp_us), &excess).await?;
             all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
             all.keys += drift.keys;
             all.worst.extend(drift.worst);
@@ -249,9 +264,53 @@ impl Batch {
     }
 }
 
+impl Batch {
+    async fn keep(&self, view: &View, at: (Epoch, i64), excess: &[Excess]) -> Result<()> {
+        let (epoch, stamp_us) = at;
+        let name = kept_name(view.job.view());
+        for rows in excess.chunks(self.options.publish_rows.max(1)) {
+            let mut rows = rows
+                .iter()
+                .map(|(group, row, count)| {
+                    let row = kept_key(row, epoch)
+                        .map_err(|e| Error::fault("a key of what is kept", e))?;
+                    Ok((TallyShape::part(0, group), row, *count))
+                })
+                .collect::<Result<Vec<_>>>()?;
+            rows.sort_unstable();
+            let rows = NewRows {
+                parts: rows.iter().map(|(part, _, _)| Some(part)).collect(),
+                rows: rows.iter().map(|(_, row, _)| Some(row)).collect(),
+                counts: rows.iter().map(|(_, _, count)| Some(*count)).collect(),
+            };
+            self.ports
+                .views
+                .publish(view.job.source(), &name, epoch, stamp_us, &rows)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// The table for what live state counted otherwise than the rows of a view say, where it is kept.
+pub(crate) fn kept_shape(job: &Job) -> Option<ViewShape> {
+    is_compared(job).then(|| {
+        ViewShape::Tally(TallyShape {
+            view: kept_name(job.view()),
+            group: job.group().clone(),
+            partition: Width::All,
+            row: kept_row(job.row()),
+        })
+    })
+}
+
 /// Views that read the events are compared with live state; the others follow from them.
 fn compared(view: &View) -> bool {
-    view.job.over().is_none() && view.job.layers() == Layers::Both
+    is_compared(&view.job)
+}
+
+fn is_compared(job: &Job) -> bool {
+    job.over().is_none() && job.layers() == Layers::Both
 }
 
 /// The shape of the table of a view whose rows hold so many backfills.

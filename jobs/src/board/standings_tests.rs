@@ -185,6 +185,7 @@ async fn check_all(case: &Case) {
     let slots = [Some(slot)];
     let seam = Seam {
         view: "v",
+        live: "v",
         newest,
         runs: &runs,
         slots: &slots,
@@ -332,6 +333,7 @@ fn a_newer_head_takes_the_place_of_states_up_to_its_epoch() {
     let slots = [Some(slot)];
     let seam = Seam {
         view: "v",
+        live: "v",
         newest: 0,
         runs: &runs,
         slots: &slots,
@@ -388,6 +390,7 @@ fn a_member_with_states_in_two_partitions_is_told() {
     let slots = [Some(slot), Some(added)];
     let seam = Seam {
         view: "v",
+        live: "v",
         newest: 1,
         runs: &runs,
         slots: &slots,

@@ -28,3 +28,7 @@ fn shown(seconds: Seconds) -> String {
         |instant| instant.to_string(),
     )
 }
+
+#[cfg(test)]
+#[path = "zoneinfo_tests.rs"]
+mod zoneinfo_tests;

@@ -173,6 +173,7 @@ impl Reader<'_> {
         for ((query, states), key) in found.zip(&self.question.keys) {
             let seam = Seam {
                 view,
+                live: view,
                 newest,
                 runs: &seen.runs.runs,
                 slots: &seen.slots,

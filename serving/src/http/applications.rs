@@ -140,9 +140,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
                     other => other.to_string(),
                 };
                 let counts = (application.connected_athletes, application.athlete_capacity);
-                (application.id, &application.name, owner, counts.0, counts.1)
+                (application.id, application.name.clone(), owner, counts)
             });
-            csv::response(csv::write(&names, rows)?, Some(&provenance))
+            csv::list(&names, rows.collect(), Some(&provenance))
         }
     };
     Ok((link.map(|link| [link]), answer).into_response())

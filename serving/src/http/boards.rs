@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::{Board, Job};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::params::{Format, Params, Path, integer};
 use super::problem::{Kind, Problem, ProblemShape};
@@ -99,7 +100,7 @@ pub(crate) async fn page(
         Format::Csv => {
             let names = field_names(job);
             let rows = page.entries.iter().map(|entry| csv_row(&names, entry));
-            csv::response(csv::write(&names, rows)?, Some(&page.provenance))
+            csv::list(&names, rows.collect(), Some(&page.provenance))
         }
     };
     Ok((link.map(|link| [link]), answer).into_response())
@@ -226,7 +227,8 @@ pub(super) async fn read_boards(
 ) -> Result<BoardsReading, Problem> {
     let patience = api.options.whole_wait();
     let reading = read(&api.ports, &api.board_reads, job, asked, patience).await;
-    Ok(api.kept_boards.or_kept(&(job.view(), asked), reading)?)
+    let key = xxh3_128(format!("{} {asked:?}", job.view()).as_bytes());
+    Ok(api.kept_boards.or_kept(key, reading)?)
 }
 
 /// The board of everybody and all time.

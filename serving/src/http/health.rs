@@ -96,7 +96,7 @@ async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
 
 async fn check_board(api: &Api, job: &Job<Board>) -> Vec<Check> {
     check_source(api, job.source(), |runs, slots| {
-        let seam = seam(runs, slots, job.view());
+        let seam = seam(runs, slots, (job.view(), job.view()));
         seam.check(seam.newest)
     })
     .await
@@ -131,7 +131,9 @@ async fn check_source(
 fn check_views(metric: &Metric, runs: &RunsSeen, slots: &[Option<Slot>]) -> Result<(), NotWhole> {
     let mut answered = BTreeMap::new();
     for job in &metric.views {
-        let seam = seam(runs, slots, job.view());
+        let rollup = metric.rollups.get(job.view());
+        let live = rollup.map_or(job.view(), |rollup| rollup.from().view());
+        let seam = seam(runs, slots, (job.view(), live));
         let checked = seam.check(seam.newest);
         let columns: Vec<&str> = job.group().0.iter().map(|c| c.name.as_str()).collect();
         match (checked, job.over()) {
@@ -147,9 +149,14 @@ fn check_views(metric: &Metric, runs: &RunsSeen, slots: &[Option<Slot>]) -> Resu
     answered.into_values().collect()
 }
 
-fn seam<'a>(runs: &'a RunsSeen, slots: &'a [Option<Slot>], view: &'a str) -> Seam<'a> {
+fn seam<'a>(
+    runs: &'a RunsSeen,
+    slots: &'a [Option<Slot>],
+    (view, live): (&'a str, &'a str),
+) -> Seam<'a> {
     Seam {
         view,
+        live,
         newest: newest_of(runs, view),
         runs: &runs.runs,
         slots,

@@ -5,6 +5,7 @@ mod boards;
 mod body;
 mod csv;
 mod cursor;
+mod etag;
 mod health;
 mod ingest;
 mod layers;
@@ -36,10 +37,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::board::read::BoardsReading;
+use crate::gather::Gather;
 use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::read::Reading;
+use crate::rows::RowCache;
 use problem::{Kind, Problem};
 
 /// What the handlers work with.
@@ -57,6 +60,9 @@ pub(crate) struct Api {
     pub(crate) board_reads: Semaphore,
     /// Answers of before, for when a store does not answer.
     pub(crate) kept_tallies: Kept<Reading>,
+    pub(crate) rows: RowCache,
+    /// Reads of statistics that are under way.
+    pub(crate) tally_reads: Gather<Result<Arc<Reading>, Problem>>,
     pub(crate) kept_boards: Kept<BoardsReading>,
     openapi: OnceLock<String>,
 }
@@ -77,6 +83,8 @@ impl Api {
                 options.partitions,
             ),
             kept_tallies: Kept::new(&options),
+            rows: RowCache::new(&options),
+            tally_reads: Gather::new(),
             kept_boards: Kept::new(&options),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             ports,
@@ -108,10 +116,12 @@ struct Description;
 
 /// All routes with all that goes around them.
 pub(crate) fn router(api: &Arc<Api>) -> Router {
-    let timed = OpenApiRouter::new()
+    let answers = OpenApiRouter::new()
         .routes(routes!(stats::total))
         .routes(routes!(stats::series))
         .routes(routes!(stats::breakdown))
+        .routes(routes!(stats::uniques))
+        .routes(routes!(stats::uniques_series))
         .routes(routes!(boards::page))
         .routes(routes!(boards::place))
         .routes(routes!(boards::counts))
@@ -120,6 +130,8 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(overview::overview))
+        .layer(from_fn(etag::tagged));
+    let timed = answers
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))

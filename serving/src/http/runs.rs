@@ -136,7 +136,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .as_deref()
         .and_then(|next| link_to_next(&uri, next, None));
     let mut response = match format {
-        Format::Csv => csv::response(as_csv(&runs)?, None),
+        Format::Csv => as_csv(&runs),
         Format::Json => Json(Runs { runs, cursor: next }).into_response(),
     };
     response.headers_mut().extend(link);
@@ -186,7 +186,7 @@ fn source_of(params: &Params) -> Result<Source, Problem> {
     }
 }
 
-fn as_csv(runs: &[RunShown]) -> Result<String, Problem> {
+fn as_csv(runs: &[RunShown]) -> Response {
     let names = [
         "source",
         "epoch",
@@ -208,7 +208,7 @@ fn as_csv(runs: &[RunShown]) -> Result<String, Problem> {
         let cuts: Vec<String> = run.cuts.iter().map(i64::to_string).collect();
         (
             (run.source, run.epoch, run.state),
-            (&run.started_at, &run.ended_at),
+            (run.started_at.clone(), run.ended_at.clone()),
             (
                 text(&run.rows_read),
                 text(&run.rows_written),
@@ -217,7 +217,7 @@ fn as_csv(runs: &[RunShown]) -> Result<String, Problem> {
             (run.seconds, text(&run.drift["total"]), cuts.join(" ")),
         )
     });
-    csv::write(&names, rows)
+    csv::list(&names, rows.collect(), None)
 }
 
 #[cfg(test)]

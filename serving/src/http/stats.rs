@@ -11,13 +11,60 @@ use schemas::time::{Interval, PeriodQuery, Range, Resolved, points, resolve};
 use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
-use crate::answer::{self, Breakdown, Series, Total};
-use crate::metric::Metric;
-use crate::question::{Open, Question, Segments, Time};
+use crate::answer::{self, Breakdown, Frame, Series, Total, Uniques, UniquesSeries};
+use crate::metric::{Metric, by_name};
+use crate::question::{Open, Prefer, Question, Segments, Time};
 use crate::read::{Reading, read};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Parameters that say which time a question is about.
 const TIME: [&str; 6] = ["period", "from", "to", "tz", "date", "compare"];
+
+/// Which events are counted. At least `owner_id` or `track_id`; filters combine.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "only describes parameters, of which a metric may have others"
+)]
+struct Filters {
+    /// Only this owner; this or track_id is needed
+    owner_id: Option<i64>,
+    /// Only this track; this or owner_id is needed
+    track_id: Option<i64>,
+    /// Only this country (ISO 3166 alpha-2)
+    country: Option<String>,
+    /// Only this referrer
+    referrer: Option<String>,
+    /// Only this application
+    app_id: Option<i64>,
+    /// Only this listener
+    listener_id: Option<i64>,
+    /// play or download; both if left out
+    kind: Option<String>,
+}
+
+/// The time that a question is about.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(
+    dead_code,
+    reason = "only describes parameters, which are read together"
+)]
+struct Times {
+    /// today, 7d, 30d, month, year, all or custom; all if left out
+    period: Option<String>,
+    /// Beginning, included: a date, or an instant on a quarter of an hour
+    from: Option<String>,
+    /// End, excluded: a date, or an instant on a quarter of an hour
+    to: Option<String>,
+    /// IANA time zone of hours, days, weeks and months; UTC if left out
+    tz: Option<String>,
+    /// The day that the period is about; today if left out
+    date: Option<String>,
+    /// previous: also the period before, of a running period the same elapsed part of it
+    compare: Option<String>,
+}
 
 /// One number: the sum of the amounts of all events that the filters let through.
 #[utoipa::path(
@@ -26,22 +73,13 @@ const TIME: [&str; 6] = ["period", "from", "to", "tz", "date", "compare"];
     tag = "stats",
     params(
         ("metric" = String, Path, description = "plays"),
-        ("owner_id" = Option<i64>, Query, description = "Only this owner; this or track_id is needed"),
-        ("track_id" = Option<i64>, Query, description = "Only this track; this or owner_id is needed"),
-        ("country" = Option<String>, Query, description = "Only this country (ISO 3166 alpha-2)"),
-        ("referrer" = Option<String>, Query, description = "Only this referrer"),
-        ("app_id" = Option<i64>, Query, description = "Only this application"),
-        ("listener_id" = Option<i64>, Query, description = "Only this listener"),
-        ("kind" = Option<String>, Query, description = "play or download; both if left out"),
-        ("period" = Option<String>, Query, description = "today, 7d, 30d, month, year, all or custom; all if left out"),
-        ("from" = Option<String>, Query, description = "Beginning, included: a date, or an instant on a quarter of an hour"),
-        ("to" = Option<String>, Query, description = "End, excluded: a date, or an instant on a quarter of an hour"),
-        ("tz" = Option<String>, Query, description = "IANA time zone of days; UTC if left out"),
-        ("date" = Option<String>, Query, description = "The day that the period is about; today if left out"),
-        ("compare" = Option<String>, Query, description = "previous: also the period before")
+        Filters,
+        Times,
+        ("prefer" = Option<String>, Query, description = "batch: the batch layer's value where there is one, else what was counted live; realtime: what was counted live, also of what a run has covered since; merged: both, if left out")
     ),
     responses(
         (status = 200, description = "The total", body = Total),
+        (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
@@ -52,11 +90,13 @@ pub(crate) async fn total(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Json<Total>, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &[])?;
+    let asked = Asked::read(&api, &metric, &uri, &["prefer"])?;
+    let frame = asked.frame()?;
     let segments = Segments::new(asked.ranges().collect());
-    let reading = asked.answer(&api, None, Time::Segments(segments)).await?;
-    let total = answer::total(reading, asked.resolved.range, asked.is_compared())?;
-    Ok(Json(total))
+    let reading = asked
+        .answer(&api, Counted::Amounts, Time::Segments(segments))
+        .await?;
+    Ok(Json(answer::total(reading, &frame)?))
 }
 
 /// A chart: the total of each local hour, day, week or month. One page of at most 10,000 points;
@@ -69,23 +109,14 @@ pub(crate) async fn total(
     params(
         ("metric" = String, Path, description = "plays"),
         ("interval" = Option<String>, Query, description = "hour, day, week or month; day if left out"),
-        ("owner_id" = Option<i64>, Query, description = "Only this owner; this or track_id is needed"),
-        ("track_id" = Option<i64>, Query, description = "Only this track; this or owner_id is needed"),
-        ("country" = Option<String>, Query, description = "Only this country (ISO 3166 alpha-2)"),
-        ("referrer" = Option<String>, Query, description = "Only this referrer"),
-        ("app_id" = Option<i64>, Query, description = "Only this application"),
-        ("listener_id" = Option<i64>, Query, description = "Only this listener"),
-        ("kind" = Option<String>, Query, description = "play or download; both if left out"),
-        ("period" = Option<String>, Query, description = "today, 7d, 30d, month, year, all or custom; all if left out"),
-        ("from" = Option<String>, Query, description = "Beginning, included: a date, or an instant on a quarter of an hour"),
-        ("to" = Option<String>, Query, description = "End, excluded: a date, or an instant on a quarter of an hour"),
-        ("tz" = Option<String>, Query, description = "IANA time zone of hours, days, weeks and months; UTC if left out"),
-        ("date" = Option<String>, Query, description = "The day that the period is about; today if left out"),
-        ("compare" = Option<String>, Query, description = "previous: also the points of the period before"),
+        Filters,
+        Times,
+        ("prefer" = Option<String>, Query, description = "batch, realtime or merged, at each point"),
         ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The points", body = Series),
+        (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
@@ -96,17 +127,14 @@ pub(crate) async fn series(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["interval", "format"])?;
-    let format = asked.params.format()?;
+    let asked = Asked::read(&api, &metric, &uri, &["interval", "prefer", "format"])?;
+    let (format, frame) = (asked.params.format()?, asked.frame()?);
     let (time, previous) = asked.points()?;
-    let reading = asked.answer(&api, None, time).await?;
-    let series = answer::series(reading, asked.resolved.range, previous)?;
+    let reading = asked.answer(&api, Counted::Amounts, time).await?;
+    let series = answer::series(reading, &frame, previous)?;
     Ok(match format {
         Format::Json => Json(series).into_response(),
-        Format::Csv => csv::response(
-            csv::points(&series.points, series.previous.as_deref())?,
-            Some(&series.provenance),
-        ),
+        Format::Csv => csv::points(&series),
     })
 }
 
@@ -119,25 +147,16 @@ pub(crate) async fn series(
     params(
         ("metric" = String, Path, description = "plays"),
         ("by" = String, Query, description = "track, listener, country, referrer, app, owner or kind"),
-        ("owner_id" = Option<i64>, Query, description = "Only this owner; this or track_id is needed"),
-        ("track_id" = Option<i64>, Query, description = "Only this track; this or owner_id is needed"),
-        ("country" = Option<String>, Query, description = "Only this country (ISO 3166 alpha-2)"),
-        ("referrer" = Option<String>, Query, description = "Only this referrer"),
-        ("app_id" = Option<i64>, Query, description = "Only this application"),
-        ("listener_id" = Option<i64>, Query, description = "Only this listener"),
-        ("kind" = Option<String>, Query, description = "play or download; both if left out"),
-        ("period" = Option<String>, Query, description = "today, 7d, 30d, month, year, all or custom; all if left out"),
-        ("from" = Option<String>, Query, description = "Beginning, included: a date, or an instant on a quarter of an hour"),
-        ("to" = Option<String>, Query, description = "End, excluded: a date, or an instant on a quarter of an hour"),
-        ("tz" = Option<String>, Query, description = "IANA time zone of days; UTC if left out"),
-        ("date" = Option<String>, Query, description = "The day that the period is about; today if left out"),
-        ("compare" = Option<String>, Query, description = "previous: also the counts of the period before"),
+        Filters,
+        Times,
+        ("prefer" = Option<String>, Query, description = "batch, realtime or merged, in each row"),
         ("limit" = Option<usize>, Query, description = "Rows of a page, at most 1,000; 50 if left out"),
         ("cursor" = Option<String>, Query, description = "cursor of the page before"),
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
         (status = 200, description = "A page of the ranking", body = Breakdown),
+        (status = 304, description = "The same as the answer that If-None-Match names"),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
@@ -148,9 +167,10 @@ pub(crate) async fn breakdown(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["by", "limit", "cursor", "format"])?;
+    let own = ["by", "prefer", "limit", "cursor", "format"];
+    let asked = Asked::read(&api, &metric, &uri, &own)?;
     let (format, limit) = (asked.params.format()?, asked.params.limit()?);
-    let by = asked.by()?;
+    let (by, frame) = (asked.by()?, asked.frame()?);
     let fingerprint = cursor::fingerprint(&format!(
         "breakdown {} {} {:?}",
         asked.metric.name,
@@ -164,10 +184,9 @@ pub(crate) async fn breakdown(
         .transpose()?;
     let segments = Segments::new(asked.ranges().collect());
     let reading = asked
-        .answer(&api, Some(by.to_owned()), Time::Segments(segments))
+        .answer(&api, Counted::By(by.to_owned()), Time::Segments(segments))
         .await?;
-    let compared = asked.is_compared();
-    let page = answer::breakdown(reading, compared, after.as_ref(), limit)?;
+    let page = answer::breakdown(reading, &frame, after.as_ref(), limit)?;
     let next = page
         .last
         .as_ref()
@@ -176,18 +195,90 @@ pub(crate) async fn breakdown(
         .as_deref()
         .and_then(|next| link_to_next(&uri, next, None));
     let mut response = match format {
-        Format::Csv => csv::response(csv::rows(&page.rows, compared)?, Some(&page.provenance)),
+        Format::Csv => csv::rows(&page, frame.compared),
         Format::Json => Json(Breakdown {
             rows: page.rows,
             total: page.total,
             cursor: next,
-            range: answer::shown_range(asked.resolved.range),
+            range: frame.shown(),
             provenance: page.provenance,
         })
         .into_response(),
     };
     response.headers_mut().extend(link);
     Ok(response)
+}
+
+/// How many different listeners there are, about: a sketch of fixed size, whose error the answer states.
+/// Such numbers are never added up: whoever comes on two days is one.
+#[utoipa::path(
+    get,
+    path = "/api/v1/stats/{metric}/uniques",
+    tag = "stats",
+    params(
+        ("metric" = String, Path, description = "plays"),
+        ("of" = Option<String>, Query, description = "listener"),
+        Filters,
+        Times,
+    ),
+    responses(
+        (status = 200, description = "The number", body = Uniques),
+        (status = 304, description = "The same as the answer that If-None-Match names"),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn uniques(
+    State(api): State<Arc<Api>>,
+    Path(metric): Path<String>,
+    uri: Uri,
+) -> Result<Json<Uniques>, Problem> {
+    let asked = Asked::read(&api, &metric, &uri, &["of"])?;
+    let (name, column) = asked.of()?;
+    let segments = Segments::new(asked.ranges().collect());
+    let reading = asked
+        .answer(&api, Counted::Distinct(column), Time::Segments(segments))
+        .await?;
+    Ok(Json(answer::uniques(reading, &asked.frame()?, &name)))
+}
+
+/// A chart of how many different listeners each local hour, day, week or month has, about.
+#[utoipa::path(
+    get,
+    path = "/api/v1/stats/{metric}/uniques/series",
+    tag = "stats",
+    params(
+        ("metric" = String, Path, description = "plays"),
+        ("of" = Option<String>, Query, description = "listener"),
+        ("interval" = Option<String>, Query, description = "hour, day, week or month; day if left out"),
+        Filters,
+        Times,
+        ("format" = Option<String>, Query, description = "json or csv")
+    ),
+    responses(
+        (status = 200, description = "The points", body = UniquesSeries),
+        (status = 304, description = "The same as the answer that If-None-Match names"),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn uniques_series(
+    State(api): State<Arc<Api>>,
+    Path(metric): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let asked = Asked::read(&api, &metric, &uri, &["of", "interval", "format"])?;
+    let (format, frame) = (asked.params.format()?, asked.frame()?);
+    let (name, column) = asked.of()?;
+    let (time, previous) = asked.points()?;
+    let reading = asked.answer(&api, Counted::Distinct(column), time).await?;
+    let series = answer::uniques_series(reading, &frame, &name, previous);
+    Ok(match format {
+        Format::Json => Json(series).into_response(),
+        Format::Csv => csv::uniques(&series),
+    })
 }
 
 /// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the
@@ -207,6 +298,22 @@ pub(crate) fn link_to_next(
     Some((header::LINK, HeaderValue::try_from(link).ok()?))
 }
 
+fn unknown(api: &Api, name: &str) -> Problem {
+    let known: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
+    let known = known.join(", ");
+    Problem::new(
+        Kind::UnknownMetric,
+        format!("there is no metric {name:?}; there is: {known}"),
+    )
+}
+
+/// What is counted: amounts, amounts by the values of a column, or different values of one.
+enum Counted {
+    Amounts,
+    By(String),
+    Distinct(String),
+}
+
 /// A request for statistics, read but not yet answered.
 struct Asked<'a> {
     metric: &'a Metric,
@@ -216,16 +323,7 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn read(api: &'a Api, name: &str, uri: &Uri, own: &[&str]) -> Result<Self, Problem> {
-        let metric = api.metrics.get(name).ok_or_else(|| {
-            let known: Vec<&str> = api.metrics.keys().map(String::as_str).collect();
-            Problem::new(
-                Kind::UnknownMetric,
-                format!(
-                    "there is no metric {name:?}; there is: {}",
-                    known.join(", ")
-                ),
-            )
-        })?;
+        let metric = api.metrics.get(name).ok_or_else(|| unknown(api, name))?;
         let columns = metric.columns().keys().map(String::as_str);
         let known: Vec<&str> = columns.chain(TIME).chain(own.iter().copied()).collect();
         let params = Params::read(uri, &known)?;
@@ -246,8 +344,39 @@ impl<'a> Asked<'a> {
         })
     }
 
-    fn is_compared(&self) -> bool {
-        self.params.get("compare").is_some()
+    fn prefer(&self) -> Result<Prefer, Problem> {
+        match self.params.get("prefer") {
+            None | Some("merged") => Ok(Prefer::Newest),
+            Some("batch") => Ok(Prefer::Batch),
+            Some("realtime") => Ok(Prefer::Realtime),
+            Some(other) => Err(Problem::parameter(format!(
+                "prefer={other:?} is unknown: write batch, realtime or merged, or leave it out"
+            ))),
+        }
+    }
+
+    fn frame(&self) -> Result<Frame, Problem> {
+        Ok(Frame {
+            range: self.resolved.range,
+            running: self.resolved.running,
+            compared: self.params.get("compare").is_some(),
+            prefer: self.prefer()?,
+        })
+    }
+
+    /// What different values are counted of: its name and its column.
+    fn of(&self) -> Result<(String, String), Problem> {
+        let of = self.params.get("of");
+        let column = self.metric.distinct_column(of).ok_or_else(|| {
+            let names = self.metric.distinct_names().join(", ");
+            let given = of.map_or_else(|| "of is left out".to_owned(), |of| format!("of={of:?}"));
+            Problem::parameter(if names.is_empty() {
+                format!("no different values are counted of {}", self.metric.name)
+            } else {
+                format!("{given}: write one of {names}")
+            })
+        })?;
+        Ok((by_name(column).to_owned(), column.to_owned()))
     }
 
     /// The period before, if it was asked for, and the period.
@@ -301,15 +430,34 @@ impl<'a> Asked<'a> {
         })
     }
 
-    async fn answer(&self, api: &Api, by: Option<String>, time: Time) -> Result<Reading, Problem> {
+    async fn answer(
+        &self,
+        api: &Arc<Api>,
+        counted: Counted,
+        time: Time,
+    ) -> Result<Reading, Problem> {
+        let (by, distinct) = match counted {
+            Counted::Amounts => (None, None),
+            Counted::By(column) => (Some(column), None),
+            Counted::Distinct(column) => (None, Some(column)),
+        };
         let question = Question {
             filters: self.params.filters(self.metric)?,
             by,
+            distinct,
+            prefer: self.prefer()?,
             time,
         };
-        let patience = api.options.whole_wait();
-        let reading = read(&api.ports, self.metric, &question, patience).await;
-        let asked = (&self.metric.name, &question);
-        Ok(api.kept_tallies.or_kept(&asked, reading)?)
+        let key = xxh3_128(format!("{} {question:?}", self.metric.name).as_bytes());
+        let (api, name) = (Arc::clone(api), self.metric.name.clone());
+        let gathered = Arc::clone(&api);
+        let read = async move {
+            let metric = api.metrics.get(&name).ok_or_else(|| unknown(&api, &name))?;
+            let stores = (&api.ports, &api.rows);
+            let reading = read(stores, metric, &question, api.options.whole_wait()).await;
+            Ok(Arc::new(api.kept_tallies.or_kept(key, reading)?))
+        };
+        let reading = gathered.tally_reads.read(key, read).await?;
+        Ok(Arc::unwrap_or_clone(reading))
     }
 }

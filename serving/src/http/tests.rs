@@ -460,6 +460,8 @@ async fn the_description_has_every_path() {
             "/api/v1/stats/{metric}/breakdown",
             "/api/v1/stats/{metric}/series",
             "/api/v1/stats/{metric}/total",
+            "/api/v1/stats/{metric}/uniques",
+            "/api/v1/stats/{metric}/uniques/series",
             "/livez",
             "/metrics",
             "/openapi.json",

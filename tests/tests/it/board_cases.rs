@@ -174,6 +174,7 @@ async fn rows(world: &World, job: &Job<Board>) -> Rows {
         let head = heads.and_then(|mut heads| heads.pop().flatten());
         let seam = Seam {
             view: job.view(),
+            live: job.view(),
             newest: runs.newest.get(job.view()).copied().unwrap_or(0),
             runs: &runs.runs,
             slots: &live.slots,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use batch::RunRequest;
-use jobs::Job;
+use jobs::{Job, Layers, Rollup};
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::{Map, Value};
@@ -67,9 +67,14 @@ async fn every_case_comes_out_the_same_four_ways() {
         for cut in [0, total / 3, total] {
             let world = World::new().await;
             let job = Arc::clone(world.catalog.job(&case.view).expect("the view"));
+            let rollup = Rollup::of(&job, world.catalog.jobs());
+            assert!(
+                rollup.is_some() || job.layers() == Layers::Both,
+                "{place}: nothing is live of it"
+            );
             world.ingest(&case.lines[..cut]).await;
             world.catch_up().await;
-            let live = live_rows(&world, &job, 0).await;
+            let live = live_rows(&world, &job, rollup.as_ref(), 0).await;
             world.run(&RunRequest::default()).await.expect("a run");
             let batch = batch_rows(&world, &job, &case.lines).await;
             assert_eq!(live, batch, "{place}: live and batch, cut at {cut}");
@@ -79,7 +84,7 @@ async fn every_case_comes_out_the_same_four_ways() {
             world.ingest(&case.lines[cut..]).await;
             world.catch_up().await;
             let mut stitched = batch;
-            for (key, count) in live_rows(&world, &job, 1).await {
+            for (key, count) in live_rows(&world, &job, rollup.as_ref(), 1).await {
                 *stitched.entry(key).or_default() += count;
             }
             assert_eq!(stitched, case.expected, "{place}: stitched, cut at {cut}");
@@ -93,8 +98,8 @@ async fn every_case_comes_out_the_same_four_ways() {
     }
 }
 
-/// What stands live after epoch `after`.
-async fn live_rows(world: &World, job: &Job, after: Epoch) -> Rows {
+/// What stands live after epoch `after`, in the view itself or in the one that it rolls up.
+async fn live_rows(world: &World, job: &Job, rollup: Option<&Rollup>, after: Epoch) -> Rows {
     let mut rows = Rows::new();
     for partition in 0..PARTITIONS {
         let slot = SlotId {
@@ -103,11 +108,16 @@ async fn live_rows(world: &World, job: &Job, after: Epoch) -> Rows {
         };
         let epochs = (after + 1, Epoch::from(u32::MAX));
         let live = &world.stores.live;
+        let view = rollup.map_or(job.view(), |rollup| rollup.from().view());
         let found = live
-            .scan(slot, job.view(), epochs, None, 100_000)
+            .scan(slot, view, epochs, None, 100_000)
             .await
             .expect("live rows");
-        for (key, count) in keys(job, &found.groups, &found.rows)
+        let of_rows = match rollup {
+            Some(rollup) => rollup.keys(&found.rows).expect("keys"),
+            None => found.rows,
+        };
+        for (key, count) in keys(job, &found.groups, &of_rows)
             .into_iter()
             .zip(found.counts.values())
         {

@@ -1,0 +1,126 @@
+use arrow::array::Array;
+use schemas::key::KeyValue;
+
+use super::*;
+use crate::Catalog;
+
+const DETAIL: (&str, &str) = (
+    "layers = \"both\"\nbucket = \"quarter\"\npartition = \"day\"\ndimensions = [\"kind\", \"country\", \"listener_id\"]",
+    "SELECT owner_id, date_bin(INTERVAL '15 minutes', at) AS bucket, kind, country, listener_id,
+        sum(amount) AS count
+    FROM plays GROUP BY 1, 2, 3, 4, 5",
+);
+
+/// The catalog of a detail view and one over it, or what is said of them.
+fn with(fields: &str, sql: &str) -> Catalog {
+    let root = tempfile::tempdir().unwrap();
+    for (name, over, fields, sql) in [
+        ("detail", "", DETAIL.0, DETAIL.1),
+        ("coarse", "over = \"detail\"\n", fields, sql),
+    ] {
+        let folder = root.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let head =
+            "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\n";
+        std::fs::write(folder.join("job.toml"), format!("{head}{over}{fields}\n")).unwrap();
+        std::fs::write(folder.join("query.sql"), sql).unwrap();
+    }
+    Catalog::read(root.path()).unwrap()
+}
+
+fn rollup(fields: &str, sql: &str) -> Option<Rollup> {
+    let catalog = with(fields, sql);
+    Rollup::of(catalog.job("coarse").unwrap(), catalog.jobs())
+}
+
+const DAYS: &str =
+    "layers = \"batch\"\nbucket = \"day\"\npartition = \"all\"\ndimensions = [\"country\"]";
+const DAYS_SQL: &str =
+    "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, country, sum(count) AS count
+    FROM detail GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), country";
+
+#[test]
+fn only_a_plain_roll_up_has_live_parts_of_another_view() {
+    assert!(rollup(DAYS, DAYS_SQL).is_some());
+    assert!(
+        rollup(&DAYS.replace("batch", "both"), DAYS_SQL).is_none(),
+        "it has its own"
+    );
+    for (from, to) in [
+        ("FROM detail", "FROM detail WHERE kind = 'play'"),
+        ("FROM detail", "FROM (SELECT * FROM detail LIMIT 7)"),
+        ("sum(count)", "max(count)"),
+        ("sum(count)", "sum(2 * count)"),
+        ("sum(count)", "sum(count) FILTER (WHERE kind = 'play')"),
+        ("sum(count) AS", "2 * sum(count) AS"),
+        (" country", " upper(country) AS country"),
+    ] {
+        assert!(DAYS_SQL.contains(from), "{from}");
+        let sql = DAYS_SQL.replacen(from, to, 1);
+        assert!(rollup(DAYS, &sql).is_none(), "{sql}");
+    }
+    let having = format!("{DAYS_SQL} HAVING sum(count) > 1");
+    assert!(rollup(DAYS, &having).is_none());
+    // A column under the name of another one.
+    let renamed = DAYS_SQL.replace(" country, sum", " kind AS country, sum");
+    let renamed = renamed.replace("bucket), country", "bucket), kind");
+    assert!(rollup(DAYS, &renamed).is_none());
+}
+
+#[test]
+fn the_keys_of_a_roll_up_are_those_of_its_query() {
+    let fields = DAYS.replace("[\"country\"]", "[\"listener_cell\", \"country\"]");
+    let sql = "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, sketch_cell(listener_id) AS listener_cell,
+        country, sum(count) AS count
+        FROM detail GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), sketch_cell(listener_id), country";
+    let catalog = with(&fields, sql);
+    let (detail, coarse) = (
+        catalog.job("detail").unwrap(),
+        catalog.job("coarse").unwrap(),
+    );
+    let rollup = Rollup::of(coarse, catalog.jobs()).unwrap();
+    assert_eq!(rollup.from().name(), "detail");
+    let text = |text: &str| KeyValue::Text(text.to_owned());
+    let rows = [
+        (86_400 + 900, "play", text("DE"), KeyValue::Int(7)),
+        (-900, "download", KeyValue::Null, KeyValue::Null),
+    ];
+    let fine = rows.iter().map(|(at, kind, country, listener)| {
+        let values = [
+            KeyValue::Time(*at),
+            text(kind),
+            country.clone(),
+            listener.clone(),
+        ];
+        detail.row().encode_values(&values).unwrap()
+    });
+    let fine: Vec<Vec<u8>> = fine.collect();
+    let expected = [
+        vec![
+            KeyValue::Time(86_400),
+            KeyValue::Int(sketch::cell(7)),
+            text("DE"),
+        ],
+        vec![KeyValue::Time(-86_400), KeyValue::Null, KeyValue::Null],
+    ];
+    let keys = rollup.keys(&BinaryArray::from_iter_values(&fine)).unwrap();
+    assert_eq!(keys.len(), 2);
+    for (key, values) in keys.iter().zip(expected) {
+        assert_eq!(key.unwrap(), coarse.row().encode_values(&values).unwrap());
+    }
+    assert!(rollup.keys(&BinaryArray::from_iter_values([b"x"])).is_err());
+}
+
+#[test]
+fn a_roll_up_over_a_roll_up_reads_the_live_one_below_both() {
+    let catalog = Catalog::built_in().unwrap();
+    for (name, live) in [
+        ("plays_owner_all", "plays_owner_quarter"),
+        ("plays_owner_month_track", "plays_owner_day_track"),
+        ("plays_owner_month_uniques", "plays_detail"),
+        ("plays_track_month_uniques", "plays_track_day_listener"),
+    ] {
+        let rollup = Rollup::of(catalog.job(name).unwrap(), catalog.jobs()).unwrap();
+        assert_eq!(rollup.from().name(), live, "{name}");
+    }
+}

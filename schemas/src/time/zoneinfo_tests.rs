@@ -1,0 +1,109 @@
+//! Days, hours and periods as another implementation has them: Python's zoneinfo, by
+//! `fixtures/zones.py`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use serde::Deserialize;
+
+use super::*;
+
+const DAY_SECONDS: Seconds = 86_400;
+const LAST: Date = Date::constant(2025, 12, 31);
+
+#[derive(Deserialize)]
+struct Found {
+    /// The first instant of the first day, of 2010.
+    first: Seconds,
+    /// The days that are not 24 hours long, with how long they are.
+    unusual: Vec<(String, Seconds)>,
+    /// Stretches of time, each with the starts of its hours.
+    hours: Vec<(Seconds, Seconds, Vec<Seconds>)>,
+    /// Name, day, from, to, and from and to of the period before.
+    periods: Vec<(String, String, Seconds, Seconds, Seconds, Seconds)>,
+}
+
+fn found() -> BTreeMap<String, Found> {
+    serde_json::from_str(include_str!("fixtures/zones.json")).expect("the fixture")
+}
+
+/// The first instants of all days, and that of the day after the last.
+fn days(found: &Found) -> BTreeMap<Date, Seconds> {
+    let unusual = found.unusual.iter();
+    let unusual: BTreeMap<Date, Seconds> = unusual
+        .map(|(date, seconds)| (date.parse().expect("a date"), *seconds))
+        .collect();
+    let mut days = BTreeMap::new();
+    let (mut date, mut start) = (Date::constant(2010, 1, 1), found.first);
+    while date <= LAST {
+        days.insert(date, start);
+        start += unusual.get(&date).copied().unwrap_or(DAY_SECONDS);
+        date = date.tomorrow().expect("a day");
+    }
+    days.insert(date, start);
+    days
+}
+
+#[test]
+fn every_day_begins_when_zoneinfo_says() {
+    for (name, found) in found() {
+        let zone = Zone::parse(&name).expect("a zone");
+        for (date, start) in days(&found) {
+            assert_eq!(zone.first_instant(date), Ok(start), "{name} {date}");
+        }
+    }
+}
+
+#[test]
+fn points_are_those_of_zoneinfo() {
+    for (name, found) in found() {
+        let zone = Zone::parse(&name).expect("a zone");
+        let days = days(&found);
+        let (from, to) = (found.first, *days.values().last().expect("days"));
+        let starts = |kept: fn(&Date) -> bool| {
+            // A day that was skipped is no point.
+            let kept = days.iter().filter(|(date, _)| kept(date) && **date <= LAST);
+            let mut starts: Vec<Seconds> = kept.map(|(_, start)| *start).collect();
+            starts.dedup();
+            starts.retain(|start| *start > from);
+            starts.insert(0, from);
+            starts
+        };
+        let monday = |date: &Date| date.weekday() == jiff::civil::Weekday::Monday;
+        for (interval, expected) in [
+            (Interval::Day, starts(|_| true)),
+            (Interval::Week, starts(monday)),
+            (Interval::Month, starts(|date| date.day() == 1)),
+        ] {
+            let points = points(&zone, interval, from, to).expect("points");
+            assert_eq!(points.starts(), expected, "{name} by {interval}");
+        }
+        for (from, to, expected) in &found.hours {
+            let points = points(&zone, Interval::Hour, *from, *to).expect("points");
+            assert_eq!(points.starts(), expected, "{name} by hour from {from}");
+        }
+    }
+}
+
+#[test]
+fn periods_are_those_of_the_calendar() {
+    let now: Timestamp = "2026-11-01T12:00:00Z".parse().expect("an instant");
+    for (name, found) in found() {
+        for (period, date, from, to, before_from, before_to) in &found.periods {
+            let query = PeriodQuery {
+                period: Some(period),
+                date: Some(date),
+                tz: Some(&name),
+                compare: Some("previous"),
+                ..PeriodQuery::default()
+            };
+            let resolved = resolve(&query, now).expect("a period");
+            let what = format!("{name} {period} {date}");
+            assert_eq!(resolved.range, Range::new(*from, *to), "{what}");
+            let before = Range::new(*before_from, *before_to);
+            assert_eq!(resolved.previous, Some(before), "{what}: the one before");
+            assert!(!resolved.running, "{what}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Batch rows that were read before.
+//!
+//! Rows only change when a run publishes, and what a run publishes replaces rows that are right until
+//! it is complete: so rows that were read under one newest run are right for as long as it is the
+//! newest one. That is all that such rows are known by. Whoever finds that live state does not join
+//! them reads them anew.
+
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::Array;
+use moka::sync::Cache;
+use schemas::seam::Epoch;
+use stores::Result;
+use stores::views::{FoundRows, PartQuery, ViewsRead};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::ServingOptions;
+
+/// What an entry takes besides what is in it, in bytes, about.
+const ENTRY_BYTES: usize = 256;
+/// However seldom runs are.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+
+/// Rows by table, newest run and what was asked of them.
+pub(crate) struct RowCache {
+    found: Cache<u128, Arc<Option<FoundRows>>>,
+    /// Rows of more bytes are not kept: they would displace all others.
+    one_bytes_max: usize,
+}
+
+/// Which rows are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowsOf<'a> {
+    pub(crate) table: &'a str,
+    /// Epoch and stamp of the newest complete run of the table.
+    pub(crate) newest: (Epoch, i64),
+    /// Whether what was read before may not be used.
+    pub(crate) anew: bool,
+}
+
+impl RowCache {
+    pub(crate) fn new(options: &ServingOptions) -> Self {
+        let weight = |_: &u128, found: &Arc<Option<FoundRows>>| {
+            u32::try_from(bytes(found) + ENTRY_BYTES).unwrap_or(u32::MAX)
+        };
+        Self {
+            found: Cache::builder()
+                .max_capacity(options.row_cache_bytes_max)
+                .weigher(weight)
+                .time_to_live(KEPT_FOR)
+                .build(),
+            one_bytes_max: usize::try_from(options.row_cache_bytes_max / 8).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Rows; nothing if the table is not there.
+    pub(crate) async fn read(
+        &self,
+        views: &dyn ViewsRead,
+        of: RowsOf<'_>,
+        queries: &[PartQuery],
+    ) -> Result<Arc<Option<FoundRows>>> {
+        let key = key(of, queries);
+        if !of.anew
+            && let Some(found) = self.found.get(&key)
+        {
+            metrics::counter!("backstitch_serving_cached_rows_total", "found" => "yes")
+                .increment(1);
+            return Ok(found);
+        }
+        metrics::counter!("backstitch_serving_cached_rows_total", "found" => "no").increment(1);
+        let found = Arc::new(views.rows(of.table, queries).await?);
+        // A table that is not there may be there at once.
+        if found.is_some() && bytes(&found) <= self.one_bytes_max {
+            self.found.insert(key, Arc::clone(&found));
+        }
+        Ok(found)
+    }
+}
+
+fn bytes(found: &Option<FoundRows>) -> usize {
+    found.as_ref().map_or(0, |found| {
+        let arrays: [&dyn Array; 4] = [&found.queries, &found.rows, &found.counts, &found.epochs];
+        arrays.map(Array::get_array_memory_size).iter().sum()
+    })
+}
+
+fn key(of: RowsOf<'_>, queries: &[PartQuery]) -> u128 {
+    let mut hash = Xxh3::new();
+    let mut put = |bytes: &[u8]| {
+        hash.update(&(bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    let (epoch, stamp_us) = of.newest;
+    put(of.table.as_bytes());
+    put(&epoch.to_le_bytes());
+    put(&stamp_us.to_le_bytes());
+    for query in queries {
+        let (begin, end) = &query.range;
+        put(&query.part);
+        put(begin);
+        put(&[u8::from(end.is_some())]);
+        put(end.as_deref().unwrap_or_default());
+    }
+    hash.digest128()
+}
+
+impl Debug for RowCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowCache").finish_non_exhaustive()
+    }
+}
