@@ -124,22 +124,62 @@ fn take(from: &Job, column: &KeyColumn) -> Option<Take> {
     })
 }
 
+/// A query that adds a column of all rows of a table up by some groups, and does nothing else.
+struct Sums<'a> {
+    /// What is given, with its names.
+    columns: Vec<(&'a Expr, &'a str)>,
+    groups: &'a [Expr],
+}
+
+impl<'a> Sums<'a> {
+    /// What a plan is; nothing if it leaves rows out or makes other values of the column.
+    fn of(plan: &'a LogicalPlan, column: &str) -> Option<Self> {
+        let LogicalPlan::Projection(projection) = plan else {
+            return None;
+        };
+        let LogicalPlan::Aggregate(aggregate) = projection.input.as_ref() else {
+            return None;
+        };
+        let sums = |expr: &Expr| match bare(expr) {
+            Expr::AggregateFunction(call) => {
+                let mut arguments = call.params.args.iter();
+                let plain = call.params.filter.is_none() && !call.params.distinct;
+                call.func.name() == "sum" && plain && arguments.all(|arg| is_column(arg, column))
+            }
+            _ => false,
+        };
+        let table = match aggregate.input.as_ref() {
+            LogicalPlan::SubqueryAlias(alias) => alias.input.as_ref(),
+            table => table,
+        };
+        let reads_all = matches!(
+            table,
+            LogicalPlan::TableScan(scan) if scan.filters.is_empty() && scan.fetch.is_none()
+        );
+        let fields = projection.schema.fields().iter();
+        let names = fields.map(|field| field.name().as_str());
+        let columns: Vec<(&Expr, &str)> = projection.expr.iter().zip(names).collect();
+        let given =
+            |(expr, name): &(&Expr, &str)| *name != COUNT || matches!(bare(expr), Expr::Column(_));
+        (reads_all && aggregate.aggr_expr.iter().all(sums) && columns.iter().all(given)).then_some(
+            Self {
+                columns,
+                groups: &aggregate.group_expr,
+            },
+        )
+    }
+}
+
+/// Whether the counts that a query gives add up to what is in the column `of` of its table.
+pub(crate) fn adds_up(plan: &LogicalPlan, of: &str) -> bool {
+    Sums::of(plan, of).is_some()
+}
+
 /// Whether a query over another job's rows does nothing but make buckets coarser, leave columns out
 /// or take the cells of one, and add the counts up.
 pub(crate) fn is_rollup(plan: &LogicalPlan) -> bool {
-    let LogicalPlan::Projection(projection) = plan else {
+    let Some(sums) = Sums::of(plan, COUNT) else {
         return false;
-    };
-    let LogicalPlan::Aggregate(aggregate) = projection.input.as_ref() else {
-        return false;
-    };
-    let sums = |expr: &Expr| match bare(expr) {
-        Expr::AggregateFunction(call) => {
-            let of_count = call.params.args.iter().all(|arg| is_column(arg, COUNT));
-            let plain = call.params.filter.is_none() && !call.params.distinct;
-            call.func.name() == "sum" && of_count && plain
-        }
-        _ => false,
     };
     let groups = |expr: &Expr| match bare(expr) {
         Expr::Column(_) => true,
@@ -150,7 +190,7 @@ pub(crate) fn is_rollup(plan: &LogicalPlan) -> bool {
         _ => false,
     };
     let cells = |name: &str| {
-        aggregate.group_expr.iter().any(|expr| match bare(expr) {
+        sums.groups.iter().any(|expr| match bare(expr) {
             Expr::ScalarFunction(call) => call.args.iter().any(
                 |arg| matches!(bare(arg), Expr::Column(column) if cell_column(&column.name) == name),
             ),
@@ -158,20 +198,11 @@ pub(crate) fn is_rollup(plan: &LogicalPlan) -> bool {
         })
     };
     // Under its own name, all but what is made of others.
-    let named = |(expr, name): (&Expr, &str)| {
-        let made = name == BUCKET || name == COUNT || is_cell_column(name) && cells(name);
+    let named = |(expr, name): &(&Expr, &str)| {
+        let made = [BUCKET, COUNT].contains(name) || is_cell_column(name) && cells(name);
         is_column(expr, name) || made && matches!(bare(expr), Expr::Column(_))
     };
-    let fields = projection.schema.fields().iter();
-    let names = fields.map(|field| field.name().as_str());
-    let table = match aggregate.input.as_ref() {
-        LogicalPlan::SubqueryAlias(alias) => alias.input.as_ref(),
-        table => table,
-    };
-    aggregate.aggr_expr.iter().all(sums)
-        && projection.expr.iter().zip(names).all(named)
-        && aggregate.group_expr.iter().all(groups)
-        && matches!(table, LogicalPlan::TableScan(scan) if scan.filters.is_empty() && scan.fetch.is_none())
+    sums.columns.iter().all(named) && sums.groups.iter().all(groups)
 }
 
 fn bare(expr: &Expr) -> &Expr {

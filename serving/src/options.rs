@@ -83,6 +83,8 @@ pub struct ServingOptions {
     pub request_timeout_ms: u64,
     /// How long a client that sends events may be silent, and how long any other body may take.
     pub body_idle_timeout_ms: u64,
+    /// Bodies of events that are taken at once, at most; who comes then is asked to come again (429).
+    pub ingests_max: usize,
     /// The largest body of events, in bytes.
     pub body_bytes_max: u64,
     /// How long requests that are under way may go on after a shutdown was asked for.
@@ -102,6 +104,7 @@ impl Default for ServingOptions {
             head_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
             body_idle_timeout_ms: 30_000,
+            ingests_max: 64,
             body_bytes_max: 64 * 1024 * 1024,
             drain_timeout_ms: 10_000,
         }
@@ -122,6 +125,7 @@ impl ServingOptions {
         };
         positive("partitions", self.partitions.into())?;
         positive("board_reads_max", self.board_reads_max as u64)?;
+        positive("ingests_max", self.ingests_max as u64)?;
         positive("connections_max", self.connections_max as u64)?;
         positive("head_timeout_ms", self.head_timeout_ms)?;
         positive("request_timeout_ms", self.request_timeout_ms)?;

@@ -3,12 +3,14 @@
 pub(crate) mod boards;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{BinaryArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use jobs::sketch::cell;
 use jobs::{Catalog, Job, Layers};
 use schemas::clock::FixedClock;
 use schemas::entities::{Application, Entity, Group};
@@ -44,6 +46,10 @@ pub(crate) struct Play {
 impl Play {
     pub(crate) fn value(&self, column: &KeyColumn) -> KeyValue {
         let name = column.name.as_str();
+        if let Some(of) = name.strip_suffix("_cell") {
+            let value = self.ints.get(format!("{of}_id").as_str());
+            return value.map_or(KeyValue::Null, |value| KeyValue::Int(cell(*value)));
+        }
         match column.kind {
             KeyKind::Int => self
                 .ints
@@ -92,6 +98,11 @@ pub(crate) struct World {
     pub(crate) boards: Mutex<Boards>,
     /// Whether the views' store does not answer.
     pub(crate) is_down: Mutex<bool>,
+    /// Whether reads of live state take their time.
+    pub(crate) is_slow: AtomicBool,
+    /// Reads of live state, and of batch rows.
+    pub(crate) live_reads: Mutex<usize>,
+    pub(crate) row_reads: Mutex<usize>,
 }
 
 pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
@@ -295,6 +306,10 @@ impl LogWrite for World {
 #[async_trait]
 impl LiveRead for World {
     async fn read(&self, _: Source, partitions: u32, queries: &[LiveQuery]) -> Result<LiveAnswer> {
+        *self.live_reads.lock().unwrap() += 1;
+        if self.is_slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
         let mut slots = self.slots.lock().unwrap().clone();
         slots.resize(partitions as usize, None);
         let mut blind = self.blind.lock().unwrap();
@@ -400,6 +415,7 @@ impl ViewsRead for World {
     }
 
     async fn rows(&self, view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>> {
+        *self.row_reads.lock().unwrap() += 1;
         let mut found: Vec<(u32, Vec<u8>, i64, Epoch)> = Vec::new();
         let Some(rows) = self.rows.get(view) else {
             return Ok(None);

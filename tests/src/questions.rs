@@ -136,6 +136,9 @@ enum Kind {
     Breakdown {
         field: &'static str,
     },
+    Listeners,
+    /// The value of one layer.
+    Of(&'static str),
 }
 
 /// Asks one made-up question and compares the answer with a recount of everything before the
@@ -152,6 +155,24 @@ pub async fn ask_and_compare(world: &World, client: &Client, rng: &mut SmallRng)
     };
     let provenance = &answer["provenance"];
     let position = position_of(&answer);
+    if let Kind::Of(layer) = asked.kind {
+        // Of two runs at once, while one is being published.
+        if provenance["complete"] != json!(true) {
+            return;
+        }
+        let source = &provenance["source"];
+        assert!(
+            layer == "realtime" && source == "realtime" || layer == "batch" && source != "merged",
+            "{}: {answer}",
+            asked.path
+        );
+        if source == "batch" {
+            // It is as old as the newest run.
+            let truth = world.recount(provenance, &position).await;
+            asked.check(&answer, &truth);
+            return;
+        }
+    }
     if provenance["complete"] == json!(true) {
         let holds = position
             .iter()
@@ -214,8 +235,13 @@ impl Asked {
         write!(query, "&tz={zone_name}&{time}").expect("a string");
         let bounded = range.0.is_some();
         let question = Question { filters, range };
-        let (what, kind, more) = match rng.random_range(0..3) {
-            0 if bounded => {
+        let (what, kind, more) = match rng.random_range(0..12) {
+            3..=4 => ("uniques", Kind::Listeners, String::new()),
+            5 => {
+                let layer = *["batch", "realtime"].choose(rng).expect("layers");
+                ("total", Kind::Of(layer), format!("&prefer={layer}"))
+            }
+            0 | 6..=8 if bounded => {
                 let interval = *["hour", "day", "week", "month"]
                     .choose(rng)
                     .expect("intervals");
@@ -225,7 +251,7 @@ impl Asked {
                     format!("&interval={interval}"),
                 )
             }
-            1 => {
+            1 | 9..=10 => {
                 let (by, field) = *BY.choose(rng).expect("fields");
                 (
                     "breakdown",
@@ -258,6 +284,14 @@ impl Asked {
     pub fn check(&self, answer: &Value, truth: &Recount) {
         let (got, want) = match &self.kind {
             Kind::Total { before } => total(answer, truth, &self.question, before.as_ref()),
+            Kind::Of(_) => total(answer, truth, &self.question, None),
+            Kind::Listeners => {
+                // So few are told apart exactly.
+                let listeners = truth.breakdown(&self.question, "listener_id");
+                let count = |(key, sum): &&(Value, i64)| !key.is_null() && *sum > 0;
+                let count = listeners.iter().filter(count).count();
+                (json!([answer["count"]]), json!([count]))
+            }
             Kind::Series { interval, zone } => {
                 let points = answer["points"].as_array().expect("points");
                 let got = points

@@ -39,6 +39,10 @@ fn totals(
     faults: &mut Vec<String>,
 ) {
     let job = &view.job;
+    // A query may leave out what it does not count.
+    if !job.adds_up() {
+        return;
+    }
     let below = job.over().map(|name| {
         computed.manifests.get(name).or_else(|| {
             let under = plan.views.iter().find(|view| view.job.name() == name)?;

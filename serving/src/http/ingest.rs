@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::BodyDataStream;
 use axum::extract::{Request, State};
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri};
 use bytes::BytesMut;
 use schemas::source::Source;
 use serde::Serialize;
@@ -20,6 +20,8 @@ use super::problem::{Kind, Problem, ProblemShape};
 
 /// How much is read before it is written: a few thousand events.
 const CHUNK_BYTES: usize = 1024 * 1024;
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const KEY_BYTES_MAX: usize = 128;
 /// The most rejected lines that an answer lists.
 const REJECTED_MAX: usize = 10_000;
 
@@ -45,17 +47,23 @@ pub(crate) struct Rejected {
 
 /// Takes events or rows, one JSON object a line. When it answers, every line is durably in the log,
 /// in the canonical store or among the dead letters. After an error some lines may be taken: sending
-/// all again is safe, since an event that comes again counts once, and a row is the same row.
+/// all again is safe, since an event that comes again counts once, and a row is the same row. With the
+/// header Idempotency-Key, the same for each try, a line that is rejected again is the same dead letter,
+/// too. While many are writing, others are asked to come again (429).
 #[utoipa::path(
     post,
     path = "/api/v1/ingest/{source}",
     tag = "ingest",
-    params(("source" = String, Path, description = "plays, efforts, authorizations, athletes, clubs, follows or applications")),
+    params(
+        ("source" = String, Path, description = "plays, efforts, authorizations, athletes, clubs, follows or applications"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A name for this body, the same whenever it is sent again: 1 to 128 letters, digits, -, _, . or :")
+    ),
     request_body(content = String, content_type = "application/x-ndjson", description = "JSON lines, at most 64 MiB"),
     responses(
         (status = 200, description = "What became of the lines", body = Ingested),
         (status = 400, description = "The body broke off", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such source", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 429, description = "Too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
         (status = 413, description = "Too large", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "The log can't be written", body = ProblemShape, content_type = "application/problem+json")
     )
@@ -74,6 +82,13 @@ pub(crate) async fn ingest(
         })?;
     let limit = api.options.body_bytes_max;
     check_head(request.headers(), limit)?;
+    let origin = origin(request.headers())?;
+    let _place = api.ingests.try_acquire().map_err(|_| {
+        let most = api.options.ingests_max;
+        let detail =
+            format!("{most} bodies are being taken already: send this one again in a second");
+        Problem::new(Kind::TooManyWriters, detail)
+    })?;
     let cell = Arc::clone(api.intakes.lock().await.entry(source).or_default());
     let intake = cell
         .get_or_try_init(|| {
@@ -87,8 +102,7 @@ pub(crate) async fn ingest(
         .await?;
     let mut lines = Lines {
         intake,
-        // Not the asker's id of the request: dead letters of the same origin are the same one.
-        origin: format!("http/{}", uuid::Uuid::new_v4()),
+        origin,
         number: 0,
         ingested: Ingested::default(),
     };
@@ -98,6 +112,24 @@ pub(crate) async fn ingest(
         Err(problem) => Err(problem
             .with("accepted", lines.ingested.accepted)
             .with("rejected_count", lines.ingested.rejected_count)),
+    }
+}
+
+/// Where dead letters say they come from: those of the same line of the same origin are the same one. So
+/// it is what the asker calls the body, and not the id of the request, which is another for each try.
+fn origin(headers: &HeaderMap) -> Result<String, Problem> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
+        return Ok(format!("http/{}", uuid::Uuid::new_v4()));
+    };
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+    let bytes = key.as_bytes();
+    match key.to_str() {
+        Ok(key) if (1..=KEY_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(is_name) => {
+            Ok(format!("http/key/{key}"))
+        }
+        _ => Err(Problem::parameter(format!(
+            "Idempotency-Key is not 1 to {KEY_BYTES_MAX} letters, digits, -, _, . or :"
+        ))),
     }
 }
 

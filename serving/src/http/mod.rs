@@ -56,6 +56,8 @@ pub(crate) struct Api {
     pub(crate) metrics_text: Option<MetricsText>,
     /// By source: the way into the stores, opened when the first lines come.
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Intake>>>>,
+    /// How many more bodies of events can be taken at once.
+    pub(crate) ingests: Semaphore,
     /// How many more boards can be read at once.
     pub(crate) board_reads: Semaphore,
     /// Answers of before, for when a store does not answer.
@@ -86,6 +88,7 @@ impl Api {
             rows: RowCache::new(&options),
             tally_reads: Gather::new(),
             kept_boards: Kept::new(&options),
+            ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             ports,
             options,

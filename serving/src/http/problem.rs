@@ -37,6 +37,7 @@ pub(crate) enum Kind {
     SlowBody,
     BodyTooLarge,
     EncodedBody,
+    TooManyWriters,
     CountOverflow,
     Internal,
     NotWhole,
@@ -84,6 +85,7 @@ impl Kind {
             Self::SlowBody => "/problems/slow-body",
             Self::BodyTooLarge => "/problems/body-too-large",
             Self::EncodedBody => "/problems/encoded-body",
+            Self::TooManyWriters => "/problems/too-many-writers",
             Self::CountOverflow => "/problems/count-overflow",
             Self::Internal => "/problems/internal",
             Self::NotWhole => "/problems/not-whole",
@@ -110,6 +112,7 @@ impl Kind {
             Self::SlowBody => "The body came too slowly",
             Self::BodyTooLarge => "The body is too large",
             Self::EncodedBody => "The body is encoded",
+            Self::TooManyWriters => "Too many are writing at once",
             Self::CountOverflow => "The count is too large",
             Self::Internal => "The service failed",
             Self::NotWhole => "Live state and batch rows do not join yet",
@@ -135,6 +138,7 @@ impl Kind {
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::EncodedBody => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::TooManyWriters => StatusCode::TOO_MANY_REQUESTS,
             Self::CountOverflow | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotWhole | Self::NotReady | Self::StoreUnavailable | Self::TimedOut => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -187,7 +191,7 @@ impl Problem {
             .with_detail(&self.detail)
             .with_extensions(extensions);
         let mut response = document.into_response();
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if let StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS = status {
             let soon = HeaderValue::from_static("1");
             response.headers_mut().insert(header::RETRY_AFTER, soon);
         }

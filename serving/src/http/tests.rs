@@ -613,3 +613,147 @@ async fn an_earlier_answer_is_given_again_while_a_store_does_not_answer() {
     *world.is_down.lock().unwrap() = false;
     assert_eq!(get(&serving, asked).await.1, before);
 }
+
+#[tokio::test]
+async fn an_answer_that_is_the_same_costs_no_body() {
+    let (serving, world) = world(impatient());
+    for uri in [
+        "/api/v1/stats/plays/total?owner_id=1",
+        "/api/v1/stats/plays/breakdown?owner_id=1&by=track&format=csv",
+        "/api/v1/stats/plays/uniques?owner_id=1",
+        "/api/v1/batch/runs",
+    ] {
+        let (response, text) = send(&serving, request(Method::GET, uri, Body::empty())).await;
+        assert_eq!(response.headers()["cache-control"], "no-cache", "{uri}");
+        assert!(!text.is_empty(), "{uri}");
+        let tag = response.headers()["etag"].clone();
+        let again = |tag: axum::http::HeaderValue| {
+            let request = Request::get(uri).header("if-none-match", tag);
+            request.body(Body::empty()).unwrap()
+        };
+        let (response, text) = send(&serving, again(tag.clone())).await;
+        assert_eq!(
+            (response.status(), text.as_str()),
+            (StatusCode::NOT_MODIFIED, "")
+        );
+        assert_eq!(response.headers()["etag"], tag);
+        assert_eq!(response.headers()["cache-control"], "no-cache");
+        let other = axum::http::HeaderValue::from_static("W/\"0\"");
+        let (response, text) = send(&serving, again(other)).await;
+        assert_eq!(response.status(), StatusCode::OK, "{text}");
+    }
+    let total = || {
+        request(
+            Method::GET,
+            "/api/v1/stats/plays/total?owner_id=1",
+            Body::empty(),
+        )
+    };
+    let (before, _) = send(&serving, total()).await;
+    for slot in world.slots.lock().unwrap().iter_mut().flatten() {
+        slot.position.next_offset += 1;
+    }
+    // The same count at another position is another answer.
+    let (after, _) = send(&serving, total()).await;
+    assert_ne!(before.headers()["etag"], after.headers()["etag"]);
+    // What is no answer has no tag.
+    let uri = "/api/v1/stats/plays/total";
+    let (refused, _) = send(&serving, request(Method::GET, uri, Body::empty())).await;
+    assert!(!refused.headers().contains_key("etag"));
+    assert_eq!(refused.headers()["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn who_asks_the_same_at_the_same_time_is_answered_by_few_reads() {
+    let (serving, world) = world(impatient());
+    world
+        .is_slow
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let uri = "/api/v1/stats/plays/series?owner_id=1&period=7d&interval=day";
+    let asks = (0..50).map(|_| get(&serving, uri));
+    let answers = futures::future::join_all(asks).await;
+    assert!(
+        answers.iter().all(|answer| *answer == answers[0]),
+        "{answers:?}"
+    );
+    assert_eq!(answers[0].0, StatusCode::OK);
+    let reads = *world.live_reads.lock().unwrap();
+    assert_eq!(reads, 2, "for 50 askers");
+}
+
+#[tokio::test]
+async fn batch_rows_are_read_once_for_each_run() {
+    let (serving, world) = world(impatient());
+    let uri = "/api/v1/stats/plays/total?owner_id=1";
+    let first = get(&serving, uri).await;
+    let reads = || *world.row_reads.lock().unwrap();
+    let before = reads();
+    assert!(before > 0);
+    assert_eq!(get(&serving, uri).await, first);
+    assert_eq!(reads(), before, "they were in memory");
+    let none = ServingOptions {
+        row_cache_bytes_max: 0,
+        ..impatient()
+    };
+    let (serving, world) = self::world(none);
+    get(&serving, uri).await;
+    get(&serving, uri).await;
+    assert_eq!(*world.row_reads.lock().unwrap(), 2 * before);
+}
+
+#[tokio::test]
+async fn no_more_bodies_are_taken_at_once_than_may_be() {
+    let (serving, world) = world(ServingOptions {
+        ingests_max: 1,
+        ..impatient()
+    });
+    let uri = "/api/v1/ingest/plays";
+    let (sender, receiver) = futures::channel::mpsc::unbounded::<Result<String, std::io::Error>>();
+    let first = request(Method::POST, uri, Body::from_stream(receiver));
+    let first = tokio::spawn({
+        let serving = serving.clone();
+        async move { send(&serving, first).await }
+    });
+    sender.unbounded_send(Ok(line(1))).unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let (response, text) = send(&serving, request(Method::POST, uri, line(2))).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{text}");
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert!(text.contains("too-many-writers"), "{text}");
+    drop(sender);
+    let (response, text) = first.await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+    let (response, text) = send(&serving, request(Method::POST, uri, line(2))).await;
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+    assert_eq!(world.appended().len(), 2);
+}
+
+#[tokio::test]
+async fn a_body_with_a_name_leaves_the_same_dead_letters_each_time() {
+    let (serving, world) = world(impatient());
+    let post = |key: &str| {
+        let request = Request::post("/api/v1/ingest/plays").header("idempotency-key", key);
+        request.body(Body::from("bad\n")).unwrap()
+    };
+    for key in ["a-1", "a-1", "b"] {
+        let (response, text) = send(&serving, post(key)).await;
+        assert_eq!(response.status(), StatusCode::OK, "{text}");
+    }
+    let letters: Vec<Vec<u8>> = world
+        .appended()
+        .into_iter()
+        .map(|(_, letter)| letter)
+        .collect();
+    assert_eq!(letters.len(), 3);
+    assert_eq!(letters[0], letters[1]);
+    assert_ne!(letters[0], letters[2]);
+    for wrong in ["", "a b", "ä", &"x".repeat(129)] {
+        let (response, text) = send(&serving, post(wrong)).await;
+        assert_eq!(
+            response.status(),
+            StatusCode::BAD_REQUEST,
+            "{wrong}: {text}"
+        );
+        assert!(text.contains("Idempotency-Key"), "{text}");
+    }
+}

@@ -50,8 +50,37 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     assert_eq!((worst.batch, worst.live), (1, 2), "{worst:?}");
     assert!(worst.key.contains("owner_id=1"), "{worst:?}");
     assert_eq!(total(&served).await, (3, "batch".to_owned()));
+    // What was counted live is kept beside it, however it is asked for.
+    for (question, count, source) in [
+        ("owner_id=1&prefer=batch", 3, "batch"),
+        ("owner_id=1&prefer=realtime", 4, "realtime"),
+        ("track_id=10&prefer=realtime", 4, "realtime"),
+        (
+            "owner_id=1&prefer=realtime&period=month&date=2026-03-09",
+            4,
+            "realtime",
+        ),
+        (
+            "owner_id=1&prefer=realtime&period=month&date=2026-04-09",
+            0,
+            "realtime",
+        ),
+    ] {
+        let path = format!("/api/v1/stats/plays/total?{question}");
+        let answer = served.client.ask(&path).await;
+        assert_eq!(answer["count"], count, "{path}: {answer}");
+        assert_eq!(answer["provenance"]["source"], source, "{path}: {answer}");
+    }
+    // And stays when more is counted, and after the next run.
+    world.ingest(&[play("d")]).await;
+    world.catch_up().await;
+    let realtime = "/api/v1/stats/plays/total?owner_id=1&prefer=realtime";
+    assert_eq!(served.client.ask(realtime).await["count"], 5);
+    world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!(served.client.ask(realtime).await["count"], 5);
+    assert_eq!(total(&served).await, (4, "batch".to_owned()));
     let runs = served.client.ask("/api/v1/batch/runs").await;
-    assert_eq!(runs["runs"][0]["drift"]["total"], 1, "{runs}");
+    assert_eq!(runs["runs"][1]["drift"]["total"], 1, "{runs}");
     served.end().await;
 }
 

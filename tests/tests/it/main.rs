@@ -14,6 +14,7 @@ mod entities;
 mod faults;
 mod flights;
 mod law;
+mod likes;
 mod matrix;
 mod outbox;
 mod processes;

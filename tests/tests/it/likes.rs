@@ -1,0 +1,126 @@
+//! Another metric by folders under `jobs/views` alone: likes, which an app sends as plays with a referrer
+//! of their own.
+
+use batch::RunRequest;
+use jobs::Catalog;
+use serde_json::{Value, json};
+use tests::world::World;
+
+const DETAIL: &str = "kind = \"tally\"
+metric = \"likes\"
+source = \"plays\"
+layers = \"both\"
+group = [\"owner_id\"]
+bucket = \"quarter\"
+partition = \"day\"
+dimensions = [\"track_id\", \"country\", \"listener_id\"]
+";
+const DETAIL_SQL: &str =
+    "SELECT owner_id, date_bin(INTERVAL '15 minutes', at) AS bucket, track_id, country, listener_id,
+    sum(amount) AS count
+FROM plays
+WHERE referrer = 'like'
+GROUP BY owner_id, date_bin(INTERVAL '15 minutes', at), track_id, country, listener_id
+";
+const DAYS: &str = "kind = \"tally\"
+metric = \"likes\"
+source = \"plays\"
+over = \"likes_detail\"
+layers = \"batch\"
+group = [\"owner_id\"]
+bucket = \"day\"
+partition = \"all\"
+dimensions = [\"track_id\", \"listener_cell\"]
+";
+const DAYS_SQL: &str = "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, track_id,
+    sketch_cell(listener_id) AS listener_cell, sum(count) AS count
+FROM likes_detail
+GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), track_id, sketch_cell(listener_id)
+";
+
+fn with_likes() -> Catalog {
+    let views = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+    let folder = tempfile::tempdir().expect("a folder");
+    for view in std::fs::read_dir(views).expect("the views").flatten() {
+        let to = folder.path().join(view.file_name());
+        std::fs::create_dir(&to).expect("a folder");
+        for file in ["job.toml", "query.sql"] {
+            std::fs::copy(view.path().join(file), to.join(file)).expect("a copy");
+        }
+    }
+    for (name, definition, sql) in [
+        ("likes_detail", DETAIL, DETAIL_SQL),
+        ("likes_owner_day", DAYS, DAYS_SQL),
+    ] {
+        let to = folder.path().join(name);
+        std::fs::create_dir(&to).expect("a folder");
+        std::fs::write(to.join("job.toml"), definition).expect("a definition");
+        std::fs::write(to.join("query.sql"), sql).expect("a query");
+    }
+    Catalog::read(folder.path()).expect("the views")
+}
+
+fn event(id: i64, track: i64, listener: i64, at: &str, referrer: &str) -> String {
+    json!({"event_id": format!("e{id}"), "track_id": track, "owner_id": 1, "listener_id": listener,
+        "kind": "play", "at": at, "country": "DE", "referrer": referrer})
+    .to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn likes_are_counted_by_their_folders_alone() {
+    let plays = World::new().await;
+    let world = plays.with_catalog(with_likes());
+    let (night, day) = ("2026-02-28T23:10:00Z", "2026-03-01T09:00:00Z");
+    world
+        .ingest(&[
+            event(1, 10, 7, night, "like"),
+            event(2, 10, 8, day, "like"),
+            event(3, 11, 7, day, "like"),
+            event(4, 11, 7, day, "elsewhere"),
+        ])
+        .await;
+    world.catch_up().await;
+    let served = world.serve().await;
+    let ask = |path: &str| {
+        let path = format!("/api/v1/stats/{path}");
+        let client = served.client.clone();
+        async move { client.ask(&path).await }
+    };
+    let check = async |likes: i64, source: &str| {
+        let total = ask("likes/total?owner_id=1").await;
+        assert_eq!(total["count"], likes, "{total}");
+        assert_eq!(total["provenance"]["source"], source, "{total}");
+        let plays = ask("plays/total?owner_id=1").await;
+        assert_eq!(plays["count"], likes + 1, "{plays}");
+        let uniques = ask("likes/uniques?owner_id=1&track_id=10").await;
+        assert_eq!(uniques["count"], 2, "{uniques}");
+        let query = "owner_id=1&from=2026-03-01&to=2026-03-02&tz=Europe/Berlin";
+        let series = ask(&format!("likes/series?{query}&interval=day")).await;
+        assert_eq!(series["points"][0]["count"], likes, "{series}");
+    };
+    check(3, "realtime").await;
+    let report = world.run(&RunRequest::default()).await.expect("a run");
+    assert_eq!(report.drift.total, Some(0), "{report:?}");
+    check(3, "batch").await;
+    world.ingest(&[event(5, 11, 8, day, "like")]).await;
+    world.catch_up().await;
+    check(4, "merged").await;
+    let by_track = ask("likes/breakdown?owner_id=1&by=track").await;
+    let rows = by_track["rows"].as_array().expect("rows").iter();
+    let rows: Vec<Value> = rows.map(|row| json!([row["key"], row["count"]])).collect();
+    assert_eq!(json!(rows), json!([[10, 2], [11, 2]]));
+    // What its views do not hold can't be asked for, and it is said what can.
+    let (asker, path) = (
+        served.client.clone(),
+        "/api/v1/stats/likes/total?owner_id=1&app_id=7",
+    );
+    let (status, body) = tokio::task::spawn_blocking(move || asker.get(path))
+        .await
+        .expect("asking");
+    assert_eq!(status, 400, "{body}");
+    assert!(
+        body.contains("country, listener_id, owner_id, track_id"),
+        "{body}"
+    );
+    served.end().await;
+}
