@@ -20,6 +20,7 @@ mod plan;
 mod question;
 mod read;
 mod rows;
+mod runs_seen;
 mod server;
 mod service;
 mod tally;

@@ -83,6 +83,9 @@ pub struct ServingOptions {
     pub request_timeout_ms: u64,
     /// How long a client that sends events may be silent, and how long any other body may take.
     pub body_idle_timeout_ms: u64,
+    /// How long run records that were read are used, less than the batch layer's grace: where they are too old, they are
+    /// read anew before anything is answered. 0 for not at all.
+    pub runs_kept_for_ms: u64,
     /// Bodies of events that are taken at once, at most; who comes then is asked to come again (429).
     pub ingests_max: usize,
     /// The largest body of events, in bytes.
@@ -104,6 +107,7 @@ impl Default for ServingOptions {
             head_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
             body_idle_timeout_ms: 30_000,
+            runs_kept_for_ms: 500,
             ingests_max: 64,
             body_bytes_max: 64 * 1024 * 1024,
             drain_timeout_ms: 10_000,
@@ -135,6 +139,10 @@ impl ServingOptions {
 
     pub(crate) const fn whole_wait(&self) -> Duration {
         Duration::from_millis(self.whole_wait_ms)
+    }
+
+    pub(crate) const fn runs_kept_for(&self) -> Duration {
+        Duration::from_millis(self.runs_kept_for_ms)
     }
 
     pub(crate) const fn head_timeout(&self) -> Duration {

@@ -22,11 +22,12 @@ use tokio::time::Duration;
 
 use crate::kept::Keep;
 use crate::metric::{Metric, log_key};
-use crate::options::ServingPorts;
+use crate::options::{ServingOptions, ServingPorts};
 use crate::patience::Patience;
 use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, part_starts};
 use crate::question::{Prefer, Question, Segments, Time};
 use crate::rows::{RowCache, RowsOf};
+use crate::runs_seen::RunsCache;
 use crate::tally::{Columns, Tally};
 
 /// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
@@ -111,7 +112,7 @@ enum Attempt {
 /// # Errors
 /// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
 pub(crate) async fn read(
-    (ports, rows): (&ServingPorts, &RowCache),
+    (ports, memory): (&ServingPorts, &Memory),
     metric: &Metric,
     question: &Question,
     patience: Duration,
@@ -126,7 +127,7 @@ pub(crate) async fn read(
     loop {
         let reader = Reader {
             ports,
-            rows,
+            memory,
             anew,
             question,
             source: metric.source,
@@ -169,17 +170,33 @@ pub(crate) async fn read(
             }
             (Err(error), _) => return Err(error),
         };
-        if !patience.wait(&not_whole).await {
+        // What was read from memory and does not join live state is read anew, at once.
+        let was_anew = std::mem::replace(&mut anew, true);
+        if was_anew && !patience.wait(&not_whole).await {
             return Err(not_whole.into());
         }
-        // What does not join live state is not read from memory again.
-        anew = true;
+    }
+}
+
+/// What was read before and may be right still.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    rows: RowCache,
+    runs: RunsCache,
+}
+
+impl Memory {
+    pub(crate) fn new(options: &ServingOptions) -> Self {
+        Self {
+            rows: RowCache::new(options),
+            runs: RunsCache::new(options.runs_kept_for()),
+        }
     }
 }
 
 /// The run records and slots that one try found.
 pub(crate) struct Seen {
-    pub(crate) runs: RunsSeen,
+    pub(crate) runs: Arc<RunsSeen>,
     pub(crate) slots: Vec<Option<Slot>>,
 }
 
@@ -299,7 +316,7 @@ impl Walk<'_> {
 
 struct Reader<'a> {
     ports: &'a ServingPorts,
-    rows: &'a RowCache,
+    memory: &'a Memory,
     anew: bool,
     question: &'a Question,
     source: Source,
@@ -314,7 +331,9 @@ impl Reader<'_> {
         let mut layout = plan.layout(self.question, groups)?;
         let (partitions, runs) = tokio::try_join!(
             self.ports.log.partitions(self.source.topic()),
-            self.ports.views.runs(self.source)
+            self.memory
+                .runs
+                .seen(&*self.ports.views, self.source, self.anew)
         )?;
         let tables = layout
             .all()
@@ -348,6 +367,8 @@ impl Reader<'_> {
             return self.nothing(epoch);
         }
         let LiveAnswer { slots, parts } = live;
+        let bytes = parts.iter().map(live_bytes).sum::<u64>();
+        metrics::counter!("backstitch_serving_read_bytes_total", "from" => "live").increment(bytes);
         let seen = SeenParts {
             seen: Seen { runs, slots },
             parts,
@@ -472,7 +493,11 @@ impl Reader<'_> {
         let mut kept = kept_rows(kept.as_ref().as_ref())?;
         while let Some(chunk) = chunks.next() {
             let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
-            let found = self.rows.read(&*self.ports.views, of, &asked).await?;
+            let found = self
+                .memory
+                .rows
+                .read(&*self.ports.views, of, &asked)
+                .await?;
             seam.check_table(found.is_some())?;
             // Live parts go with the rows of their time.
             let here = match chunks.peek().and_then(|next| next.first()) {
@@ -511,7 +536,11 @@ impl Reader<'_> {
             table: &table,
             ..of
         };
-        Ok(self.rows.read(&*self.ports.views, of, &queries).await?)
+        Ok(self
+            .memory
+            .rows
+            .read(&*self.ports.views, of, &queries)
+            .await?)
     }
 
     fn live_query(
@@ -556,6 +585,11 @@ impl Reader<'_> {
             run: Reach::default(),
         })))
     }
+}
+
+/// Keys, epochs and counts of live parts, in bytes.
+fn live_bytes(parts: &LiveParts) -> u64 {
+    (parts.rows.value_data().len() + parts.counts.len() * 16) as u64
 }
 
 /// Whether the last slot that was asked for is there, of a partition that nobody had told of: who is asked

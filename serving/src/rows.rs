@@ -72,6 +72,12 @@ impl RowCache {
         }
         metrics::counter!("backstitch_serving_cached_rows_total", "found" => "no").increment(1);
         let found = Arc::new(views.rows(of.table, queries).await?);
+        if let Some(found) = found.as_ref() {
+            // Keys, epochs and counts.
+            let bytes = found.rows.value_data().len() + found.counts.len() * 16;
+            metrics::counter!("backstitch_serving_read_bytes_total", "from" => "views")
+                .increment(bytes as u64);
+        }
         // A table that is not there may be there at once.
         if found.is_some() && bytes(&found) <= self.one_bytes_max {
             self.found.insert(key, Arc::clone(&found));

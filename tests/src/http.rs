@@ -26,6 +26,12 @@ impl Client {
         }
     }
 
+    /// Host and port of the server.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.base.strip_prefix("http://").unwrap_or(&self.base)
+    }
+
     /// Asks, and expects an answer.
     ///
     /// # Panics

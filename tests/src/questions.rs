@@ -197,6 +197,17 @@ pub fn position_of(answer: &Value) -> Vec<i64> {
 }
 
 impl Asked {
+    /// Any question about all that was counted, whichever layer counted it.
+    #[must_use]
+    pub fn make_up_of_both(rng: &mut SmallRng) -> Self {
+        loop {
+            let asked = Self::make_up(rng);
+            if !matches!(asked.kind, Kind::Of(_)) {
+                return asked;
+            }
+        }
+    }
+
     /// Any question.
     #[must_use]
     pub fn make_up(rng: &mut SmallRng) -> Self {

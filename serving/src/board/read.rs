@@ -165,7 +165,7 @@ impl Reader<'_> {
         let has_table = heads.is_some();
         let mut heads = heads.unwrap_or_default().into_iter();
         let seen = Seen {
-            runs,
+            runs: Arc::new(runs),
             slots: live.slots,
         };
         let mut boards = Vec::with_capacity(keys.len());

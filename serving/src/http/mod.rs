@@ -41,8 +41,7 @@ use crate::gather::Gather;
 use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
-use crate::read::Reading;
-use crate::rows::RowCache;
+use crate::read::{Memory, Reading};
 use problem::{Kind, Problem};
 
 /// What the handlers work with.
@@ -62,7 +61,7 @@ pub(crate) struct Api {
     pub(crate) board_reads: Semaphore,
     /// Answers of before, for when a store does not answer.
     pub(crate) kept_tallies: Kept<Reading>,
-    pub(crate) rows: RowCache,
+    pub(crate) memory: Memory,
     /// Reads of statistics that are under way.
     pub(crate) tally_reads: Gather<Result<Arc<Reading>, Problem>>,
     pub(crate) kept_boards: Kept<BoardsReading>,
@@ -85,7 +84,7 @@ impl Api {
                 options.partitions,
             ),
             kept_tallies: Kept::new(&options),
-            rows: RowCache::new(&options),
+            memory: Memory::new(&options),
             tally_reads: Gather::new(),
             kept_boards: Kept::new(&options),
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),

@@ -453,7 +453,7 @@ impl<'a> Asked<'a> {
         let gathered = Arc::clone(&api);
         let read = async move {
             let metric = api.metrics.get(&name).ok_or_else(|| unknown(&api, &name))?;
-            let stores = (&api.ports, &api.rows);
+            let stores = (&api.ports, &api.memory);
             let reading = read(stores, metric, &question, api.options.whole_wait()).await;
             Ok(Arc::new(api.kept_tallies.or_kept(key, reading)?))
         };

@@ -1,5 +1,5 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//! same run: `deploy/bench [plays] [dumps] [serving]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -7,6 +7,7 @@
 mod bare;
 mod dumps;
 mod plays;
+mod serving;
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -27,8 +28,8 @@ fn main() {
     assert!(
         named
             .iter()
-            .all(|name| ["plays", "dumps"].contains(&&**name)),
-        "there are the benchmarks plays and dumps, not {named:?}"
+            .all(|name| ["plays", "dumps", "serving"].contains(&&**name)),
+        "there are the benchmarks plays, dumps and serving, not {named:?}"
     );
     let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
     if is_asked("plays") {
@@ -36,6 +37,9 @@ fn main() {
     }
     if is_asked("dumps") {
         dumps::run(rows);
+    }
+    if is_asked("serving") {
+        serving::run(rows);
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn run(rows: u64) {
 }
 
 /// A file of made-up plays.
-fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
+pub(crate) fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
     let path = place.folder().join(name).to_string_lossy().into_owned();
     let (rows, seed) = (rows.to_string(), seed.to_string());
     let args = [

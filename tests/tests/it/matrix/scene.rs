@@ -391,7 +391,7 @@ impl Asker {
                 // People ask the same again.
                 let asked = match before.iter().choose(&mut rng) {
                     Some(asked) if before.len() == AGAIN_MAX && rng.random() => asked.clone(),
-                    _ => Asked::make_up(&mut rng),
+                    _ => Asked::make_up_of_both(&mut rng),
                 };
                 before.push_back(asked.clone());
                 if before.len() > AGAIN_MAX {

@@ -1,0 +1,254 @@
+//! Statistics over HTTP: how long answers take, what is read for them, and how many a second there are
+//! beside the same server answering a constant.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::http::Client;
+use tests::place::Place;
+use tests::process::{Server, done};
+use tests::servers::Addresses;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::plays::generated;
+use super::say;
+
+const PARTITIONS: u32 = 4;
+const CONFIG: &str = "bench.toml";
+const CONNECTIONS: [usize; 3] = [1, 32, 256];
+/// How long each question is asked.
+const ROUND: Duration = Duration::from_secs(3);
+/// Of the events so many parts in ten are in the batch rows, the others live on top.
+const BATCH_TENTHS: usize = 9;
+
+pub(crate) fn run(rows: u64) {
+    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let file = generated(&place, "plays.jsonl", rows, 1);
+    let told = Told::of(&file);
+    let (first, second) = halves(&place, &file, rows);
+    done(place.data(), &["ingest", "plays", &first]);
+    let speed = ["speed", "--until-caught-up", "--source", "plays"];
+    done(place.data(), &speed);
+    done(place.data(), &["batch", "run"]);
+    done(place.data(), &["ingest", "plays", &second]);
+    done(place.data(), &speed);
+    println!(
+        "serving: {rows} plays, {BATCH_TENTHS} of 10 in Cassandra, the others in Redis; the busiest owner has {}, a quiet one {}",
+        told.owners[0].1, told.owners[1].1
+    );
+    for (memory, bytes) in [("rows in memory", "67108864"), ("no rows in memory", "0")] {
+        println!("{memory} (serving.row_cache_bytes_max = {bytes})");
+        let more = format!("\n[serving]\nrow_cache_bytes_max = {bytes}\n");
+        place.configure(CONFIG, &Addresses::default(), &more);
+        let server = Server::start_with(place.data(), CONFIG, &[]);
+        measure(&server, &told);
+    }
+}
+
+/// What the events are about.
+struct Told {
+    /// The busiest owner and one with few events, with how many they have.
+    owners: [(i64, u64); 2],
+    /// A busy track.
+    track: i64,
+    /// The day of the newest event.
+    date: String,
+}
+
+impl Told {
+    fn of(file: &str) -> Self {
+        let lines = BufReader::new(std::fs::File::open(file).expect("the plays")).lines();
+        let (mut owners, mut tracks) = (HashMap::<i64, u64>::new(), HashMap::<i64, u64>::new());
+        let mut newest = String::new();
+        for line in lines {
+            let play: Value = serde_json::from_str(&line.expect("a line")).expect("a play");
+            *owners
+                .entry(play["owner_id"].as_i64().expect("an owner"))
+                .or_default() += 1;
+            *tracks
+                .entry(play["track_id"].as_i64().expect("a track"))
+                .or_default() += 1;
+            let at = play["at"].as_str().expect("a time");
+            if at > newest.as_str() {
+                at.clone_into(&mut newest);
+            }
+        }
+        let sorted = |counts: HashMap<i64, u64>| {
+            let mut counts: Vec<(i64, u64)> = counts.into_iter().collect();
+            counts.sort_by_key(|(id, count)| (std::cmp::Reverse(*count), *id));
+            counts
+        };
+        let (owners, tracks) = (sorted(owners), sorted(tracks));
+        let quiet = owners[owners.len() * 9 / 10];
+        Self {
+            owners: [owners[0], quiet],
+            track: tracks[0].0,
+            date: newest[..10].to_owned(),
+        }
+    }
+
+    fn questions(&self) -> Vec<(String, String)> {
+        let (date, tz) = (&self.date, "tz=Europe/Berlin");
+        let mut all = vec![("a constant".to_owned(), "/livez".to_owned())];
+        for (who, (owner, _)) in ["busy", "quiet"].into_iter().zip(self.owners) {
+            let of = format!("owner_id={owner}&{tz}");
+            for (what, path) in [
+                ("total", format!("total?{of}&period=all")),
+                (
+                    "30-day series",
+                    format!("series?{of}&period=30d&date={date}&interval=day"),
+                ),
+                (
+                    "year by day",
+                    format!("series?{of}&period=year&date={date}&interval=day"),
+                ),
+                (
+                    "top countries, 30 days",
+                    format!("breakdown?{of}&period=30d&date={date}&by=country"),
+                ),
+                (
+                    "top tracks, year",
+                    format!("breakdown?{of}&period=year&date={date}&by=track"),
+                ),
+                (
+                    "listeners, 30 days",
+                    format!("uniques?{of}&period=30d&date={date}"),
+                ),
+            ] {
+                all.push((
+                    format!("{who} owner, {what}"),
+                    format!("/api/v1/stats/plays/{path}"),
+                ));
+            }
+        }
+        let track = format!(
+            "track_id={}&{tz}&period=year&date={date}&interval=hour",
+            self.track
+        );
+        all.push((
+            "busy track, year by hour".to_owned(),
+            format!("/api/v1/stats/plays/series?{track}"),
+        ));
+        all
+    }
+}
+
+/// The events in two files.
+fn halves(place: &Place, file: &str, rows: u64) -> (String, String) {
+    let text = std::fs::read_to_string(file).expect("the plays");
+    let lines = usize::try_from(rows).expect("rows") * BATCH_TENTHS / 10;
+    let cut = text
+        .match_indices('\n')
+        .nth(lines - 1)
+        .map_or(text.len(), |(at, _)| at + 1);
+    let write = |name: &str, text: &str| {
+        let path = place.folder().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.to_string_lossy().into_owned()
+    };
+    (
+        write("first.jsonl", &text[..cut]),
+        write("second.jsonl", &text[cut..]),
+    )
+}
+
+fn measure(server: &Server, told: &Told) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut constant: HashMap<usize, f64> = HashMap::new();
+    for (what, path) in told.questions() {
+        let before = read_bytes(&server.client);
+        let (status, body) = server.client.get(&path);
+        assert_eq!(status, 200, "{path}: {body}");
+        let bytes = read_bytes(&server.client) - before;
+        let mut told = format!("{bytes:>9.0} bytes read, {:>7} answered", body.len());
+        for connections in CONNECTIONS {
+            let load = runtime.block_on(load(server, &path, connections));
+            let beside = *constant.entry(connections).or_insert(load.rate);
+            told.push_str(&format!(
+                "; {connections}: p50 {:.2} p99 {:.2} ms, {:.0}/s ({:.2})",
+                load.p50_ms,
+                load.p99_ms,
+                load.rate,
+                load.rate / beside
+            ));
+        }
+        say(what, told);
+    }
+}
+
+/// What the service has read from its stores so far.
+fn read_bytes(client: &Client) -> f64 {
+    let (_, text) = client.get("/metrics");
+    text.lines()
+        .filter(|line| line.starts_with("backstitch_serving_read_bytes_total"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+struct Load {
+    p50_ms: f64,
+    p99_ms: f64,
+    rate: f64,
+}
+
+/// The same question on so many connections, each asking again as soon as it is answered.
+async fn load(server: &Server, path: &str, connections: usize) -> Load {
+    let address = server.client.address();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    let until = Instant::now() + ROUND;
+    let asking = (0..connections).map(|_| {
+        let (address, request) = (address.to_owned(), request.clone());
+        tokio::spawn(async move {
+            let mut stream = TcpStream::connect(&address).await.expect("a connection");
+            stream.set_nodelay(true).expect("an option");
+            let (mut took, mut buffer) = (Vec::new(), Vec::new());
+            while Instant::now() < until {
+                let begun = Instant::now();
+                stream.write_all(request.as_bytes()).await.expect("asking");
+                answered(&mut stream, &mut buffer).await;
+                took.push(begun.elapsed().as_secs_f64() * 1_000.0);
+            }
+            took
+        })
+    });
+    let asking: Vec<_> = asking.collect();
+    let mut took = Vec::new();
+    for one in asking {
+        took.extend(one.await.expect("answers"));
+    }
+    took.sort_by(f64::total_cmp);
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let rate = took.len() as f64 / ROUND.as_secs_f64();
+    Load {
+        p50_ms: took[took.len() / 2],
+        p99_ms: took[took.len() * 99 / 100],
+        rate,
+    }
+}
+
+/// Reads one answer, which says how long it is.
+async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
+    buffer.clear();
+    let mut whole = None;
+    while whole.is_none_or(|whole| buffer.len() < whole) {
+        let read = stream.read_buf(buffer).await.expect("an answer");
+        assert!(read > 0, "the connection was closed");
+        if whole.is_none()
+            && let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n")
+        {
+            let head = std::str::from_utf8(&buffer[..end]).expect("a head");
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                let is_length = name.eq_ignore_ascii_case("content-length");
+                is_length
+                    .then(|| value.trim().parse::<usize>().ok())
+                    .flatten()
+            });
+            whole = Some(end + 4 + length.expect("a length"));
+        }
+    }
+}
