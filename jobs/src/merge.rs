@@ -51,7 +51,7 @@ pub struct LivePart<'a> {
 pub struct Kept<'a> {
     /// The encoded row key.
     pub key: &'a [u8],
-    /// The epoch of the run that found it.
+    /// The first epoch of those that the run which found it compared.
     pub epoch: Epoch,
     /// What live state had counted more than the batch layer.
     pub count: i64,

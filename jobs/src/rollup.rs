@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
+use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape};
 use schemas::time::Width;
@@ -177,15 +178,17 @@ pub(crate) fn adds_up(plan: &LogicalPlan, of: &str) -> bool {
 
 /// Whether a query over another job's rows does nothing but make buckets coarser, leave columns out
 /// or take the cells of one, and add the counts up.
-pub(crate) fn is_rollup(plan: &LogicalPlan) -> bool {
+pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
     let Some(sums) = Sums::of(plan, COUNT) else {
         return false;
     };
     let groups = |expr: &Expr| match bare(expr) {
         Expr::Column(_) => true,
-        Expr::ScalarFunction(call) => match call.func.name() {
-            "date_bin" | "date_trunc" => call.args.iter().any(|arg| is_column(arg, BUCKET)),
-            name => name == sketch::FUNCTION,
+        Expr::ScalarFunction(call) => match (call.func.name(), call.args.as_slice()) {
+            ("date_bin" | "date_trunc", [width, of]) => {
+                is_column(of, BUCKET) && is_width(width, bucket)
+            }
+            (name, _) => name == sketch::FUNCTION,
         },
         _ => false,
     };
@@ -203,6 +206,26 @@ pub(crate) fn is_rollup(plan: &LogicalPlan) -> bool {
         is_column(expr, name) || made && matches!(bare(expr), Expr::Column(_))
     };
     sums.columns.iter().all(named) && sums.groups.iter().all(groups)
+}
+
+/// Whether a literal is the width of a bucket: an interval, or the name of one.
+fn is_width(literal: &Expr, bucket: Width) -> bool {
+    let seconds = match bucket {
+        Width::Quarter => 900,
+        Width::Hour => 3_600,
+        Width::Day => 86_400,
+        Width::Month | Width::All => 0,
+    };
+    match bare(literal) {
+        Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(interval)), _) => {
+            let days = i64::from(interval.days) * 86_400;
+            interval.months == 0
+                && seconds > 0
+                && days + interval.nanoseconds / 1_000_000_000 == seconds
+        }
+        Expr::Literal(ScalarValue::Utf8(Some(name)), _) => *name == bucket.name(),
+        _ => false,
+    }
 }
 
 fn bare(expr: &Expr) -> &Expr {

@@ -50,15 +50,31 @@ fn only_a_plain_roll_up_has_live_parts_of_another_view() {
         ("FROM detail", "FROM detail WHERE kind = 'play'"),
         ("FROM detail", "FROM (SELECT * FROM detail LIMIT 7)"),
         ("sum(count)", "max(count)"),
+        ("'1 day'", "'1 hour'"),
+        (
+            "'1 day', bucket",
+            "'1 day', bucket, TIMESTAMP '2000-01-01T06:00:00Z'",
+        ),
+        (
+            "date_bin(INTERVAL '1 day', bucket)",
+            "date_trunc('week', bucket)",
+        ),
         ("sum(count)", "sum(2 * count)"),
         ("sum(count)", "sum(count) FILTER (WHERE kind = 'play')"),
         ("sum(count) AS", "2 * sum(count) AS"),
         (" country", " upper(country) AS country"),
     ] {
         assert!(DAYS_SQL.contains(from), "{from}");
-        let sql = DAYS_SQL.replacen(from, to, 1);
+        let first = DAYS_SQL.replacen(from, to, 1);
+        let all = DAYS_SQL.replace(from, to);
+        let sql = if from.contains("day") { all } else { first };
         assert!(rollup(DAYS, &sql).is_none(), "{sql}");
     }
+    let truncated = DAYS_SQL.replace(
+        "date_bin(INTERVAL '1 day', bucket)",
+        "date_trunc('day', bucket)",
+    );
+    assert!(rollup(DAYS, &truncated).is_some());
     // Leaving columns out adds up, leaving rows out does not.
     let adds_up = |sql: &str| with(DAYS, sql).job("coarse").unwrap().adds_up();
     assert!(adds_up(DAYS_SQL));

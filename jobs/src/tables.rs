@@ -32,7 +32,7 @@ pub fn table_name(view: &str, backfills: u64) -> String {
 }
 
 /// The name of the table that keeps what live state counted otherwise than the batch layer: by row key
-/// and the epoch of the run that found it, how much more it was.
+/// and the first epoch of those that a run compared, how much more it was.
 #[must_use]
 pub fn kept_name(view: &str) -> String {
     format!("{view}.kept")

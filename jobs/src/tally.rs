@@ -126,7 +126,7 @@ impl Job<Tally> {
         let plan = output(table, &input, sql, query_file);
         let (group, row) = keys(file, &spec, (&input, plan.as_ref().ok()), bucket)?;
         let plan = plan?;
-        let is_rollup = under.is_some() && is_rollup(&plan);
+        let is_rollup = under.is_some() && is_rollup(&plan, bucket);
         let adds_up = adds_up(&plan, under.map_or(AMOUNT, |_| COUNT));
         let fields: Vec<Field> = group
             .iter()

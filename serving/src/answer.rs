@@ -85,13 +85,18 @@ impl Frame {
     fn provenance<'a>(
         &self,
         cells: impl IntoIterator<Item = &'a Cell>,
-        mut standing: Standing,
+        standing: Standing,
         run: &Reach,
     ) -> Provenance {
         let mut all = Cell::default();
         for cell in cells {
             all.see(&cell.preferred(self.prefer));
         }
+        self.of_layers(all, standing, run)
+    }
+
+    /// The same of cells whose preferred values were put together already.
+    fn of_layers(&self, all: Cell, mut standing: Standing, run: &Reach) -> Provenance {
         let origin = self.origin(&all, standing.epoch);
         if self.prefer != Prefer::Newest {
             // Rows of a run that is not complete are of another position than the others.
@@ -144,7 +149,11 @@ pub(crate) struct Uniques {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<i64>, required = false)]
     pub(crate) previous: Option<Option<i64>>,
-    /// (count - previous) / previous; null where previous is 0 or there is none.
+    /// The standard error of `previous` as a part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, required = false)]
+    pub(crate) previous_relative_error: Option<Option<f64>>,
+    /// (count - previous) / previous, which has the errors of both; null where previous is 0 or there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, required = false)]
     pub(crate) change: Option<Option<f64>>,
@@ -324,12 +333,14 @@ pub(crate) fn uniques(reading: Reading, frame: &Frame, of: &str) -> Uniques {
     };
     let (before, now) = of_two(&sketches);
     let (count, relative_error) = now.map_or((0, 0.0), estimated);
-    let previous = before.map(|sketch| estimated(sketch).0);
+    let before = before.map(estimated);
+    let previous = before.map(|(count, _)| count);
     Uniques {
         of: of.to_owned(),
         count,
         relative_error,
         previous: frame.compared.then_some(previous),
+        previous_relative_error: frame.compared.then(|| before.map(|(_, error)| error)),
         change: frame.compared.then(|| change(count, previous)),
         range: frame.shown(),
         provenance: frame.provenance(
@@ -461,13 +472,13 @@ pub(crate) fn breakdown(
     let two = reading.segments.len() > 1;
     let now = usize::from(two);
     let mut sum = 0_i128;
-    let mut layers = [Cell::default(); 2];
+    let mut layers = Cell::default();
     let mut places: Vec<(Place, Pair)> = Vec::new();
     for (key, pair) in keys.into_rows() {
-        for (all, cell) in layers.iter_mut().zip(&pair) {
-            all.see(&cell.preferred(frame.prefer));
-        }
         let pair = pair.map(|cell| cell.preferred(frame.prefer));
+        for cell in &pair {
+            layers.see(cell);
+        }
         let Some(cell) = pair.get(now).filter(|cell| cell.is_seen()) else {
             continue;
         };
@@ -513,7 +524,7 @@ pub(crate) fn breakdown(
         rows,
         total,
         last,
-        provenance: frame.provenance(&layers, reading.standing, &reading.run),
+        provenance: frame.of_layers(layers, reading.standing, &reading.run),
     })
 }
 

@@ -332,3 +332,33 @@ fn the_batch_value_is_given_where_there_is_one() {
     let loading = total(reading(cells(merged(7, 4), loading), ranges()), &batch).unwrap();
     assert!(!loading.provenance.complete, "a run is being published");
 }
+
+#[test]
+fn a_ranking_with_a_row_of_now_is_as_new_as_that_row() {
+    let batch = Frame {
+        prefer: Prefer::Batch,
+        ..frame(HOUR)
+    };
+    let of = |second: Cell| {
+        let mut keys = Keys::default();
+        let first = Cell {
+            stored: 4,
+            ..cell(7, true, true)
+        };
+        keys.put(&KeyValue::Int(1), [first, Cell::default()]);
+        keys.put(&KeyValue::Int(2), [second, Cell::default()]);
+        breakdown(reading(Tally::Keys(keys), vec![HOUR]), &batch, None, 10).unwrap()
+    };
+    let page = of(cell(9, false, true));
+    let rows: Vec<_> = page
+        .rows
+        .iter()
+        .map(|row| (row.count, row.source))
+        .collect();
+    assert_eq!(rows, [(9, Origin::Realtime), (4, Origin::Batch)]);
+    assert_eq!(page.provenance.source, Origin::Merged);
+    assert_eq!(page.provenance.position["plays"], [4, 0]);
+    let page = of(cell(9, true, false));
+    assert_eq!(page.provenance.source, Origin::Batch);
+    assert_eq!(page.provenance.position["plays"], [3, 0]);
+}

@@ -348,14 +348,38 @@ async fn check_others(
         _ => return Ok(()),
     };
     let has_batch = asked.passing(covered).any(|play| range.contains(play.at));
-    let (expected, source) = if has_batch {
-        (asked.sum(covered, range), "batch")
+    let expected = if has_batch {
+        asked.sum(covered, range)
     } else {
-        (all, "realtime")
+        all
     };
     prop_assert_eq!(&total["count"], &json!(expected), "{}", uri);
+
+    // Each row by itself, and the answer as new as its newest row.
+    let uri = format!(
+        "/api/v1/stats/plays/breakdown?{query}&by={}&prefer=batch",
+        asked.by
+    );
+    let (status, breakdown) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", breakdown);
+    let in_batch: BTreeMap<String, i64> = expected_rows(asked, covered)
+        .into_iter()
+        .map(|(key, count)| (key.to_string(), count))
+        .collect();
+    let mut is_batch = true;
+    for row in breakdown["rows"].as_array().unwrap() {
+        let key = row["key"].to_string();
+        is_batch &= row["source"] == "batch";
+        match in_batch.get(&key) {
+            Some(count) => prop_assert_eq!(&row["count"], &json!(count), "{}: {}", uri, row),
+            None => prop_assert_eq!(&row["source"], "realtime", "{}: {}", uri, row),
+        }
+    }
+    let told = breakdown["provenance"]["source"] == "batch";
+    prop_assert_eq!(told, is_batch, "{}: {}", uri, breakdown);
+
     if has_batch {
-        prop_assert_eq!(&total["provenance"]["source"], source, "{}", uri);
+        prop_assert_eq!(&total["provenance"]["source"], "batch", "{}", uri);
         let position: i64 = total["provenance"]["position"]["plays"]
             .as_array()
             .unwrap()

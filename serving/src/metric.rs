@@ -33,6 +33,10 @@ impl Metric {
         let rollups: Arc<BTreeMap<_, _>> = Arc::new(rollups.collect());
         for job in catalog.jobs() {
             if job.layers() != Layers::Both && !rollups.contains_key(job.view()) {
+                tracing::warn!(
+                    job = job.name(),
+                    "it is not served: only the batch layer keeps it, and it is no plain roll-up of a view that both keep"
+                );
                 continue;
             }
             let metric = metrics

@@ -21,6 +21,8 @@ use crate::question::{Prefer, Question, Segments, Time};
 /// Partitions of a table that are asked for without looking into a calendar first.
 const DIRECT_PARTS_MAX: i64 = 62;
 
+/// The most points of a series of different values: each holds the cells that are taken in it.
+pub(crate) const SKETCHES_MAX: usize = 1_000;
 /// The most groups that one question is fanned out over.
 pub(crate) const GROUPS_MAX: usize = 10_000;
 
@@ -35,6 +37,10 @@ pub(crate) enum PlanError {
     Unbounded,
     #[error("this question is about more than {GROUPS_MAX} groups of events: add a filter on {0}")]
     TooManyGroups(String),
+    #[error(
+        "there would be {0} points, and a series of different ones has at most {SKETCHES_MAX}: choose a longer interval or a shorter range"
+    )]
+    TooManySketches(usize),
     #[error(transparent)]
     Cover(#[from] CoverError),
     #[error(transparent)]
@@ -119,7 +125,7 @@ impl Plan {
                 continue;
             }
             let best = direct.entry(job.bucket()).or_insert(job);
-            if size(job) < size(best) {
+            if size(job, question) < size(best, question) {
                 *best = job;
             }
         }
@@ -301,7 +307,7 @@ impl Plan {
             .iter()
             .filter(|view| view.group() == job.group() && view.partition() == Width::All)
             .filter(|view| view.bucket() <= job.partition())
-            .max_by_key(|view| view.bucket());
+            .max_by_key(|view| (view.bucket(), std::cmp::Reverse(dimensions(view).len())));
         match (calendar, parts) {
             (Some(calendar), _) => {
                 let hull = span_of(calendar, hull(spans));
@@ -438,10 +444,17 @@ fn asked(question: &Question) -> Vec<&str> {
 }
 
 /// How many rows a group of a view has, roughly: the fewer dimensions the fewer. The column by which the log
-/// is divided stands for the most events.
-fn size(job: &Job) -> (usize, bool, &str) {
+/// is divided stands for the most events, and there are fewer cells than values.
+fn size<'a>(job: &'a Job, question: &Question) -> (bool, usize, bool, &'a str) {
+    let cells = question.distinct.as_deref().map(cell_column);
+    let has_cells = |cells: String| job.dimensions().any(|dimension| dimension == cells);
     let is_log_key = group_names(job).eq([log_key(job.source())]);
-    (dimensions(job).len(), is_log_key, job.name())
+    (
+        !cells.is_none_or(has_cells),
+        dimensions(job).len(),
+        is_log_key,
+        job.name(),
+    )
 }
 
 fn given_group(job: &Job, question: &Question) -> Vec<KeyValue> {

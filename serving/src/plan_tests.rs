@@ -171,6 +171,15 @@ fn different_listeners_are_read_by_their_cells() {
             "read plays_detail [Int(3)] [02-01T00:00 02-01T02:00]",
         ],
     );
+    let days = Question {
+        time: over(range("2026-01-01T00:00:00Z", "2026-01-09T00:00:00Z")),
+        ..listeners(&[TRACK])
+    };
+    check(
+        &days,
+        &[],
+        &["read plays_track_day_uniques [Int(5)] [01-01T00:00 01-09T00:00]"],
+    );
     check(
         &listeners(&[OWNER, country()]),
         &[],

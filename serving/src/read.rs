@@ -24,7 +24,7 @@ use crate::kept::Keep;
 use crate::metric::{Metric, log_key};
 use crate::options::{ServingOptions, ServingPorts};
 use crate::patience::Patience;
-use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, part_starts};
+use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, SKETCHES_MAX, part_starts};
 use crate::question::{Prefer, Question, Segments, Time};
 use crate::rows::{RowCache, RowsOf};
 use crate::runs_seen::RunsCache;
@@ -103,7 +103,8 @@ enum Attempt {
     Done(Box<Reading>),
     /// The layout lacked something; the next try has it.
     Widened,
-    NotWhole(NotWhole),
+    /// Why, and the views that are counted live only since a later offset.
+    NotWhole(NotWhole, BTreeSet<String>),
 }
 
 /// Reads the answer to a question, trying again for up to `patience` after the first failure while live
@@ -130,7 +131,7 @@ pub(crate) async fn read(
             memory,
             anew,
             question,
-            source: metric.source,
+            metric,
         };
         let not_whole = match (
             reader.attempt(&mut plan, &mut groups).await,
@@ -143,8 +144,12 @@ pub(crate) async fn read(
             }
             // A view that is counted live only since a later offset stays so until a batch run; a
             // finer one may hold the same counts.
-            (Ok(Attempt::NotWhole(not_whole)), kept) if not_whole.gap == Gap::Uncounted => {
-                let is_new = excluded.insert(not_whole.view.clone());
+            (Ok(Attempt::NotWhole(not_whole, uncounted)), kept)
+                if not_whole.gap == Gap::Uncounted =>
+            {
+                let before = excluded.len();
+                excluded.extend(uncounted);
+                let is_new = excluded.len() > before;
                 match Plan::of(metric, question, &excluded) {
                     Ok(without) if is_new => {
                         groups.clear();
@@ -158,7 +163,7 @@ pub(crate) async fn read(
                     }
                 }
             }
-            (Ok(Attempt::NotWhole(not_whole)), kept) => {
+            (Ok(Attempt::NotWhole(not_whole, _)), kept) => {
                 whole_plan = kept;
                 not_whole
             }
@@ -275,11 +280,10 @@ struct SeenParts {
 }
 
 impl SeenParts {
-    fn seam<'a>(&'a self, lane: &'a Lane) -> Seam<'a> {
-        let view = lane.job.view();
+    fn seam<'a>(&'a self, (view, live): (&'a str, &'a str)) -> Seam<'a> {
         Seam {
             view,
-            live: lane.live().view(),
+            live,
             newest: newest_of(&self.seen.runs, view),
             runs: &self.seen.runs.runs,
             slots: &self.seen.slots,
@@ -319,7 +323,7 @@ struct Reader<'a> {
     memory: &'a Memory,
     anew: bool,
     question: &'a Question,
-    source: Source,
+    metric: &'a Metric,
 }
 
 impl Reader<'_> {
@@ -330,10 +334,10 @@ impl Reader<'_> {
     ) -> Result<Attempt, ReadError> {
         let mut layout = plan.layout(self.question, groups)?;
         let (partitions, runs) = tokio::try_join!(
-            self.ports.log.partitions(self.source.topic()),
+            self.ports.log.partitions(self.metric.source.topic()),
             self.memory
                 .runs
-                .seen(&*self.ports.views, self.source, self.anew)
+                .seen(&*self.ports.views, self.metric.source, self.anew)
         )?;
         let tables = layout
             .all()
@@ -354,7 +358,11 @@ impl Reader<'_> {
                 .map(|lane| self.live_query(lane, only, known))
                 .collect::<Result<_, _>>()?;
             let count = u32::try_from(partitions + 1).unwrap_or(u32::MAX);
-            let mut live = self.ports.live.read(self.source, count, &queries).await?;
+            let mut live = self
+                .ports
+                .live
+                .read(self.metric.source, count, &queries)
+                .await?;
             if is_one_more(&mut live.slots) {
                 partitions += 1;
             } else if known.is_some() && has_strays(&live.slots, epoch) {
@@ -381,13 +389,30 @@ impl Reader<'_> {
                 tally,
                 standing: Standing {
                     backfills,
-                    ..seen.seen.standing(self.source, epoch)
+                    ..seen.seen.standing(self.metric.source, epoch)
                 },
                 run: seen.seen.reach(epoch),
             }))),
-            Err(ReadError::NotWhole(not_whole)) => Ok(Attempt::NotWhole(not_whole)),
+            Err(ReadError::NotWhole(not_whole)) => {
+                let uncounted = self.uncounted(&seen, &not_whole);
+                Ok(Attempt::NotWhole(not_whole, uncounted))
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// The views of the metric that are counted live only since a later offset than a reader needs, at
+    /// least the one that was met.
+    fn uncounted(&self, seen: &SeenParts, met: &NotWhole) -> BTreeSet<String> {
+        let all = self.metric.views.iter().filter(|job| {
+            let rollup = self.metric.rollups.get(job.view());
+            let live = rollup.map_or(job.view(), |rollup| rollup.from().view());
+            let seam = seen.seam((job.view(), live));
+            seam.check(seam.newest)
+                .is_err_and(|not_whole| not_whole.gap == Gap::Uncounted)
+        });
+        let met = (met.gap == Gap::Uncounted).then(|| met.view.clone());
+        all.map(|job| job.view().to_owned()).chain(met).collect()
     }
 
     /// Reads and adds up the rows; nothing if the layout lacks something.
@@ -445,6 +470,9 @@ impl Reader<'_> {
                 segments
             }
         };
+        if self.question.distinct.is_some() && segments.len() > SKETCHES_MAX {
+            return Err(PlanError::TooManySketches(segments.len()).into());
+        }
         let mut tally = Tally::new(self.question, segments.len());
         for (index, lane) in layout.lanes.iter().enumerate() {
             if lane.spans.is_empty() {
@@ -479,7 +507,7 @@ impl Reader<'_> {
             newest: (table.newest, run.map_or(0, |run| run.stamp_us)),
             anew: self.anew,
         };
-        let seam = seen.seam(walk.lane);
+        let seam = seen.seam((view, walk.lane.live().view()));
         let queries = part_queries(walk.lane, walk.calendar)?;
         let keys = walk.live_keys()?;
         let live = sorted(keys.as_ref(), walk.parts);
@@ -551,7 +579,7 @@ impl Reader<'_> {
     ) -> Result<LiveQuery, KeyError> {
         // The lane's own group may name the partition where the question does not.
         let groups = lane.job.group().0.iter().zip(&lane.group);
-        let key = log_key(self.source);
+        let key = log_key(self.metric.source);
         let of_group = groups
             .filter(|(column, _)| column.name == key)
             .find_map(|(_, value)| Some(partition_for(value, partitions?)));
@@ -568,7 +596,7 @@ impl Reader<'_> {
     }
 
     fn only_partition(&self, partitions: usize) -> Option<usize> {
-        let value = self.question.filters.get(log_key(self.source))?;
+        let value = self.question.filters.get(log_key(self.metric.source))?;
         Some(partition_for(value, partitions))
     }
 
@@ -581,7 +609,7 @@ impl Reader<'_> {
         Ok(Attempt::Done(Box::new(Reading {
             tally: Tally::new(self.question, segments.len()),
             segments,
-            standing: Standing::nothing(self.source, epoch),
+            standing: Standing::nothing(self.metric.source, epoch),
             run: Reach::default(),
         })))
     }

@@ -20,8 +20,8 @@ use crate::ServingOptions;
 
 /// What an entry takes besides what is in it, in bytes, about.
 const ENTRY_BYTES: usize = 256;
-/// However seldom runs are.
-const KEPT_FOR: Duration = Duration::from_secs(600);
+/// However seldom runs are: who repairs rows by running a single job again waits no longer for them.
+const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Rows by table, newest run and what was asked of them.
 pub(crate) struct RowCache {

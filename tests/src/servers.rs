@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use stores::StoresOptions;
 use stores::canon_sql::SqlOptions;
 use stores::cassandra::{Cassandra, CassandraOptions};
@@ -370,6 +370,21 @@ pub async fn delete_topics(namespace: &Namespace) {
         let deleted = admin.delete_topics(&names, &AdminOptions::new()).await;
         deleted.expect("deleting");
     }
+}
+
+/// Deletes the records of each partition of a topic before an offset, as Kafka does with those that are
+/// older than it keeps them.
+///
+/// # Panics
+/// If Kafka refuses.
+pub async fn delete_records(topic: &str, before: &[i64]) {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in (0..).zip(before) {
+        list.add_partition_offset(topic, partition, Offset::Offset(*offset))
+            .expect("an offset");
+    }
+    let deleted = kafka_admin().delete_records(&list, &AdminOptions::new());
+    deleted.await.expect("deleting");
 }
 
 /// Deletes the live state of an installation, as `FLUSHALL` on a Redis of its own would.

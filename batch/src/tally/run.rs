@@ -254,6 +254,9 @@ impl Batch {
             };
             let (drift, excess) = stretch.drift(view, manifest, print).await?;
             self.keep(view, (plan.epoch, stamp_us), &excess).await?;
+            if drift.is_lower_bound {
+                tracing::warn!(job = name, "not all that differs could be kept");
+            }
             all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
             all.keys += drift.keys;
             all.worst.extend(drift.worst);
@@ -268,11 +271,14 @@ impl Batch {
     async fn keep(&self, view: &View, at: (Epoch, i64), excess: &[Excess]) -> Result<()> {
         let (epoch, stamp_us) = at;
         let name = kept_name(view.job.view());
+        // A try that died, and a run that was abandoned, compared the same stretch from its beginning: what
+        // they kept is written over.
+        let begin = view.published.as_ref().map_or(0, |old| old.epoch) + 1;
         for rows in excess.chunks(self.options.publish_rows.max(1)) {
             let mut rows = rows
                 .iter()
                 .map(|(group, row, count)| {
-                    let row = kept_key(row, epoch)
+                    let row = kept_key(row, begin)
                         .map_err(|e| Error::fault("a key of what is kept", e))?;
                     Ok((TallyShape::part(0, group), row, *count))
                 })

@@ -8,6 +8,7 @@ use axum::body::BodyDataStream;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri};
 use bytes::BytesMut;
+use schemas::plays::LINE_BYTES_MAX;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
@@ -152,12 +153,23 @@ impl Lines<'_> {
         let mut pending = BytesMut::new();
         // Up to here there is no end of a line.
         let mut searched = 0;
+        // Whether the rest of the line that is pending is passed over.
+        let mut skipping = false;
         let mut read_bytes = 0_u64;
         while let Some(data) = next(api, body).await? {
             read_bytes = read_bytes.saturating_add(data.len() as u64);
             if read_bytes > limit {
                 return Err(too_large(limit));
             }
+            let data = if skipping {
+                let Some(end) = data.iter().position(|byte| *byte == b'\n') else {
+                    continue;
+                };
+                skipping = false;
+                data.slice(end..)
+            } else {
+                data
+            };
             pending.extend_from_slice(&data);
             if pending.len() < CHUNK_BYTES {
                 continue;
@@ -168,6 +180,12 @@ impl Lines<'_> {
                     let lines = pending.split_to(searched + end + 1);
                     searched = 0;
                     self.take(&lines).await?;
+                }
+                // Of a line that is too long no more is needed to say so.
+                None if pending.len() > LINE_BYTES_MAX => {
+                    pending.truncate(LINE_BYTES_MAX + 1);
+                    searched = pending.len();
+                    skipping = true;
                 }
                 None => searched = pending.len(),
             }

@@ -243,7 +243,8 @@ pub(crate) async fn uniques(
     Ok(Json(answer::uniques(reading, &asked.frame()?, &name)))
 }
 
-/// A chart of how many different listeners each local hour, day, week or month has, about.
+/// A chart of how many different listeners each local hour, day, week or month has, about. At most 1,000
+/// points.
 #[utoipa::path(
     get,
     path = "/api/v1/stats/{metric}/uniques/series",

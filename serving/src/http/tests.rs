@@ -399,6 +399,30 @@ async fn long_bodies_are_taken_in_pieces_with_the_right_numbers() {
 }
 
 #[tokio::test]
+async fn a_line_without_end_is_one_dead_letter() {
+    let (serving, world) = world(impatient());
+    let pieces = |line: String| {
+        let (head, tail) = line.split_at(line.len() / 2);
+        [head.to_owned(), tail.to_owned()].map(Ok::<_, std::io::Error>)
+    };
+    let mut body = Vec::from(pieces(line(1)));
+    for _ in 0..5 {
+        body.push(Ok("x".repeat(700_000)));
+    }
+    body.push(Ok("yy\n".to_owned()));
+    body.extend(pieces(line(2)));
+    let body = Body::from_stream(futures::stream::iter(body));
+    let uri = "/api/v1/ingest/plays";
+    let (response, text) = send(&serving, request(Method::POST, uri, body)).await;
+    assert_eq!(response.status(), StatusCode::OK, "{text}");
+    let taken: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(taken["accepted"], 2, "{text}");
+    assert_eq!(taken["rejected"][0]["line"], 2, "{text}");
+    assert_eq!(taken["rejected_count"], 1, "{text}");
+    assert_eq!(world.appended().len(), 3);
+}
+
+#[tokio::test]
 async fn bodies_that_are_too_large_or_encoded_are_refused() {
     let (serving, world) = world(ServingOptions {
         body_bytes_max: 100,
@@ -597,7 +621,12 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 
 #[tokio::test]
 async fn an_earlier_answer_is_given_again_while_a_store_does_not_answer() {
-    let (serving, world) = world(impatient());
+    let (serving, world) = world(ServingOptions {
+        // What is in memory needs no store.
+        row_cache_bytes_max: 0,
+        runs_kept_for_ms: 0,
+        ..impatient()
+    });
     let asked = "/api/v1/stats/plays/total?owner_id=1&period=all";
     let (_, before) = get(&serving, asked).await;
     assert_eq!(before["provenance"]["complete"], true);

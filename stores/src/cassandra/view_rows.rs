@@ -25,6 +25,8 @@ const STEP_BYTES: usize = 16 << 10;
 const AT_ONCE: usize = 128;
 /// Steps or partitions that are prepared at once.
 const STEPS: usize = 2048;
+/// Rows in a page: they are small, and pages come one after the other.
+const PAGE_ROWS: i32 = 10_000;
 /// What one call may ask for, at most.
 const FOUND_MAX: usize = 8_000_000;
 
@@ -135,7 +137,8 @@ async fn read_part(cql: &Cql, id: &str, query: &PartQuery) -> Result<Vec<Row>> {
     let until = if end.is_some() { "AND row < ?" } else { "" };
     let text =
         format!("SELECT row, count, epoch FROM rows_{id} WHERE part = ? AND row >= ? {until}");
-    let statement = cql.prepare(doing, &text).await?;
+    let mut statement = cql.prepare(doing, &text).await?;
+    statement.set_page_size(PAGE_ROWS);
     let mut rows = Vec::new();
     let mut next = Some(PagingState::start());
     while let Some(from) = next {

@@ -20,6 +20,7 @@ mod outbox;
 mod processes;
 mod redis_servers;
 mod retail;
+mod retention;
 mod runs;
 mod strays;
 mod tidy;
