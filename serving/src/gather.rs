@@ -121,6 +121,10 @@ impl<T: Clone> Debug for Gather<T> {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tasks are awaited or aborted by the test"
+)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -211,28 +211,7 @@ impl Asked {
     /// Any question.
     #[must_use]
     pub fn make_up(rng: &mut SmallRng) -> Self {
-        let mut filters: Vec<(&'static str, Value)> = Vec::new();
-        let by_owner = rng.random_bool(0.7);
-        if by_owner {
-            filters.push(("owner_id", json!(rng.random_range(1..6))));
-        }
-        if !by_owner || rng.random_bool(0.3) {
-            filters.push(("track_id", json!(rng.random_range(10..15))));
-        }
-        let mut maybe = |name, chance, values: &[Value]| {
-            if rng.random_bool(chance) {
-                filters.push((name, values.choose(rng).expect("values").clone()));
-            }
-        };
-        maybe("kind", 0.3, &[json!("play"), json!("download")]);
-        maybe("country", 0.15, &[json!("DE"), json!("US")]);
-        maybe(
-            "referrer",
-            0.15,
-            &[json!("https://a.example/?q=1&r=2"), json!("é")],
-        );
-        maybe("app_id", 0.15, &[json!(7)]);
-        maybe("listener_id", 0.15, &[json!(100), json!(-5)]);
+        let filters = make_up_filters(rng);
         let mut query = String::new();
         for (name, value) in &filters {
             let text = value
@@ -383,6 +362,32 @@ fn earlier(question: &Question) -> Option<Question> {
         filters: question.filters.clone(),
         range: (Some(start), Some(from)),
     })
+}
+
+fn make_up_filters(rng: &mut SmallRng) -> Vec<(&'static str, Value)> {
+    let mut filters: Vec<(&'static str, Value)> = Vec::new();
+    let by_owner = rng.random_bool(0.7);
+    if by_owner {
+        filters.push(("owner_id", json!(rng.random_range(1..6))));
+    }
+    if !by_owner || rng.random_bool(0.3) {
+        filters.push(("track_id", json!(rng.random_range(10..15))));
+    }
+    let mut maybe = |name, chance, values: &[Value]| {
+        if rng.random_bool(chance) {
+            filters.push((name, values.choose(rng).expect("values").clone()));
+        }
+    };
+    maybe("kind", 0.3, &[json!("play"), json!("download")]);
+    maybe("country", 0.15, &[json!("DE"), json!("US")]);
+    maybe(
+        "referrer",
+        0.15,
+        &[json!("https://a.example/?q=1&r=2"), json!("é")],
+    );
+    maybe("app_id", 0.15, &[json!(7)]);
+    maybe("listener_id", 0.15, &[json!(100), json!(-5)]);
+    filters
 }
 
 type Stretch = (Option<Timestamp>, Option<Timestamp>);

@@ -3,8 +3,6 @@
 //! Every answer may be kept by whoever got it, and must be asked for again before it is used
 //! (`no-cache`): then an answer that did not change costs no body. Nothing is cached by time.
 
-use std::fmt::Write as _;
-
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -17,9 +15,7 @@ use super::problem::{Kind, Problem};
 
 /// A tag. It is a weak one, since the same answer may be sent compressed or not.
 pub(crate) fn of(hash: u128) -> HeaderValue {
-    let mut text = String::with_capacity(36);
-    // Writing to a string can't fail, and hexadecimal digits are fit for a header.
-    let _ = write!(text, "W/\"{hash:032x}\"");
+    let text = format!("W/\"{hash:032x}\"");
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("W/\"\""))
 }
 

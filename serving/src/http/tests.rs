@@ -739,18 +739,16 @@ async fn no_more_bodies_are_taken_at_once_than_may_be() {
     let uri = "/api/v1/ingest/plays";
     let (sender, receiver) = futures::channel::mpsc::unbounded::<Result<String, std::io::Error>>();
     let first = request(Method::POST, uri, Body::from_stream(receiver));
-    let first = tokio::spawn({
-        let serving = serving.clone();
-        async move { send(&serving, first).await }
-    });
+    let mut first = std::pin::pin!(send(&serving, first));
     sender.unbounded_send(Ok(line(1))).unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let soon = tokio::time::timeout(Duration::from_millis(50), &mut first);
+    assert!(soon.await.is_err(), "it waits for the rest of its body");
     let (response, text) = send(&serving, request(Method::POST, uri, line(2))).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{text}");
     assert_eq!(response.headers()["retry-after"], "1");
     assert!(text.contains("too-many-writers"), "{text}");
     drop(sender);
-    let (response, text) = first.await.unwrap();
+    let (response, text) = first.await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");
     let (response, text) = send(&serving, request(Method::POST, uri, line(2))).await;
     assert_eq!(response.status(), StatusCode::OK, "{text}");

@@ -195,6 +195,10 @@ struct Load {
 }
 
 /// The same question on so many connections, each asking again as soon as it is answered.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "connections side by side, each waited for"
+)]
 async fn load(server: &Server, path: &str, connections: usize) -> Load {
     let address = server.client.address();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");

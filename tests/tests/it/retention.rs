@@ -51,11 +51,11 @@ async fn check(served: &Served, truth: &BTreeMap<i64, i64>) {
 /// Deletes what the newest complete run covers from the log.
 async fn forget_covered(world: &World) {
     let runs = world.stores.views.runs(Source::Plays).await.expect("runs");
-    let newest = runs
+    let mut newest = runs
         .runs
         .iter()
         .filter(|run| run.state == RunState::Complete);
-    let cuts = newest.last().expect("a run").cuts.iter();
+    let cuts = newest.next_back().expect("a run").cuts.iter();
     let cuts: Vec<i64> = cuts.map(|cut| cut.next_offset).collect();
     let namespace = world.namespace().expect("servers");
     servers::delete_records(&namespace.topic(Source::Plays.topic()), &cuts).await;
