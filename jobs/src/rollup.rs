@@ -82,9 +82,16 @@ impl Rollup {
     /// # Errors
     /// [`KeyError`] if a key does not decode.
     pub fn keys(&self, rows: &BinaryArray) -> Result<BinaryArray, KeyError> {
-        let found = self.from.row().decode(rows.iter().flatten())?;
+        let wanted = self.takes.iter().map(|take| match take {
+            Take::Bucket(at) | Take::Column(at) | Take::Cell(at) => *at,
+        });
+        let wanted: Vec<usize> = wanted.collect();
+        let found = self
+            .from
+            .row()
+            .decode_some(rows.iter().flatten(), &wanted)?;
         let damaged = || KeyError::Damaged(self.from.name().to_owned());
-        let column = |at: &usize| found.get(*at).ok_or_else(damaged);
+        let column = |at: &usize| found.get(*at).and_then(Option::as_ref).ok_or_else(damaged);
         let columns = self.takes.iter().map(|take| {
             Ok(match take {
                 Take::Column(at) => Arc::clone(column(at)?),

@@ -232,6 +232,66 @@ impl KeyShape {
         }
         Ok(writers.into_iter().map(Writer::finish).collect())
     }
+
+    /// Decodes the columns at the places `wanted`; the others are none. What stands after the last of
+    /// them is not looked at.
+    ///
+    /// # Errors
+    /// [`KeyError::Damaged`] where the bytes up to there are not a key of this shape.
+    pub fn decode_some<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a [u8]>,
+        wanted: &[usize],
+    ) -> Result<Vec<Option<ArrayRef>>, KeyError> {
+        let end = wanted.iter().max().map_or(0, |last| last + 1);
+        let columns = self.0.iter().take(end).enumerate();
+        let mut writers: Vec<(&KeyColumn, Option<Writer>)> = columns
+            .map(|(at, column)| (column, wanted.contains(&at).then(|| Writer::new(column))))
+            .collect();
+        for key in keys {
+            let mut rest = key;
+            for (column, writer) in &mut writers {
+                let read = match writer {
+                    Some(writer) => writer.read(column, rest),
+                    None => pass(column, rest),
+                };
+                rest = read.ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
+            }
+        }
+        let mut columns: Vec<Option<ArrayRef>> = writers
+            .into_iter()
+            .map(|(_, writer)| writer.map(Writer::finish))
+            .collect();
+        columns.resize(self.0.len(), None);
+        Ok(columns)
+    }
+}
+
+/// What follows a column's value, without making anything of it.
+fn pass<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let mut rest = bytes;
+    if column.nullable {
+        let (mark, after) = rest.split_first()?;
+        rest = after;
+        match *mark {
+            NULL => return Some(rest),
+            PRESENT => {}
+            _ => return None,
+        }
+    }
+    if column.kind != KeyKind::Text {
+        return rest.get(8..);
+    }
+    loop {
+        let zero = rest.iter().position(|byte| *byte == 0)?;
+        let (mark, after) = rest.get(zero..)?.split_first_chunk::<2>()?;
+        rest = after;
+        match *mark {
+            TEXT_END => return Some(rest),
+            ESCAPED_ZERO => {}
+            _ => return None,
+        }
+    }
 }
 
 fn write_present(nullable: bool, key: &mut Vec<u8>) {

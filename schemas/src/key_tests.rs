@@ -67,6 +67,21 @@ proptest! {
         }
     }
 
+    /// Some columns decode to what all of them do.
+    #[test]
+    fn some_columns_are_those_of_all(
+        rows in proptest::collection::vec(row(), 1..20),
+        wanted in proptest::sample::subsequence(vec![0_usize, 1, 2, 3], 0..=4),
+    ) {
+        let keys = shape().encode(&columns(&rows)).unwrap();
+        let all = shape().decode(keys.iter().flatten()).unwrap();
+        let some = shape().decode_some(keys.iter().flatten(), &wanted).unwrap();
+        prop_assert_eq!(some.len(), all.len());
+        for (at, (got, expected)) in some.iter().zip(&all).enumerate() {
+            prop_assert_eq!(got.as_ref(), wanted.contains(&at).then_some(expected));
+        }
+    }
+
     /// A list of values encodes as the row does, a shorter one to a prefix.
     #[test]
     fn values_and_prefixes(row in row(), columns_kept in 0_usize..4) {
@@ -83,6 +98,9 @@ proptest! {
     /// Bytes that nobody encoded are an error or a key, never a panic.
     #[test]
     fn damaged_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let some = shape().decode_some(std::iter::once(&bytes[..]), &[3]);
+        let all = shape().decode(std::iter::once(&bytes[..]));
+        prop_assert!(all.is_err() || some.is_ok());
         let _unused = shape().decode(std::iter::once(&bytes[..])).is_ok();
     }
 }

@@ -435,7 +435,9 @@ impl Reader<'_> {
                 calendar: None,
             };
             self.walk(&walk, seen, |values| {
-                let columns = Columns::of(lane, self.question, values)?;
+                let is_index = layout.index == Some(index);
+                let named_by = if is_index { plan.fan_columns() } else { &[] };
+                let columns = Columns::of(lane, self.question, values, named_by)?;
                 for row in 0..values.len() {
                     found.extend(columns.bucket(row));
                     if layout.index == Some(index) && columns.passes(row) {

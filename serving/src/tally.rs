@@ -197,7 +197,7 @@ impl Tally {
         if values.is_empty() {
             return Ok(());
         }
-        let columns = Columns::of(lane, question, values)?;
+        let columns = Columns::of(lane, question, values, &[])?;
         for (row, value) in values.iter().enumerate() {
             let bucket = columns.bucket(row);
             if !bucket.is_none_or(|at| is_within(&lane.spans, at)) || !columns.passes(row) {
@@ -237,7 +237,8 @@ enum Key<'a> {
 /// Decoded row keys, with what the question wants of them.
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
-    columns: Vec<ArrayRef>,
+    /// Those that are wanted.
+    columns: Vec<Option<ArrayRef>>,
     has_bucket: bool,
     filters: Vec<(usize, &'a KeyValue)>,
     by: By<'a>,
@@ -260,7 +261,7 @@ enum By<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Decodes the keys of a lane's rows.
+    /// Decodes the keys of a lane's rows: the columns that the question is about, and those `besides`.
     ///
     /// # Errors
     /// [`KeyError`] if a key does not decode.
@@ -268,10 +269,11 @@ impl<'a> Columns<'a> {
         lane: &'a Lane,
         question: &'a Question,
         values: &[Merged<'_>],
+        besides: &[String],
     ) -> Result<Self, KeyError> {
         let row = &lane.job.row().0;
         let place = |name: &str| row.iter().position(|column| column.name == name);
-        let filters = question
+        let filters: Vec<(usize, &KeyValue)> = question
             .filters
             .iter()
             .filter_map(|(name, value)| Some((place(name)?, value)))
@@ -299,16 +301,31 @@ impl<'a> Columns<'a> {
                 cell.or_else(|| place(name).map(Distinct::Value))
                     .unwrap_or(Distinct::Nothing)
             });
+        let has_bucket = lane.job.bucket() != Width::All;
+        let of_by = match by {
+            By::Column(at, _) => Some(at),
+            By::Nothing | By::Group(_) => None,
+        };
+        let of_distinct = match distinct {
+            Distinct::Cell(at) | Distinct::Value(at) => Some(at),
+            Distinct::Nothing => None,
+        };
+        let wanted = filters.iter().map(|(at, _)| *at);
+        let wanted = wanted.chain(has_bucket.then_some(0)).chain(of_by);
+        let besides = besides.iter().filter_map(|name| place(name));
+        let wanted: Vec<usize> = wanted.chain(of_distinct).chain(besides).collect();
+        let keys = values.iter().map(|value| value.key);
         Ok(Self {
-            columns: lane
-                .job
-                .row()
-                .decode(values.iter().map(|value| value.key))?,
-            has_bucket: lane.job.bucket() != Width::All,
+            columns: lane.job.row().decode_some(keys, &wanted)?,
+            has_bucket,
             filters,
             by,
             distinct,
         })
+    }
+
+    fn column(&self, at: usize) -> Option<&ArrayRef> {
+        self.columns.get(at)?.as_ref()
     }
 
     /// The cell that a row's value takes, where it has one.
@@ -318,7 +335,7 @@ impl<'a> Columns<'a> {
             Distinct::Cell(at) => (at, true),
             Distinct::Value(at) => (at, false),
         };
-        let column = self.columns.get(at)?;
+        let column = self.column(at)?;
         if column.is_null(row) {
             return None;
         }
@@ -328,7 +345,7 @@ impl<'a> Columns<'a> {
 
     /// The start of a row's bucket, where it has one.
     pub(crate) fn bucket(&self, row: usize) -> Option<Seconds> {
-        let column = self.columns.first().filter(|_| self.has_bucket)?;
+        let column = self.column(0).filter(|_| self.has_bucket)?;
         let millis = column.as_primitive_opt::<TimestampMillisecondType>()?;
         Some(millis.value(row).div_euclid(1000))
     }
@@ -348,7 +365,7 @@ impl<'a> Columns<'a> {
             .0
             .iter()
             .position(|column| column.name == name)?;
-        let column = self.columns.get(at)?;
+        let column = self.column(at)?;
         if column.is_null(row) {
             return Some(KeyValue::Null);
         }
@@ -358,7 +375,7 @@ impl<'a> Columns<'a> {
     }
 
     fn value_is(&self, column: usize, row: usize, value: &KeyValue) -> bool {
-        let Some(column) = self.columns.get(column) else {
+        let Some(column) = self.column(column) else {
             return false;
         };
         match value {
@@ -375,7 +392,7 @@ impl<'a> Columns<'a> {
             By::Group(KeyValue::Int(n)) => Key::Int(*n),
             By::Group(KeyValue::Text(text)) => Key::Text(text),
             By::Nothing | By::Group(_) => Key::Null,
-            By::Column(at, kind) => match (self.columns.get(*at), kind) {
+            By::Column(at, kind) => match (self.column(*at), kind) {
                 (Some(column), _) if column.is_null(row) => Key::Null,
                 (Some(column), KeyKind::Int) => {
                     ints(column).map_or(Key::Null, |ints| Key::Int(ints.value(row)))
