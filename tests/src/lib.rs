@@ -4,6 +4,7 @@
 #![expect(clippy::panic, reason = "what does not hold ends the test")]
 
 pub mod boards;
+pub mod catalog;
 pub mod certificates;
 pub mod conformance;
 pub mod http;

@@ -18,6 +18,7 @@ use schemas::source::Source;
 use serde_json::{Map, Value, json};
 use stores::live::StateQuery;
 use tests::boards::Stored;
+use tests::catalog::catalog_with;
 use tests::world::{PARTITIONS, World};
 
 /// Rows as JSON.
@@ -303,30 +304,15 @@ async fn a_new_board_is_a_folder_alone() {
     old.catch_up_on(Source::Efforts).await;
     run(&old, Source::Efforts, false).await;
 
-    let folder = tempfile::tempdir().expect("a folder");
-    for view in std::fs::read_dir(views()).expect("the views").flatten() {
-        let to = folder.path().join(view.file_name());
-        std::fs::create_dir(&to).expect("a folder");
-        for file in ["job.toml", "query.sql"] {
-            std::fs::copy(view.path().join(file), to.join(file)).expect("a copy");
-        }
-    }
-    let new = folder.path().join("segment_totals");
-    std::fs::create_dir(&new).expect("a folder");
-    std::fs::write(
-        new.join("job.toml"),
+    let totals = (
+        "segment_totals",
         "kind = \"board\"\nboard = \"totals\"\nsource = \"efforts\"\nlayers = \"both\"\n\
          key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"total_time\"]\n\
          shown = [\"longest\"]\n",
-    )
-    .expect("a definition");
-    std::fs::write(
-        new.join("query.sql"),
         "SELECT segment_id, athlete_id, sum(elapsed_time) AS total_time, max(elapsed_time) AS longest
          FROM efforts WHERE NOT is_deleted GROUP BY segment_id, athlete_id",
-    )
-    .expect("a query");
-    let world = old.with_catalog(Catalog::read(folder.path()).expect("the views"));
+    );
+    let world = old.with_catalog(catalog_with(&[totals]));
     let served = world.serve().await;
     let path = "/api/v1/boards/totals/5";
     let ask = |path: &'static str| {

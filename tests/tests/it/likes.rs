@@ -4,6 +4,7 @@
 use batch::RunRequest;
 use jobs::Catalog;
 use serde_json::{Value, json};
+use tests::catalog::catalog_with;
 use tests::world::World;
 
 const DETAIL: &str = "kind = \"tally\"
@@ -39,25 +40,10 @@ GROUP BY owner_id, date_bin(INTERVAL '1 day', bucket), track_id, sketch_cell(lis
 ";
 
 fn with_likes() -> Catalog {
-    let views = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
-    let folder = tempfile::tempdir().expect("a folder");
-    for view in std::fs::read_dir(views).expect("the views").flatten() {
-        let to = folder.path().join(view.file_name());
-        std::fs::create_dir(&to).expect("a folder");
-        for file in ["job.toml", "query.sql"] {
-            std::fs::copy(view.path().join(file), to.join(file)).expect("a copy");
-        }
-    }
-    for (name, definition, sql) in [
+    catalog_with(&[
         ("likes_detail", DETAIL, DETAIL_SQL),
         ("likes_owner_day", DAYS, DAYS_SQL),
-    ] {
-        let to = folder.path().join(name);
-        std::fs::create_dir(&to).expect("a folder");
-        std::fs::write(to.join("job.toml"), definition).expect("a definition");
-        std::fs::write(to.join("query.sql"), sql).expect("a query");
-    }
-    Catalog::read(folder.path()).expect("the views")
+    ])
 }
 
 fn event(id: i64, track: i64, listener: i64, at: &str, referrer: &str) -> String {

@@ -1,0 +1,31 @@
+//! Catalogs of a newer build: the views that are built in, and more.
+
+use std::path::Path;
+
+use jobs::Catalog;
+
+/// The views that are built in and others, each by the name of its folder, its definition and its
+/// query.
+///
+/// # Panics
+/// If a folder can't be written, or one of them is wrong.
+#[must_use]
+pub fn catalog_with(more: &[(&str, &str, &str)]) -> Catalog {
+    let views = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+    let folder = tempfile::tempdir().expect("a folder");
+    for view in std::fs::read_dir(views).expect("the views").flatten() {
+        let text = |file: &str| std::fs::read_to_string(view.path().join(file)).expect("a file");
+        let (definition, query) = (text("job.toml"), text("query.sql"));
+        write(&folder.path().join(view.file_name()), &definition, &query);
+    }
+    for (name, definition, query) in more {
+        write(&folder.path().join(name), definition, query);
+    }
+    Catalog::read(folder.path()).expect("the views")
+}
+
+fn write(folder: &Path, definition: &str, query: &str) {
+    std::fs::create_dir(folder).expect("a folder");
+    std::fs::write(folder.join("job.toml"), definition).expect("a definition");
+    std::fs::write(folder.join("query.sql"), query).expect("a query");
+}
