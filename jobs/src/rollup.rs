@@ -132,7 +132,7 @@ fn take(from: &Job, column: &KeyColumn) -> Option<Take> {
     })
 }
 
-/// A query that adds a column of all rows of a table up by some groups, and does nothing else.
+/// A query that adds the counts of all rows of a table up by some groups, and does nothing else.
 struct Sums<'a> {
     /// What is given, with its names.
     columns: Vec<(&'a Expr, &'a str)>,
@@ -140,8 +140,8 @@ struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// What a plan is; nothing if it leaves rows out or makes other values of the column.
-    fn of(plan: &'a LogicalPlan, column: &str) -> Option<Self> {
+    /// What a plan is; nothing if it leaves rows out or makes other counts of them.
+    fn of(plan: &'a LogicalPlan) -> Option<Self> {
         let LogicalPlan::Projection(projection) = plan else {
             return None;
         };
@@ -152,7 +152,7 @@ impl<'a> Sums<'a> {
             Expr::AggregateFunction(call) => {
                 let mut arguments = call.params.args.iter();
                 let plain = call.params.filter.is_none() && !call.params.distinct;
-                call.func.name() == "sum" && plain && arguments.all(|arg| is_column(arg, column))
+                call.func.name() == "sum" && plain && arguments.all(|arg| is_column(arg, COUNT))
             }
             _ => false,
         };
@@ -178,15 +178,10 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Whether the counts that a query gives add up to what is in the column `of` of its table.
-pub(crate) fn adds_up(plan: &LogicalPlan, of: &str) -> bool {
-    Sums::of(plan, of).is_some()
-}
-
 /// Whether a query over another job's rows does nothing but make buckets coarser, leave columns out
 /// or take the cells of one, and add the counts up.
 pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
-    let Some(sums) = Sums::of(plan, COUNT) else {
+    let Some(sums) = Sums::of(plan) else {
         return false;
     };
     let groups = |expr: &Expr| match bare(expr) {

@@ -75,12 +75,6 @@ fn only_a_plain_roll_up_has_live_parts_of_another_view() {
         "date_trunc('day', bucket)",
     );
     assert!(rollup(DAYS, &truncated).is_some());
-    // Leaving columns out adds up, leaving rows out does not.
-    let adds_up = |sql: &str| with(DAYS, sql).job("coarse").unwrap().adds_up();
-    assert!(adds_up(DAYS_SQL));
-    assert!(!adds_up(
-        &DAYS_SQL.replace("FROM detail", "FROM detail WHERE kind = 'play'")
-    ));
     let having = format!("{DAYS_SQL} HAVING sum(count) > 1");
     assert!(rollup(DAYS, &having).is_none());
     // A column under the name of another one.

@@ -27,6 +27,8 @@ pub(crate) struct TallySpec {
     pub(crate) bucket: Spanned<String>,
     pub(crate) partition: Spanned<String>,
     pub(crate) dimensions: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) partial: bool,
 }
 
 /// The fields of a board.

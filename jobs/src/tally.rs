@@ -13,15 +13,13 @@ use toml::Spanned;
 use crate::Result;
 use crate::job::{Job, Layers, layers, source, version};
 use crate::plan::output;
-use crate::rollup::{adds_up, is_rollup};
+use crate::rollup::is_rollup;
 use crate::spec::{File, TallySpec};
 
 /// The column of a row's bucket.
 pub const BUCKET: &str = "bucket";
 /// The column of a row's count.
 pub const COUNT: &str = "count";
-/// The column of an event's amount.
-const AMOUNT: &str = "amount";
 
 /// What makes a view a tally.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +30,7 @@ pub struct Tally {
     group: KeyShape,
     row: KeyShape,
     is_rollup: bool,
-    adds_up: bool,
+    is_partial: bool,
 }
 
 impl Job<Tally> {
@@ -77,10 +75,10 @@ impl Job<Tally> {
         self.kind.is_rollup
     }
 
-    /// Whether its counts add up to those of what it reads: not where its query leaves some out.
+    /// Whether it counts only a part of what it reads: else its counts must add up to those.
     #[must_use]
-    pub const fn adds_up(&self) -> bool {
-        self.kind.adds_up
+    pub const fn is_partial(&self) -> bool {
+        self.kind.is_partial
     }
 
     /// The names of the dimensions.
@@ -125,9 +123,7 @@ impl Job<Tally> {
         let table = under.map_or(source.name(), |job| job.name.as_str());
         let plan = output(table, &input, sql, query_file);
         let (group, row) = keys(file, &spec, (&input, plan.as_ref().ok()), bucket)?;
-        let plan = plan?;
-        let is_rollup = under.is_some() && is_rollup(&plan, bucket);
-        let adds_up = adds_up(&plan, under.map_or(AMOUNT, |_| COUNT));
+        let is_rollup = under.is_some() && is_rollup(&plan?, bucket);
         let fields: Vec<Field> = group
             .iter()
             .chain(&row)
@@ -150,7 +146,7 @@ impl Job<Tally> {
                 group: KeyShape(group),
                 row: KeyShape(row),
                 is_rollup,
-                adds_up,
+                is_partial: spec.partial,
             },
         })
     }

@@ -143,9 +143,9 @@ pub(crate) async fn read(
                 continue;
             }
             // A view that is counted live only since a later offset stays so until a batch run; a
-            // finer one may hold the same counts.
+            // finer one may hold the same counts. Run records that are too old are no reason.
             (Ok(Attempt::NotWhole(not_whole, uncounted)), kept)
-                if not_whole.gap == Gap::Uncounted =>
+                if anew && not_whole.gap == Gap::Uncounted =>
             {
                 let before = excluded.len();
                 excluded.extend(uncounted);
@@ -435,9 +435,7 @@ impl Reader<'_> {
                 calendar: None,
             };
             self.walk(&walk, seen, |values| {
-                let is_index = layout.index == Some(index);
-                let named_by = if is_index { plan.fan_columns() } else { &[] };
-                let columns = Columns::of(lane, self.question, values, named_by)?;
+                let columns = Columns::of(lane, self.question, values, plan.fan_columns())?;
                 for row in 0..values.len() {
                     found.extend(columns.bucket(row));
                     if layout.index == Some(index) && columns.passes(row) {

@@ -39,8 +39,7 @@ fn totals(
     faults: &mut Vec<String>,
 ) {
     let job = &view.job;
-    // A query may leave out what it does not count.
-    if !job.adds_up() {
+    if job.is_partial() {
         return;
     }
     let below = job.over().map(|name| {

@@ -15,6 +15,7 @@ group = [\"owner_id\"]
 bucket = \"quarter\"
 partition = \"day\"
 dimensions = [\"track_id\", \"country\", \"listener_id\"]
+partial = true
 ";
 const DETAIL_SQL: &str =
     "SELECT owner_id, date_bin(INTERVAL '15 minutes', at) AS bucket, track_id, country, listener_id,
