@@ -289,7 +289,6 @@ fn value(column: &ArrayRef, row: usize) -> Value {
 
 /// A view is a folder: nothing else knows of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(clippy::too_many_lines, reason = "one story")]
 async fn a_new_board_is_a_folder_alone() {
     let old = World::new().await;
     let effort = |id: i64, athlete: i64, time: i64| {
