@@ -69,6 +69,12 @@ impl Metric {
         metrics
     }
 
+    /// The view whose live parts belong to a view: itself, or the one that it rolls up.
+    pub(crate) fn live<'a>(&'a self, job: &'a Job) -> &'a str {
+        let rollup = self.rollups.get(job.view());
+        rollup.map_or(job.view(), |rollup| rollup.from().view())
+    }
+
     /// The columns that can be filtered and grouped by, with what they hold.
     pub(crate) const fn columns(&self) -> &BTreeMap<String, KeyKind> {
         &self.columns

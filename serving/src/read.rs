@@ -405,9 +405,7 @@ impl Reader<'_> {
     /// least the one that was met.
     fn uncounted(&self, seen: &SeenParts, met: &NotWhole) -> BTreeSet<String> {
         let all = self.metric.views.iter().filter(|job| {
-            let rollup = self.metric.rollups.get(job.view());
-            let live = rollup.map_or(job.view(), |rollup| rollup.from().view());
-            let seam = seen.seam((job.view(), live));
+            let seam = seen.seam((job.view(), self.metric.live(job)));
             seam.check(seam.newest)
                 .is_err_and(|not_whole| not_whole.gap == Gap::Uncounted)
         });

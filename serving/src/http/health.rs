@@ -129,9 +129,7 @@ async fn check_source(
 /// answer is refused until the next run, and everything else is not.
 fn check_views(metric: &Metric, runs: &RunsSeen, slots: &[Option<Slot>]) -> Result<(), NotWhole> {
     for job in &metric.views {
-        let rollup = metric.rollups.get(job.view());
-        let live = rollup.map_or(job.view(), |rollup| rollup.from().view());
-        let seam = seam(runs, slots, (job.view(), live));
+        let seam = seam(runs, slots, (job.view(), metric.live(job)));
         match seam.check(seam.newest) {
             Err(new) if new.gap == Gap::Uncounted => {
                 tracing::warn!(%new, "a view is not answered from yet");
