@@ -20,6 +20,8 @@ use crate::seal::sealed_run;
 use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest, board, tally};
 
 const GARBAGE_ROWS: usize = 20_000;
+/// What a run keeps in memory of files that it has read.
+const KNOWN_BYTES: u64 = 64 << 20;
 const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The batch layer.
@@ -184,18 +186,34 @@ impl Batch {
     ) -> Result<RunReport> {
         let held = self.lease(source).await?;
         let stop = stop.child_token();
+        let remembering = self.remembering();
         let results = Results {
-            archive: &self.ports.archive,
+            archive: &remembering.ports.archive,
             source,
             lease: &*held,
         };
-        let work = self.run_held(results, request, progress, &stop);
+        let work = remembering.run_held(results, request, progress, &stop);
         let mut done = while_held(&*held, &stop, Box::pin(work)).await;
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
         }
         held.let_go().await;
         done
+    }
+
+    /// The same, with memory for the files that one run reads: the pieces of a view are many, and most
+    /// are small neighbours in one file.
+    fn remembering(&self) -> Self {
+        let archive = self.ports.archive.remembering(KNOWN_BYTES);
+        Self {
+            ports: BatchPorts {
+                archive,
+                ..self.ports.clone()
+            },
+            catalog: self.catalog.clone(),
+            engine: self.engine.clone(),
+            options: self.options.clone(),
+        }
     }
 
     /// What became of a run, after a file that it found damaged was deleted.

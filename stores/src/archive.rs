@@ -17,7 +17,7 @@ use parquet::arrow::ParquetRecordBatchStreamBuilder;
 use parquet::errors::ParquetError;
 use tokio::time::{Instant, sleep};
 
-use crate::parquet_file::ParquetObject;
+use crate::parquet_file::{KnownFiles, ParquetObject};
 use crate::patience::{Patience, causes};
 use crate::{Error, Result, durable};
 
@@ -44,6 +44,8 @@ pub enum Created {
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
     place: Place,
+    /// Files that were read, where they are remembered.
+    known: Option<KnownFiles>,
 }
 
 /// Where the objects are.
@@ -72,6 +74,7 @@ impl Archive {
         Ok(Self {
             store: Arc::new(store),
             place: Place::Folder(folder),
+            known: None,
         })
     }
 
@@ -84,6 +87,19 @@ impl Archive {
         Self {
             store,
             place: Place::Bucket(prefix, patience),
+            known: None,
+        }
+    }
+
+    /// The same archive, which remembers what it reads of Parquet files: small ones wholly, of others
+    /// the metadata, at most so many bytes in all, about. For work that reads many pieces of the same
+    /// files, one after the other.
+    #[must_use]
+    pub fn remembering(&self, bytes_max: u64) -> Self {
+        let known = Some(KnownFiles::new(bytes_max));
+        Self {
+            known,
+            ..self.clone()
         }
     }
 
@@ -133,7 +149,8 @@ impl Archive {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let what = (self.clone(), path.to_owned());
         let unreadable = move |error| what.0.unreadable(&what.1, error);
-        let reader = ParquetObject::new(Arc::clone(&self.store), self.at(path));
+        let (store, known) = (Arc::clone(&self.store), self.known.clone());
+        let reader = ParquetObject::new(store, self.at(path), known);
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {

@@ -10,11 +10,12 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
+use moka::sync::Cache;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
-use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::arrow::async_reader::{AsyncFileReader, MetadataFetch};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
@@ -64,21 +65,73 @@ pub fn finish(mut writer: ArrowWriter<Vec<u8>>) -> Result<Bytes> {
     writer.into_inner().map(Bytes::from)
 }
 
-/// A Parquet file in an object store, read by ranges.
-pub(crate) struct ParquetObject {
-    store: Arc<dyn ObjectStore>,
-    path: Path,
-    /// By range of bytes; known once the metadata were read.
-    checksums: HashMap<Range<u64>, u32>,
+/// What is read of a file with one request, from its end: a small one wholly, of others the metadata.
+const TAIL_BYTES: u64 = 512 << 10;
+
+/// What is known of files that were read, so that who comes back for another of their row groups asks
+/// for nothing, or for those only. Files are never written twice.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownFiles(Cache<Path, Arc<Opened>>);
+
+impl KnownFiles {
+    /// With at most so many bytes of them in memory, about.
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let weigh = |_: &Path, file: &Arc<Opened>| {
+            let bytes = file.tail.len() + file.metadata.memory_size();
+            u32::try_from(bytes).unwrap_or(u32::MAX)
+        };
+        Self(
+            Cache::builder()
+                .weigher(weigh)
+                .max_capacity(bytes_max)
+                .build(),
+        )
+    }
 }
 
-impl ParquetObject {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path) -> Self {
-        Self {
+/// A file whose metadata were read.
+#[derive(Debug)]
+struct Opened {
+    metadata: Arc<ParquetMetaData>,
+    /// By range of bytes.
+    checksums: HashMap<Range<u64>, u32>,
+    /// The bytes from `tail_start` on: all of a small file, none of others.
+    tail: Bytes,
+    tail_start: u64,
+}
+
+impl Opened {
+    async fn read(
+        store: &dyn ObjectStore,
+        path: &Path,
+        options: Option<&ArrowReaderOptions>,
+    ) -> Result<Self> {
+        let size = store.head(path).await.map_err(external)?.size;
+        let tail_start = size.saturating_sub(TAIL_BYTES);
+        let mut tail = Bytes::new();
+        if size > 0 {
+            let range = tail_start..size;
+            tail = store.get_range(path, range).await.map_err(external)?;
+        }
+        let reader = ParquetMetaDataReader::new().with_arrow_reader_options(options);
+        let source = Unchecked {
             store,
             path,
-            checksums: HashMap::new(),
+            tail: tail.clone(),
+            tail_start,
+        };
+        let metadata = reader.load_and_finish(source, size).await?;
+        let checksums = checksums_of(&metadata)
+            .ok_or_else(|| ParquetError::General("its checksums can't be read".to_owned()))?;
+        if tail_start > 0 {
+            tail = Bytes::new();
         }
+        Ok(Self {
+            metadata: Arc::new(metadata),
+            checksums,
+            tail,
+            tail_start,
+        })
     }
 
     fn compare(&self, range: &Range<u64>, bytes: &[u8]) -> Result<()> {
@@ -91,6 +144,59 @@ impl ParquetObject {
         Err(ParquetError::General(format!(
             "the chunk at bytes {start} to {end} {what}"
         )))
+    }
+}
+
+/// The part of a tail at a range of the file's bytes; nothing if it is not wholly in it.
+fn within(tail: &Bytes, tail_start: u64, range: &Range<u64>) -> Option<Bytes> {
+    let at = |offset: u64| usize::try_from(offset.checked_sub(tail_start)?).ok();
+    let range = at(range.start)?..at(range.end)?;
+    tail.get(range.clone())?;
+    Some(tail.slice(range))
+}
+
+/// A Parquet file in an object store, read by ranges.
+pub(crate) struct ParquetObject {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    known: Option<KnownFiles>,
+    /// Set once the metadata were read.
+    opened: Option<Arc<Opened>>,
+}
+
+impl ParquetObject {
+    pub(crate) const fn new(
+        store: Arc<dyn ObjectStore>,
+        path: Path,
+        known: Option<KnownFiles>,
+    ) -> Self {
+        Self {
+            store,
+            path,
+            known,
+            opened: None,
+        }
+    }
+
+    async fn open(&mut self, options: Option<&ArrowReaderOptions>) -> Result<Arc<Opened>> {
+        if let Some(opened) = &self.opened {
+            return Ok(Arc::clone(opened));
+        }
+        let found = self
+            .known
+            .as_ref()
+            .and_then(|known| known.0.get(&self.path));
+        let opened = match found {
+            Some(found) => found,
+            None => {
+                let opened = Arc::new(Opened::read(&*self.store, &self.path, options).await?);
+                if let Some(known) = &self.known {
+                    known.0.insert(self.path.clone(), Arc::clone(&opened));
+                }
+                opened
+            }
+        };
+        Ok(Arc::clone(self.opened.insert(opened)))
     }
 }
 
@@ -113,20 +219,26 @@ fn external(error: object_store::Error) -> ParquetError {
 impl AsyncFileReader for ParquetObject {
     fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
         async move {
-            let bytes = self.store.get_range(&self.path, range.clone());
-            let bytes = bytes.map_err(external).await?;
-            self.compare(&range, &bytes)?;
-            Ok(bytes)
+            let all = self.get_byte_ranges(vec![range]).await?;
+            let bytes = all.into_iter().next();
+            bytes.ok_or_else(|| ParquetError::General("no bytes of a chunk".to_owned()))
         }
         .boxed()
     }
 
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
-            let all = self.store.get_ranges(&self.path, &ranges);
-            let all = all.map_err(external).await?;
+            let opened = self.open(None).await?;
+            let at_hand = |range| within(&opened.tail, opened.tail_start, range);
+            let all = match ranges.iter().map(at_hand).collect() {
+                Some(all) => all,
+                None => {
+                    let all = self.store.get_ranges(&self.path, &ranges);
+                    all.map_err(external).await?
+                }
+            };
             for (range, bytes) in ranges.iter().zip(&all) {
-                self.compare(range, bytes)?;
+                opened.compare(range, bytes)?;
             }
             Ok(all)
         }
@@ -138,23 +250,29 @@ impl AsyncFileReader for ParquetObject {
         options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>>> {
         async move {
-            let size = self.store.head(&self.path).await.map_err(external)?.size;
-            let reader = ParquetMetaDataReader::new().with_arrow_reader_options(options);
-            let source = Unchecked(&*self.store, &self.path);
-            let metadata = reader.load_and_finish(source, size).await?;
-            self.checksums = checksums_of(&metadata)
-                .ok_or_else(|| ParquetError::General("its checksums can't be read".to_owned()))?;
-            Ok(Arc::new(metadata))
+            let opened = self.open(options).await?;
+            Ok(Arc::clone(&opened.metadata))
         }
         .boxed()
     }
 }
 
 /// The same file before its checksums are known.
-struct Unchecked<'a>(&'a dyn ObjectStore, &'a Path);
+struct Unchecked<'a> {
+    store: &'a dyn ObjectStore,
+    path: &'a Path,
+    tail: Bytes,
+    tail_start: u64,
+}
 
-impl parquet::arrow::async_reader::MetadataFetch for Unchecked<'_> {
+impl MetadataFetch for Unchecked<'_> {
     fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
-        self.0.get_range(self.1, range).map_err(external).boxed()
+        match within(&self.tail, self.tail_start, &range) {
+            Some(bytes) => std::future::ready(Ok(bytes)).boxed(),
+            None => {
+                let bytes = self.store.get_range(self.path, range);
+                bytes.map_err(external).boxed()
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Publishing: only what differs from the published result, and what a run that died may have
 //! written.
 
-use arrow::array::{Array, BinaryBuilder, Int64Builder};
+use arrow::array::Array;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use schemas::time::Seconds;
@@ -41,7 +41,7 @@ impl Edition<'_> {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Published> {
         let mut published = Published::default();
-        let mut chunk: Vec<(Vec<u8>, Vec<u8>, Option<i64>)> = Vec::new();
+        let mut chunk: Vec<NewRow> = Vec::new();
         for start in &new.touched {
             let mut diff = diff_of(self.ports, view, new, *start).await?;
             let time = view.job.partition().floor(*start);
@@ -99,27 +99,12 @@ impl Edition<'_> {
     async fn send(
         &self,
         view: &View,
-        chunk: &mut Vec<(Vec<u8>, Vec<u8>, Option<i64>)>,
+        chunk: &mut Vec<NewRow>,
         stop: &CancellationToken,
     ) -> Result<u64> {
-        // In the order of the table, which is not the order of the pieces where a partition of the
-        // table holds several of them.
-        chunk.sort_unstable();
-        let mut parts = BinaryBuilder::new();
-        let mut rows = BinaryBuilder::new();
-        let mut counts = Int64Builder::new();
-        for (part, row, count) in chunk.iter() {
-            parts.append_value(part);
-            rows.append_value(row);
-            counts.append_option(*count);
-        }
         let written = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+        let rows = new_rows(chunk);
         chunk.clear();
-        let rows = NewRows {
-            parts: parts.finish(),
-            rows: rows.finish(),
-            counts: counts.finish(),
-        };
         self.ports
             .views
             .publish(self.source, &view.table, self.epoch, self.stamp_us, &rows)
@@ -128,6 +113,21 @@ impl Edition<'_> {
             return Err(Error::Stopped);
         }
         Ok(written)
+    }
+}
+
+/// A row to be published: the partition of the table, the row's key, and its count unless no event
+/// gives it any more.
+pub(crate) type NewRow = (Vec<u8>, Vec<u8>, Option<i64>);
+
+/// Rows in the order of the table, which is not the order of the pieces where a partition of the table
+/// holds several of them.
+pub(crate) fn new_rows(rows: &mut [NewRow]) -> NewRows {
+    rows.sort_unstable();
+    NewRows {
+        parts: rows.iter().map(|(part, _, _)| Some(part)).collect(),
+        rows: rows.iter().map(|(_, row, _)| Some(row)).collect(),
+        counts: rows.iter().map(|(_, _, count)| *count).collect(),
     }
 }
 

@@ -7,14 +7,14 @@ use jobs::tables::{kept_key, kept_name, kept_row, table_name};
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::time::Width;
-use stores::views::{NewRows, TallyShape, ViewShape};
+use stores::views::{TallyShape, ViewShape};
 use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
 use super::drift::{Drift, Excess, Fingerprint, Stretch};
 use super::planning::plan;
-use super::publish::{Edition, Published};
+use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
 use crate::archive::backfilled;
 use crate::report::{RunReport, Stages};
@@ -280,15 +280,10 @@ impl Batch {
                 .map(|(group, row, count)| {
                     let row = kept_key(row, begin)
                         .map_err(|e| Error::fault("a key of what is kept", e))?;
-                    Ok((TallyShape::part(0, group), row, *count))
+                    Ok((TallyShape::part(0, group), row, Some(*count)))
                 })
-                .collect::<Result<Vec<_>>>()?;
-            rows.sort_unstable();
-            let rows = NewRows {
-                parts: rows.iter().map(|(part, _, _)| Some(part)).collect(),
-                rows: rows.iter().map(|(_, row, _)| Some(row)).collect(),
-                counts: rows.iter().map(|(_, _, count)| Some(*count)).collect(),
-            };
+                .collect::<Result<Vec<NewRow>>>()?;
+            let rows = new_rows(&mut rows);
             self.ports
                 .views
                 .publish(view.job.source(), &name, epoch, stamp_us, &rows)

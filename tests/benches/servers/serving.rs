@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use jiff::ToSpan;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
 use tests::http::Client;
 use tests::place::Place;
 use tests::process::{Server, done};
@@ -16,6 +19,7 @@ use tokio::net::TcpStream;
 use super::plays::generated;
 use super::say;
 
+const STATS: &str = "/api/v1/stats/plays";
 const PARTITIONS: u32 = 4;
 const CONFIG: &str = "bench.toml";
 const CONNECTIONS: [usize; 3] = [1, 32, 256];
@@ -23,13 +27,18 @@ const CONNECTIONS: [usize; 3] = [1, 32, 256];
 const ROUND: Duration = Duration::from_secs(3);
 /// Of the events so many parts in ten are in the batch rows, the others live on top.
 const BATCH_TENTHS: usize = 9;
+/// A track with a play in every hour of five years, and its owner.
+const OLD_TRACK: i64 = 900_000_001;
+const OLD_OWNER: i64 = 900_000_000;
+const OLD_YEARS: i16 = 5;
 
 pub(crate) fn run(rows: u64) {
     let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
     let file = generated(&place, "plays.jsonl", rows, 1);
     let told = Told::of(&file);
     let (first, second) = halves(&place, &file, rows);
-    done(place.data(), &["ingest", "plays", &first]);
+    let old = old_track(&place, &told);
+    done(place.data(), &["ingest", "plays", &old, &first]);
     let speed = ["speed", "--until-caught-up", "--source", "plays"];
     done(place.data(), &speed);
     done(place.data(), &["batch", "run"]);
@@ -90,9 +99,10 @@ impl Told {
         }
     }
 
-    fn questions(&self) -> Vec<(String, String)> {
+    /// By name: the requests that are asked one after the other.
+    fn questions(&self) -> Vec<(String, Vec<String>)> {
         let (date, tz) = (&self.date, "tz=Europe/Berlin");
-        let mut all = vec![("a constant".to_owned(), "/livez".to_owned())];
+        let mut all = vec![("a constant".to_owned(), vec!["/livez".to_owned()])];
         for (who, (owner, _)) in ["busy", "quiet"].into_iter().zip(self.owners) {
             let of = format!("owner_id={owner}&{tz}");
             for (what, path) in [
@@ -120,7 +130,7 @@ impl Told {
             ] {
                 all.push((
                     format!("{who} owner, {what}"),
-                    format!("/api/v1/stats/plays/{path}"),
+                    vec![format!("{STATS}/{path}")],
                 ));
             }
         }
@@ -130,10 +140,45 @@ impl Told {
         );
         all.push((
             "busy track, year by hour".to_owned(),
-            format!("/api/v1/stats/plays/series?{track}"),
+            vec![format!("{STATS}/series?{track}")],
+        ));
+        let newest = self.date();
+        let years = (0..OLD_YEARS).map(|year| {
+            let of = format!("track_id={OLD_TRACK}&{tz}&period=year&interval=hour");
+            format!(
+                "{STATS}/series?{of}&date={}",
+                newest.saturating_sub(year.years())
+            )
+        });
+        all.push((
+            format!("a play every hour, {OLD_YEARS} years by hour in as many requests"),
+            years.collect(),
         ));
         all
     }
+
+    fn date(&self) -> Date {
+        self.date.parse().expect("a date")
+    }
+}
+
+/// The plays of the old track up to the day before the newest event's.
+fn old_track(place: &Place, told: &Told) -> String {
+    let end = told.date().to_zoned(TimeZone::UTC).expect("midnight");
+    let begin = end.saturating_sub(OLD_YEARS.years());
+    let mut lines = String::new();
+    for at in begin
+        .timestamp()
+        .series(1.hour())
+        .take_while(|at| *at < end.timestamp())
+    {
+        let play = json!({"event_id": at.to_string(), "track_id": OLD_TRACK, "owner_id": OLD_OWNER,
+            "listener_id": 1, "kind": "play", "at": at.to_string()});
+        lines.push_str(&format!("{play}\n"));
+    }
+    let path = place.folder().join("old.jsonl");
+    std::fs::write(&path, lines).expect("a file");
+    path.to_string_lossy().into_owned()
 }
 
 /// The events in two files.
@@ -158,14 +203,18 @@ fn halves(place: &Place, file: &str, rows: u64) -> (String, String) {
 fn measure(server: &Server, told: &Told) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut constant: HashMap<usize, f64> = HashMap::new();
-    for (what, path) in told.questions() {
+    for (what, paths) in told.questions() {
         let before = read_bytes(&server.client);
-        let (status, body) = server.client.get(&path);
-        assert_eq!(status, 200, "{path}: {body}");
+        let mut answered = 0;
+        for path in &paths {
+            let (status, body) = server.client.get(path);
+            assert_eq!(status, 200, "{path}: {body}");
+            answered += body.len();
+        }
         let bytes = read_bytes(&server.client) - before;
-        let mut told = format!("{bytes:>9.0} bytes read, {:>7} answered", body.len());
+        let mut told = format!("{bytes:>9.0} bytes read, {answered:>7} answered");
         for connections in CONNECTIONS {
-            let load = runtime.block_on(load(server, &path, connections));
+            let load = runtime.block_on(load(server, &paths, connections));
             let beside = *constant.entry(connections).or_insert(load.rate);
             told.push_str(&format!(
                 "; {connections}: p50 {:.2} p99 {:.2} ms, {:.0}/s ({:.2})",
@@ -194,25 +243,29 @@ struct Load {
     rate: f64,
 }
 
-/// The same question on so many connections, each asking again as soon as it is answered.
+/// The same requests one after the other on so many connections, each asking again as soon as all are
+/// answered.
 #[expect(
     clippy::disallowed_methods,
     reason = "connections side by side, each waited for"
 )]
-async fn load(server: &Server, path: &str, connections: usize) -> Load {
+async fn load(server: &Server, paths: &[String], connections: usize) -> Load {
     let address = server.client.address();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    let request = |path: &String| format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    let requests: Vec<String> = paths.iter().map(request).collect();
     let until = Instant::now() + ROUND;
     let asking = (0..connections).map(|_| {
-        let (address, request) = (address.to_owned(), request.clone());
+        let (address, requests) = (address.to_owned(), requests.clone());
         tokio::spawn(async move {
             let mut stream = TcpStream::connect(&address).await.expect("a connection");
             stream.set_nodelay(true).expect("an option");
             let (mut took, mut buffer) = (Vec::new(), Vec::new());
             while Instant::now() < until {
                 let begun = Instant::now();
-                stream.write_all(request.as_bytes()).await.expect("asking");
-                answered(&mut stream, &mut buffer).await;
+                for request in &requests {
+                    stream.write_all(request.as_bytes()).await.expect("asking");
+                    answered(&mut stream, &mut buffer).await;
+                }
                 took.push(begun.elapsed().as_secs_f64() * 1_000.0);
             }
             took

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use arrow::array::{AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use bytes::Bytes;
+use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use stores::archive::Created;
-use stores::{Result, Stores};
+use stores::archive::{Archive, Created};
+use stores::{Error, Result, Stores};
 
 /// What is put is there, until it is replaced or deleted; what is not there is nothing, and no
 /// error.
@@ -59,44 +61,78 @@ pub async fn folders_are_listed(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// The row groups that are named come back, in the order in which they are named.
-pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
-    use futures::TryStreamExt;
+/// A file of so many numbers, so many in a row group; they are not to be compressed.
+fn numbers(rows: u64, group_rows: usize) -> Bytes {
     let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
     let properties = WriterProperties::builder()
-        .set_max_row_group_row_count(Some(10))
+        .set_max_row_group_row_count(Some(group_rows))
+        .set_dictionary_enabled(false)
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&schema), Some(properties))
         .expect("the schema can be written");
-    let numbers = Int64Array::from_iter_values(0..35);
+    let numbers = Int64Array::from_iter_values((0..rows).map(number));
     let batch = RecordBatch::try_new(schema, vec![Arc::new(numbers)]).expect("one column");
     writer.write(&batch).expect("rows can be written");
-    let file = stores::parquet_file::finish(writer).expect("the file can be ended");
-    ports.archive.put("numbers.parquet", file.clone()).await?;
-    let batches: Vec<RecordBatch> = ports
-        .archive
-        .rows("numbers.parquet", vec![2, 0], 4)
-        .await?
-        .try_collect()
-        .await?;
-    let found: Vec<i64> = batches
-        .iter()
-        .flat_map(|batch| {
-            batch
-                .column(0)
-                .as_primitive::<Int64Type>()
-                .values()
-                .to_vec()
-        })
-        .collect();
-    assert_eq!(found, (20..30).chain(0..10).collect::<Vec<i64>>());
-    assert!(batches.iter().all(|batch| batch.num_rows() <= 4));
+    stores::parquet_file::finish(writer).expect("the file can be ended")
+}
+
+fn number(row: u64) -> i64 {
+    row.wrapping_mul(0x9E37_79B9_7F4A_7C15).cast_signed()
+}
+
+async fn read(archive: &Archive, path: &str, groups: &[usize]) -> Result<Vec<i64>> {
+    let batches = archive.rows(path, groups.to_vec(), 4_000).await?;
+    let batches: Vec<RecordBatch> = batches.try_collect().await?;
+    assert!(batches.iter().all(|batch| batch.num_rows() <= 4_000));
+    let columns = batches.iter().map(|batch| batch.column(0));
+    let values = columns.map(|column| column.as_primitive::<Int64Type>().values().to_vec());
+    Ok(values.flatten().collect())
+}
+
+/// The row groups that are named come back, in the order in which they are named.
+pub async fn row_groups_come_back(ports: &Stores) -> Result<()> {
+    let archive = &ports.archive;
+    archive.put("few.parquet", numbers(35, 10)).await?;
+    let expected: Vec<i64> = (20..30).chain(0..10).map(number).collect();
+    assert_eq!(read(archive, "few.parquet", &[2, 0]).await?, expected);
+    assert!(read(archive, "missing.parquet", &[0]).await.is_err());
+    archive.put("empty.parquet", Bytes::new()).await?;
+    let refused = read(archive, "empty.parquet", &[0]).await;
     assert!(
-        ports
-            .archive
-            .rows("missing.parquet", vec![0], 4)
-            .await
-            .is_err()
+        matches!(refused, Err(Error::DamagedFile { .. })),
+        "{refused:?}"
+    );
+    Ok(())
+}
+
+/// An archive that remembers reads a small file once, and of others what it has not read; what is
+/// damaged there is found.
+pub async fn files_are_remembered(ports: &Stores) -> Result<()> {
+    let archive = ports.archive.remembering(4 << 20);
+    archive.put("few.parquet", numbers(35, 10)).await?;
+    assert_eq!(read(&archive, "few.parquet", &[3]).await?.len(), 5);
+    archive.delete("few.parquet").await?;
+    assert_eq!(read(&archive, "few.parquet", &[0, 1]).await?.len(), 20);
+    let refused = read(&ports.archive, "few.parquet", &[0]).await;
+    assert!(refused.is_err(), "it is gone for others");
+
+    let many = numbers(200_000, 50_000);
+    assert!(many.len() > 1_200_000, "more than is read at once");
+    archive.put("many.parquet", many.clone()).await?;
+    for groups in [[0, 3], [3, 1]] {
+        let rows = groups
+            .iter()
+            .flat_map(|group| group * 50_000..(group + 1) * 50_000);
+        let expected: Vec<i64> = rows.map(|row| number(row as u64)).collect();
+        assert_eq!(read(&archive, "many.parquet", &groups).await?, expected);
+    }
+    let mut damaged = many.to_vec();
+    damaged[1_000] ^= 1;
+    archive.put("many.parquet", damaged.into()).await?;
+    let refused = read(&archive, "many.parquet", &[0]).await;
+    assert!(
+        matches!(refused, Err(Error::DamagedFile { .. })),
+        "{refused:?}"
     );
     Ok(())
 }

@@ -194,6 +194,7 @@ macro_rules! laws_of {
                 objects_come_back
                 folders_are_listed
                 row_groups_come_back
+                files_are_remembered
             } and with two {
                 one_creates
             }
