@@ -9,7 +9,7 @@ pub mod clock;
 pub mod dead_letter;
 pub mod entities;
 pub mod key;
-mod line;
+pub mod line;
 pub mod partition;
 pub mod plays;
 pub mod provenance;

@@ -49,6 +49,16 @@ pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8], expected: &str) ->
     serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
 }
 
+/// A line without the blanks around it. One that is too long stays as it is, also where it is cut off
+/// already, so that it is told so: beyond what is seen of it there may be anything.
+#[must_use]
+pub fn trimmed(line: &[u8]) -> &[u8] {
+    if line.len() > LINE_BYTES_MAX {
+        return line;
+    }
+    line.trim_ascii()
+}
+
 /// A reason may quote what it is about, but not all of it.
 pub(crate) fn clip(mut reason: String) -> String {
     if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS_MAX) {

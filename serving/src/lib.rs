@@ -24,6 +24,7 @@ mod runs_seen;
 mod server;
 mod service;
 mod tally;
+mod walk;
 #[cfg(test)]
 mod world;
 

@@ -427,12 +427,15 @@ fn group_names(job: &Job) -> impl Iterator<Item = &str> {
     job.group().0.iter().map(|column| column.name.as_str())
 }
 
+/// Whether a view has a column, of its group or as a dimension.
+pub(crate) fn has_column(job: &Job, name: &str) -> bool {
+    group_names(job).any(|column| column == name)
+        || job.dimensions().any(|dimension| dimension == name)
+}
+
 /// Whether a view's columns hold all that the question filters and counts by.
 fn holds(job: &Job, question: &Question) -> bool {
-    let has = |name: &str| {
-        group_names(job).any(|column| column == name)
-            || job.dimensions().any(|dimension| dimension == name)
-    };
+    let has = |name: &str| has_column(job, name);
     let distinct = question.distinct.as_deref();
     asked(question).into_iter().all(has)
         && distinct.is_none_or(|name| has(name) || has(&cell_column(name)))

@@ -7,15 +7,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::BinaryArray;
-use jobs::Job;
-use jobs::merge::{BatchRow, Gap, Kept, LivePart, Merged, NotWhole, Seam, merge, merge_kept};
-use jobs::tables::{kept_name, of_kept_key, table_to_read};
+use jobs::merge::{Gap, Merged, NotWhole, Seam, merge, merge_kept};
+use jobs::tables::{kept_name, table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
-use schemas::time::{Range, Seconds, SeriesError, Span, Width};
+use schemas::time::{Range, Seconds, SeriesError};
 use stores::live::{LiveAnswer, LiveParts, LiveQuery};
 use stores::views::{FoundRows, PartQuery, RunsSeen, TallyShape};
 use tokio::time::Duration;
@@ -24,11 +22,12 @@ use crate::kept::Keep;
 use crate::metric::{Metric, log_key};
 use crate::options::{ServingOptions, ServingPorts};
 use crate::patience::Patience;
-use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, SKETCHES_MAX, part_starts};
+use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, SKETCHES_MAX, has_column};
 use crate::question::{Prefer, Question, Segments, Time};
 use crate::rows::{RowCache, RowsOf};
 use crate::runs_seen::RunsCache;
 use crate::tally::{Columns, Tally};
+use crate::walk::{Walk, batch_rows, kept_rows, key_range, part_queries, sorted};
 
 /// Table partitions of one call: bounds what is in memory at once. Few in tests, so that several
 /// calls are joined.
@@ -297,27 +296,6 @@ pub(crate) fn newest_of(runs: &RunsSeen, view: &str) -> Epoch {
     table_to_read(&runs.newest, view).newest
 }
 
-/// A lane with what is known of it before its rows are read.
-struct Walk<'a> {
-    lane: &'a Lane,
-    parts: Option<&'a LiveParts>,
-    /// When there is anything, where that was looked up.
-    calendar: Option<&'a BTreeSet<Seconds>>,
-}
-
-impl Walk<'_> {
-    /// The row keys of the live parts, in the lane's own view.
-    fn live_keys(&self) -> Result<Option<BinaryArray>, KeyError> {
-        let Some(parts) = self.parts else {
-            return Ok(None);
-        };
-        Ok(Some(match &self.lane.rollup {
-            Some(rollup) => rollup.keys(&parts.rows)?,
-            None => parts.rows.clone(),
-        }))
-    }
-}
-
 struct Reader<'a> {
     ports: &'a ServingPorts,
     memory: &'a Memory,
@@ -434,9 +412,9 @@ impl Reader<'_> {
             };
             self.walk(&walk, seen, |values| {
                 let columns = Columns::of(lane, self.question, values, plan.fan_columns())?;
-                for row in 0..values.len() {
+                for row in (0..values.len()).filter(|row| columns.passes(*row)) {
                     found.extend(columns.bucket(row));
-                    if layout.index == Some(index) && columns.passes(row) {
+                    if layout.index == Some(index) {
                         let names = plan.fan_columns().iter();
                         let values = names
                             .filter_map(|n| Some((n.as_str(), columns.value(lane, n, row)?)))
@@ -461,7 +439,12 @@ impl Reader<'_> {
         let segments = match &self.question.time {
             Time::Segments(segments) => segments.clone(),
             Time::Open(open) => {
-                let segments = open.close(extent(layout, &starts))?;
+                let extent = if has_filters(layout, self.question) {
+                    extent(layout, &starts)
+                } else {
+                    self.extent_of_rows(layout, &starts, seen).await?
+                };
+                let segments = open.close(extent)?;
                 if !plan.close(layout, &segments)? {
                     return Ok(None);
                 }
@@ -476,18 +459,44 @@ impl Reader<'_> {
             if lane.spans.is_empty() {
                 continue;
             }
-            let parts = seen.parts.get(layout.helpers.len() + index);
-            let walk = Walk {
-                lane,
-                parts,
-                calendar: lane.calendar.and_then(|calendar| starts.get(calendar)),
-            };
+            let walk = Walk::of((index, lane), layout, &starts, &seen.parts);
             self.walk(&walk, seen, |values| {
                 tally.add(lane, self.question, &segments, values)
             })
             .await?;
         }
         Ok(Some((segments, tally)))
+    }
+
+    /// The first and the last instant of the rows that the question is about, where no helper has all of
+    /// the columns that it filters by: looked for in the finest buckets, which hold every event.
+    async fn extent_of_rows(
+        &self,
+        layout: &Layout,
+        starts: &[BTreeSet<Seconds>],
+        seen: &SeenParts,
+    ) -> Result<Option<(Seconds, Seconds)>, ReadError> {
+        let Some(finest) = layout.lanes.iter().map(|lane| lane.job.bucket()).min() else {
+            return Ok(None);
+        };
+        let mut extent: Option<(Seconds, Seconds)> = None;
+        for (index, lane) in layout.lanes.iter().enumerate() {
+            if lane.job.bucket() != finest {
+                continue;
+            }
+            let walk = Walk::of((index, lane), layout, starts, &seen.parts);
+            self.walk(&walk, seen, |values| {
+                let columns = Columns::of(lane, self.question, values, &[])?;
+                let rows = (0..values.len()).filter(|row| columns.passes(*row));
+                for at in rows.filter_map(|row| columns.bucket(row)) {
+                    let (first, last) = extent.get_or_insert((at, at));
+                    (*first, *last) = (at.min(*first), at.max(*last));
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(extent.map(|(first, last)| (first, finest.next(last).map_or(last, |end| end - 1))))
     }
 
     /// Reads a lane's rows, some table partitions at a time, and hands them on merged.
@@ -642,87 +651,16 @@ fn partition_for(value: &KeyValue, partitions: usize) -> usize {
     partition as usize
 }
 
-/// The table partitions and key ranges of a lane, ascending, each with the key from which on rows
-/// and live parts belong to it.
-fn part_queries(
-    lane: &Lane,
-    calendar: Option<&BTreeSet<Seconds>>,
-) -> Result<Vec<(PartQuery, Vec<u8>)>, KeyError> {
-    let partition = lane.job.partition();
-    let known: Option<BTreeSet<Seconds>> =
-        calendar.map(|starts| starts.iter().map(|start| partition.floor(*start)).collect());
-    let mut queries = Vec::new();
-    for span in &lane.spans {
-        let range = key_range(&lane.job, span)?;
-        for start in part_starts(partition, span, known.as_ref()) {
-            let mut begin = range.0.clone();
-            if partition != Width::All {
-                begin = begin.max(lane.job.row().encode_values(&[KeyValue::Time(start)])?);
-            }
-            let query = PartQuery {
-                part: TallyShape::part(start, &lane.key),
-                range: range.clone(),
-            };
-            queries.push((query, begin));
-        }
-    }
-    Ok(queries)
-}
-
-/// The row keys of a span of buckets.
-fn key_range(job: &Job, span: &Span) -> Result<(Vec<u8>, Option<Vec<u8>>), KeyError> {
-    let key = |at: Seconds| job.row().encode_values(&[KeyValue::Time(at)]);
-    let from = span.from.map(key).transpose()?.unwrap_or_default();
-    Ok((from, span.to.map(key).transpose()?))
-}
-
-fn kept_rows(found: Option<&FoundRows>) -> Result<Vec<Kept<'_>>, KeyError> {
-    let Some(found) = found else {
-        return Ok(Vec::new());
-    };
-    let rows = found.rows.iter().flatten().zip(found.counts.iter());
-    rows.filter_map(|(key, count)| Some((key, count?)))
-        .map(|(key, count)| {
-            let (key, epoch) = of_kept_key(key)?;
-            Ok(Kept { key, epoch, count })
-        })
-        .collect()
-}
-
-fn batch_rows(found: &FoundRows) -> impl Iterator<Item = BatchRow<'_>> {
-    let values = found.counts.iter().zip(found.epochs.values());
-    found
-        .rows
-        .iter()
-        .zip(values)
-        .filter_map(|(key, (count, epoch))| {
-            Some(BatchRow {
-                key: key?,
-                count,
-                epoch: *epoch,
-            })
-        })
-}
-
-/// Live parts in the order of their keys.
-fn sorted<'a>(keys: Option<&'a BinaryArray>, parts: Option<&'a LiveParts>) -> Vec<LivePart<'a>> {
-    let (Some(keys), Some(parts)) = (keys, parts) else {
-        return Vec::new();
-    };
-    let values = parts.epochs.values().iter().zip(parts.counts.values());
-    let mut live: Vec<LivePart<'_>> = keys
-        .iter()
-        .zip(values)
-        .filter_map(|(key, (epoch, count))| {
-            Some(LivePart {
-                key: key?,
-                epoch: *epoch,
-                count: *count,
-            })
-        })
-        .collect();
-    live.sort_by_key(|part| part.key);
-    live
+/// Whether the probes have all columns that the question filters by.
+fn has_filters(layout: &Layout, question: &Question) -> bool {
+    let probes = layout.probes.iter();
+    let mut lanes = probes.filter_map(|probe| layout.helpers.get(*probe));
+    lanes.all(|lane| {
+        question
+            .filters
+            .keys()
+            .all(|name| has_column(&lane.job, name))
+    })
 }
 
 /// The first and the last instant that the probes found data at.

@@ -11,6 +11,7 @@ use schemas::avro::{Writers, is_framed, schema_ids};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
 use schemas::entities::{self, Entity, Notifications};
+use schemas::line::trimmed;
 use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
@@ -363,7 +364,7 @@ impl Intake {
     #[must_use]
     pub fn check<'a>(&self, origin: &str, lines: impl Iterator<Item = (u64, &'a [u8])>) -> Checked {
         let lines = lines
-            .map(|(number, bytes)| (number, bytes.trim_ascii()))
+            .map(|(number, bytes)| (number, trimmed(bytes)))
             .filter(|(_, bytes)| !bytes.is_empty());
         let mut letters = self.letters(origin);
         let good = match self.source.kind() {
@@ -431,7 +432,7 @@ impl Intake {
         let records: Vec<(u64, &[u8])> = records
             .map(|(number, bytes)| match bytes {
                 bytes if is_framed(bytes) => (number, bytes),
-                bytes => (number, bytes.trim_ascii()),
+                bytes => (number, trimmed(bytes)),
             })
             .filter(|(_, bytes)| !bytes.is_empty())
             .collect();

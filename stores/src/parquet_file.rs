@@ -68,6 +68,9 @@ pub fn finish(mut writer: ArrowWriter<Vec<u8>>) -> Result<Bytes> {
 /// What is read of a file with one request, from its end: a small one wholly, of others the metadata.
 const TAIL_BYTES: u64 = 512 << 10;
 
+/// What is read at once, at least, of the row groups of a larger file.
+const AHEAD_BYTES: u64 = 1 << 20;
+
 /// What is known of files that were read, so that who comes back for another of their row groups asks
 /// for nothing, or for those only. Files are never written twice.
 #[derive(Debug, Clone)]
@@ -98,6 +101,7 @@ struct Opened {
     /// The bytes from `tail_start` on: all of a small file, none of others.
     tail: Bytes,
     tail_start: u64,
+    size: u64,
 }
 
 impl Opened {
@@ -131,6 +135,7 @@ impl Opened {
             checksums,
             tail,
             tail_start,
+            size,
         })
     }
 
@@ -162,6 +167,9 @@ pub(crate) struct ParquetObject {
     known: Option<KnownFiles>,
     /// Set once the metadata were read.
     opened: Option<Arc<Opened>>,
+    /// Bytes that were read ahead, and where they begin: row groups may be many and small, and are
+    /// read one after the other.
+    ahead: (u64, Bytes),
 }
 
 impl ParquetObject {
@@ -175,7 +183,34 @@ impl ParquetObject {
             path,
             known,
             opened: None,
+            ahead: (0, Bytes::new()),
         }
+    }
+
+    /// Bytes at some ranges, from what is in memory where they all are.
+    async fn read(&mut self, opened: &Opened, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let all_in = |start: u64, bytes: &Bytes| {
+            let mut parts = ranges.iter().map(|range| within(bytes, start, range));
+            parts.by_ref().collect::<Option<Vec<Bytes>>>()
+        };
+        if let Some(all) = all_in(opened.tail_start, &opened.tail) {
+            return Ok(all);
+        }
+        if let Some(all) = all_in(self.ahead.0, &self.ahead.1) {
+            return Ok(all);
+        }
+        let first = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+        let last = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if last.saturating_sub(first) <= AHEAD_BYTES {
+            let range = first..first.saturating_add(AHEAD_BYTES).min(opened.size);
+            let bytes = self.store.get_range(&self.path, range);
+            self.ahead = (first, bytes.map_err(external).await?);
+            if let Some(all) = all_in(first, &self.ahead.1) {
+                return Ok(all);
+            }
+        }
+        let all = self.store.get_ranges(&self.path, ranges);
+        all.map_err(external).await
     }
 
     async fn open(&mut self, options: Option<&ArrowReaderOptions>) -> Result<Arc<Opened>> {
@@ -229,14 +264,7 @@ impl AsyncFileReader for ParquetObject {
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
             let opened = self.open(None).await?;
-            let at_hand = |range| within(&opened.tail, opened.tail_start, range);
-            let all = match ranges.iter().map(at_hand).collect() {
-                Some(all) => all,
-                None => {
-                    let all = self.store.get_ranges(&self.path, &ranges);
-                    all.map_err(external).await?
-                }
-            };
+            let all = self.read(&opened, &ranges).await?;
             for (range, bytes) in ranges.iter().zip(&all) {
                 opened.compare(range, bytes)?;
             }

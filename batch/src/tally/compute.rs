@@ -332,13 +332,11 @@ impl Compute {
         if before.epoch != old.epoch {
             return Ok(None);
         }
-        for start in &below.touched {
-            let (now, then) = (below.pieces.get(start), before.pieces.get(start));
-            let mut diff = Diff::open(&self.archive, now, then, std::iter::empty()).await?;
-            while let Some(change) = diff.next().await? {
-                if change.now.is_none() {
-                    return Ok(None);
-                }
+        let (now, then) = (below.among(&below.touched), before.among(&below.touched));
+        let mut diff = Diff::open(&self.archive, now, then, Vec::new()).await?;
+        while let Some(change) = diff.next().await? {
+            if change.now.is_none() {
+                return Ok(None);
             }
         }
         let touched = below.touched.iter();
@@ -349,8 +347,10 @@ impl Compute {
         });
         let changes = RowStream::new(&self.archive, &under.job, pieces);
         let scratch = self.query(&view.job, Arc::new(changes)).await?;
-        let changes = Cursor::open(&self.archive, scratch.pieces.get(&0)).await?;
-        let held = Cursor::open(&self.archive, old.pieces.get(&0)).await?;
+        let changes = scratch.pieces.iter().map(|(start, piece)| (*start, piece));
+        let changes = Cursor::open(&self.archive, changes).await?;
+        let held = old.pieces.iter().map(|(start, piece)| (*start, piece));
+        let held = Cursor::open(&self.archive, held).await?;
         let mut writer = self.writer(&view.job);
         add(held, changes, &mut writer).await?;
         Ok(Some(writer.finish().await?))

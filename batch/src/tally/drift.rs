@@ -236,15 +236,13 @@ impl Stretch<'_> {
         fingerprint: &Fingerprint,
     ) -> Result<(Drift, Vec<Excess>)> {
         let mut sides = Sides::default();
-        for start in &new.touched {
-            let mut diff = diff_of(self.ports, view, new, *start).await?;
-            while let Some(change) = diff.next().await? {
-                let (group, row) = diff.key();
-                if fingerprint.differs(group, row)
-                    && let Some((batch, _)) = sides.of(group, row)
-                {
-                    *batch = batch.wrapping_add(change.delta());
-                }
+        let mut diff = diff_of(self.ports, view, new).await?;
+        while let Some(change) = diff.next().await? {
+            let (_, group, row) = diff.key();
+            if fingerprint.differs(group, row)
+                && let Some((batch, _)) = sides.of(group, row)
+            {
+                *batch = batch.wrapping_add(change.delta());
             }
         }
         self.each_live(view, |group, row, count| {

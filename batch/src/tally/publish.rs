@@ -4,7 +4,6 @@
 use arrow::array::Array;
 use schemas::seam::Epoch;
 use schemas::source::Source;
-use schemas::time::Seconds;
 use stores::views::{NewRows, TallyShape};
 use tokio_util::sync::CancellationToken;
 
@@ -42,22 +41,24 @@ impl Edition<'_> {
     ) -> Result<Published> {
         let mut published = Published::default();
         let mut chunk: Vec<NewRow> = Vec::new();
-        for start in &new.touched {
-            let mut diff = diff_of(self.ports, view, new, *start).await?;
-            let time = view.job.partition().floor(*start);
-            while let Some(change) = diff.next().await? {
-                let (group, row) = diff.key();
-                if let Some(fingerprint) = &mut fingerprint {
-                    fingerprint.batch(group, row, change.delta());
-                }
-                chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
-                if chunk.len() >= self.rows_max {
-                    published.written += self.send(view, &mut chunk, stop).await?;
-                }
+        let mut diff = diff_of(self.ports, view, new).await?;
+        let mut waiting = new.touched.iter().peekable();
+        while let Some(change) = diff.next().await? {
+            let (start, group, row) = diff.key();
+            while waiting.next_if(|piece| **piece < start).is_some() {
+                progress.advance(1);
             }
-            published.skipped += diff.same;
-            progress.advance(1);
+            if let Some(fingerprint) = &mut fingerprint {
+                fingerprint.batch(group, row, change.delta());
+            }
+            let time = view.job.partition().floor(start);
+            chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
+            if chunk.len() >= self.rows_max {
+                published.written += self.send(view, &mut chunk, stop).await?;
+            }
         }
+        published.skipped += diff.same;
+        progress.advance(waiting.count() as u64);
         if !chunk.is_empty() || published.written == 0 {
             // Once even without rows: a run that was overtaken must hear it.
             published.written += self.send(view, &mut chunk, stop).await?;
@@ -131,21 +132,19 @@ pub(crate) fn new_rows(rows: &mut [NewRow]) -> NewRows {
     }
 }
 
-/// What differs in one piece of a view.
-pub(crate) async fn diff_of(
-    ports: &BatchPorts,
-    view: &View,
-    new: &ViewManifest,
-    start: Seconds,
-) -> Result<Diff> {
-    let before = view
-        .published
-        .as_ref()
-        .and_then(|old| old.pieces.get(&start));
-    let touching = view
-        .dirty
-        .iter()
-        .filter(|other| other.touched.contains(&start));
-    let dirty = touching.map(|other| other.pieces.get(&start));
-    Diff::open(&ports.archive, new.pieces.get(&start), before, dirty).await
+/// What differs in the touched pieces of a view.
+pub(crate) async fn diff_of(ports: &BatchPorts, view: &View, new: &ViewManifest) -> Result<Diff> {
+    let before = view.published.as_ref();
+    let before = before
+        .map(|old| old.among(&new.touched))
+        .unwrap_or_default();
+    let dirty = view.dirty.iter();
+    let dirty = dirty.map(|other| (other.touched.clone(), other.among(&other.touched)));
+    Diff::open(
+        &ports.archive,
+        new.among(&new.touched),
+        before,
+        dirty.collect(),
+    )
+    .await
 }

@@ -4,6 +4,7 @@
 use arrow::array::RecordBatch;
 use batch::Backfill;
 use schemas::clock::Clock as _;
+use schemas::line::trimmed;
 use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use stores::intake::{Intake, Taken};
 use tokio_util::sync::CancellationToken;
@@ -48,7 +49,7 @@ fn check(chunk: &Chunk) -> anyhow::Result<Checked> {
     let logged_at_ms = SystemClock.now_ms();
     let lines: Vec<(u64, &[u8])> = chunk
         .lines()
-        .map(|(number, bytes)| (number, bytes.trim_ascii()))
+        .map(|(number, bytes)| (number, trimmed(bytes)))
         .filter(|(_, bytes)| !bytes.is_empty())
         .collect();
     let places = lines.iter().map(|(_, bytes)| Line {

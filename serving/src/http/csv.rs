@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use csv::QuoteStyle;
 use schemas::provenance::{Origin, Provenance};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
@@ -55,13 +56,14 @@ fn in_periods<P, R: Serialize + Send + 'static>(
 }
 
 /// Rows as `key,count,share,source`, with `previous,change` where they were compared. A missing
-/// value is an empty field.
+/// value is an empty field; the fields of the row of the empty text are in quotes.
 pub(crate) fn rows(page: &Page, compared: bool) -> Response {
     let key = |row: &Row| match &row.key {
-        None => String::new(),
-        Some(RowKey::Int(n)) => n.to_string(),
-        Some(RowKey::Text(text)) => text.clone(),
+        None => None,
+        Some(RowKey::Int(n)) => Some(n.to_string()),
+        Some(RowKey::Text(text)) => Some(text.clone()),
     };
+    let is_empty = |key: &Option<String>| key.as_deref() == Some("");
     let fields = |row: &Row| (key(row), row.count, row.share);
     let source = |row: &Row| Origin::name(row.source);
     let provenance = Some(&page.provenance);
@@ -71,14 +73,13 @@ pub(crate) fn rows(page: &Page, compared: bool) -> Response {
             let before = (row.previous.flatten(), row.change.flatten());
             (fields(row), before, source(row))
         });
-        return list(&names, rows.collect(), provenance);
+        let is_quoted = move |row: &((_, _, _), _, _)| is_empty(&row.0.0);
+        return list_quoted(&names, rows.collect(), provenance, is_quoted);
     }
     let rows = page.rows.iter().map(|row| (fields(row), source(row)));
-    list(
-        &["key", "count", "share", "source"],
-        rows.collect(),
-        provenance,
-    )
+    let is_quoted = move |row: &((_, _, _), _)| is_empty(&row.0.0);
+    let names = ["key", "count", "share", "source"];
+    list_quoted(&names, rows.collect(), provenance, is_quoted)
 }
 
 /// A list under the names of its columns.
@@ -87,16 +88,30 @@ pub(crate) fn list<R: Serialize + Send + 'static>(
     rows: Vec<R>,
     provenance: Option<&Provenance>,
 ) -> Response {
+    list_quoted(names, rows, provenance, |_| false)
+}
+
+/// A list of which all fields of some rows are in quotes, not only those that must be.
+fn list_quoted<R: Serialize + Send + 'static>(
+    names: &[&str],
+    rows: Vec<R>,
+    provenance: Option<&Provenance>,
+    is_quoted: impl Fn(&R) -> bool + Send + 'static,
+) -> Response {
     let provenance = provenance.and_then(|provenance| serde_json::to_string(provenance).ok());
-    let tag = tag(names, &rows, provenance.as_deref());
-    let head = written(|writer| writer.write_record(names));
-    let mut rows = rows.into_iter().peekable();
+    let mut hash = Xxh3::new();
+    hash.update(provenance.as_deref().unwrap_or_default().as_bytes());
+    hash.update(names.join(",").as_bytes());
+    for piece in rows.chunks(PIECE_ROWS) {
+        // What can't be written is found again when it is sent.
+        hash.update(&written(piece, &is_quoted).unwrap_or_default());
+    }
+    let tag = etag::of(hash.digest128());
+    let head = written(&[names], &|_| false);
+    let mut rows = rows.into_iter();
     let pieces = std::iter::once(head).chain(std::iter::from_fn(move || {
-        rows.peek()?;
-        let mut piece = rows.by_ref().take(PIECE_ROWS);
-        Some(written(|writer| {
-            piece.try_for_each(|row| writer.serialize(row))
-        }))
+        let piece: Vec<R> = rows.by_ref().take(PIECE_ROWS).collect();
+        (!piece.is_empty()).then(|| written(&piece, &is_quoted))
     }));
     let kind = HeaderValue::from_static("text/csv; charset=utf-8");
     let body = Body::from_stream(futures::stream::iter(pieces));
@@ -107,49 +122,29 @@ pub(crate) fn list<R: Serialize + Send + 'static>(
     response
 }
 
-/// What tells this list from every other, also from the same one at another position.
-fn tag<R: Serialize>(names: &[&str], rows: &[R], provenance: Option<&str>) -> HeaderValue {
-    let mut hash = Hash(Xxh3::new());
-    hash.0.update(provenance.unwrap_or_default().as_bytes());
-    let mut writer = writer(&mut hash);
-    // What can't be written is found again when it is sent.
-    writer.write_record(names).ok();
-    rows.iter().try_for_each(|row| writer.serialize(row)).ok();
-    drop(writer);
-    etag::of(hash.0.digest128())
-}
-
-/// Bytes that are only hashed.
-struct Hash(Xxh3);
-
-impl io::Write for Hash {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn writer<W: io::Write>(to: W) -> csv::Writer<W> {
-    csv::WriterBuilder::new()
-        .has_headers(false)
-        .terminator(csv::Terminator::CRLF)
-        .from_writer(to)
-}
-
-/// A piece of a list. An error ends the answer before its end, so that nobody takes it for whole.
-fn written(
-    write: impl FnOnce(&mut csv::Writer<Vec<u8>>) -> Result<(), csv::Error>,
-) -> io::Result<Bytes> {
-    let mut writer = writer(Vec::new());
-    write(&mut writer)
-        .map_err(io::Error::other)
-        .and_then(|()| writer.into_inner().map_err(|error| error.into_error()))
-        .map(Bytes::from)
-        .inspect_err(|error| tracing::error!(%error, "writing CSV"))
+/// Some lines of a list. An error ends the answer before its end, so that nobody takes it for whole.
+fn written<R: Serialize>(rows: &[R], is_quoted: &impl Fn(&R) -> bool) -> io::Result<Bytes> {
+    let write = || {
+        let mut text = Vec::new();
+        for stretch in rows.chunk_by(|one, other| is_quoted(one) == is_quoted(other)) {
+            let style = match stretch.first().is_some_and(is_quoted) {
+                true => QuoteStyle::Always,
+                false => QuoteStyle::Necessary,
+            };
+            let mut writer = csv::WriterBuilder::new()
+                .has_headers(false)
+                .terminator(csv::Terminator::CRLF)
+                .quote_style(style)
+                .from_writer(&mut text);
+            stretch.iter().try_for_each(|row| writer.serialize(row))?;
+            writer.flush()?;
+        }
+        Ok(Bytes::from(text))
+    };
+    write().map_err(|error: csv::Error| {
+        tracing::error!(%error, "writing CSV");
+        io::Error::other(error)
+    })
 }
 
 #[cfg(test)]
@@ -194,17 +189,19 @@ mod tests {
             row(Some(RowKey::Text("a,\"b\"\r\nc".to_owned())), 3),
             row(Some(RowKey::Int(-7)), 2),
             row(None, 1),
+            row(Some(RowKey::Text(String::new())), 1),
         ];
         assert_eq!(
             text(rows(&page(list.to_vec()), true)).await,
             "key,count,share,previous,change,source\r\n\
              \"a,\"\"b\"\"\r\nc\",3,0.25,-1,,merged\r\n\
              -7,2,0.25,-1,,merged\r\n\
-             ,1,0.25,-1,,merged\r\n"
+             ,1,0.25,-1,,merged\r\n\
+             \"\",\"1\",\"0.25\",\"-1\",\"\",\"merged\"\r\n"
         );
         assert_eq!(
             text(rows(&page(list[2..].to_vec()), false)).await,
-            "key,count,share,source\r\n,1,0.25,merged\r\n"
+            "key,count,share,source\r\n,1,0.25,merged\r\n\"\",\"1\",\"0.25\",\"merged\"\r\n"
         );
     }
 

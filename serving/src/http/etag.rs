@@ -47,6 +47,9 @@ pub(crate) async fn tagged(request: Request, next: Next) -> Response {
     parts.status = StatusCode::NOT_MODIFIED;
     parts.headers.remove(header::CONTENT_TYPE);
     parts.headers.remove(header::CONTENT_LENGTH);
+    // As the answer itself has it, which may be sent compressed.
+    let by_encoding = HeaderValue::from_static("accept-encoding");
+    parts.headers.insert(header::VARY, by_encoding);
     Response::from_parts(parts, Body::empty())
 }
 

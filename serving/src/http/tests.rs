@@ -423,6 +423,37 @@ async fn a_line_without_end_is_one_dead_letter() {
 }
 
 #[tokio::test]
+async fn blanks_hide_nothing_of_a_long_line() {
+    let blanks = " ".repeat(2 << 20);
+    let event = line(1);
+    let event = event.trim();
+    for (long, reason) in [
+        (format!("{blanks}{event}\n"), "too long"),
+        (format!("{event}{blanks}garbage}}\n"), "too long"),
+        (format!("{blanks}bad\n"), "too long"),
+        (blanks.clone(), "too long"),
+    ] {
+        // In one piece, and in many.
+        for size in [usize::MAX, 300_000] {
+            let (serving, world) = world(impatient());
+            let body = format!("{}{long}", line(2));
+            let pieces: Vec<_> = body.as_bytes().chunks(size.min(body.len())).collect();
+            let pieces = pieces
+                .into_iter()
+                .map(|piece| Ok::<_, std::io::Error>(piece.to_vec()));
+            let body = Body::from_stream(futures::stream::iter(pieces.collect::<Vec<_>>()));
+            let request = request(Method::POST, "/api/v1/ingest/plays", body);
+            let (_, text) = send(&serving, request).await;
+            let taken: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(taken["accepted"], 1, "{text}");
+            let found = taken["rejected"][0]["reason"].as_str().unwrap_or_default();
+            assert!(found.contains(reason), "{text}");
+            assert_eq!(world.appended().len(), 2);
+        }
+    }
+}
+
+#[tokio::test]
 async fn bodies_that_are_too_large_or_encoded_are_refused() {
     let (serving, world) = world(ServingOptions {
         body_bytes_max: 100,

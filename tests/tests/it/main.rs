@@ -16,6 +16,7 @@ mod flights;
 mod law;
 mod likes;
 mod matrix;
+mod open_series;
 mod outbox;
 mod processes;
 mod redis_servers;

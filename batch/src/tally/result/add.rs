@@ -21,16 +21,16 @@ pub(crate) async fn add(
     loop {
         let (take_held, take_change, sum) = match (held.at(), changes.at()) {
             (None, None) => break,
-            (Some((.., n)), None) => (true, false, Some(n)),
-            (None, Some((.., n))) => (false, true, Some(n)),
-            (Some((hg, hr, h)), Some((cg, cr, c))) => match (hg, hr).cmp(&(cg, cr)) {
+            (Some((_, n)), None) => (true, false, Some(n)),
+            (None, Some((_, n))) => (false, true, Some(n)),
+            (Some((at, h)), Some((other, c))) => match at.cmp(&other) {
                 std::cmp::Ordering::Less => (true, false, Some(h)),
                 std::cmp::Ordering::Greater => (false, true, Some(c)),
                 std::cmp::Ordering::Equal => (true, true, h.checked_add(c)),
             },
         };
         let key = if take_held { held.at() } else { changes.at() };
-        if let Some((group, row, _)) = key {
+        if let Some(((_, group, row), _)) = key {
             groups.append_value(group);
             rows.append_value(row);
             counts.append_value(sum.ok_or_else(|| {

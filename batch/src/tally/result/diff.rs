@@ -1,12 +1,13 @@
-//! What differs between a new piece, the published one, and those that may have been published in
+//! What differs between new pieces, the published ones, and those that may have been published in
 //! part.
 
-use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
+use schemas::time::Seconds;
 use stores::archive::Archive;
 
 use super::manifest::Piece;
-use super::read::Cursor;
+use super::read::{Cursor, RowAt};
 use crate::Result;
 
 /// A row that differs. The keys are those of the diff it comes from.
@@ -25,11 +26,21 @@ impl Change {
     }
 }
 
-/// Walks the rows that may have to be written, in the order of their keys.
+/// Pieces of a result with their starts, ascending.
+pub(crate) type Pieces<'a> = Vec<(Seconds, &'a Piece)>;
+
+/// A result that may have been published in part: which pieces it made, and its rows.
+struct Dirty {
+    touched: BTreeSet<Seconds>,
+    rows: Cursor,
+}
+
+/// Walks the rows that may have to be written, in the order of time and of their keys.
 pub(crate) struct Diff {
     now: Cursor,
     before: Cursor,
-    dirty: Vec<Cursor>,
+    dirty: Vec<Dirty>,
+    start: Seconds,
     group: Vec<u8>,
     row: Vec<u8>,
     /// Rows that were the same everywhere.
@@ -37,39 +48,43 @@ pub(crate) struct Diff {
 }
 
 impl Diff {
+    /// Between what the pieces are now and what was published of them. `dirty` are those that may have been
+    /// published in part since: which pieces each of them made, and those of them that have rows.
     pub(crate) async fn open(
         archive: &Archive,
-        now: Option<&Piece>,
-        before: Option<&Piece>,
-        dirty: impl Iterator<Item = Option<&Piece>>,
+        now: Pieces<'_>,
+        before: Pieces<'_>,
+        dirty: Vec<(BTreeSet<Seconds>, Pieces<'_>)>,
     ) -> Result<Self> {
-        let mut cursors = Vec::new();
-        for piece in dirty {
-            cursors.push(Cursor::open(archive, piece).await?);
+        let mut others = Vec::new();
+        for (touched, pieces) in dirty {
+            let rows = Cursor::open(archive, pieces).await?;
+            others.push(Dirty { touched, rows });
         }
         Ok(Self {
             now: Cursor::open(archive, now).await?,
             before: Cursor::open(archive, before).await?,
-            dirty: cursors,
+            dirty: others,
+            start: 0,
             group: Vec::new(),
             row: Vec::new(),
             same: 0,
         })
     }
 
-    /// Goes to the next row that differs; its keys are then [`Diff::key`].
+    /// Goes to the next row that differs; where it is is then [`Diff::key`].
     pub(crate) async fn next(&mut self) -> Result<Option<Change>> {
         loop {
             if !self.find_least() {
                 return Ok(None);
             }
-            let key = (self.group.as_slice(), self.row.as_slice());
+            let key = (self.start, self.group.as_slice(), self.row.as_slice());
             let now = take(&mut self.now, key).await?;
             let before = take(&mut self.before, key).await?;
             let mut clean = true;
-            for cursor in &mut self.dirty {
-                let other = take(cursor, key).await?;
-                clean &= other == before;
+            for dirty in &mut self.dirty {
+                let other = take(&mut dirty.rows, key).await?;
+                clean &= other == before || !dirty.touched.contains(&self.start);
             }
             if now == before && clean {
                 self.same += 1;
@@ -79,21 +94,20 @@ impl Diff {
         }
     }
 
-    /// The group key and the row key of the last change.
-    pub(crate) fn key(&self) -> (&[u8], &[u8]) {
-        (&self.group, &self.row)
+    /// The start of the piece, the group key and the row key of the last change.
+    pub(crate) fn key(&self) -> RowAt<'_> {
+        (self.start, &self.group, &self.row)
     }
 
     /// Finds the least key at which any cursor stands.
     fn find_least(&mut self) -> bool {
-        let cursors = [&self.now, &self.before].into_iter().chain(&self.dirty);
-        let least = cursors
-            .filter_map(Cursor::at)
-            .map(|(group, row, _)| (group, row))
-            .min();
-        let Some((group, row)) = least else {
+        let dirty = self.dirty.iter().map(|dirty| &dirty.rows);
+        let cursors = [&self.now, &self.before].into_iter().chain(dirty);
+        let least = cursors.filter_map(Cursor::at).map(|(key, _)| key).min();
+        let Some((start, group, row)) = least else {
             return false;
         };
+        self.start = start;
         self.group.clear();
         self.group.extend_from_slice(group);
         self.row.clear();
@@ -103,9 +117,9 @@ impl Diff {
 }
 
 /// The count at the key if the cursor stands there; it then goes on.
-async fn take(cursor: &mut Cursor, key: (&[u8], &[u8])) -> Result<Option<i64>> {
+async fn take(cursor: &mut Cursor, key: RowAt<'_>) -> Result<Option<i64>> {
     let found = match cursor.at() {
-        Some((group, row, count)) if (group, row).cmp(&key) == Ordering::Equal => count,
+        Some((at, count)) if at == key => count,
         _ => return Ok(None),
     };
     cursor.advance().await?;

@@ -41,6 +41,15 @@ pub(crate) struct ViewManifest {
     pub(crate) touched: BTreeSet<Seconds>,
 }
 
+impl ViewManifest {
+    /// Its pieces among some.
+    pub(crate) fn among(&self, starts: &BTreeSet<Seconds>) -> Vec<(Seconds, &Piece)> {
+        let pieces = self.pieces.iter();
+        let among = pieces.filter(|(start, _)| starts.contains(start));
+        among.map(|(start, piece)| (*start, piece)).collect()
+    }
+}
+
 impl Manifest for ViewManifest {
     fn view(&self) -> &str {
         &self.view

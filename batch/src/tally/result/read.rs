@@ -13,6 +13,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use jobs::Job;
+use schemas::time::Seconds;
 use stores::archive::Archive;
 
 use super::manifest::{Piece, Segment};
@@ -35,21 +36,8 @@ impl RowStream {
         job: &Arc<Job>,
         pieces: impl Iterator<Item = (&'a Piece, bool)>,
     ) -> Self {
-        let mut segments: Vec<(Segment, bool)> = Vec::new();
-        for (piece, away) in pieces {
-            for segment in &piece.segments {
-                // Neighbours in one file are read in one go.
-                if let Some((last, sign)) = segments.last_mut()
-                    && *sign == away
-                    && last.file == segment.file
-                    && last.row_groups.1 == segment.row_groups.0
-                {
-                    last.row_groups.1 = segment.row_groups.1;
-                } else {
-                    segments.push((segment.clone(), away));
-                }
-            }
-        }
+        let signed = pieces.flat_map(|(piece, away)| piece.segments.iter().map(move |s| (s, away)));
+        let segments = joined(signed);
         Self {
             archive: archive.clone(),
             job: Arc::clone(job),
@@ -57,6 +45,23 @@ impl RowStream {
             segments,
         }
     }
+}
+
+/// Segments, of which neighbours in one file are read in one go.
+fn joined<'a>(all: impl Iterator<Item = (&'a Segment, bool)>) -> Vec<(Segment, bool)> {
+    let mut segments: Vec<(Segment, bool)> = Vec::new();
+    for (segment, away) in all {
+        if let Some((last, sign)) = segments.last_mut()
+            && *sign == away
+            && last.file == segment.file
+            && last.row_groups.1 == segment.row_groups.0
+        {
+            last.row_groups.1 = segment.row_groups.1;
+        } else {
+            segments.push((segment.clone(), away));
+        }
+    }
+    segments
 }
 
 impl fmt::Debug for RowStream {
@@ -132,48 +137,70 @@ fn decode(job: &Job, batch: &RecordBatch, away: bool) -> Result<RecordBatch> {
     RecordBatch::try_new(job.schema(), all).map_err(|e| Error::fault("decoding a result", e))
 }
 
-/// Walks the rows of a piece in the order of their keys.
+/// Where a row is: the start of its piece, the group key, the row key.
+pub(crate) type RowAt<'a> = (Seconds, &'a [u8], &'a [u8]);
+
+/// Walks the rows of pieces in the order of time and of their keys. Pieces are many and often small, so
+/// that neighbours in one file are read in one go.
 pub(crate) struct Cursor {
     archive: Archive,
-    segments: std::vec::IntoIter<Segment>,
+    segments: std::vec::IntoIter<(Segment, bool)>,
     stream: Option<BoxStream<'static, Result<RecordBatch>>>,
     batch: Option<(BinaryArray, BinaryArray, Int64Array)>,
     index: usize,
+    /// Pieces that come, by their starts, with their numbers of rows.
+    pieces: std::vec::IntoIter<(Seconds, u64)>,
+    /// The piece of the row where it stands, and how many rows of it are left, that one included.
+    piece: (Seconds, u64),
 }
 
 impl Cursor {
-    /// A cursor that stands at the first row.
-    pub(crate) async fn open(archive: &Archive, piece: Option<&Piece>) -> Result<Self> {
-        let segments = piece
-            .map(|piece| piece.segments.clone())
-            .unwrap_or_default();
+    /// A cursor that stands at the first row of pieces, which are given with their starts, ascending.
+    pub(crate) async fn open<'a>(
+        archive: &Archive,
+        pieces: impl IntoIterator<Item = (Seconds, &'a Piece)>,
+    ) -> Result<Self> {
+        let pieces: Vec<(Seconds, &Piece)> = pieces.into_iter().collect();
+        let segments = pieces.iter().flat_map(|(_, piece)| &piece.segments);
+        let segments = joined(segments.map(|segment| (segment, false)));
+        let rows = pieces.iter().map(|(start, piece)| (*start, piece.rows));
         let mut cursor = Self {
             archive: archive.clone(),
             segments: segments.into_iter(),
             stream: None,
             batch: None,
             index: 0,
+            pieces: rows.collect::<Vec<_>>().into_iter(),
+            piece: (0, 0),
         };
         cursor.fill().await?;
+        cursor.enter()?;
         Ok(cursor)
     }
 
-    /// The group key, the row key and the count where it stands; nothing after the last row.
-    pub(crate) fn at(&self) -> Option<(&[u8], &[u8], i64)> {
+    /// The row where it stands, and its count; nothing after the last row.
+    pub(crate) fn at(&self) -> Option<(RowAt<'_>, i64)> {
         let (groups, rows, counts) = self.batch.as_ref()?;
-        Some((
-            groups.value(self.index),
-            rows.value(self.index),
-            counts.value(self.index),
-        ))
+        let (group, row) = (groups.value(self.index), rows.value(self.index));
+        Some(((self.piece.0, group, row), counts.value(self.index)))
     }
 
     /// Goes to the next row.
     pub(crate) async fn advance(&mut self) -> Result<()> {
         self.index += 1;
+        self.piece.1 = self.piece.1.saturating_sub(1);
         let held = self.batch.as_ref().map_or(0, |(_, _, counts)| counts.len());
         if self.index >= held {
             self.fill().await?;
+        }
+        self.enter()
+    }
+
+    /// Goes on to the piece of the row where it stands.
+    fn enter(&mut self) -> Result<()> {
+        while self.piece.1 == 0 && self.batch.is_some() {
+            let wrong = || Error::Fault("a result has more rows than its manifest says".to_owned());
+            self.piece = self.pieces.next().ok_or_else(wrong)?;
         }
         Ok(())
     }
@@ -193,7 +220,7 @@ impl Cursor {
                 }
                 self.stream = None;
             }
-            let Some(segment) = self.segments.next() else {
+            let Some((segment, _)) = self.segments.next() else {
                 return Ok(());
             };
             self.stream = Some(open(&self.archive, &segment).await?);

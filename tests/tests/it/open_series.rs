@@ -1,0 +1,72 @@
+//! Series without a beginning or an end: they reach as far as the events that they are about, whatever
+//! other events there are.
+
+use batch::RunRequest;
+use serde_json::{Value, json};
+use tests::world::{Served, World};
+
+fn play(id: &str, country: &str, listener: i64, at: &str) -> String {
+    json!({"event_id": id, "track_id": 7, "owner_id": 7, "listener_id": listener, "kind": "play",
+        "country": country, "at": at})
+    .to_string()
+}
+
+async fn points(served: &Served, path: &str) -> Vec<(String, i64)> {
+    let answer = served
+        .client
+        .ask(&format!("/api/v1/stats/plays/{path}"))
+        .await;
+    let points = answer["points"].as_array();
+    let point = |point: &Value| {
+        let at = point["at"].as_str().expect("a time").to_owned();
+        (at, point["count"].as_i64().expect("a count"))
+    };
+    let points = points.unwrap_or_else(|| panic!("{path}: {answer}"));
+    points.iter().map(point).collect()
+}
+
+async fn check(served: &Served) {
+    let day = |at: &str, count| vec![(at.to_owned(), count)];
+    for of in ["owner_id=7", "track_id=7", "owner_id=7&track_id=7"] {
+        // Two filters, of which no roll-up but the detail has both, too.
+        for filter in ["country=DE", "listener_id=1", "country=DE&listener_id=1"] {
+            let of = format!("{of}&{filter}");
+            assert_eq!(
+                points(served, &format!("series?{of}")).await,
+                day("2026-03-01T00:00:00Z", 1)
+            );
+            assert_eq!(
+                points(
+                    served,
+                    &format!("series?{of}&interval=month&tz=Asia/Kolkata")
+                )
+                .await,
+                day("2026-02-28T18:30:00Z", 1)
+            );
+            assert_eq!(
+                points(served, &format!("uniques/series?{of}&interval=day")).await,
+                day("2026-03-01T00:00:00Z", 1)
+            );
+        }
+        let nothing = format!("series?{of}&country=FR");
+        assert_eq!(points(served, &nothing).await, []);
+    }
+}
+
+/// Events whose clocks were wrong by a century are nothing that a chart of others shows or fails for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_are_filtered_out_stretch_nothing() {
+    let world = World::new().await;
+    let served = world.serve().await;
+    let lines = [
+        play("a", "DE", 1, "2026-03-01T00:20:00Z"),
+        play("b", "US", 2, "1900-01-01T00:00:00Z"),
+        play("c", "US", 2, "2200-01-01T00:00:00Z"),
+    ];
+    world.ingest(&lines).await;
+    world.catch_up().await;
+    check(&served).await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    check(&served).await;
+    served.end().await;
+}
