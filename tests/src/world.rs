@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use batch::{Batch, BatchOptions, BatchPorts, EditionOptions, RunReport, RunRequest};
 use jobs::{Catalog, Engine, EngineOptions, tree};
@@ -27,6 +28,8 @@ use crate::servers::{self, Addresses};
 pub const PARTITIONS: u32 = 2;
 /// More than any test has.
 const PARTITIONS_MAX: u32 = 8;
+/// No lease lasts so long once nobody renews it.
+const LEASE_MAX: Duration = Duration::from_secs(120);
 /// When the world's clock stands at the beginning: 2026-03-05T12:00:00Z.
 pub const NOW_MS: i64 = 1_772_712_000_000;
 
@@ -479,6 +482,23 @@ impl World {
     pub async fn run_on(&self, source: Source, request: &RunRequest) -> batch::Result<RunReport> {
         let stop = CancellationToken::new();
         self.batch().run(source, request, &(), &stop).await
+    }
+
+    /// One batch run of a source, once the lease of one that was cut off in the middle is over.
+    ///
+    /// # Panics
+    /// If the run does not succeed, or the lease does not end.
+    pub async fn run_once_free(&self, source: Source, request: &RunRequest) -> RunReport {
+        let begun = Instant::now();
+        loop {
+            match self.run_on(source, request).await {
+                Err(batch::Error::Busy(why)) => {
+                    assert!(begun.elapsed() < LEASE_MAX, "{why}");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                done => return done.expect("a run"),
+            }
+        }
     }
 
     /// Starts the API.

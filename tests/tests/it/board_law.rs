@@ -78,7 +78,7 @@ async fn history(mut world: World, seed: u64) {
             force: true,
             ..RunRequest::default()
         };
-        world.run_on(source, &request).await.expect("a run");
+        world.run_once_free(source, &request).await;
     }
     let (named, stored) = nodes(&world).await;
     assert_eq!(named, stored, "garbage is left");

@@ -49,7 +49,8 @@ async fn history(world: World, seed: u64) {
         ask(&world, &served, &mut rng).await;
     }
     world.catch_up().await;
-    world.run(&RunRequest::default()).await.expect("a run");
+    let request = RunRequest::default();
+    world.run_once_free(Source::Plays, &request).await;
     for _ in 0..8 {
         ask(&world, &served, &mut rng).await;
     }
