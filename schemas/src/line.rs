@@ -49,6 +49,15 @@ pub(crate) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8], expected: &str) ->
     serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
 }
 
+/// Lines with their numbers: each as [`trimmed`] gives it, and blank ones are passed over.
+pub fn without_blanks<'a>(
+    lines: impl Iterator<Item = (u64, &'a [u8])>,
+) -> impl Iterator<Item = (u64, &'a [u8])> {
+    lines
+        .map(|(number, line)| (number, trimmed(line)))
+        .filter(|(_, line)| !line.is_empty())
+}
+
 /// A line without the blanks around it. One that is too long stays as it is, also where it is cut off
 /// already, so that it is told so: beyond what is seen of it there may be anything.
 #[must_use]

@@ -11,7 +11,7 @@ use schemas::avro::{Writers, is_framed, schema_ids};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
 use schemas::entities::{self, Entity, Notifications};
-use schemas::line::trimmed;
+use schemas::line::{trimmed, without_blanks};
 use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
@@ -363,9 +363,7 @@ impl Intake {
     /// next lines can be checked while the last ones are written.
     #[must_use]
     pub fn check<'a>(&self, origin: &str, lines: impl Iterator<Item = (u64, &'a [u8])>) -> Checked {
-        let lines = lines
-            .map(|(number, bytes)| (number, trimmed(bytes)))
-            .filter(|(_, bytes)| !bytes.is_empty());
+        let lines = without_blanks(lines);
         let mut letters = self.letters(origin);
         let good = match self.source.kind() {
             SourceKind::Facts => self.check_events(lines, &mut letters),

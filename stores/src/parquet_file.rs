@@ -80,7 +80,7 @@ impl KnownFiles {
     /// With at most so many bytes of them in memory, about.
     pub(crate) fn new(bytes_max: u64) -> Self {
         let weigh = |_: &Path, file: &Arc<Opened>| {
-            let bytes = file.tail.len() + file.metadata.memory_size();
+            let bytes = file.whole.bytes.len() + file.metadata.memory_size();
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         Self(
@@ -98,10 +98,31 @@ struct Opened {
     metadata: Arc<ParquetMetaData>,
     /// By range of bytes.
     checksums: HashMap<Range<u64>, u32>,
-    /// The bytes from `tail_start` on: all of a small file, none of others.
-    tail: Bytes,
-    tail_start: u64,
+    /// All of a small file, nothing of others.
+    whole: Stretch,
     size: u64,
+}
+
+/// Bytes of a file, and where in it they begin.
+#[derive(Debug, Clone, Default)]
+struct Stretch {
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Stretch {
+    /// The bytes at a range of the file; nothing if they are not all here.
+    fn at(&self, range: &Range<u64>) -> Option<Bytes> {
+        let at = |offset: u64| usize::try_from(offset.checked_sub(self.start)?).ok();
+        let range = at(range.start)?..at(range.end)?;
+        self.bytes.get(range.clone())?;
+        Some(self.bytes.slice(range))
+    }
+
+    /// The same for several ranges.
+    fn all_at(&self, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
+        ranges.iter().map(|range| self.at(range)).collect()
+    }
 }
 
 impl Opened {
@@ -111,30 +132,26 @@ impl Opened {
         options: Option<&ArrowReaderOptions>,
     ) -> Result<Self> {
         let size = store.head(path).await.map_err(external)?.size;
-        let tail_start = size.saturating_sub(TAIL_BYTES);
-        let mut tail = Bytes::new();
+        let mut tail = Stretch::default();
         if size > 0 {
-            let range = tail_start..size;
-            tail = store.get_range(path, range).await.map_err(external)?;
+            tail.start = size.saturating_sub(TAIL_BYTES);
+            let bytes = store.get_range(path, tail.start..size);
+            tail.bytes = bytes.await.map_err(external)?;
         }
         let reader = ParquetMetaDataReader::new().with_arrow_reader_options(options);
         let source = Unchecked {
             store,
             path,
-            tail: tail.clone(),
-            tail_start,
+            tail: &tail,
         };
         let metadata = reader.load_and_finish(source, size).await?;
         let checksums = checksums_of(&metadata)
             .ok_or_else(|| ParquetError::General("its checksums can't be read".to_owned()))?;
-        if tail_start > 0 {
-            tail = Bytes::new();
-        }
+        let is_whole = tail.start == 0;
         Ok(Self {
             metadata: Arc::new(metadata),
             checksums,
-            tail,
-            tail_start,
+            whole: if is_whole { tail } else { Stretch::default() },
             size,
         })
     }
@@ -152,14 +169,6 @@ impl Opened {
     }
 }
 
-/// The part of a tail at a range of the file's bytes; nothing if it is not wholly in it.
-fn within(tail: &Bytes, tail_start: u64, range: &Range<u64>) -> Option<Bytes> {
-    let at = |offset: u64| usize::try_from(offset.checked_sub(tail_start)?).ok();
-    let range = at(range.start)?..at(range.end)?;
-    tail.get(range.clone())?;
-    Some(tail.slice(range))
-}
-
 /// A Parquet file in an object store, read by ranges.
 pub(crate) struct ParquetObject {
     store: Arc<dyn ObjectStore>,
@@ -167,36 +176,25 @@ pub(crate) struct ParquetObject {
     known: Option<KnownFiles>,
     /// Set once the metadata were read.
     opened: Option<Arc<Opened>>,
-    /// Bytes that were read ahead, and where they begin: row groups may be many and small, and are
-    /// read one after the other.
-    ahead: (u64, Bytes),
+    /// What was read ahead: row groups may be many and small, and are read one after the other.
+    ahead: Stretch,
 }
 
 impl ParquetObject {
-    pub(crate) const fn new(
-        store: Arc<dyn ObjectStore>,
-        path: Path,
-        known: Option<KnownFiles>,
-    ) -> Self {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, path: Path, known: Option<KnownFiles>) -> Self {
         Self {
             store,
             path,
             known,
             opened: None,
-            ahead: (0, Bytes::new()),
+            ahead: Stretch::default(),
         }
     }
 
     /// Bytes at some ranges, from what is in memory where they all are.
     async fn read(&mut self, opened: &Opened, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let all_in = |start: u64, bytes: &Bytes| {
-            let mut parts = ranges.iter().map(|range| within(bytes, start, range));
-            parts.by_ref().collect::<Option<Vec<Bytes>>>()
-        };
-        if let Some(all) = all_in(opened.tail_start, &opened.tail) {
-            return Ok(all);
-        }
-        if let Some(all) = all_in(self.ahead.0, &self.ahead.1) {
+        let at_hand = opened.whole.all_at(ranges);
+        if let Some(all) = at_hand.or_else(|| self.ahead.all_at(ranges)) {
             return Ok(all);
         }
         let first = ranges.iter().map(|range| range.start).min().unwrap_or(0);
@@ -204,8 +202,11 @@ impl ParquetObject {
         if last.saturating_sub(first) <= AHEAD_BYTES {
             let range = first..first.saturating_add(AHEAD_BYTES).min(opened.size);
             let bytes = self.store.get_range(&self.path, range);
-            self.ahead = (first, bytes.map_err(external).await?);
-            if let Some(all) = all_in(first, &self.ahead.1) {
+            self.ahead = Stretch {
+                start: first,
+                bytes: bytes.map_err(external).await?,
+            };
+            if let Some(all) = self.ahead.all_at(ranges) {
                 return Ok(all);
             }
         }
@@ -289,13 +290,12 @@ impl AsyncFileReader for ParquetObject {
 struct Unchecked<'a> {
     store: &'a dyn ObjectStore,
     path: &'a Path,
-    tail: Bytes,
-    tail_start: u64,
+    tail: &'a Stretch,
 }
 
 impl MetadataFetch for Unchecked<'_> {
     fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
-        match within(&self.tail, self.tail_start, &range) {
+        match self.tail.at(&range) {
             Some(bytes) => std::future::ready(Ok(bytes)).boxed(),
             None => {
                 let bytes = self.store.get_range(self.path, range);

@@ -347,10 +347,8 @@ impl Compute {
         });
         let changes = RowStream::new(&self.archive, &under.job, pieces);
         let scratch = self.query(&view.job, Arc::new(changes)).await?;
-        let changes = scratch.pieces.iter().map(|(start, piece)| (*start, piece));
-        let changes = Cursor::open(&self.archive, changes).await?;
-        let held = old.pieces.iter().map(|(start, piece)| (*start, piece));
-        let held = Cursor::open(&self.archive, held).await?;
+        let changes = Cursor::open(&self.archive, &scratch.pieces).await?;
+        let held = Cursor::open(&self.archive, &old.pieces).await?;
         let mut writer = self.writer(&view.job);
         add(held, changes, &mut writer).await?;
         Ok(Some(writer.finish().await?))

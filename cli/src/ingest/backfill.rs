@@ -4,7 +4,7 @@
 use arrow::array::RecordBatch;
 use batch::Backfill;
 use schemas::clock::Clock as _;
-use schemas::line::trimmed;
+use schemas::line::without_blanks;
 use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use stores::intake::{Intake, Taken};
 use tokio_util::sync::CancellationToken;
@@ -47,11 +47,7 @@ pub(crate) async fn backfill(
 
 fn check(chunk: &Chunk) -> anyhow::Result<Checked> {
     let logged_at_ms = SystemClock.now_ms();
-    let lines: Vec<(u64, &[u8])> = chunk
-        .lines()
-        .map(|(number, bytes)| (number, trimmed(bytes)))
-        .filter(|(_, bytes)| !bytes.is_empty())
-        .collect();
+    let lines: Vec<(u64, &[u8])> = without_blanks(chunk.lines()).collect();
     let places = lines.iter().map(|(_, bytes)| Line {
         offset: BEFORE_THE_LOG,
         logged_at_ms,

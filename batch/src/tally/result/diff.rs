@@ -27,7 +27,7 @@ impl Change {
 }
 
 /// Pieces of a result with their starts, ascending.
-pub(crate) type Pieces<'a> = Vec<(Seconds, &'a Piece)>;
+pub(crate) type Pieces<'a> = Vec<(&'a Seconds, &'a Piece)>;
 
 /// A result that may have been published in part: which pieces it made, and its rows.
 struct Dirty {

@@ -6,6 +6,7 @@ use schemas::seam::{Cut, Epoch};
 use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 
+use super::diff::Pieces;
 use crate::results::Manifest;
 
 /// Row groups of a file.
@@ -43,10 +44,9 @@ pub(crate) struct ViewManifest {
 
 impl ViewManifest {
     /// Its pieces among some.
-    pub(crate) fn among(&self, starts: &BTreeSet<Seconds>) -> Vec<(Seconds, &Piece)> {
+    pub(crate) fn among(&self, starts: &BTreeSet<Seconds>) -> Pieces<'_> {
         let pieces = self.pieces.iter();
-        let among = pieces.filter(|(start, _)| starts.contains(start));
-        among.map(|(start, piece)| (*start, piece)).collect()
+        pieces.filter(|(start, _)| starts.contains(start)).collect()
     }
 }
 

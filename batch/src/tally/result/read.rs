@@ -144,7 +144,7 @@ pub(crate) type RowAt<'a> = (Seconds, &'a [u8], &'a [u8]);
 /// that neighbours in one file are read in one go.
 pub(crate) struct Cursor {
     archive: Archive,
-    segments: std::vec::IntoIter<(Segment, bool)>,
+    segments: std::vec::IntoIter<Segment>,
     stream: Option<BoxStream<'static, Result<RecordBatch>>>,
     batch: Option<(BinaryArray, BinaryArray, Int64Array)>,
     index: usize,
@@ -158,12 +158,13 @@ impl Cursor {
     /// A cursor that stands at the first row of pieces, which are given with their starts, ascending.
     pub(crate) async fn open<'a>(
         archive: &Archive,
-        pieces: impl IntoIterator<Item = (Seconds, &'a Piece)>,
+        pieces: impl IntoIterator<Item = (&'a Seconds, &'a Piece)>,
     ) -> Result<Self> {
-        let pieces: Vec<(Seconds, &Piece)> = pieces.into_iter().collect();
+        let pieces: Vec<(&Seconds, &Piece)> = pieces.into_iter().collect();
         let segments = pieces.iter().flat_map(|(_, piece)| &piece.segments);
-        let segments = joined(segments.map(|segment| (segment, false)));
-        let rows = pieces.iter().map(|(start, piece)| (*start, piece.rows));
+        let segments = joined(segments.map(|segment| (segment, false))).into_iter();
+        let segments: Vec<Segment> = segments.map(|(segment, _)| segment).collect();
+        let rows = pieces.iter().map(|(start, piece)| (**start, piece.rows));
         let mut cursor = Self {
             archive: archive.clone(),
             segments: segments.into_iter(),
@@ -220,7 +221,7 @@ impl Cursor {
                 }
                 self.stream = None;
             }
-            let Some((segment, _)) = self.segments.next() else {
+            let Some(segment) = self.segments.next() else {
                 return Ok(());
             };
             self.stream = Some(open(&self.archive, &segment).await?);
