@@ -24,11 +24,11 @@ WITH visible AS (
     WHERE NOT is_hidden AND NOT is_deleted AND NOT athlete_is_deleted
 ),
 placed AS (
-    SELECT *, -1 AS age_group, 0 AS period FROM visible
+    SELECT *, 0 AS division, 0 AS period FROM visible
     UNION ALL
     SELECT
         *,
-        CASE
+        100 + CASE
             WHEN age < 20 THEN 0
             WHEN age < 25 THEN 20
             WHEN age < 35 THEN 25
@@ -38,21 +38,27 @@ placed AS (
             WHEN age < 70 THEN 65
             WHEN age < 75 THEN 70
             ELSE 75
-        END AS age_group,
+        END AS division,
         0 AS period
     FROM visible
     WHERE age >= 0
     UNION ALL
-    SELECT *, -1 AS age_group, day / 10000 AS period FROM visible
+    SELECT *, CASE gender WHEN 'F' THEN 1 WHEN 'M' THEN 2 ELSE 3 END AS division, 0 AS period
+    FROM visible
+    WHERE gender IN ('F', 'M', 'X')
     UNION ALL
-    SELECT *, -1 AS age_group, day / 100 AS period FROM visible
+    SELECT *, 1000 + weight_class AS division, 0 AS period FROM visible WHERE weight_class >= 0
     UNION ALL
-    SELECT *, -1 AS age_group, day AS period FROM visible
+    SELECT *, 0 AS division, day / 10000 AS period FROM visible
+    UNION ALL
+    SELECT *, 0 AS division, day / 100 AS period FROM visible
+    UNION ALL
+    SELECT *, 0 AS division, day AS period FROM visible
 ),
 best AS (
     SELECT
         segment_id,
-        age_group,
+        division,
         period,
         athlete_id,
         min(named_struct(
@@ -66,11 +72,11 @@ best AS (
         )) AS effort,
         count(*) AS efforts
     FROM placed
-    GROUP BY segment_id, age_group, period, athlete_id
+    GROUP BY segment_id, division, period, athlete_id
 )
 SELECT
     segment_id,
-    age_group,
+    division,
     period,
     athlete_id,
     get_field(effort, 'elapsed_time') AS elapsed_time,

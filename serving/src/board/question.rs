@@ -1,8 +1,8 @@
 //! What can be asked of a board.
 //!
 //! Pure: the words of a request (a board, a window, a date) become the board's columns and filters
-//! on its rows. Age groups and windows have bests of their own, and so columns; a gender, a weight
-//! class, and an age within a calendar year only leave rows out.
+//! on its rows. Windows, and divisions of all time, are boards of their own; a division within a calendar
+//! year, month or day only leaves rows of that board out.
 
 use std::ops::RangeInclusive;
 
@@ -10,12 +10,14 @@ use jiff::civil::Date;
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
 
-/// The column that tells the boards of age groups apart.
-const AGE_GROUP: &str = "age_group";
+/// The column that tells the boards of divisions apart.
+const DIVISION: &str = "division";
 /// The column that tells windows apart.
 const PERIOD: &str = "period";
-/// The age group of all ages.
-const ALL_AGES: i64 = -1;
+/// The division of everybody, and where those of age groups and weight classes begin.
+const OVERALL: i64 = 0;
+const OF_AGES: i64 = 100;
+const OF_WEIGHTS: i64 = 1000;
 /// The period of all time.
 const ALL_TIME: i64 = 0;
 /// A period that no row has.
@@ -36,6 +38,9 @@ const AGES: [(&str, i64, i64); 9] = [
     ("70-74", 70, 74),
     ("75+", 75, i64::MAX),
 ];
+
+/// The genders, with their divisions.
+const GENDERS: [(&str, i64); 3] = [("F", 1), ("M", 2), ("X", 3)];
 
 /// The weight classes by their lowest kg.
 const WEIGHTS: [(&str, i64); 8] = [
@@ -106,10 +111,10 @@ pub(crate) fn named(text: &str) -> Result<Named, String> {
     let open_end = which.strip_suffix(' ').map(|lowest| format!("{lowest}+"));
     let which = open_end.as_deref().unwrap_or(which);
     let found = match kind {
-        "gender" => ["F", "M", "X"]
+        "gender" => GENDERS
             .into_iter()
-            .find(|gender| *gender == which)
-            .map(Named::Gender),
+            .find(|(gender, _)| *gender == which)
+            .map(|(gender, _)| Named::Gender(gender)),
         "age" => AGES
             .into_iter()
             .find(|(name, ..)| *name == which)
@@ -136,6 +141,20 @@ pub(crate) fn window(text: &str) -> Result<Window, String> {
     }
 }
 
+/// The value of the column `division` for a board of all time.
+fn division(named: Named) -> i64 {
+    match named {
+        Named::Overall => OVERALL,
+        Named::Gender(letter) => {
+            let mut genders = GENDERS.into_iter();
+            let found = genders.find(|(gender, _)| *gender == letter);
+            found.map_or(NEVER, |(_, division)| division)
+        }
+        Named::Age(lowest, _) => OF_AGES + lowest,
+        Named::Weight(lowest) => OF_WEIGHTS + lowest,
+    }
+}
+
 /// The section of a view for a board in the window that holds a date. Windows before the year 1000 are
 /// empty.
 pub(crate) fn section(job: &Job<Board>, named: Named, window: Window, date: Date) -> Section {
@@ -148,22 +167,23 @@ pub(crate) fn section(job: &Job<Board>, named: Named, window: Window, date: Date
         Window::Month => month,
         Window::Day => month * 100 + i64::from(date.day()),
     };
-    let mut age_group = ALL_AGES;
-    let mut tests = Vec::new();
-    match (named, window) {
-        (Named::Overall, _) => {}
-        (Named::Gender(letter), _) => tests.push(("gender", Test::Text(letter.to_owned()))),
-        (Named::Weight(lowest), _) => tests.push(("weight_class", Test::Int(lowest..=lowest))),
-        (Named::Age(lowest, _), Window::All) => age_group = lowest,
+    let test = match named {
+        Named::Overall => None,
+        Named::Gender(letter) => Some(("gender", Test::Text(letter.to_owned()))),
+        Named::Weight(lowest) => Some(("weight_class", Test::Int(lowest..=lowest))),
         // Within a calendar year the year of birth decides.
-        (Named::Age(lowest, highest), _) => {
+        Named::Age(lowest, highest) => {
             let born = year.saturating_sub(highest)..=year - lowest;
-            tests.push(("birth_year", Test::Int(born)));
+            Some(("birth_year", Test::Int(born)))
         }
-    }
+    };
+    let (division, tests) = match window {
+        Window::All => (division(named), Vec::new()),
+        _ => (OVERALL, test.into_iter().collect()),
+    };
     let board = job.boards().0.iter().map(|column| {
         KeyValue::Int(match column.name.as_str() {
-            AGE_GROUP => age_group,
+            DIVISION => division,
             PERIOD => period,
             _ => 0,
         })

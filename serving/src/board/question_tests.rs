@@ -68,7 +68,7 @@ fn windows_are_calendar_periods() {
         ("day", 20_130_506),
     ] {
         let section = section(&job, Named::Overall, window(text).unwrap(), day);
-        assert_eq!(ints(&section), [-1, period], "{text}");
+        assert_eq!(ints(&section), [0, period], "{text}");
         assert!(section.tests.is_empty());
     }
 }
@@ -80,32 +80,42 @@ fn windows_of_early_years_are_those_of_no_row() {
     for day in [date(1, 1, 1), date(20, 1, 5), date(999, 12, 31)] {
         for window in [Window::Year, Window::Month, Window::Day] {
             let section = section(&job, Named::Overall, window, day);
-            assert_eq!(ints(&section), [-1, -1], "{window:?} {day}");
+            assert_eq!(ints(&section), [0, -1], "{window:?} {day}");
         }
         let all = section(&job, Named::Overall, Window::All, day);
-        assert_eq!(ints(&all), [-1, 0]);
+        assert_eq!(ints(&all), [0, 0]);
     }
     let first = section(&job, Named::Overall, Window::Month, date(1000, 1, 1));
-    assert_eq!(ints(&first), [-1, 100_001]);
+    assert_eq!(ints(&first), [0, 100_001]);
 }
 
-/// Only an age group of all time has bests of its own.
+/// A division of all time is a board of its own; within a year it is a filter.
 #[test]
-fn the_rest_are_filters() {
+fn divisions_are_boards_or_filters() {
     let job = segments();
     let day = date(2013, 5, 6);
-    let old = section(&job, Named::Age(35, 44), Window::All, day);
-    assert_eq!((ints(&old), old.tests), (vec![35, 0], vec![]));
+    for (named, division) in [
+        (Named::Gender("F"), 1),
+        (Named::Gender("M"), 2),
+        (Named::Gender("X"), 3),
+        (Named::Age(0, 19), 100),
+        (Named::Age(75, i64::MAX), 175),
+        (Named::Weight(0), 1000),
+        (Named::Weight(115), 1115),
+    ] {
+        let section = section(&job, named, Window::All, day);
+        assert_eq!((ints(&section), section.tests), (vec![division, 0], vec![]));
+    }
     let of_year = section(&job, Named::Age(35, 44), Window::Year, day);
-    assert_eq!(ints(&of_year), [-1, 2013]);
+    assert_eq!(ints(&of_year), [0, 2013]);
     assert_eq!(of_year.tests, [("birth_year", Test::Int(1969..=1978))]);
     let oldest = section(&job, Named::Age(75, i64::MAX), Window::Day, day);
     let Some((_, Test::Int(born))) = oldest.tests.first() else {
         panic!("a test of the year of birth");
     };
     assert!(born.contains(&1938) && !born.contains(&1939) && born.contains(&1));
-    let women = section(&job, Named::Gender("F"), Window::All, day);
-    assert_eq!(ints(&women), [-1, 0]);
+    let women = section(&job, Named::Gender("F"), Window::Year, day);
+    assert_eq!(ints(&women), [0, 2013]);
     assert_eq!(women.tests, [("gender", Test::Text("F".to_owned()))]);
     let light = section(&job, Named::Weight(55), Window::Month, day);
     assert_eq!(light.tests, [("weight_class", Test::Int(55..=55))]);

@@ -72,6 +72,17 @@ fn best(member: i64) -> Best {
     }
 }
 
+/// A year's board, and a filter of it.
+const YEAR: &str = "window=year&date=2013-05-06";
+const WOMEN: &str = "window=year&date=2013-05-06&board=gender:F";
+
+fn of_year(member: i64) -> Best {
+    Best {
+        period: 2013,
+        ..best(member)
+    }
+}
+
 fn members(page: &Value) -> Vec<i64> {
     let entries = page["entries"].as_array().unwrap().iter();
     entries
@@ -175,15 +186,15 @@ async fn a_window_of_an_early_year_is_empty() {
 #[tokio::test]
 async fn a_filtered_board_is_a_plain_filter() {
     let fixture = Fixture::of(impatient());
-    fixture.publish(&(0..40).map(best).collect::<Vec<_>>());
+    fixture.publish(&(0..40).map(of_year).collect::<Vec<_>>());
     let mut women: Vec<i64> = (0..40).step_by(2).collect();
     women.insert(0, 3);
-    let mut faster = best(3);
+    let mut faster = of_year(3);
     faster.time = 1;
     faster.gender = "F";
     fixture.put(3, &[faster]);
     for offset in [0, 3, 20, 21, 50] {
-        let uri = format!("{BOARD}?board=gender:F&limit=4&offset={offset}");
+        let uri = format!("{BOARD}?{WOMEN}&limit=4&offset={offset}");
         let (page, _) = fixture.page(&uri).await;
         assert_eq!(page["total"], women.len());
         let until = women.len().min(offset + 4);
@@ -191,10 +202,7 @@ async fn a_filtered_board_is_a_plain_filter() {
         assert_eq!(members(&page), expected, "{uri}");
     }
     for (place, around) in [(0, 2), (1, 0), (5, 3), (20, 4), (10, 500)] {
-        let uri = format!(
-            "{BOARD}/athletes/{}?board=gender:F&around={around}",
-            women[place]
-        );
+        let uri = format!("{BOARD}/athletes/{}?{WOMEN}&around={around}", women[place]);
         let (found, _) = fixture.page(&uri).await;
         assert_eq!(found["entry"]["rank"], place + 1, "{uri}");
         let near = found["neighbours"].as_array().unwrap().iter();
@@ -203,7 +211,7 @@ async fn a_filtered_board_is_a_plain_filter() {
         let until = women.len().min(place + around + 1);
         assert_eq!(near, &women[first..until], "{uri}");
     }
-    let uri = format!("{BOARD}/athletes/1?board=gender:F");
+    let uri = format!("{BOARD}/athletes/1?{WOMEN}");
     assert_eq!(get(&fixture.serving, &uri).await.0, StatusCode::NOT_FOUND);
 }
 
@@ -247,14 +255,14 @@ async fn nodes_that_are_lost_for_good_are_damage() {
 async fn the_source_is_that_of_the_rows() {
     let men = |member| Best {
         gender: "M",
-        ..best(member)
+        ..of_year(member)
     };
     let women = |member| Best {
         gender: "F",
-        ..best(member)
+        ..of_year(member)
     };
     let sheet = [women(1), women(2), men(3)];
-    let (all, filtered) = ("", "board=gender:F");
+    let (all, filtered) = (YEAR, WOMEN);
     for (states, query, total, source) in [
         (&[][..], all, 3, "batch"),
         (&[], filtered, 2, "batch"),

@@ -26,7 +26,7 @@ const CUT: Cut = Cut {
     last: None,
 };
 
-/// A row of a board of all ages, as far as the board has such columns.
+/// A row of an overall board, as far as the board has such columns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Best {
     pub(crate) member: i64,
@@ -189,7 +189,6 @@ fn stored(job: &Job<Board>, row: &Best) -> (Vec<u8>, Place) {
         let values = shape.0.iter().map(|column| match column.name.as_str() {
             "athlete_id" | "effort_id" => KeyValue::Int(row.member),
             "elapsed_time" => KeyValue::Int(row.time),
-            "age_group" => KeyValue::Int(-1),
             "period" => KeyValue::Int(row.period),
             "gender" => KeyValue::Text(row.gender.to_owned()),
             _ if column.kind == KeyKind::Int => KeyValue::Int(0),
