@@ -48,6 +48,20 @@ pub(crate) fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
     Err(NoNumber::TooLarge)
 }
 
+/// Appends bytes, with their number before them.
+pub(crate) fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+    write(to, bytes.len() as u64);
+    to.extend_from_slice(bytes);
+}
+
+/// Takes bytes with their number before them off the front of others.
+pub(crate) fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], NoNumber> {
+    let length = usize::try_from(read(bytes)?).map_err(|_| NoNumber::TooLarge)?;
+    let (value, rest) = bytes.split_at_checked(length).ok_or(NoNumber::Cut)?;
+    *bytes = rest;
+    Ok(value)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

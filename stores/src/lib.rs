@@ -5,6 +5,7 @@
 //! all of them.
 
 pub mod archive;
+pub mod board_cache;
 pub mod canon;
 pub mod canon_sql;
 pub mod cassandra;

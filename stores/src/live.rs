@@ -11,6 +11,7 @@ use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
 use crate::Result;
+use crate::board_cache::{BoardCache, BoardCacheRead, BoardChanges};
 
 /// The live state of one log partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +69,8 @@ pub struct Changes {
     pub states: Vec<States>,
     /// Whether a record among them has a key that belongs to another partition ([`Slot::strays`]).
     pub strays: bool,
+    /// What it makes of cached boards: of all that its states concern.
+    pub boards: BoardChanges,
 }
 
 impl Changes {
@@ -76,7 +79,8 @@ impl Changes {
     pub fn rows(&self) -> usize {
         let deltas = self.deltas.iter().map(|deltas| deltas.counts.len());
         let states = self.states.iter().map(|states| states.states.len());
-        deltas.chain(states).sum()
+        let boards = self.boards.boards.iter().map(|board| board.rows.len());
+        deltas.chain(states).chain(boards).sum()
     }
 }
 
@@ -183,6 +187,11 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         queries: &[StateQuery],
     ) -> Result<StatesAnswer>;
 
+    /// The boards that are cached beside the slots, where the store has such a cache.
+    fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
+        None
+    }
+
     /// A page of all live parts of a view in one slot within the epochs `from..=to`: groups, rows
     /// and the sum of the deltas over these epochs, in the order of group and row key, after the
     /// key `after`. Used to compare a run with what was counted live.
@@ -203,6 +212,11 @@ pub trait LiveWrite: LiveRead {
     /// one thing at a time serves nobody else meanwhile. More are taken too.
     fn rows_max(&self) -> usize {
         usize::MAX
+    }
+
+    /// The cache of boards, where the store has one.
+    fn board_cache(&self) -> Option<&dyn BoardCache> {
+        None
     }
 
     /// Applies the changes of a micro-batch and moves the fence to `next`, if the fence is exactly

@@ -6,6 +6,7 @@
 //! one key. The query's result over a group's rows is the group's whole new state.
 
 mod rows;
+mod section;
 mod standings;
 mod state;
 
@@ -18,6 +19,7 @@ use schemas::source::SourceKind;
 use toml::Spanned;
 
 pub use rows::BoardRows;
+pub use section::{Section, SectionError, Test};
 pub use standings::{
     Head, LiveState, OnBoard, Ranked, ReadError, Sheet, Standings, member_key, rank_key,
 };

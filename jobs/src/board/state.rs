@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::leb128;
+use crate::leb128::{self, write_bytes};
 
 /// A row of a group: what a member has on one board.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,11 +106,6 @@ impl GroupState {
     }
 }
 
-fn write_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
-    leb128::write(bytes, value.len() as u64);
-    bytes.extend_from_slice(value);
-}
-
 struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -136,10 +131,7 @@ impl<'a> Reader<'a> {
     }
 
     fn bytes(&mut self) -> Result<&'a [u8], StateError> {
-        let length = self.count()?;
-        let (value, rest) = self.rest.split_at_checked(length).ok_or(StateError)?;
-        self.rest = rest;
-        Ok(value)
+        leb128::read_bytes(&mut self.rest).map_err(|_| StateError)
     }
 }
 

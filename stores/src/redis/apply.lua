@@ -1,8 +1,10 @@
-#!lua
--- Applies a micro-batch: writes the record and the parts, if the record is as it was seen.
+-- Applies a micro-batch: writes the record, the parts and the rows of cached boards, if the record is
+-- as it was seen.
 --
 -- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one, what all keys of the
--- slot begin with; then for each place its name and how many groups follow; for each group its key,
+-- slot begin with, the epoch that is filled, the newest complete one, how many cached boards change; for
+-- each of these its id, how many rows follow, and the rows, each a member and its value (empty: it
+-- goes); then for each place its name and how many groups follow; for each group its key,
 -- how many rows follow, and the rows, each a field and a value.
 -- Answers 1, or the present record (empty: missing), and then nothing was changed.
 --
@@ -73,7 +75,13 @@ end
 
 -- By place and group in their order: whether the group is new.
 local new, group_number = {}, 0
-local at = 4
+local boards = tonumber(ARGV[6])
+local places = 7
+for _ = 1, boards do
+    check_board(prefix, ARGV[places])
+    places = places + 2 + 2 * tonumber(ARGV[places + 1])
+end
+local at = places
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
     redis.call('ZCARD', prefix .. place)
@@ -92,8 +100,12 @@ while at <= last do
     end
 end
 
+at = 7
+for _ = 1, boards do
+    at = put_rows(prefix, ARGV[at], ARGV[4], ARGV[5], at + 1)
+end
 group_number = 0
-at = 4
+at = places
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
     local fresh = {}

@@ -9,11 +9,12 @@ use redis::Value;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
-use super::live_write::{Decided, prepare};
+use super::live_write::{Decided, apply_script, prepare};
 use super::nodes::{Call, Nodes, Request};
 use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
+use crate::board_cache::{BoardCache, BoardCacheRead};
 use crate::live::{
     Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
 };
@@ -176,6 +177,10 @@ impl LiveRead for RedisLive {
         self.read_all_states(source, partitions, queries).await
     }
 
+    fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {
+        Some(self)
+    }
+
     async fn scan(
         &self,
         slot: SlotId,
@@ -194,6 +199,10 @@ impl LiveWrite for RedisLive {
         ROWS_MAX
     }
 
+    fn board_cache(&self) -> Option<&dyn BoardCache> {
+        Some(self)
+    }
+
     async fn apply(
         &self,
         slot: SlotId,
@@ -208,6 +217,10 @@ impl LiveWrite for RedisLive {
                 return Decided::Stays(Err(Moved { at: None }));
             };
             let mut record = record.clone();
+            if !changes.states.is_empty() && record.boards_revision != changes.boards.revision {
+                let at = Some(record.slot.fence());
+                return Decided::Stays(Err(Moved { at }));
+            }
             if let Err(moved) = record.slot.apply(&believed, next, views) {
                 return Decided::Stays(Err(moved));
             }
@@ -216,7 +229,12 @@ impl LiveWrite for RedisLive {
             }
             Decided::Changes(Box::new(record), Ok(()))
         };
-        self.change("applying a micro-batch", slot, &parts, decide)
+        let keys = self.keys(slot);
+        let script = |record: &mut Record, applied: &std::result::Result<(), Moved>| match applied {
+            Ok(()) => apply_script(&keys, record, &parts, &changes.boards),
+            Err(_) => Ok((&CHANGE, Vec::new())),
+        };
+        self.change("applying a micro-batch", slot, script, decide)
             .await
     }
 
@@ -231,7 +249,7 @@ impl LiveWrite for RedisLive {
                 Err(moved) => Decided::Stays(Err(moved)),
             }
         };
-        self.change("putting a cut back", slot, &[], decide).await
+        self.change_record("putting a cut back", slot, decide).await
     }
 
     async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
@@ -248,7 +266,7 @@ impl LiveWrite for RedisLive {
                 Decided::Changes(Box::new(record), rolled)
             }
         };
-        self.change("ending an epoch", slot, &[], decide).await
+        self.change_record("ending an epoch", slot, decide).await
     }
 
     async fn heal(
@@ -271,7 +289,7 @@ impl LiveWrite for RedisLive {
             }
             Err(moved) => Decided::Stays(Err(moved)),
         };
-        self.change("healing a slot", slot, &[], decide).await
+        self.change_record("healing a slot", slot, decide).await
     }
 
     async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
@@ -286,7 +304,7 @@ impl LiveWrite for RedisLive {
                 Decided::Stays(false)
             }
         };
-        self.change("letting go of epochs", slot, &[], decide).await
+        self.change_record("letting go of epochs", slot, decide).await
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

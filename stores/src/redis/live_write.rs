@@ -13,10 +13,12 @@ use arrow::array::{Array, BinaryArray};
 use bytes::Bytes;
 use redis::Value;
 
+use super::boards::change_arguments;
 use super::fault;
 use super::live::{RedisLive, Seen};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
+use crate::board_cache::BoardChanges;
 use crate::live::{Changes, Deltas, SlotId, States};
 use crate::{Error, Result};
 
@@ -58,18 +60,30 @@ pub(super) struct Part {
 type Sent<T> = Mutex<Vec<(Bytes, T)>>;
 
 impl RedisLive {
-    /// Changes a slot as `decide` says, together with the parts that belong to it.
+    /// Changes the record of a slot as `decide` says, and nothing else.
+    pub(super) async fn change_record<T: Clone + Send>(
+        &self,
+        doing: &str,
+        slot: SlotId,
+        decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
+    ) -> Result<T> {
+        let alone = |_: &mut Record, _: &T| Ok((&CHANGE, Vec::new()));
+        self.change(doing, slot, alone, decide).await
+    }
+
+    /// Changes a slot as `decide` says, with a script that is told the record before and after, and
+    /// what `script` says.
     pub(super) async fn change<T: Clone + Send>(
         &self,
         doing: &str,
         slot: SlotId,
-        parts: &[Part],
+        script: impl Fn(&mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync,
         decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
     ) -> Result<T> {
-        let (keys, decide) = (self.keys(slot), &decide);
+        let (keys, decide, script) = (self.keys(slot), &decide, &script);
         let sent = &Sent::<T>::default();
         let tries = || async {
-            self.try_change(doing, (slot, &keys), parts, decide, sent)
+            self.try_change(doing, (slot, &keys), script, decide, sent)
                 .await
         };
         self.nodes.patience.repeated(doing, tries).await
@@ -79,7 +93,7 @@ impl RedisLive {
         &self,
         doing: &str,
         (slot, keys): (SlotId, &SlotKeys),
-        parts: &[Part],
+        script: &(impl Fn(&mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync),
         decide: &(impl Fn(Option<&Record>) -> Decided<T> + Sync),
         sent: &Sent<T>,
     ) -> Result<T> {
@@ -106,10 +120,10 @@ impl RedisLive {
                 Decided::Stays(_) => continue,
                 Decided::Changes(record, answer) => (record, answer),
             };
-            let (script, of_parts) = arguments(keys, &mut record, parts)?;
+            let (script, more) = script(&mut record, &answer)?;
             let bytes = Bytes::from(record.encode()?);
             let records = [seen.bytes.clone(), bytes.clone()];
-            let arguments = records.into_iter().chain(of_parts).collect();
+            let arguments = records.into_iter().chain(more).collect();
             self.remember(slot, None);
             note(sent, &bytes, &answer);
             let reply = self.script(doing, keys, script, arguments).await?;
@@ -169,23 +183,26 @@ impl RedisLive {
                     }
                     _ => Decided::Stays(()),
                 };
-                self.change(doing, slot, &[], decide).await?;
+                self.change_record(doing, slot, decide).await?;
             }
         }
         Ok(deleted)
     }
 }
 
-/// The script that changes a record, and what it is told of the parts.
-fn arguments(
+/// The script that applies changes, and what it is told of them.
+pub(super) fn apply_script(
     keys: &SlotKeys,
     record: &mut Record,
     parts: &[Part],
+    boards: &BoardChanges,
 ) -> Result<(&'static Script, Vec<Bytes>)> {
-    if parts.is_empty() {
+    if parts.is_empty() && boards.boards.is_empty() {
         return Ok((&CHANGE, Vec::new()));
     }
-    let all: usize = parts.iter().map(|part| part.arguments.len() + 2).sum();
+    let of_boards = change_arguments(record.slot.epoch, boards)?;
+    let of_parts = parts.iter().map(|part| part.arguments.len() + 2);
+    let all = of_parts.sum::<usize>() + of_boards.len();
     if all > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
             "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
@@ -193,6 +210,7 @@ fn arguments(
     }
     let mut arguments = Vec::with_capacity(all + 1);
     arguments.push(Bytes::from(keys.prefix.clone()));
+    arguments.extend(of_boards);
     for part in parts {
         let place = record.ensure_place(&part.view, part.kind);
         arguments.push(place.into());

@@ -8,6 +8,9 @@
 //! | `{…}:slot` | string | the *record*: the slot, and which places there are |
 //! | `{…}:PLACE` | sorted set | the groups of a place, all with the same score, so in the order of their bytes |
 //! | `{…}:PLACE:GROUP` | hash | of a tally: row and count; of a board: member and state |
+//! | `{…}:boards` | hash | the *register*: the cached boards ([`crate::board_cache`]), filled or being filled, with their ids |
+//! | `{…}:boards:used` | sorted set | when each was read last |
+//! | `{…}:b:ID:z`, `:h`, `:m` | sorted set, hashes | the rows of a cached board in their order and by member, and sums |
 //!
 //! A *place* holds the parts of one generation, epoch and view; its name is `dGENERATION.NUMBER` for
 //! deltas and `sGENERATION.NUMBER` for states. Which places can be read and which are garbage stands in
@@ -21,7 +24,8 @@
 //!
 //! ```text
 //! ACL SETUSER backstitch on >PASSWORD resetkeys resetchannels ~{blue:* -@all +evalsha +eval +get +set +unlink
-//!     +hlen +hmget +hgetall +hset +hincrby +hscan +hdel +zadd +zcard +zrange +zrangebylex +zrem
+//!     +hlen +hget +hmget +hgetall +hset +hincrby +hscan +hdel +zadd +zcard +zrange +zrank +zrangebylex
+//!     +zrem +memory|usage
 //!     +info +select +asking +cluster|slots
 //! ```
 //!
@@ -33,6 +37,7 @@
 //! `appendonly yes` a restart loses nothing, or the last second (`appendfsync everysec`); without it, what
 //! is lost is replayed from the log.
 
+mod boards;
 mod fault;
 mod info;
 mod link;

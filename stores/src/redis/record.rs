@@ -11,7 +11,11 @@ use crate::live::SlotId;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-const FORMAT: u32 = 1;
+/// A program that knows an earlier format only would leave cached boards as they are when it applies
+/// changes.
+const FORMAT: u32 = 2;
+/// The formats that are read.
+const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
 /// What a place holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,9 @@ pub(super) struct Record {
     live: BTreeMap<String, Vec<(String, Epoch)>>,
     /// The names of places that can't be read any more.
     pub(super) garbage: Vec<String>,
+    /// The number of the last change of the register of cached boards.
+    #[serde(default)]
+    pub(super) boards_revision: u64,
 }
 
 impl Record {
@@ -57,6 +64,7 @@ impl Record {
             next_place: 0,
             live: BTreeMap::new(),
             garbage: Vec::new(),
+            boards_revision: 0,
         }
     }
 
@@ -68,13 +76,14 @@ impl Record {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if record.format != FORMAT {
+        let mut record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if !FORMATS.contains(&record.format) {
             return Err(format!(
-                "it has format {}, and this version knows {FORMAT}",
+                "it has format {}, and this version knows those up to {FORMAT}",
                 record.format
             ));
         }
+        record.format = FORMAT;
         Ok(Some(record))
     }
 
@@ -112,6 +121,20 @@ impl Record {
         let places = self.live.entry(view.to_owned()).or_default();
         places.push((name.clone(), epoch));
         name
+    }
+
+    /// The id of one more cached board.
+    pub(super) fn next_board(&mut self) -> String {
+        let id = format!("{}.{}", self.slot.generation, self.next_place);
+        self.next_place += 1;
+        self.boards_revision += 1;
+        id
+    }
+
+    /// Whether an id is of a board of the present generation.
+    pub(super) fn has_board(&self, id: &str) -> bool {
+        let generation = id.split_once('.').map(|(generation, _)| generation);
+        generation.is_some_and(|text| text.parse() == Ok(self.slot.generation))
     }
 
     /// The record with another state of the slot: places that it does not keep become garbage.

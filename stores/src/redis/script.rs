@@ -13,20 +13,24 @@ pub(super) struct Script {
     hash: LazyLock<String>,
 }
 
+/// A script of one file, or of some that follow each other.
 macro_rules! script {
-    ($name:ident, $file:literal) => {
+    ($name:ident, $($file:literal),+) => {
         pub(super) static $name: Script = Script {
-            text: include_str!($file),
+            text: concat!($(include_str!($file)),+),
             hash: LazyLock::new(|| {
-                redis::Script::new(include_str!($file))
-                    .get_hash()
-                    .to_owned()
+                let text = concat!($(include_str!($file)),+);
+                redis::Script::new(text).get_hash().to_owned()
             }),
         };
     };
 }
 
-script!(APPLY, "apply.lua");
+script!(APPLY, "board_rows.lua", "apply.lua");
+script!(BOARDS, "boards.lua");
+script!(REGISTER, "register.lua");
+script!(FILL, "board_rows.lua", "fill.lua");
+script!(END_FILL, "end_fill.lua");
 script!(CHANGE, "change.lua");
 script!(READ, "read.lua");
 script!(SCAN, "scan.lua");

@@ -1,0 +1,216 @@
+//! The cache of boards beside live state: boards that are in demand, whole, in the order of their ranks.
+//!
+//! A cached board belongs to the slot of its key's partition. It changes in the same step as the slot, so
+//! it holds exactly what live state and batch rows together give for the slot's position, and answers
+//! alone. It may go at any time; who finds none reads the batch rows with the live states on top.
+//!
+//! The slot's *register* says which boards there are. Only the worker of the partition changes it, with
+//! the number of the register's last change in the slot's record: so whoever applies changes knows all
+//! boards that they concern ([`crate::live::Changes::boards`]).
+
+use async_trait::async_trait;
+use schemas::seam::{Epoch, Fence, Moved, Slot};
+use schemas::source::Source;
+
+use crate::Result;
+use crate::live::SlotId;
+
+/// What a cached board is of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BoardName {
+    /// The view, with its version.
+    pub view: String,
+    /// The encoded key.
+    pub key: Vec<u8>,
+    /// The bytes that name the section of the key's boards.
+    pub section: Vec<u8>,
+}
+
+/// Which rows of a cached board are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BoardWant {
+    /// None: only how many there are.
+    Sums,
+    /// So many from a place on.
+    Page {
+        /// Places before the first one.
+        offset: u64,
+        /// Rows, at most.
+        limit: usize,
+    },
+    /// A member's, and so many before and after.
+    Around {
+        /// The encoded member.
+        member: Vec<u8>,
+        /// Places before and after.
+        around: u64,
+    },
+    /// Those of some members that are on the board, in no order.
+    Members(Vec<Vec<u8>>),
+}
+
+/// One question for a cached board.
+#[derive(Debug, Clone)]
+pub struct BoardQuery {
+    /// What it is of.
+    pub name: BoardName,
+    /// The partition of its key.
+    pub partition: u32,
+    /// The bytes of a score, of which the first eight are its first number; 0 for a board without one.
+    pub score_bytes: usize,
+    /// Which rows are wanted.
+    pub want: BoardWant,
+}
+
+/// A row of a cached board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoardRow {
+    /// The encoded member.
+    pub member: Vec<u8>,
+    /// The encoded score: eight bytes a number, the sign bit flipped, the high byte first.
+    pub score: Vec<u8>,
+    /// The encoded payload.
+    pub payload: Vec<u8>,
+    /// How many of the source's rows stand behind it.
+    pub weight: i64,
+    /// The epoch of the live state that it is of; 0 if it is of the batch layer.
+    pub epoch: Epoch,
+}
+
+/// What a cached board answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CachedBoard {
+    /// All its rows.
+    pub count: u64,
+    /// What their weights add up to.
+    pub weight: i64,
+    /// Rows by epoch ([`BoardRow::epoch`]); those of runs long past count as the batch layer's.
+    pub epochs: Vec<(Epoch, u64)>,
+    /// The last epoch in which a row was put there, or taken away, by a live state.
+    pub changed: Epoch,
+    /// The place of the first of the rows, from 0 on.
+    pub first: u64,
+    /// The rows that were wanted.
+    pub rows: Vec<BoardRow>,
+    /// The place of the member that was asked for.
+    pub found: Option<u64>,
+}
+
+/// What is known of a board that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cached {
+    /// It is not in the cache.
+    Not,
+    /// It is being filled.
+    Filling,
+    /// Its answer.
+    Board(CachedBoard),
+}
+
+/// Slots and cached boards as of one moment of each slot.
+#[derive(Debug, Clone)]
+pub struct CacheAnswer {
+    /// Each slot as it stood when its boards were read; nothing where it is missing.
+    pub slots: Vec<Option<Slot>>,
+    /// The answers, in the order of the queries.
+    pub boards: Vec<Cached>,
+}
+
+/// A board of a register.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// What it is of.
+    pub name: BoardName,
+    /// Under which it is kept; never used twice.
+    pub id: String,
+    /// Its memory in bytes, once it is filled.
+    pub bytes: Option<u64>,
+}
+
+/// The register of a slot.
+#[derive(Debug, Clone, Default)]
+pub struct Register {
+    /// The number of its last change.
+    pub revision: u64,
+    /// The boards of the slot's present generation.
+    pub boards: Vec<Registered>,
+    /// Those of generations before, which nobody reads.
+    pub leftovers: Vec<Registered>,
+}
+
+/// What a micro-batch makes of one cached board.
+#[derive(Debug, Clone)]
+pub struct BoardChange {
+    /// Which.
+    pub id: String,
+    /// By member: the row; nothing where the member is not on the board any more.
+    pub rows: Vec<(Vec<u8>, Option<BoardRow>)>,
+}
+
+/// What a micro-batch makes of cached boards.
+#[derive(Debug, Clone, Default)]
+pub struct BoardChanges {
+    /// The number of the register's last change that is known; 0 before the first one. If there was
+    /// another since, nothing is applied.
+    pub revision: u64,
+    /// The newest complete epoch: rows of it and before it count as the batch layer's.
+    pub covered: Epoch,
+    /// By board.
+    pub boards: Vec<BoardChange>,
+}
+
+/// Reading cached boards.
+#[async_trait]
+pub trait BoardCacheRead: std::fmt::Debug + Send + Sync {
+    /// The slots of partitions 0 to `partitions` - 1 and what is asked of cached boards, each slot with
+    /// its boards in one atomic step.
+    async fn read_boards(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[BoardQuery],
+    ) -> Result<CacheAnswer>;
+
+    /// Notes that a board was read.
+    async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()>;
+}
+
+/// Changing the cache. Each call is one atomic script on one slot.
+#[async_trait]
+pub trait BoardCache: BoardCacheRead {
+    /// The register of a slot; empty where the slot is missing.
+    async fn register(&self, slot: SlotId) -> Result<Register>;
+
+    /// Puts a board into the register, to be filled; answers its id. Changes that are applied from now
+    /// on count for it.
+    async fn begin_fill(
+        &self,
+        slot: SlotId,
+        believed: (Fence, u64),
+        name: &BoardName,
+    ) -> Result<std::result::Result<String, Moved>>;
+
+    /// Puts rows into a board that is being filled; answers whether it still is. Rows that are there
+    /// already are replaced, so a step may be repeated.
+    async fn fill(&self, slot: SlotId, board: &Registered, rows: &[BoardRow]) -> Result<bool>;
+
+    /// Ends the filling: the board answers from now on. Answers its memory in bytes; nothing if it is
+    /// not in the register any more. Also measures one that is filled.
+    async fn end_fill(
+        &self,
+        slot: SlotId,
+        board: &Registered,
+        now_ms: i64,
+    ) -> Result<Option<u64>>;
+
+    /// Takes boards out of the register and deletes them.
+    async fn drop_boards(
+        &self,
+        slot: SlotId,
+        believed: (Fence, u64),
+        boards: &[Registered],
+    ) -> Result<std::result::Result<(), Moved>>;
+
+    /// The boards that were read least recently, at most `limit`.
+    async fn least_used(&self, slot: SlotId, limit: usize) -> Result<Vec<BoardName>>;
+}

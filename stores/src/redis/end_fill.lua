@@ -1,0 +1,19 @@
+#!lua flags=allow-oom
+-- Ends the filling of a board, or measures one that is filled.
+--
+-- KEYS[1]: the record, for its hash tag. ARGV: what all keys of the slot begin with, the board's field in
+-- the register, the id, the present moment in milliseconds. Answers the bytes of the board's keys; -1 if
+-- it is not in the register any more.
+local register = ARGV[1] .. 'boards'
+local value = redis.call('HGET', register, ARGV[2])
+local id = value and string.match(value, '^[fr]([^ ]+)')
+if id ~= ARGV[3] then
+    return -1
+end
+local bytes = 0
+for _, key in ipairs({ 'z', 'h', 'm' }) do
+    bytes = bytes + (redis.call('MEMORY', 'USAGE', ARGV[1] .. 'b:' .. id .. ':' .. key, 'SAMPLES', 20) or 0)
+end
+redis.call('HSET', register, ARGV[2], string.format('r%s %.0f', id, bytes))
+redis.call('ZADD', ARGV[1] .. 'boards:used', 'NX', ARGV[4], ARGV[2])
+return bytes
