@@ -428,6 +428,7 @@ impl World {
             canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
+            achievements: Arc::clone(&self.stores.achievements) as _,
             clock: Arc::clone(&self.clock) as _,
         };
         let options = self.speed_options.clone();
@@ -509,6 +510,7 @@ impl World {
             canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
+            achievements: Arc::clone(&self.stores.achievements) as _,
             clock: Arc::clone(&self.clock) as _,
         };
         let options = ServingOptions {

@@ -2,8 +2,9 @@
 -- Applies a micro-batch: writes the record and the parts, if the record is as it was seen.
 --
 -- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one, what all keys of the
--- slot begin with; then for each place its name and how many groups follow; for each group its key,
--- how many rows follow, and the rows, each a field and a value.
+-- slot begin with; the outbox, how many entries are appended to it, and these; then for each place its
+-- name and how many groups follow; for each group its key, how many rows follow, and the rows, each a
+-- field and a value.
 -- Answers 1, or the present record (empty: missing), and then nothing was changed.
 --
 -- Redis does not roll back, so everything that can go wrong is looked at before the first write:
@@ -18,6 +19,13 @@ if record ~= ARGV[1] then
 end
 
 local prefix, last = ARGV[3], #ARGV
+
+-- What is appended to the outbox stands before the places.
+local outbox, entries = prefix .. ARGV[4], tonumber(ARGV[5])
+local first_entry, first_place = 6, 6 + entries
+if entries > 0 then
+    redis.call('LLEN', outbox)
+end
 
 -- A number of 64 bits as high * 10^9 + low.
 local function split(text)
@@ -73,7 +81,7 @@ end
 
 -- By place and group in their order: whether the group is new.
 local new, group_number = {}, 0
-local at = 4
+local at = first_place
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
     redis.call('ZCARD', prefix .. place)
@@ -93,7 +101,7 @@ while at <= last do
 end
 
 group_number = 0
-at = 4
+at = first_place
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
     local fresh = {}
@@ -120,6 +128,9 @@ while at <= last do
     for start = 1, #fresh, CHUNK do
         redis.call('ZADD', prefix .. place, unpack(fresh, start, math.min(start + CHUNK - 1, #fresh)))
     end
+end
+for start = first_entry, first_place - 1, CHUNK do
+    redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + CHUNK - 1, first_place - 1)))
 end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1

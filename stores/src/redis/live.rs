@@ -1,6 +1,7 @@
 //! The live port on Redis.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -9,13 +10,14 @@ use redis::Value;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
-use super::live_write::{Decided, prepare};
+use super::live_write::{Decided, Parts, prepare};
 use super::nodes::{Call, Nodes, Request};
 use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
 use crate::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
 };
 use crate::namespace::Namespace;
 use crate::{Error, Result};
@@ -176,6 +178,24 @@ impl LiveRead for RedisLive {
         self.read_all_states(source, partitions, queries).await
     }
 
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_states_of(source, partitions, queries).await
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        self.read_outboxes(source, partitions, limit).await
+    }
+
     async fn scan(
         &self,
         slot: SlotId,
@@ -220,6 +240,10 @@ impl LiveWrite for RedisLive {
             .await
     }
 
+    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
+        self.take_entries(slot, read).await
+    }
+
     async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {
         let decide = |record: Option<&Record>| {
             let Some(record) = record else {
@@ -231,7 +255,8 @@ impl LiveWrite for RedisLive {
                 Err(moved) => Decided::Stays(Err(moved)),
             }
         };
-        self.change("putting a cut back", slot, &[], decide).await
+        self.change("putting a cut back", slot, &Parts::default(), decide)
+            .await
     }
 
     async fn roll(&self, slot: SlotId, epoch: Epoch) -> Result<Result<Cut, RollRefused>> {
@@ -248,7 +273,8 @@ impl LiveWrite for RedisLive {
                 Decided::Changes(Box::new(record), rolled)
             }
         };
-        self.change("ending an epoch", slot, &[], decide).await
+        self.change("ending an epoch", slot, &Parts::default(), decide)
+            .await
     }
 
     async fn heal(
@@ -271,7 +297,8 @@ impl LiveWrite for RedisLive {
             }
             Err(moved) => Decided::Stays(Err(moved)),
         };
-        self.change("healing a slot", slot, &[], decide).await
+        self.change("healing a slot", slot, &Parts::default(), decide)
+            .await
     }
 
     async fn drop_through(&self, slot: SlotId, epoch: Epoch, cut: Cut) -> Result<bool> {
@@ -286,7 +313,8 @@ impl LiveWrite for RedisLive {
                 Decided::Stays(false)
             }
         };
-        self.change("letting go of epochs", slot, &[], decide).await
+        self.change("letting go of epochs", slot, &Parts::default(), decide)
+            .await
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

@@ -54,6 +54,14 @@ pub(super) struct Part {
     arguments: Vec<Bytes>,
 }
 
+/// What a micro-batch changes besides the record.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// What is appended to the outbox.
+    outbox: Vec<Bytes>,
+}
+
 /// Records that were sent and may have been written, with the answers that go with them.
 type Sent<T> = Mutex<Vec<(Bytes, T)>>;
 
@@ -63,7 +71,7 @@ impl RedisLive {
         &self,
         doing: &str,
         slot: SlotId,
-        parts: &[Part],
+        parts: &Parts,
         decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
     ) -> Result<T> {
         let (keys, decide) = (self.keys(slot), &decide);
@@ -79,7 +87,7 @@ impl RedisLive {
         &self,
         doing: &str,
         (slot, keys): (SlotId, &SlotKeys),
-        parts: &[Part],
+        parts: &Parts,
         decide: &(impl Fn(Option<&Record>) -> Decided<T> + Sync),
         sent: &Sent<T>,
     ) -> Result<T> {
@@ -169,7 +177,7 @@ impl RedisLive {
                     }
                     _ => Decided::Stays(()),
                 };
-                self.change(doing, slot, &[], decide).await?;
+                self.change(doing, slot, &Parts::default(), decide).await?;
             }
         }
         Ok(deleted)
@@ -180,19 +188,26 @@ impl RedisLive {
 fn arguments(
     keys: &SlotKeys,
     record: &mut Record,
-    parts: &[Part],
+    Parts { parts, outbox }: &Parts,
 ) -> Result<(&'static Script, Vec<Bytes>)> {
-    if parts.is_empty() {
+    if parts.is_empty() && outbox.is_empty() {
         return Ok((&CHANGE, Vec::new()));
     }
     let all: usize = parts.iter().map(|part| part.arguments.len() + 2).sum();
+    let all = all + outbox.len();
     if all > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
             "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
         )));
     }
-    let mut arguments = Vec::with_capacity(all + 1);
+    let mut arguments = Vec::with_capacity(all + 3);
     arguments.push(Bytes::from(keys.prefix.clone()));
+    arguments.push(match outbox.is_empty() {
+        true => Bytes::new(),
+        false => record.ensure_outbox().into(),
+    });
+    arguments.push(outbox.len().to_string().into());
+    arguments.extend(outbox.iter().cloned());
     for part in parts {
         let place = record.ensure_place(&part.view, part.kind);
         arguments.push(place.into());
@@ -214,14 +229,18 @@ fn note<T: Clone>(sent: &Sent<T>, bytes: &Bytes, answer: &T) {
 }
 
 /// Rows by group, as scripts take them.
-pub(super) async fn prepare(changes: &Changes) -> Result<Vec<Part>> {
+pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
+    let outbox = changes.outbox.clone();
     if changes.rows() < HEAVY_ROWS {
-        return parts_of(changes);
+        let parts = parts_of(changes)?;
+        return Ok(Parts { parts, outbox });
     }
     let changes = changes.clone();
     let work = tokio::task::spawn_blocking(move || parts_of(&changes));
-    work.await
-        .map_err(|error| Error::broken("sorting live parts", error))?
+    let parts = work
+        .await
+        .map_err(|error| Error::broken("sorting live parts", error))??;
+    Ok(Parts { parts, outbox })
 }
 
 fn parts_of(changes: &Changes) -> Result<Vec<Part>> {
