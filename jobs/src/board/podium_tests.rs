@@ -78,7 +78,7 @@ proptest! {
         let mut reads = 0;
         for (member, row) in changes {
             // Scores hold the id of an effort: no two rows have the same.
-            let row = row.map(|(time, id)| (time, id * 64 + u16::from(member)));
+            let row = row.map(|(time, id)| (time, (id % 1000) * 64 + u16::from(member)));
             let before = rows.clone();
             match row {
                 Some(row) => rows.insert(member, row),
