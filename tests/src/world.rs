@@ -177,6 +177,7 @@ impl World {
             batch_options: BatchOptions {
                 grace_ms: 0,
                 roll_wait_ms: 3_000,
+                speed_wait_ms: 0,
                 archive_rows_max: 50,
                 archive_bytes_max: 4_000,
                 result_bytes_max: 8_000,

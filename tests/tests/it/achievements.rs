@@ -339,6 +339,55 @@ async fn achievements_on_servers_are_a_plain_recount() {
     }
 }
 
+/// Runs go through while rows come and the speed layer works: what they publish was told before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_take_no_change_from_the_speed_layer() {
+    let mut world = World::new().await;
+    world.batch_options.speed_wait_ms = 10_000;
+    let mut rng = SmallRng::seed_from_u64(9);
+    world.intake(Source::Efforts).await;
+    let mut truth = Truth::default();
+    let stop = CancellationToken::new();
+    let (speed, until) = (world.speed_of(Source::Efforts).await, stop.clone());
+    #[expect(clippy::disallowed_methods, reason = "it is awaited below")]
+    let speed = tokio::spawn(async move { speed.run(false, until).await });
+    for _ in 0..12 {
+        let lines: Vec<String> = (0..30).map(|_| effort(&mut rng).to_string()).collect();
+        for line in &lines {
+            assert!(truth.take("efforts", line));
+        }
+        let request = RunRequest {
+            full: rng.random_bool(0.3),
+            force: true,
+            ..RunRequest::default()
+        };
+        let ingest = async {
+            for line in lines.chunks(5) {
+                world.ingest_into(Source::Efforts, line).await;
+            }
+        };
+        let run = world.run_on(Source::Efforts, &request);
+        let ((), run) = tokio::join!(ingest, Box::pin(run));
+        run.expect("a run");
+    }
+    stop.cancel();
+    speed.await.expect("speed ended").expect("speed");
+    world.catch_up_on(Source::Efforts).await;
+    let api = world.serve().await;
+    let mut all = Vec::new();
+    for athlete in 1..=ATHLETES {
+        let path = format!("/api/v1/athletes/{athlete}/achievements");
+        all.extend(served(&api.client, &path).await);
+    }
+    holders_stand_first(&all, &api.client, SEGMENTS).await;
+    follow(
+        &values(&*world.stores.log, BOARD_CHANGES).await,
+        &truth,
+        SEGMENTS,
+    );
+    api.end().await;
+}
+
 fn stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
