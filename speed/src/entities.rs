@@ -67,7 +67,8 @@ impl Entities {
 
     /// Nothing is known of the slot, which stands here.
     pub(crate) async fn begin(&mut self, slot: &Slot) -> Result<()> {
-        self.teller.begin(slot).await?;
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        self.teller.begin(slot, &jobs).await?;
         self.reaches = Some(slot.fence());
         Ok(())
     }
@@ -93,7 +94,12 @@ impl Entities {
         let mut strays = Vec::new();
         let mut taken = Taken::default();
         let notifications = self.notifications(records).await?;
+        let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
+            let first = offsets.first().zip(offsets.get(index));
+            if first.is_some_and(|(first, offset)| self.teller.divides(*first, *offset)) {
+                break;
+            }
             match notifications.group(index, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
                 Ok(group) if group.partition(limits.partitions) != self.slot.partition => {
@@ -101,6 +107,7 @@ impl Entities {
                     strays.push((index, group));
                 }
                 Ok(_) if groups.len() >= groups_max => break,
+
                 Ok(group) => {
                     known.insert(group);
                     groups.push(group);

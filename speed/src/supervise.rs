@@ -284,6 +284,7 @@ impl Speed {
                 counts: Arc::clone(&workers.counts),
                 partitions,
                 outbox: self.told(partition),
+                full_looks: 0,
             };
             let stop = workers.stop.child_token();
             workers.at.insert(partition, stop.clone());

@@ -26,6 +26,8 @@ const TRIES_UNTIL_CAUGHT_UP: u32 = 20;
 /// How often in a row a partition may not be there before it is believed: a broker may not have heard of
 /// it yet.
 pub(crate) const LOOKS_WITHOUT_PARTITION: u32 = 6;
+/// After so many looks it is said that nothing is counted since too much waits to be told.
+const FULL_LOOKS: u32 = 5;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
 
@@ -42,6 +44,8 @@ pub(crate) struct Worker {
     pub(crate) partitions: u32,
     /// What waits to be told of what it changes, where there is such.
     pub(crate) outbox: Option<Outbox>,
+    /// How many looks in a row found too much waiting there.
+    pub(crate) full_looks: u32,
 }
 
 /// How a stretch of folding ended.
@@ -213,7 +217,12 @@ impl Worker {
         let mut fence = slot.fence();
         let mut last = slot.position.last;
         self.begin(slot).await?;
-        if self.is_full() {
+        self.full_looks = if self.is_full() {
+            self.full_looks + 1
+        } else {
+            0
+        };
+        if self.full_looks == FULL_LOOKS {
             tracing::warn!(
                 partition = self.partition,
                 "too much waits to be told of what changed on boards; nothing more is counted until it is"

@@ -30,7 +30,7 @@ const AT_ONCE: usize = 16;
 /// Members whose states are read at once.
 const MEMBERS_MAX: usize = 5_000;
 /// Keys of which all states are read at once.
-const KEYS_MAX: usize = 16;
+const KEYS_MAX: usize = 64;
 /// How often a read is made that does not join.
 const TRIES: u32 = 6;
 const PAUSE_MS: u64 = 10;

@@ -8,6 +8,7 @@ mod before;
 mod cache;
 mod messages;
 mod outbox;
+mod replay;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use bytes::Bytes;
 use jobs::board::{GroupState, Podium};
 use jobs::{Board, Job};
 use schemas::achievement::Told;
-use schemas::key::KeyValue;
-use schemas::seam::{Fence, Offset, Slot};
+use schemas::seam::{Fence, Generation, Offset, Slot};
 use stores::live::{SlotId, States};
 
 use self::before::{At, Before, Found, Members};
 use self::cache::Cache;
 pub(crate) use self::messages::Named;
 pub(crate) use self::outbox::Outbox;
+use self::replay::{AsTold, GroupName, Replay, encoded};
 use crate::{Error, Result, SpeedPorts};
 
 /// Keys whose podiums are remembered.
@@ -41,11 +42,20 @@ pub(crate) struct Teller {
     before: Before,
     /// Groups that were named before were told already.
     told_through: Offset,
+    /// What was told of groups whose live states are newer by now, and the life of the slot in which
+    /// that is so.
+    as_told: AsTold,
+    life: Option<Generation>,
     /// As of the fence.
     podiums: Cache<Name, Vec<Podium>>,
     /// What becomes of podiums once the fence has moved; nothing where they are not known then.
     pending: Vec<(Name, Option<Vec<Podium>>)>,
+    /// Groups that are told as they are then.
+    settled: Vec<GroupName>,
 }
+
+/// Members of a key with the states that count in the place of the slot's.
+type Newer = Vec<(Vec<u8>, GroupState)>;
 
 /// A group of a micro-batch in one view.
 struct Changed<'a> {
@@ -62,13 +72,16 @@ impl Teller {
             before: Before::new(slot, Arc::clone(&ports.live) as _, Arc::clone(&ports.views)),
             ports: ports.clone(),
             told_through: 0,
+            as_told: AsTold::new(),
+            life: None,
             podiums: Cache::new(PODIUMS_MAX),
             pending: Vec::new(),
+            settled: Vec::new(),
         }
     }
 
     /// Nothing is known of the slot, which stands here: learns how far was told.
-    pub(crate) async fn begin(&mut self, slot: &Slot) -> Result<()> {
+    pub(crate) async fn begin(&mut self, slot: &Slot, jobs: &[Arc<Job<Board>>]) -> Result<()> {
         self.forget();
         let told = self.ports.achievements.told_through(self.slot).await?;
         // A life that began at a run takes up again what an earlier one had counted.
@@ -95,7 +108,28 @@ impl Teller {
             None if slot.is_replaying() && from_a_run => slot.replay_until,
             None => 0,
         };
+        let position = slot.position.next_offset;
+        if self.life != Some(slot.generation) {
+            self.as_told.clear();
+        }
+        self.as_told.retain(|_, (offset, _)| *offset >= position);
+        if told.is_some() && self.told_through > position && self.as_told.is_empty() {
+            let replay = Replay {
+                ports: &self.ports,
+                id: self.slot,
+                slot,
+                told_through: self.told_through,
+            };
+            self.as_told = replay.as_told(jobs, &mut self.before).await?;
+        }
+        self.life = Some(slot.generation);
         Ok(())
+    }
+
+    /// Whether a micro-batch ends between two offsets: what was told before is one, what was not
+    /// another.
+    pub(crate) const fn divides(&self, first: Offset, offset: Offset) -> bool {
+        first < self.told_through && offset >= self.told_through
     }
 
     /// The fence has moved past what was decided last.
@@ -106,11 +140,15 @@ impl Teller {
                 None => self.podiums.remove(&name),
             }
         }
+        for name in std::mem::take(&mut self.settled) {
+            self.as_told.remove(&name);
+        }
     }
 
     /// What was decided last may not count.
     pub(crate) fn forget(&mut self) {
         self.pending.clear();
+        self.settled.clear();
         self.podiums.clear();
     }
 
@@ -125,6 +163,7 @@ impl Teller {
         states: &[States],
     ) -> Result<Option<Vec<Bytes>>> {
         self.pending.clear();
+        self.settled.clear();
         let mut told = Vec::new();
         for (job, states) in jobs.iter().zip(states) {
             let at = At {
@@ -133,7 +172,8 @@ impl Teller {
                 partitions,
             };
             let groups = groups(job, named, states)?;
-            if named.iter().all(|named| self.is_told(named)) {
+            let is_told = |named: &Named| named.position.offset < self.told_through;
+            if named.iter().all(is_told) {
                 self.forget_podiums(job, &groups);
                 continue;
             }
@@ -152,10 +192,6 @@ impl Teller {
         // In the order of the log, whatever the view.
         told.sort_by_key(|told| told.position.offset);
         Ok(Some(told.iter().map(|told| told.encode().into()).collect()))
-    }
-
-    const fn is_told(&self, named: &Named) -> bool {
-        named.position.offset < self.told_through
     }
 
     fn forget_podiums(&mut self, job: &Job<Board>, groups: &[Changed<'_>]) {
@@ -180,41 +216,49 @@ impl Teller {
             Found::Unknown => return Ok(Found::Unknown),
         };
         let none = GroupState::default();
-        let steps: Vec<_> = groups
-            .iter()
-            .map(|group| {
-                let name = (group.key.clone(), group.member.clone());
-                (group, before.get(&name).unwrap_or(&none))
-            })
-            .collect();
+        let mut steps = Vec::with_capacity(groups.len());
+        for group in groups {
+            let name = (
+                at.job.view().to_owned(),
+                group.key.clone(),
+                group.member.clone(),
+            );
+            let stood = before.get(&(group.key.clone(), group.member.clone()));
+            let stood = match self.as_told.get(&name) {
+                Some((_, told)) => {
+                    self.settled.push(name);
+                    told.clone()
+                }
+                None => stood.unwrap_or(&none).clone(),
+            };
+            steps.push((group, stood));
+        }
         let mut podiums = match self.podiums_of(at, &steps).await? {
             Found::Here(podiums) => podiums,
             Found::Moved => return Ok(Found::Moved),
             Found::Unknown => return Ok(Found::Unknown),
         };
         let mut told = Vec::new();
-        let mut newer: BTreeMap<&[u8], Vec<(Vec<u8>, GroupState)>> = BTreeMap::new();
+        let mut newer: BTreeMap<&[u8], Newer> = BTreeMap::new();
         for (group, before) in &steps {
-            let states = (*before, &group.after);
             let boards = messages::changed(before, &group.after);
-            let is_told = self.is_told(group.named);
-            if !boards.is_empty() && !is_told {
+            if !boards.is_empty() {
+                let states = (before, &group.after);
                 told.push(messages::change(at.job, group.named, states, &boards)?);
             }
             if let Some(of_key) = podiums.get_mut(&group.key) {
                 if of_key.iter().any(Podium::is_short) {
-                    let newer = newer.get(group.key.as_slice()).cloned();
-                    let asked = BTreeMap::from([(group.key.clone(), newer.unwrap_or_default())]);
+                    let mut states = self.as_told(at.job, &group.key);
+                    let newer = newer.get(group.key.as_slice());
+                    states.extend(newer.into_iter().flatten().cloned());
+                    let asked = BTreeMap::from([(group.key.clone(), states)]);
                     match self.before.podiums(at, &asked).await? {
                         Found::Here(found) => of_key.clone_from(&found[&group.key]),
                         Found::Moved => return Ok(Found::Moved),
                         Found::Unknown => return Ok(Found::Unknown),
                     }
                 }
-                let events = achieved(at.job, group, before, of_key)?;
-                if !is_told {
-                    told.extend(events);
-                }
+                told.extend(achieved(at.job, group, before, of_key)?);
             }
             let newer = newer.entry(&group.key).or_default();
             newer.push((group.member.clone(), group.after.clone()));
@@ -225,11 +269,21 @@ impl Teller {
         Ok(Found::Here(told))
     }
 
+    /// What was told of the members of a key whose live states are newer.
+    fn as_told(&self, job: &Job<Board>, key: &[u8]) -> Newer {
+        let first = (job.view().to_owned(), key.to_vec(), Vec::new());
+        let of_key = self.as_told.range(first..);
+        let of_key = of_key.take_while(|((view, of, _), _)| view == job.view() && of == key);
+        of_key
+            .map(|((.., member), (_, state))| (member.clone(), state.clone()))
+            .collect()
+    }
+
     /// The podiums of the keys on whose told boards something changes, as of the fence.
     async fn podiums_of(
         &mut self,
         at: At<'_>,
-        steps: &[(&Changed<'_>, &GroupState)],
+        steps: &[(&Changed<'_>, GroupState)],
     ) -> Result<Found<BTreeMap<Vec<u8>, Vec<Podium>>>> {
         let mut podiums = BTreeMap::new();
         let mut missing = BTreeMap::new();
@@ -244,7 +298,10 @@ impl Teller {
             }
             match self.podiums.get(&name(at.job, &group.key)) {
                 Some(known) => drop(podiums.insert(group.key.clone(), known)),
-                None => drop(missing.insert(group.key.clone(), Vec::new())),
+                None => {
+                    let as_told = self.as_told(at.job, &group.key);
+                    missing.insert(group.key.clone(), as_told);
+                }
             }
         }
         match self.before.podiums(at, &missing).await? {
@@ -294,14 +351,7 @@ fn groups<'a>(job: &Job<Board>, named: &'a [Named], states: &States) -> Result<V
     }
     let mut groups = Vec::with_capacity(named.len());
     for named in named {
-        let key = job.key().encode_values(&[KeyValue::Int(named.group.key)]);
-        let member = job
-            .member()
-            .encode_values(&[KeyValue::Int(named.group.member)]);
-        let (key, member) = match (key, member) {
-            (Ok(key), Ok(member)) => (key, member),
-            (Err(error), _) | (_, Err(error)) => return Err(fault(error.to_string())),
-        };
+        let (key, member) = encoded(job, named.group)?;
         let row = rows.get(&(key.as_slice(), member.as_slice()));
         let row = *row.ok_or_else(|| fault("a group has no state".to_owned()))?;
         let after = states.state(row).map(GroupState::decode).transpose();

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 const SEGMENTS: i64 = 2;
 /// More than the first places that a worker remembers.
 const ATHLETES: i64 = 45;
+const APPLICATIONS: i64 = 2;
 const STEPS: usize = 16;
 const HISTORIES: u64 = 4;
 
@@ -127,6 +128,28 @@ impl Told {
         }
     }
 
+    async fn authorize(&mut self, world: &World, rng: &mut SmallRng) {
+        let authorization = |id: i64, rng: &mut SmallRng| {
+            let mut row = json!({
+                "id": id, "application_id": 1 + id % APPLICATIONS, "athlete_id": 1 + id % 7,
+                "created_at": "2026-01-01T00:00:00Z",
+            });
+            if rng.random_bool(0.4) {
+                row["revoked_at"] = json!("2026-02-01T00:00:00Z");
+            }
+            row.to_string()
+        };
+        let ids = (0..6)
+            .map(|_| rng.random_range(1..40))
+            .collect::<Vec<i64>>();
+        let lines: Vec<String> = ids.into_iter().map(|id| authorization(id, rng)).collect();
+        world.ingest_into(Source::Authorizations, &lines).await;
+        for line in &lines {
+            assert!(self.truth.take("authorizations", line));
+        }
+        world.catch_up_on(Source::Authorizations).await;
+    }
+
     /// Compares everything.
     async fn compare(&self, world: &World, client: &Client) {
         let mut all = Vec::new();
@@ -173,7 +196,14 @@ async fn served(client: &Client, path: &str) -> Vec<Value> {
         };
         uri = format!("{path}?limit=7&cursor={cursor}");
     }
-    let mark = |told: &Value| (told["at"].to_string(), told["id"].to_string());
+    let mark = |told: &Value| {
+        let at: jiff::Timestamp = told["at"]
+            .as_str()
+            .expect("a time")
+            .parse()
+            .expect("a time");
+        (at, id(told))
+    };
     assert!(
         found.is_sorted_by(|one, other| mark(one) > mark(other)),
         "{found:?}"
@@ -214,13 +244,30 @@ async fn holders_stand_first(told: &[Value], client: &Client, segments: i64) {
 /// Whoever follows the changes of boards has the boards.
 fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
     let mut boards: BTreeMap<(i64, i64, i64), BTreeMap<i64, Value>> = BTreeMap::new();
+    let mut connected: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     let mut ids = BTreeSet::new();
     for told in changes.iter().flatten() {
         let int = |value: &Value, name: &str| value[name].as_i64().expect(name);
-        if !ids.insert(id(told)) || told["board"] != "segments" {
+        if !ids.insert(id(told)) {
             continue;
         }
         let athlete = int(told, "athlete_id");
+        if told["board"] == "applications" {
+            let change = &told["changes"][0];
+            let members = connected.entry(int(told, "application_id")).or_default();
+            let is_new = !change["after"].is_null();
+            assert_ne!(
+                change["before"].is_null(),
+                change["after"].is_null(),
+                "{told}"
+            );
+            assert_eq!(members.contains(&athlete), !is_new, "{told}");
+            match is_new {
+                true => members.insert(athlete),
+                false => members.remove(&athlete),
+            };
+            continue;
+        }
         for change in told["changes"].as_array().expect("changes") {
             let (division, period) = (int(change, "division"), int(change, "period"));
             let board = (int(told, "segment_id"), division, period);
@@ -239,6 +286,14 @@ fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
                 rows.insert(athlete, row);
             }
         }
+    }
+    for application in 1..=APPLICATIONS {
+        let members = connected.get(&application).map_or(0, BTreeSet::len);
+        assert_eq!(
+            members as u64,
+            truth.connected(application),
+            "{application}"
+        );
     }
     for segment in 1..=segments {
         for (division, board) in (0..).zip(BOARDS) {
@@ -302,13 +357,18 @@ async fn history(mut world: World, seed: u64) {
                 world.catch_up_on(Source::Efforts).await;
                 world.live_is_back();
             }
-            1 | 2 => {
+            1 => told.authorize(&world, &mut rng).await,
+            2 | 3 => {
                 let request = RunRequest {
                     full: rng.random_bool(0.3),
                     force: true,
                     ..RunRequest::default()
                 };
                 world.run_once_free(Source::Efforts, &request).await;
+                if rng.random_bool(0.5) {
+                    let run = world.run_once_free(Source::Authorizations, &request);
+                    Box::pin(run).await;
+                }
             }
             _ => {}
         }
