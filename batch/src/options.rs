@@ -43,6 +43,9 @@ pub struct BatchOptions {
     pub grace_ms: u64,
     /// How long to wait for a partition that can't end its epoch yet.
     pub roll_wait_ms: u64,
+    /// How long the speed layer may stand still, before a run publishes rows of boards that it has not
+    /// come to: changes that it finds published already are told to nobody.
+    pub speed_wait_ms: u64,
     /// Events in one file of the archive, about.
     pub archive_rows_max: usize,
     /// Bytes of records that go into one file of the archive, about: bounds the memory for it.
@@ -94,6 +97,7 @@ impl Default for BatchOptions {
         Self {
             grace_ms: 2_000,
             roll_wait_ms: 10_000,
+            speed_wait_ms: 1_000,
             archive_rows_max: 1_000_000,
             archive_bytes_max: 256 * 1024 * 1024,
             archive_wait_ms: 30_000,

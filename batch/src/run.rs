@@ -372,7 +372,7 @@ impl Batch {
     }
 
     /// Where each partition of the log ends.
-    async fn spans(&self, source: Source) -> Result<Vec<Offset>> {
+    pub(crate) async fn spans(&self, source: Source) -> Result<Vec<Offset>> {
         let spans = self.ports.log.spans(source.topic()).await?;
         Ok(spans.iter().map(|span| span.end).collect())
     }

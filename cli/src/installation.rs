@@ -142,6 +142,7 @@ impl Installation {
             canon: Arc::clone(&stores.canon) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
+            achievements: Arc::clone(&stores.achievements) as _,
             clock: Arc::clone(&self.clock),
         };
         let options = SpeedOptions {
@@ -191,6 +192,7 @@ impl Installation {
             canon: Arc::clone(&stores.canon) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
+            achievements: Arc::clone(&stores.achievements) as _,
             clock: Arc::clone(&self.clock),
         };
         let process = metrics_process::Collector::new("backstitch_");

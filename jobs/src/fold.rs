@@ -141,6 +141,11 @@ impl<K> Fold<K> {
         self.steps.iter().map(|step| step.job.view()).collect()
     }
 
+    /// The jobs, in their order.
+    pub fn jobs(&self) -> impl Iterator<Item = &Arc<Job<K>>> {
+        self.steps.iter().map(|step| &step.job)
+    }
+
     /// Runs every job over the events or rows of its source, in the jobs' order.
     ///
     /// # Errors

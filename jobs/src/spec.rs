@@ -1,5 +1,7 @@
 //! A definition as it stands in `job.toml`, not yet checked.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -51,6 +53,9 @@ pub(crate) struct BoardSpec {
     #[serde(default)]
     pub(crate) filters: Vec<Spanned<String>>,
     pub(crate) weight: Option<Spanned<String>>,
+    /// By name: the values of the columns `boards`.
+    #[serde(default)]
+    pub(crate) achievements: BTreeMap<String, Spanned<Vec<i64>>>,
 }
 
 /// A file of a definition, for messages that name the line.

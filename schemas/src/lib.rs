@@ -4,6 +4,7 @@
 //! Everything here is pure. Nothing in this crate reads a clock, a file, an environment variable or
 //! a socket, and it names no store and no query engine.
 
+pub mod achievement;
 pub mod avro;
 pub mod clock;
 pub mod dead_letter;
@@ -14,5 +15,6 @@ pub mod partition;
 pub mod plays;
 pub mod provenance;
 pub mod seam;
+pub mod shown;
 pub mod source;
 pub mod time;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
+use stores::achievements::AchievementsRead;
 use stores::canon::CanonWrite;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
@@ -26,6 +27,8 @@ pub struct ServingPorts {
     pub live: Arc<dyn LiveRead>,
     /// Batch rows and run records.
     pub views: Arc<dyn ViewsRead>,
+    /// What athletes have achieved.
+    pub achievements: Arc<dyn AchievementsRead>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }

@@ -3,6 +3,7 @@
 pub(crate) mod boards;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use jobs::sketch::cell;
 use jobs::{Catalog, Job, Layers};
+use schemas::achievement::{Kind, Told};
 use schemas::clock::FixedClock;
 use schemas::entities::{Application, Entity, Group};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
@@ -19,11 +21,13 @@ use schemas::partition::partition_of;
 use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::Width;
+use stores::achievements::{AchievementsRead, Mark, Of};
 use stores::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use stores::live::{
-    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, SlotId, StateQuery, StatesAnswer,
+    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, MembersQuery, Outbox, SlotId, StateQuery,
+    StatesAnswer,
 };
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use stores::views::{
@@ -212,6 +216,7 @@ impl World {
             canon: Arc::clone(&world) as _,
             live: Arc::clone(&world) as _,
             views: Arc::clone(&world) as _,
+            achievements: Arc::clone(&world) as _,
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };
         (
@@ -371,6 +376,37 @@ impl LiveRead for World {
         Ok(answer)
     }
 
+    async fn read_members(
+        &self,
+        _: Source,
+        _: Range<u32>,
+        _: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn outboxes(
+        &self,
+        _: Source,
+        partitions: Range<u32>,
+        _: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        let boards = self.boards.lock().unwrap();
+        let outbox = boards.slot().map(|slot| Outbox {
+            slot,
+            waiting: boards.waiting.len() as u64,
+            numbers: 0..boards.waiting.len() as u64,
+            entries: boards
+                .waiting
+                .iter()
+                .map(|told| told.encode().into())
+                .collect(),
+        });
+        let mut outboxes = vec![outbox];
+        outboxes.resize(partitions.len(), None);
+        Ok(outboxes)
+    }
+
     async fn scan(
         &self,
         _: SlotId,
@@ -380,6 +416,31 @@ impl LiveRead for World {
         _: usize,
     ) -> Result<Deltas> {
         Err(Error::Refused("not for serving".to_owned()))
+    }
+}
+
+#[async_trait]
+impl AchievementsRead for World {
+    async fn achievements(
+        &self,
+        of: Of,
+        kind: Option<Kind>,
+        before: Option<&Mark>,
+        limit: usize,
+    ) -> Result<Vec<Told>> {
+        let mut found = self.boards.lock().unwrap().told.clone();
+        found.retain(|told| {
+            of.has(told)
+                && kind.is_none_or(|kind| told.achieved.is_some_and(|a| a.kind == kind))
+                && before.is_none_or(|before| Mark::of(told) < *before)
+        });
+        found.sort_by_key(|told| std::cmp::Reverse(Mark::of(told)));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn told_through(&self, _: SlotId) -> Result<Option<Offset>> {
+        Ok(None)
     }
 }
 

@@ -7,16 +7,18 @@ use std::sync::Arc;
 use arrow::array::BinaryBuilder;
 use jobs::board::{GroupState, Place};
 use jobs::{Board, Fold, Folded};
+use schemas::achievement::Position;
 use schemas::entities::{Group, Notifications};
 use schemas::key::KeyValue;
 use schemas::plays::Rejected;
-use schemas::seam::Fence;
+use schemas::seam::{Fence, Slot};
 use stores::canon::CanonRead;
 use stores::live::{SlotId, States};
 use stores::log::Records;
 use stores::registry::{Schemas, writers_of};
 
 use crate::taker::{Limits, Taken};
+use crate::tell::{Named, Teller};
 use crate::{Error, Result};
 
 /// Keeps the states of the groups of one partition.
@@ -30,6 +32,8 @@ pub(crate) struct Entities {
     groups_max: usize,
     /// Rows that are read at once, at most, unless one group has more.
     rows_max: usize,
+    /// Decides what is told of what changes.
+    teller: Teller,
     reaches: Option<Fence>,
 }
 
@@ -39,6 +43,7 @@ impl Entities {
         (canon, schemas): (Arc<dyn CanonRead>, Arc<dyn Schemas>),
         fold: Fold<Board>,
         (groups_max, rows_max): (usize, usize),
+        teller: Teller,
     ) -> Self {
         Self {
             slot,
@@ -47,6 +52,7 @@ impl Entities {
             fold,
             groups_max,
             rows_max,
+            teller,
             reaches: None,
         }
     }
@@ -59,18 +65,28 @@ impl Entities {
         self.reaches.as_ref()
     }
 
-    pub(crate) const fn reached(&mut self, fence: Fence) {
+    /// Nothing is known of the slot, which stands here.
+    pub(crate) async fn begin(&mut self, slot: &Slot) -> Result<()> {
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        self.teller.begin(slot, &jobs).await?;
+        self.reaches = Some(slot.fence());
+        Ok(())
+    }
+
+    pub(crate) fn reached(&mut self, fence: Fence) {
+        self.teller.reached();
         self.reaches = Some(fence);
     }
 
-    pub(crate) const fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
+        self.teller.forget();
         self.reaches = None;
     }
 
     /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
     /// once, or as change `rows_max` states: a group has one in each view. A notification that belongs
     /// to another partition is to be sent there: so that the states of a group are kept in one.
-    pub(crate) async fn take(&self, records: &Records, limits: Limits) -> Result<Taken> {
+    pub(crate) async fn take(&mut self, records: &Records, limits: Limits) -> Result<Taken> {
         let groups_max = (limits.rows_max / self.views().len().max(1)).clamp(1, self.groups_max);
         let (mut groups, mut known) = (Vec::new(), HashSet::new());
         // By group: the first record that names it.
@@ -78,7 +94,12 @@ impl Entities {
         let mut strays = Vec::new();
         let mut taken = Taken::default();
         let notifications = self.notifications(records).await?;
+        let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
+            let first = offsets.first().zip(offsets.get(index));
+            if first.is_some_and(|(first, offset)| self.teller.divides(*first, *offset)) {
+                break;
+            }
             match notifications.group(index, value.unwrap_or_default()) {
                 Ok(group) if known.contains(&group) => {}
                 Ok(group) if group.partition(limits.partitions) != self.slot.partition => {
@@ -86,6 +107,7 @@ impl Entities {
                     strays.push((index, group));
                 }
                 Ok(_) if groups.len() >= groups_max => break,
+
                 Ok(group) => {
                     known.insert(group);
                     groups.push(group);
@@ -103,6 +125,18 @@ impl Entities {
                 taken.rejected.retain(|rejected| rejected.index < *next);
             }
             groups.truncate(answered);
+            let named: Vec<Named> = groups
+                .iter()
+                .zip(&first_named)
+                .map(|(group, index)| self.named(*group, records, *index))
+                .collect();
+            let at = (limits.fence, limits.partitions);
+            let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+            let told = self.teller.tell(at, &jobs, &named, &taken.changes.states);
+            match told.await? {
+                Some(told) => taken.changes.outbox = told,
+                None => taken.moved = true,
+            }
         }
         strays.retain(|(index, _)| *index < taken.records);
         taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
@@ -110,6 +144,19 @@ impl Entities {
         let others = groups.len() + taken.rejected.len() + taken.forwarded.len();
         taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)
+    }
+
+    fn named(&self, group: Group, records: &Records, index: usize) -> Named {
+        let SlotId { source, partition } = self.slot;
+        Named {
+            group,
+            position: Position {
+                source,
+                partition,
+                offset: records.offsets.value(index),
+            },
+            at_ms: records.logged_at_ms.value(index),
+        }
     }
 
     async fn notifications(&self, records: &Records) -> Result<Notifications> {

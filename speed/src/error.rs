@@ -32,6 +32,14 @@ pub enum Error {
         /// The partition.
         partition: u32,
     },
+    /// What stood on boards before can't be told now.
+    #[error("{0}; nothing is counted until it can be")]
+    NotWhole(String),
+    /// What is stored of boards can't be read.
+    #[error(
+        "what is stored of boards can't be read: {0}; `backstitch batch run --full` makes it anew"
+    )]
+    Damaged(String),
     /// A fault of this program.
     #[error("{0}; this is a fault of Backstitch, please report it")]
     Fault(String),
@@ -40,6 +48,10 @@ pub enum Error {
 impl Error {
     /// Whether the same step may go through later.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Self::Store(error) if error.kind() == stores::ErrorKind::Retry)
+        match self {
+            Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
+            Self::NotWhole(_) => true,
+            _ => false,
+        }
     }
 }

@@ -14,6 +14,7 @@ mod options;
 mod outbox;
 mod supervise;
 mod taker;
+mod tell;
 mod window;
 mod worker;
 

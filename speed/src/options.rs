@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
+use stores::achievements::AchievementsWrite;
 use stores::canon::CanonWrite;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
@@ -26,6 +27,8 @@ pub struct SpeedPorts {
     pub live: Arc<dyn LiveWrite>,
     /// The run records, which it obeys.
     pub views: Arc<dyn ViewsRead>,
+    /// Where what athletes achieve is written, and how far was told.
+    pub achievements: Arc<dyn AchievementsWrite>,
     /// The schemas of records of Avro.
     pub schemas: Arc<dyn Schemas>,
     /// The present moment.
@@ -54,6 +57,9 @@ pub struct SpeedOptions {
     pub groups_max: usize,
     /// Rows of these groups in one micro-batch, at most; a group that has more comes alone.
     pub rows_max: usize,
+    /// Changes of boards and achievements of one partition that may wait to be told before no more are
+    /// made.
+    pub outbox_max: u64,
     /// How long to wait at the end of the log before looking for more.
     pub poll_interval_ms: u64,
     /// How long to go on before looking at slot and run records again.
@@ -75,6 +81,7 @@ impl Default for SpeedOptions {
             partitions: 4,
             groups_max: 10_000,
             rows_max: 100_000,
+            outbox_max: 10_000,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,
             run_wait_ms: 30_000,

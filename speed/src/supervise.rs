@@ -13,6 +13,7 @@ use serde::Serialize;
 use stores::live::SlotId;
 use stores::log::{Assigned, LOST_REMEDY, Recogniser, Share};
 use stores::relay::Relay;
+use stores::telling::Telling;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +21,7 @@ use crate::entities::Entities;
 use crate::facts::Facts;
 use crate::outbox::Outbox;
 use crate::taker::Taker;
+use crate::tell::{Outbox as Told, Teller};
 use crate::worker::{LOOKS_WITHOUT_PARTITION, Worker};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
@@ -36,6 +38,8 @@ pub struct Speed {
     options: SpeedOptions,
     /// Where notifications come from.
     outbox: Option<Outbox>,
+    /// Where what changes on boards goes.
+    telling: Option<Telling>,
 }
 
 /// What the layer keeps.
@@ -107,6 +111,15 @@ impl Speed {
             source,
             look_interval_ms: options.look_interval_ms.max(1),
         });
+        let telling = matches!(views, Views::Boards(_)).then(|| {
+            Telling::new(
+                Arc::clone(&ports.live),
+                Arc::clone(&ports.achievements),
+                Arc::clone(&ports.log_writes),
+                Arc::clone(&ports.clock),
+                options.partitions,
+            )
+        });
         let speed = Self {
             ports,
             views,
@@ -114,9 +127,24 @@ impl Speed {
             source,
             options,
             outbox,
+            telling,
         };
         speed.taker(0).await?;
         Ok(speed)
+    }
+
+    const fn slot(&self, partition: u32) -> SlotId {
+        SlotId {
+            source: self.source,
+            partition,
+        }
+    }
+
+    /// What waits to be told of a partition, where boards are kept.
+    fn told(&self, partition: u32) -> Option<Told> {
+        let telling = self.telling.clone()?;
+        let interval_ms = self.options.look_interval_ms;
+        Some(Told::new(self.slot(partition), telling, interval_ms))
     }
 
     /// What takes the records of a partition.
@@ -127,16 +155,14 @@ impl Speed {
                 Taker::Facts(Facts::new(partition, fold, Arc::clone(&self.ports.schemas)))
             }
             Views::Boards(jobs) => Taker::Entities(Entities::new(
-                SlotId {
-                    source: self.source,
-                    partition,
-                },
+                self.slot(partition),
                 (
                     Arc::clone(&self.ports.canon) as _,
                     Arc::clone(&self.ports.schemas),
                 ),
                 Fold::new(&self.engine, jobs).await?,
                 (self.options.groups_max.max(1), self.options.rows_max),
+                Teller::new(self.slot(partition), &self.ports),
             )),
         })
     }
@@ -257,6 +283,8 @@ impl Speed {
                 options: self.options.clone(),
                 counts: Arc::clone(&workers.counts),
                 partitions,
+                outbox: self.told(partition),
+                full_looks: 0,
             };
             let stop = workers.stop.child_token();
             workers.at.insert(partition, stop.clone());

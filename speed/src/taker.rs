@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use schemas::entities::Group;
 use schemas::plays::Rejected;
-use schemas::seam::{Fence, LastRecord, Offset};
+use schemas::seam::{Fence, Offset, Slot};
 use schemas::source::Source;
 use stores::dead_letters::set_aside;
 use stores::live::Changes;
@@ -33,6 +33,8 @@ pub(crate) struct Taken {
     pub(crate) duplicates: u64,
     /// Records that can't be taken, by their index.
     pub(crate) rejected: Vec<Rejected>,
+    /// Whether the slot was found elsewhere than the worker believes: then the rest says nothing.
+    pub(crate) moved: bool,
 }
 
 /// Within what a micro-batch is taken.
@@ -42,6 +44,8 @@ pub(crate) struct Limits {
     pub(crate) rows_max: usize,
     /// How many partitions the topic has.
     pub(crate) partitions: u32,
+    /// Where the slot is believed to be.
+    pub(crate) fence: Fence,
 }
 
 /// Where the records before the fence are.
@@ -89,18 +93,13 @@ impl Taker {
     }
 
     /// Remembers what it must of the records before the fence.
-    pub(crate) async fn begin(
-        &mut self,
-        before: &Before<'_>,
-        fence: Fence,
-        last: Option<LastRecord>,
-    ) -> Result<()> {
+    pub(crate) async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<()> {
         match self {
-            Self::Facts(facts) => facts.begin(before, fence, last).await,
-            Self::Entities(entities) => {
-                entities.reached(fence);
-                Ok(())
+            Self::Facts(facts) => {
+                let last = slot.position.last;
+                facts.begin(before, slot.fence(), last).await
             }
+            Self::Entities(entities) => entities.begin(slot).await,
         }
     }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use schemas::dead_letter::{DeadLetter, Place, RAW_BYTES_MAX};
 use schemas::entities::Group;
 use schemas::plays::Rejected;
-use schemas::seam::{Cut, Fence, LastRecord, Offset, Slot, Step, next_step};
+use schemas::seam::{Cut, Fence, Offset, Slot, Step, next_step};
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
 use stores::live::SlotId;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::supervise::Counts;
 use crate::taker::{Before, Limits, Taker};
+use crate::tell::Outbox;
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// How often a step that did not get through is tried again when the end is to be reached.
@@ -24,6 +26,8 @@ const TRIES_UNTIL_CAUGHT_UP: u32 = 20;
 /// How often in a row a partition may not be there before it is believed: a broker may not have heard of
 /// it yet.
 pub(crate) const LOOKS_WITHOUT_PARTITION: u32 = 6;
+/// After so many looks it is said that nothing is counted since too much waits to be told.
+const FULL_LOOKS: u32 = 5;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
 
@@ -38,6 +42,10 @@ pub(crate) struct Worker {
     pub(crate) counts: Arc<Counts>,
     /// How many partitions the topic has, as was seen after the epoch that is being filled had begun.
     pub(crate) partitions: u32,
+    /// What waits to be told of what it changes, where there is such.
+    pub(crate) outbox: Option<Outbox>,
+    /// How many looks in a row found too much waiting there.
+    pub(crate) full_looks: u32,
 }
 
 /// How a stretch of folding ended.
@@ -51,11 +59,35 @@ enum Ended {
 }
 
 impl Worker {
-    pub(crate) async fn run(
-        mut self,
-        until_caught_up: bool,
-        stop: CancellationToken,
-    ) -> Result<()> {
+    /// Folds, and tells beside it what that brings.
+    pub(crate) async fn run(self, until_caught_up: bool, stop: CancellationToken) -> Result<()> {
+        let Some(outbox) = self.outbox.clone() else {
+            return self.work(until_caught_up, stop).await;
+        };
+        let (over, stop) = (CancellationToken::new(), stop.child_token());
+        let watched = outbox.clone().watch(until_caught_up, over.clone()).boxed();
+        let working = self.work(until_caught_up, stop.clone()).boxed();
+        let work = async {
+            let worked = working.await;
+            over.cancel();
+            worked
+        };
+        let telling = async {
+            let told = watched.await;
+            if told.is_err() {
+                stop.cancel();
+            }
+            told
+        };
+        let (worked, told) = tokio::join!(work, telling);
+        worked.and(told)?;
+        if until_caught_up && !stop.is_cancelled() {
+            outbox.tell_all(stop).boxed().await?;
+        }
+        Ok(())
+    }
+
+    async fn work(mut self, until_caught_up: bool, stop: CancellationToken) -> Result<()> {
         let run_wait = Duration::from_millis(self.options.run_wait_ms);
         let (mut failures, mut gone) = (0, 0);
         let mut waiting: Option<Instant> = None;
@@ -162,6 +194,12 @@ impl Worker {
         }
     }
 
+    /// Whether so much waits to be told that no more is to be made.
+    fn is_full(&self) -> bool {
+        let waiting = self.outbox.as_ref().map_or(0, Outbox::waiting);
+        waiting > self.options.outbox_max
+    }
+
     async fn log_end(&self) -> Result<Offset> {
         let topic = self.source.topic();
         Ok(self.ports.log.end(topic, self.partition).await?)
@@ -178,10 +216,25 @@ impl Worker {
         let look_interval = Duration::from_millis(self.options.look_interval_ms);
         let mut fence = slot.fence();
         let mut last = slot.position.last;
-        self.begin(fence, last).await?;
+        self.begin(slot).await?;
+        self.full_looks = if self.is_full() {
+            self.full_looks + 1
+        } else {
+            0
+        };
+        if self.full_looks == FULL_LOOKS {
+            tracing::warn!(
+                partition = self.partition,
+                "too much waits to be told of what changed on boards; nothing more is counted until it is"
+            );
+        }
         while looked.elapsed() < look_interval && !stop.is_cancelled() {
             if until.is_some_and(|cut| fence.next_offset >= cut) {
                 return Ok(Ended::Look);
+            }
+            if self.is_full() {
+                pause(self.options.poll_interval_ms, stop).await;
+                continue;
             }
             let fetched = self.fetch(fence.next_offset, until).await?;
             metrics::gauge!("backstitch_speed_lag_events", "source" => self.source.name(),
@@ -246,6 +299,7 @@ impl Worker {
         let limits = Limits {
             rows_max: self.ports.live.rows_max(),
             partitions: self.partitions,
+            fence,
         };
         let (log, topic) = (&*self.ports.log, self.source.topic());
         let known = async {
@@ -264,6 +318,9 @@ impl Worker {
         let (known, taken) = tokio::join!(known, self.taker.take(&records, limits));
         known?.map_err(|other| self.other_log(other.to_string()))?;
         let taken = taken?;
+        if taken.moved {
+            return Ok(None);
+        }
         let next = next_after(&records, taken.records, end);
         self.set_aside(&records, &taken.rejected).await?;
         self.forward(&taken.forwarded).await?;
@@ -275,6 +332,9 @@ impl Worker {
             .await?;
         if moved.is_err() {
             return Ok(None);
+        }
+        if let Some(outbox) = &self.outbox {
+            outbox.filled(taken.changes.outbox.len());
         }
         let rows = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let counts = &self.counts;
@@ -365,13 +425,13 @@ impl Worker {
 
     /// Looks once whether the log is the one that the slot was made from, and lets what takes the
     /// records remember what it must of those before the fence.
-    async fn begin(&mut self, fence: Fence, last: Option<LastRecord>) -> Result<()> {
-        if self.taker.stands_at(&fence) {
+    async fn begin(&mut self, slot: &Slot) -> Result<()> {
+        if self.taker.stands_at(&slot.fence()) {
             return Ok(());
         }
         // It may be another slot than before.
         self.recogniser = Recogniser::default();
-        if let Some(last) = last {
+        if let Some(last) = slot.position.last {
             let topic = self.source.topic();
             self.recogniser
                 .recognise(&*self.ports.log, topic, self.partition, last)
@@ -385,7 +445,7 @@ impl Worker {
             options: &self.options,
         };
         self.taker
-            .begin(&before, fence, last)
+            .begin(&before, slot)
             .await
             .map_err(|error| match error {
                 Error::Store(error) => self.explain(error),

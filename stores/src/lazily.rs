@@ -9,16 +9,19 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use schemas::achievement::{Kind, Told};
 use schemas::entities::{Application, Entity, Group};
-use schemas::seam::{Cut, Epoch, Run};
+use schemas::seam::{Cut, Epoch, Offset, Run};
 use schemas::source::Source;
 use tokio::sync::OnceCell;
 
 use crate::Result;
+use crate::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::lease::{Held, Leases};
+use crate::live::SlotId;
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -95,6 +98,16 @@ hand_on! { ViewsWrite {
     async fn abandon(source: Source, epoch: Epoch, now_ms: i64) -> Result<()>;
     async fn report(source: Source, epoch: Epoch, report: &serde_json::Value) -> Result<()>;
     async fn forget_views(source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()>;
+} }
+
+hand_on! { AchievementsRead {
+    async fn achievements(of: Of, kind: Option<Kind>, before: Option<&Mark>, limit: usize) -> Result<Vec<Told>>;
+    async fn told_through(slot: SlotId) -> Result<Option<Offset>>;
+} }
+
+hand_on! { AchievementsWrite {
+    async fn write(achievements: &[Told]) -> Result<()>;
+    async fn note_told(slot: SlotId, through: Offset) -> Result<()>;
 } }
 
 hand_on! { Leases {

@@ -4,6 +4,7 @@
 //! write port. Every adapter of a port has the same semantics, and one conformance suite runs on
 //! all of them.
 
+pub mod achievements;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;
@@ -31,6 +32,7 @@ mod run_rules;
 pub mod s3;
 mod secret;
 mod stores;
+pub mod telling;
 mod tls;
 pub mod views;
 

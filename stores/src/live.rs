@@ -5,8 +5,11 @@
 //! view. Those of tallies are *deltas*, which add up, by group and row; those of boards are *states*,
 //! by key and member: everything that a member has under a key, of which the newest counts.
 
+use std::ops::Range;
+
 use arrow::array::{Array, BinaryArray, Int64Array, UInt32Array, UInt64Array};
 use async_trait::async_trait;
+use bytes::Bytes;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
@@ -71,6 +74,8 @@ pub struct Changes {
     pub strays: bool,
     /// What it makes of cached boards: of all that its states concern.
     pub boards: BoardChanges,
+    /// What waits from then on to be told to others, in this order, after what waits already.
+    pub outbox: Vec<Bytes>,
 }
 
 impl Changes {
@@ -102,6 +107,29 @@ pub struct StateQuery {
     pub key: Vec<u8>,
     /// The only partition that can hold states of this key, where that is known; else all are asked.
     pub partition: Option<u32>,
+}
+
+/// One question for the live states of some members of a view under a key.
+#[derive(Debug, Clone)]
+pub struct MembersQuery {
+    /// As in [`StateQuery`].
+    pub of: StateQuery,
+    /// The encoded members; each comes once.
+    pub members: Vec<Vec<u8>>,
+}
+
+/// What waits in a slot to be told to others, as of one moment of the slot: its first entries. They
+/// are of the slot's present generation; those of an earlier life are gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outbox {
+    /// The slot.
+    pub slot: Slot,
+    /// How many entries wait.
+    pub waiting: u64,
+    /// By what the store knows these entries again.
+    pub numbers: Range<u64>,
+    /// The first of them, in their order.
+    pub entries: Vec<Bytes>,
 }
 
 /// Live states, row by row: the answer to one [`StateQuery`]. Only those of the slot's present
@@ -192,6 +220,24 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// As [`LiveRead::read_states`], of some members and partitions only: what others have under the
+    /// same key costs nothing. A store may refuse to read more than ten thousand members at once.
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer>;
+
+    /// What waits in the slots of some partitions to be told, at most `limit` entries of each; nothing
+    /// where the slot is missing.
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>>;
+
     /// A page of all live parts of a view in one slot within the epochs `from..=to`: groups, rows
     /// and the sum of the deltas over these epochs, in the order of group and row key, after the
     /// key `after`. Used to compare a run with what was counted live.
@@ -230,6 +276,11 @@ pub trait LiveWrite: LiveRead {
         views: &[&str],
         changes: &Changes,
     ) -> Result<Result<(), Moved>>;
+
+    /// Takes the entries that were read out of the outbox, once they have been told; answers whether
+    /// they were there. Where somebody else has taken them out, or the slot has begun a new life,
+    /// nothing changes.
+    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool>;
 
     /// Ends the epoch that is being filled at the fence: a recorded cut is put back.
     async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>>;

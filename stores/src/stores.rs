@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 
 use crate::Result;
+use crate::achievements::AchievementsWrite;
 use crate::archive::Archive;
 use crate::canon::CanonWrite;
 use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
@@ -36,6 +37,8 @@ pub struct Stores {
     pub canon: Arc<dyn CanonWrite>,
     /// The archive.
     pub archive: Archive,
+    /// What athletes have achieved.
+    pub achievements: Arc<dyn AchievementsWrite>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
     /// Schemas of records of Avro.
@@ -186,14 +189,22 @@ struct OnCassandra {
     namespace: Namespace,
 }
 
+/// What is kept in a keyspace.
+type OfCassandra = (
+    Arc<dyn ViewsWrite>,
+    Arc<dyn AchievementsWrite>,
+    Arc<dyn Leases>,
+);
+
 impl OnCassandra {
-    /// Views and leases, which share a session.
-    fn stores(self) -> (Arc<dyn ViewsWrite>, Arc<dyn Leases>) {
+    /// Views, achievements and leases, which share a session.
+    fn stores(self) -> OfCassandra {
         let session = Arc::new(Lazy::new(move || {
             let this = self.clone();
             async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
         }));
         let of_leases = Arc::clone(&session);
+        let of_achievements = Arc::clone(&session);
         let views = Lazy::new(move || {
             let session = Arc::clone(&session);
             async move { Ok(session.get().await?.views()) }.boxed()
@@ -202,7 +213,11 @@ impl OnCassandra {
             let session = Arc::clone(&of_leases);
             async move { Ok(session.get().await?.leases()) }.boxed()
         });
-        (Arc::new(views), Arc::new(leases))
+        let achievements = Lazy::new(move || {
+            let session = Arc::clone(&of_achievements);
+            async move { Ok(session.get().await?.achievements()) }.boxed()
+        });
+        (Arc::new(views), Arc::new(achievements), Arc::new(leases))
     }
 }
 
@@ -317,9 +332,13 @@ impl Stores {
             Some(redis) => Arc::new(redis?),
             None => Arc::new(folder.live().await?),
         };
-        let (views, leases): (Arc<dyn ViewsWrite>, Arc<dyn Leases>) = match options.cassandra() {
+        let (views, achievements, leases): OfCassandra = match options.cassandra() {
             Some(cassandra) => cassandra.stores(),
-            None => (Arc::new(folder.views().await?), Arc::new(folder.leases())),
+            None => (
+                Arc::new(folder.views().await?),
+                Arc::new(folder.achievements().await?),
+                Arc::new(folder.leases()),
+            ),
         };
         let canon: Arc<dyn CanonWrite> = match options.database() {
             Some(database) => database.store(),
@@ -339,6 +358,7 @@ impl Stores {
             views,
             canon,
             archive,
+            achievements,
             leases,
             schemas,
         })
@@ -359,6 +379,7 @@ impl Stores {
             views: Arc::new(folder.views().await?),
             canon: Arc::new(folder.canon().await?),
             archive: folder.archive()?,
+            achievements: Arc::new(folder.achievements().await?),
             leases: Arc::new(folder.leases()),
             schemas: Arc::new(NoRegistry),
         })

@@ -7,6 +7,7 @@ pub mod boards;
 pub mod catalog;
 pub mod certificates;
 pub mod conformance;
+pub mod feats;
 pub mod http;
 pub mod own;
 pub mod place;

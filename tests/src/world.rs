@@ -177,6 +177,7 @@ impl World {
             batch_options: BatchOptions {
                 grace_ms: 0,
                 roll_wait_ms: 3_000,
+                speed_wait_ms: 0,
                 archive_rows_max: 50,
                 archive_bytes_max: 4_000,
                 result_bytes_max: 8_000,
@@ -428,6 +429,7 @@ impl World {
             canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
+            achievements: Arc::clone(&self.stores.achievements) as _,
             clock: Arc::clone(&self.clock) as _,
         };
         let options = self.speed_options.clone();
@@ -509,6 +511,7 @@ impl World {
             canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
+            achievements: Arc::clone(&self.stores.achievements) as _,
             clock: Arc::clone(&self.clock) as _,
         };
         let options = ServingOptions {

@@ -8,5 +8,6 @@ mod manifest;
 mod planning;
 mod publish;
 mod run;
+mod told;
 
 pub(crate) use run::shape;

@@ -53,6 +53,8 @@ impl Batch {
         for manifest in manifests.values() {
             results.create(manifest).await?;
         }
+        stages.begin("wait", 0);
+        self.wait_for_speed(results.source, stop).await?;
         stages.begin("publish", manifests.values().map(BoardManifest::rows).sum());
         let stamp_us = self
             .publish_boards(

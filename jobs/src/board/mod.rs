@@ -5,6 +5,7 @@
 //! the definition. What is read and written together is the *group*: all rows of one member under
 //! one key. The query's result over a group's rows is the group's whole new state.
 
+mod podium;
 mod rows;
 mod section;
 mod standings;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use schemas::entities;
-use schemas::key::{KeyColumn, KeyKind, KeyShape};
+use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::source::SourceKind;
 use toml::Spanned;
 
+pub use podium::{Event, Podium};
 pub use rows::BoardRows;
 pub use section::{Section, SectionError, Test};
 pub use standings::{
@@ -41,6 +43,16 @@ pub struct Board {
     shown: KeyShape,
     payload: KeyShape,
     weight: Option<String>,
+    achievements: Vec<Achieving>,
+}
+
+/// A board on which something can be achieved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Achieving {
+    /// The name under which it is told.
+    pub name: String,
+    /// Which board of the key, encoded.
+    pub board: Vec<u8>,
 }
 
 impl Job<Board> {
@@ -94,6 +106,12 @@ impl Job<Board> {
         self.kind.weight.as_deref()
     }
 
+    /// The boards on which something can be achieved; personal records are told of the first.
+    #[must_use]
+    pub fn achievements(&self) -> &[Achieving] {
+        &self.kind.achievements
+    }
+
     /// Checks a definition together with its query, which gives the columns their types.
     pub(crate) fn check(
         name: &str,
@@ -136,6 +154,7 @@ impl Job<Board> {
         let shown = columns.payload(&spec.shown)?;
         let filters = columns.payload(&spec.filters)?;
         let weight = columns.ids(spec.weight.as_slice())?;
+        let achievements = achieving(file, &spec, (&boards, &score), layers)?;
         let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
         let fields: Vec<Field> = [&key, &boards, &member, &score, &payload, &weight]
             .into_iter()
@@ -161,6 +180,7 @@ impl Job<Board> {
                 shown,
                 payload,
                 weight: weight.0.into_iter().next().map(|column| column.name),
+                achievements,
             },
         })
     }
@@ -168,6 +188,57 @@ impl Job<Board> {
 
 /// The column of every source's members.
 const MEMBER: &str = "athlete_id";
+
+/// Boards on which something can be achieved, at most: each change of a key looks at all of them.
+const ACHIEVING_MAX: usize = 8;
+
+/// The boards on which something can be achieved, in the order of the file.
+fn achieving(
+    file: &File<'_>,
+    spec: &BoardSpec,
+    (boards, score): (&KeyShape, &KeyShape),
+    layers: Layers,
+) -> Result<Vec<Achieving>> {
+    let mut listed: Vec<_> = spec.achievements.iter().collect();
+    listed.sort_by_key(|(_, values)| values.span().start);
+    let mut found: Vec<Achieving> = Vec::new();
+    for (name, values) in listed {
+        let wrong = |what: String| Err(file.error_at(values, format!("achievements: {what}")));
+        if layers != Layers::Both {
+            return wrong("only boards of both layers have any".to_owned());
+        }
+        if score.0.is_empty() {
+            return wrong("a board without a score has no first place".to_owned());
+        }
+        if found.len() >= ACHIEVING_MAX {
+            return wrong(format!("there are more than {ACHIEVING_MAX} boards"));
+        }
+        let count = values.get_ref().len();
+        if count != boards.0.len() {
+            return wrong(format!(
+                "{name:?} has {count} values for the {} columns of `boards`",
+                boards.0.len()
+            ));
+        }
+        let key: Vec<KeyValue> = values
+            .get_ref()
+            .iter()
+            .copied()
+            .map(KeyValue::Int)
+            .collect();
+        let Ok(board) = boards.encode_values(&key) else {
+            return wrong(format!("{name:?} names no board"));
+        };
+        if found.iter().any(|other| other.board == board) {
+            return wrong(format!("{name:?} is a board that has another name too"));
+        }
+        found.push(Achieving {
+            name: name.clone(),
+            board,
+        });
+    }
+    Ok(found)
+}
 
 /// The columns of a query's result, as a definition names them.
 struct Columns<'a> {

@@ -7,6 +7,8 @@
 //! put in between: pages, ranks and sizes cost a way down the tree and a look at what is newer, never
 //! a walk over the board.
 
+mod states;
+
 use std::collections::BTreeMap;
 
 use schemas::seam::{self, Epoch};
@@ -133,11 +135,11 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    fn order(&self) -> (&[u8], &[u8]) {
+    pub(super) fn order(&self) -> (&[u8], &[u8]) {
         (&self.score, &self.member)
     }
 
-    fn of(member: &[u8], place: &Place) -> Self {
+    pub(super) fn of(member: &[u8], place: &Place) -> Self {
         Self {
             member: member.to_vec(),
             score: place.score.clone(),

@@ -1,12 +1,11 @@
 //! Putting rows of boards into the shape that was asked for.
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{Int64Type, TimestampMicrosecondType, TimestampMillisecondType};
-use jiff::Timestamp;
+use arrow::array::ArrayRef;
 use jobs::board::Ranked;
 use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyShape};
 use schemas::provenance::{Origin, Provenance};
+use schemas::shown::value;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -129,29 +128,6 @@ fn columns<'a>(
     let columns = shape.decode(keys)?;
     let names = shape.0.iter().map(|column| column.name.clone());
     Ok(names.zip(columns).collect())
-}
-
-fn value(column: &ArrayRef, row: usize) -> Value {
-    if column.is_null(row) {
-        return Value::Null;
-    }
-    if let Some(ints) = column.as_primitive_opt::<Int64Type>() {
-        return ints.value(row).into();
-    }
-    if let Some(texts) = column.as_string_opt::<i32>() {
-        return texts.value(row).into();
-    }
-    let micros = column
-        .as_primitive_opt::<TimestampMicrosecondType>()
-        .map(|instants| instants.value(row));
-    let millis = || {
-        let millis = column.as_primitive_opt::<TimestampMillisecondType>()?;
-        millis.value(row).checked_mul(1000)
-    };
-    let instant = micros
-        .or_else(millis)
-        .and_then(|micros| Timestamp::from_microsecond(micros).ok());
-    instant.map_or(Value::Null, |instant| instant.to_string().into())
 }
 
 /// The fields of entries as texts, for CSV.

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemas::key::KeyValue;
+use stores::achievements::Mark;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::problem::Problem;
@@ -45,6 +46,18 @@ pub(crate) fn run(fingerprint: u64, cursor: &str) -> Result<u64, Problem> {
     let (of, epoch): (u64, u64) = read(cursor)?;
     same(of, fingerprint)?;
     Ok(epoch)
+}
+
+/// The cursor after an achievement.
+pub(crate) fn of_mark(fingerprint: u64, mark: &Mark) -> String {
+    write(&(fingerprint, mark.at_ms, &mark.id))
+}
+
+/// The achievement that a cursor stands for.
+pub(crate) fn mark(fingerprint: u64, cursor: &str) -> Result<Mark, Problem> {
+    let (of, at_ms, id): (u64, i64, String) = read(cursor)?;
+    same(of, fingerprint)?;
+    Ok(Mark { at_ms, id })
 }
 
 fn same(of: u64, fingerprint: u64) -> Result<(), Problem> {

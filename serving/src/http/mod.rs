@@ -1,5 +1,6 @@
 //! The HTTP edge: routes, and what goes around every one of them.
 
+mod achievements;
 mod applications;
 mod boards;
 mod body;
@@ -127,6 +128,8 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(boards::page))
         .routes(routes!(boards::place))
         .routes(routes!(boards::counts))
+        .routes(routes!(achievements::of_athlete))
+        .routes(routes!(achievements::of_activity))
         .routes(routes!(applications::list))
         .routes(routes!(applications::show))
         .routes(routes!(runs::list))

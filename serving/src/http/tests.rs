@@ -394,10 +394,12 @@ async fn the_description_has_every_path() {
         paths,
         [
             "/",
+            "/api/v1/activities/{id}/achievements",
             "/api/v1/applications",
             "/api/v1/applications/{id}",
             "/api/v1/applications/{id}/authorizations",
             "/api/v1/applications/{id}/authorizations/{athlete_id}",
+            "/api/v1/athletes/{athlete_id}/achievements",
             "/api/v1/batch/runs",
             "/api/v1/batch/runs/{epoch}",
             "/api/v1/boards/{name}/{key}",
@@ -430,6 +432,7 @@ async fn the_description_has_every_path() {
         "BoardEntry",
         "Counts",
         "ApplicationShown",
+        "Achievement",
     ] {
         assert!(schemas.contains_key(name), "{name}");
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use jobs::board::{GroupState, Place, Sheet, member_key, rank_key};
 use jobs::tree::{Builder, Options};
 use jobs::{Board, Catalog, Job};
+use schemas::achievement::Told;
 use schemas::entities::Application;
 use schemas::key::{KeyKind, KeyShape, KeyValue};
 use schemas::seam::{Cut, Epoch, Run, RunState, Slot};
@@ -64,6 +65,9 @@ pub(crate) struct Boards {
     nodes: BTreeMap<NodeName, Bytes>,
     states: BTreeMap<StateName, Option<Vec<u8>>>,
     pub(crate) applications: Vec<Application>,
+    /// What waits to be told, and what has been told.
+    pub(crate) waiting: Vec<Told>,
+    pub(crate) told: Vec<Told>,
     /// How far the states reach; each read of them may find more.
     pub(crate) next_offset: i64,
     pub(crate) offset_step: i64,

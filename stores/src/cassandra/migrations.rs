@@ -29,11 +29,18 @@ pub(super) struct Migration {
     text: &'static str,
 }
 
-pub(super) const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "records",
-    text: include_str!("migrations/V0001__records.cql"),
-}];
+pub(super) const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "records",
+        text: include_str!("migrations/V0001__records.cql"),
+    },
+    Migration {
+        version: 2,
+        name: "achievements",
+        text: include_str!("migrations/V0002__achievements.cql"),
+    },
+];
 
 impl Migration {
     /// The checksum of its text, without which a changed file would go unnoticed.

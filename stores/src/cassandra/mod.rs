@@ -1,4 +1,4 @@
-//! Cassandra, or ScyllaDB: batch rows, run records and leases.
+//! Cassandra, or ScyllaDB: batch rows, run records, achievements and leases.
 //!
 //! | table | holds | changed by |
 //! |---|---|---|
@@ -8,6 +8,7 @@
 //! | `rows_*` | the rows of a tally | writes with the stamp of their run |
 //! | `heads_*` | the heads of boards | lightweight transactions |
 //! | `nodes_*`, `stale_*` | the nodes of boards, and where some may be deleted | writes with the stamp of their run |
+//! | `achievements_of_*`, `achievement_years`, `told` | what athletes have achieved | plain writes that may be repeated |
 //! | `schema_migrations` | which migrations are applied | lightweight transactions |
 //!
 //! A table is changed in one of the two ways and never in both: a lightweight transaction takes its
@@ -16,6 +17,7 @@
 //! `migrate` makes the keyspace; nothing else does. Rights that are needed: for `migrate` CREATE on all
 //! keyspaces, later CREATE, DROP, MODIFY and SELECT on the keyspace, and SELECT on `system_schema`.
 
+mod achievements;
 mod centers;
 mod editions;
 mod flight;
@@ -36,6 +38,7 @@ use self::session::Cql;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
+pub use achievements::CassandraAchievements;
 pub use lease::CassandraLeases;
 pub use options::CassandraOptions;
 pub use views::CassandraViews;
@@ -75,6 +78,12 @@ impl Cassandra {
     #[must_use]
     pub fn views(&self) -> CassandraViews {
         CassandraViews::new(Arc::clone(&self.cql), self.leases())
+    }
+
+    /// What athletes have achieved.
+    #[must_use]
+    pub fn achievements(&self) -> CassandraAchievements {
+        CassandraAchievements::new(Arc::clone(&self.cql))
     }
 
     /// Leases.

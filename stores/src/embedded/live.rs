@@ -3,11 +3,13 @@
 //! A *place* holds the parts of one slot, generation, epoch and view, and has a small number. So the
 //! parts of a micro-batch lie together in its file, a read is a range of one place for each epoch
 //! that is kept, and letting go of an epoch is the end of a whole range. The parts of a tally are
-//! deltas in the table `parts`, those of boards are states in the table `states`.
+//! deltas in the table `parts`, those of boards are states in the table `states`. What waits to be told
+//! is in the table `outbox`, numbered through.
 //!
 //! The file can be made again from the log, so it may be deleted while processes use it: the next
 //! call finds an empty one, without slots, and the worker heals them.
 
+use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -16,11 +18,12 @@ use schemas::source::Source;
 use sqlx::Connection;
 
 use super::db::{BEGIN_WRITE, Db, Kind};
-use super::live_read;
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
+use super::{live_outbox, live_read};
 use crate::Result;
 use crate::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
 };
 
 /// So many old bounds are remembered when epochs are let go.
@@ -31,7 +34,7 @@ const GARBAGE_PARTS: usize = 4096;
 
 static LIVE: Kind = Kind {
     name: "live.db",
-    version: 2,
+    version: 3,
     // A count that overflows becomes a float in SQLite, which a strict table refuses; the check
     // says so once more.
     tables: "
@@ -65,7 +68,14 @@ static LIVE: Kind = Kind {
             member BLOB NOT NULL,
             state BLOB,
             PRIMARY KEY (place, key, member)
-        ) STRICT, WITHOUT ROWID;",
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE outbox (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            slot INTEGER NOT NULL,
+            generation INTEGER NOT NULL,
+            entry BLOB NOT NULL
+        ) STRICT;
+        CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
     replaceable: true,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
@@ -108,6 +118,26 @@ impl LiveRead for SqliteLive {
     ) -> Result<StatesAnswer> {
         let db = self.db.current().await?;
         live_read::read_states(&db, source, partitions, queries).await
+    }
+
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        let db = self.db.current().await?;
+        live_read::read_members(&db, source, partitions, queries).await
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        let db = self.db.current().await?;
+        live_outbox::read(&db, source, partitions, limit).await
     }
 
     async fn scan(
@@ -153,9 +183,15 @@ impl LiveWrite for SqliteLive {
                 add(&mut tx, &db, of_view.table, place, rows).await?;
             }
         }
+        live_outbox::append(&mut tx, &db, &held, &changes.outbox).await?;
         store(&mut tx, &db, slot, &held.slot).await?;
         tx.commit().await.map_err(fault)?;
         Ok(Ok(()))
+    }
+
+    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
+        let db = self.db.current().await?;
+        live_outbox::take_out(&db, slot, read).await
     }
 
     async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {

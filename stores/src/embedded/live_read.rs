@@ -14,7 +14,8 @@ use super::db::Opened;
 use super::statement::stored;
 use crate::Result;
 use crate::live::{
-    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer,
+    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveStates, MembersQuery, SlotId, StateQuery,
+    StatesAnswer,
 };
 
 pub(super) async fn read(
@@ -85,6 +86,55 @@ pub(super) async fn read_states(
         let mut found = FoundStates::default();
         while let Some(row) = rows.try_next().await.map_err(fault)? {
             found.add(&row).map_err(fault)?;
+        }
+        states.push(found.finish());
+    }
+    Ok(StatesAnswer { slots, states })
+}
+
+/// Slots and the live states of some members; as [`read`].
+pub(super) async fn read_members(
+    db: &Opened,
+    source: Source,
+    partitions: Range<u32>,
+    queries: &[MembersQuery],
+) -> Result<StatesAnswer> {
+    let fault = db.fault("reading live states");
+    let mut connection = db.reader().await?;
+    let mut tx = connection.begin().await.map_err(fault)?;
+    let mut slots = read_slots(&mut tx, db, source, partitions.end).await?;
+    slots.drain(..slots.len().min(partitions.start as usize));
+    let mut states = Vec::with_capacity(queries.len());
+    for MembersQuery { of, members } in queries {
+        let (from, to) = match of.partition {
+            Some(partition) => (
+                partitions.start.max(partition),
+                partitions.end.min(partition.saturating_add(1)),
+            ),
+            None => (partitions.start, partitions.end),
+        };
+        let mut found = FoundStates::default();
+        for member in members {
+            let rows = sqlx::query(
+                "SELECT s.partition, p.epoch, t.member, t.state
+                 FROM slots s
+                 CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
+                     AND p.generation = s.generation AND p.epoch >= s.oldest
+                 CROSS JOIN states t ON t.place = p.id AND t.key = ?5 AND t.member = ?6
+                 WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
+            )
+            .bind(source.name())
+            .bind(from)
+            .bind(to)
+            .bind(&of.view)
+            .bind(&of.key)
+            .bind(member)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(fault)?;
+            for row in rows {
+                found.add(&row).map_err(fault)?;
+            }
         }
         states.push(found.finish());
     }

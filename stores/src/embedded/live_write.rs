@@ -8,6 +8,7 @@ use sqlx::{Arguments, AssertSqlSafe, Connection, SqliteConnection};
 
 use super::db::{BEGIN_WRITE, Opened};
 use super::fault::is_constraint;
+use super::live_outbox;
 use super::statement::{BoundRows, RowsStatement, bind, heavy, stored};
 use crate::live::{Changes, Deltas, SlotId, States};
 use crate::{Error, Result};
@@ -48,7 +49,7 @@ pub(super) struct OfView {
 /// A slot as it is stored.
 #[derive(Debug)]
 pub(super) struct Held {
-    id: i64,
+    pub(super) id: i64,
     pub(super) slot: Slot,
 }
 
@@ -164,7 +165,9 @@ pub(super) async fn delete_garbage(
     .await
     .map_err(fault)?;
     let Some(place) = place else {
-        return Ok(None);
+        let deleted = live_outbox::delete_garbage(&mut tx, db, slot, limit).await?;
+        tx.commit().await.map_err(fault)?;
+        return Ok((deleted > 0).then_some(deleted));
     };
     let mut deleted = 0;
     for (table, first, second) in [("parts", "grp", "row"), ("states", "key", "member")] {

@@ -5,6 +5,7 @@
 //! | `log.db` | topics: batches of records, compressed and with a checksum |
 //! | `live.db` | slots and live parts; a link to the present file |
 //! | `views.db` | run records and batch rows, one table for each view |
+//! | `achievements.db` | what athletes have achieved |
 //! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
@@ -13,6 +14,7 @@
 //! writer go on side by side, and every change is one transaction that begins with the right to
 //! write.
 
+mod achievements;
 mod canon;
 mod canon_apply;
 mod canon_connect;
@@ -27,6 +29,7 @@ mod editions;
 mod fault;
 mod lease;
 mod live;
+mod live_outbox;
 mod live_read;
 mod live_write;
 mod log;
@@ -38,6 +41,7 @@ mod views;
 
 use std::path::{Path, PathBuf};
 
+pub use achievements::SqliteAchievements;
 pub use canon::SqliteCanon;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
@@ -96,6 +100,14 @@ impl DataFolder {
     /// As [`DataFolder::log`].
     pub async fn views(&self) -> Result<SqliteViews> {
         SqliteViews::open(&self.0).await
+    }
+
+    /// What athletes have achieved.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn achievements(&self) -> Result<SqliteAchievements> {
+        SqliteAchievements::open(&self.0).await
     }
 
     /// Entities.

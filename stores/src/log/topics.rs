@@ -1,16 +1,18 @@
 //! The topics of an installation.
 
+use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
 use schemas::source::Source;
 
 use super::Log;
 use crate::Result;
 
 /// The topics of every source with how many partitions each gets, where those of events and
-/// notifications get `partitions`.
+/// notifications get `partitions`, as do those of what is told of boards.
 pub(crate) fn topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32)> {
     let logs = Source::LOGGED.map(|source| (source.topic(), partitions));
     let letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
-    logs.into_iter().chain(letters)
+    let told = [ACHIEVEMENTS, BOARD_CHANGES].map(|topic| (topic, partitions));
+    logs.into_iter().chain(letters).chain(told)
 }
 
 /// Makes the topics of every source that are not there, those of events and notifications with so

@@ -2,10 +2,11 @@
 -- as it was seen.
 --
 -- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one, what all keys of the
--- slot begin with, the epoch that is filled, the newest complete one, how many cached boards change; for
--- each of these its id, how many rows follow, and the rows, each a member and its value (empty: it
--- goes); then for each place its name and how many groups follow; for each group its key,
--- how many rows follow, and the rows, each a field and a value.
+-- slot begin with; the outbox, how many entries are appended to it, and these; the epoch that is filled,
+-- the newest complete one, how many cached boards change, and for each of these its id, how many rows
+-- follow, and the rows, each a member and its value (empty: it goes); then for each place its name and
+-- how many groups follow; for each group its key, how many rows follow, and the rows, each a field and a
+-- value.
 -- Answers 1, or the present record (empty: missing), and then nothing was changed.
 --
 -- Redis does not roll back, so everything that can go wrong is looked at before the first write:
@@ -20,6 +21,21 @@ if record ~= ARGV[1] then
 end
 
 local prefix, last = ARGV[3], #ARGV
+
+-- What is appended to the outbox stands before the places.
+local outbox, entries = prefix .. ARGV[4], tonumber(ARGV[5])
+local first_entry, of_boards = 6, 6 + entries
+if entries > 0 then
+    redis.call('LLEN', outbox)
+end
+
+-- Then come cached boards.
+local epoch, covered, boards = ARGV[of_boards], ARGV[of_boards + 1], tonumber(ARGV[of_boards + 2])
+local first_place = of_boards + 3
+for _ = 1, boards do
+    check_board(prefix, ARGV[first_place])
+    first_place = first_place + 2 + 2 * tonumber(ARGV[first_place + 1])
+end
 
 -- A number of 64 bits as high * 10^9 + low.
 local function split(text)
@@ -75,13 +91,7 @@ end
 
 -- By place and group in their order: whether the group is new.
 local new, group_number = {}, 0
-local boards = tonumber(ARGV[6])
-local places = 7
-for _ = 1, boards do
-    check_board(prefix, ARGV[places])
-    places = places + 2 + 2 * tonumber(ARGV[places + 1])
-end
-local at = places
+local at = first_place
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
     redis.call('ZCARD', prefix .. place)
@@ -100,12 +110,12 @@ while at <= last do
     end
 end
 
-at = 7
+at = of_boards + 3
 for _ = 1, boards do
-    at = put_rows(prefix, ARGV[at], ARGV[4], ARGV[5], at + 1)
+    at = put_rows(prefix, ARGV[at], epoch, covered, at + 1)
 end
 group_number = 0
-at = places
+at = first_place
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
     local fresh = {}
@@ -132,6 +142,9 @@ while at <= last do
     for start = 1, #fresh, CHUNK do
         redis.call('ZADD', prefix .. place, unpack(fresh, start, math.min(start + CHUNK - 1, #fresh)))
     end
+end
+for start = first_entry, of_boards - 1, CHUNK do
+    redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + CHUNK - 1, of_boards - 1)))
 end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1

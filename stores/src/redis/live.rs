@@ -1,6 +1,7 @@
 //! The live port on Redis.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -16,7 +17,8 @@ use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
 use crate::board_cache::{BoardCache, BoardCacheRead};
 use crate::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
 };
 use crate::namespace::Namespace;
 use crate::{Error, Result};
@@ -181,6 +183,24 @@ impl LiveRead for RedisLive {
         Some(self)
     }
 
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_states_of(source, partitions, queries).await
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        self.read_outboxes(source, partitions, limit).await
+    }
+
     async fn scan(
         &self,
         slot: SlotId,
@@ -231,11 +251,15 @@ impl LiveWrite for RedisLive {
         };
         let keys = self.keys(slot);
         let script = |record: &mut Record, applied: &std::result::Result<(), Moved>| match applied {
-            Ok(()) => apply_script(&keys, record, &parts, &changes.boards),
+            Ok(()) => apply_script(&keys, record, &parts),
             Err(_) => Ok((&CHANGE, Vec::new())),
         };
         self.change("applying a micro-batch", slot, script, decide)
             .await
+    }
+
+    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
+        self.take_entries(slot, read).await
     }
 
     async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {

@@ -48,11 +48,11 @@ fn is_within(ranges: &[Range], row: &[u8]) -> bool {
 }
 
 /// A row of a group, as it is stored.
-struct Row {
-    partition: u32,
-    epoch: Epoch,
-    key: Vec<u8>,
-    value: Vec<u8>,
+pub(super) struct Row {
+    pub(super) partition: u32,
+    pub(super) epoch: Epoch,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
 }
 
 impl Row {
@@ -441,7 +441,7 @@ impl Found {
 
 /// The states that answer one query, as they are found.
 #[derive(Debug, Default)]
-struct FoundStates {
+pub(super) struct FoundStates {
     partitions: UInt32Builder,
     epochs: UInt64Builder,
     members: BinaryBuilder,
@@ -449,14 +449,14 @@ struct FoundStates {
 }
 
 impl FoundStates {
-    fn add(&mut self, row: &Row) {
+    pub(super) fn add(&mut self, row: &Row) {
         self.partitions.append_value(row.partition);
         self.epochs.append_value(row.epoch);
         self.members.append_value(&row.key);
         self.states.append_option(row.value.strip_prefix(&[STATE]));
     }
 
-    fn finish(mut self) -> LiveStates {
+    pub(super) fn finish(mut self) -> LiveStates {
         LiveStates {
             partitions: self.partitions.finish(),
             epochs: self.epochs.finish(),

@@ -56,6 +56,15 @@ pub(super) struct Part {
     arguments: Vec<Bytes>,
 }
 
+/// What a micro-batch changes besides the record.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// What is appended to the outbox.
+    outbox: Vec<Bytes>,
+    boards: BoardChanges,
+}
+
 /// Records that were sent and may have been written, with the answers that go with them.
 type Sent<T> = Mutex<Vec<(Bytes, T)>>;
 
@@ -194,22 +203,31 @@ impl RedisLive {
 pub(super) fn apply_script(
     keys: &SlotKeys,
     record: &mut Record,
-    parts: &[Part],
-    boards: &BoardChanges,
+    Parts {
+        parts,
+        outbox,
+        boards,
+    }: &Parts,
 ) -> Result<(&'static Script, Vec<Bytes>)> {
-    if parts.is_empty() && boards.boards.is_empty() {
+    if parts.is_empty() && outbox.is_empty() && boards.boards.is_empty() {
         return Ok((&CHANGE, Vec::new()));
     }
     let of_boards = change_arguments(record.slot.epoch, boards)?;
     let of_parts = parts.iter().map(|part| part.arguments.len() + 2);
-    let all = of_parts.sum::<usize>() + of_boards.len();
+    let all = of_parts.sum::<usize>() + outbox.len() + of_boards.len();
     if all > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
             "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
         )));
     }
-    let mut arguments = Vec::with_capacity(all + 1);
+    let mut arguments = Vec::with_capacity(all + 3);
     arguments.push(Bytes::from(keys.prefix.clone()));
+    arguments.push(match outbox.is_empty() {
+        true => Bytes::new(),
+        false => record.ensure_outbox().into(),
+    });
+    arguments.push(outbox.len().to_string().into());
+    arguments.extend(outbox.iter().cloned());
     arguments.extend(of_boards);
     for part in parts {
         let place = record.ensure_place(&part.view, part.kind);
@@ -232,14 +250,20 @@ fn note<T: Clone>(sent: &Sent<T>, bytes: &Bytes, answer: &T) {
 }
 
 /// Rows by group, as scripts take them.
-pub(super) async fn prepare(changes: &Changes) -> Result<Vec<Part>> {
-    if changes.rows() < HEAVY_ROWS {
-        return parts_of(changes);
-    }
-    let changes = changes.clone();
-    let work = tokio::task::spawn_blocking(move || parts_of(&changes));
-    work.await
-        .map_err(|error| Error::broken("sorting live parts", error))?
+pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
+    let parts = if changes.rows() < HEAVY_ROWS {
+        parts_of(changes)?
+    } else {
+        let changes = changes.clone();
+        let work = tokio::task::spawn_blocking(move || parts_of(&changes));
+        work.await
+            .map_err(|error| Error::broken("sorting live parts", error))??
+    };
+    Ok(Parts {
+        parts,
+        outbox: changes.outbox.clone(),
+        boards: changes.boards.clone(),
+    })
 }
 
 fn parts_of(changes: &Changes) -> Result<Vec<Part>> {

@@ -44,6 +44,7 @@ mod link;
 mod live;
 mod live_read;
 mod live_scan;
+mod live_told;
 mod live_write;
 mod nodes;
 mod record;

@@ -47,11 +47,14 @@ pub(super) struct Record {
     next_place: u64,
     /// By view: the name and the epoch of each place that can be read.
     live: BTreeMap<String, Vec<(String, Epoch)>>,
-    /// The names of places that can't be read any more.
+    /// The names of places, and of outboxes, that can't be read any more.
     pub(super) garbage: Vec<String>,
     /// The number of the last change of the register of cached boards.
     #[serde(default)]
     pub(super) boards_revision: u64,
+    /// The name of the list of what waits to be told, once there was anything in this life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) outbox: Option<String>,
 }
 
 impl Record {
@@ -65,6 +68,7 @@ impl Record {
             live: BTreeMap::new(),
             garbage: Vec::new(),
             boards_revision: 0,
+            outbox: None,
         }
     }
 
@@ -137,6 +141,12 @@ impl Record {
         generation.is_some_and(|text| text.parse() == Ok(self.slot.generation))
     }
 
+    /// The outbox of this life; named if it is not yet.
+    pub(super) fn ensure_outbox(&mut self) -> String {
+        let name = format!("o{}", self.slot.generation);
+        self.outbox.get_or_insert(name).clone()
+    }
+
     /// The record with another state of the slot: places that it does not keep become garbage.
     pub(super) fn with_slot(&self, slot: Slot) -> Self {
         let mut next = self.clone();
@@ -146,6 +156,9 @@ impl Record {
             next.garbage.extend(gone.map(|(name, _)| name));
         }
         next.live.retain(|_, places| !places.is_empty());
+        if !same {
+            next.garbage.extend(next.outbox.take());
+        }
         next.slot = slot;
         next
     }
@@ -238,8 +251,11 @@ mod tests {
         later.oldest = 2;
         let record = record.with_slot(later);
         assert_eq!(record.garbage.join(" "), first);
+        let mut record = record;
+        assert_eq!(record.ensure_outbox(), "o7");
         let record = record.with_slot(slot(8));
-        assert_eq!(record.garbage, [first, second]);
+        assert_eq!(record.garbage, [first, second, "o7".to_owned()]);
+        assert_eq!(record.outbox, None);
         assert_eq!(record.places("a@1", PlaceKind::Deltas).count(), 0);
     }
 

@@ -35,6 +35,9 @@ script!(CHANGE, "change.lua");
 script!(READ, "read.lua");
 script!(SCAN, "scan.lua");
 script!(COLLECT, "collect.lua");
+script!(MEMBERS, "members.lua");
+script!(OUTBOX, "outbox.lua");
+script!(TAKE_OUT, "take_out.lua");
 
 impl Script {
     /// The command that runs it on the record `key`.

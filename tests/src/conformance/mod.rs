@@ -5,6 +5,7 @@
 //! names it; an error of a store is an error of the law. Whoever brings an adapter makes its stores
 //! and calls each law once.
 
+pub mod achievements;
 pub mod archive;
 pub mod canon;
 pub mod canon_calls;

@@ -3,7 +3,7 @@
 use arrow::array::{Array, BinaryArray};
 use schemas::seam::{Cut, Fence};
 use schemas::source::Source;
-use stores::live::{Changes, LiveStates, LiveWrite, StateQuery, States};
+use stores::live::{Changes, LiveStates, LiveWrite, MembersQuery, Outbox, StateQuery, States};
 use stores::{Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, life, slot};
@@ -194,5 +194,189 @@ pub async fn many_states_are_put(ports: &Stores) -> Result<()> {
         assert_eq!(found.len(), members.len());
         assert!(found.iter().all(|row| row.3.as_deref() == Some(&*state)));
     }
+    Ok(())
+}
+
+fn start() -> Fence {
+    Fence {
+        generation: 1,
+        next_offset: 0,
+        epoch: 1,
+    }
+}
+
+/// States of some members are those that a read of all finds, in all epochs that are kept.
+pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    for partition in 0..2 {
+        let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+        assert_eq!(healed, Ok(()));
+        let first = states(
+            VIEW,
+            &[
+                ("k", "a", Some("1")),
+                ("k", "b", None),
+                ("l", "c", Some("3")),
+            ],
+        );
+        let applied = live.apply(slot(partition), start(), cut(3), &VIEWS, &first);
+        assert_eq!(applied.await?, Ok(()));
+        live.roll(slot(partition), 1).await?.expect("an end");
+        let later = Fence {
+            next_offset: 3,
+            epoch: 2,
+            ..start()
+        };
+        let second = states(VIEW, &[("k", "a", None), ("k", "d", Some("4"))]);
+        let applied = live.apply(slot(partition), later, cut(5), &VIEWS, &second);
+        assert_eq!(applied.await?, Ok(()));
+    }
+    let ask = |key: &str, partition, members: &[&str]| MembersQuery {
+        of: query(key, partition),
+        members: members.iter().map(|member| (*member).into()).collect(),
+    };
+    let queries = [
+        ask("k", None, &["d", "a", "x"]),
+        ask("l", Some(1), &["a", "c"]),
+        ask("k", Some(0), &["b"]),
+        ask("m", None, &["a"]),
+        ask("k", None, &[]),
+    ];
+    let row = |partition: u32, epoch: u64, member: &str, state: Option<&str>| {
+        (
+            partition,
+            epoch,
+            member.to_owned(),
+            state.map(str::to_owned),
+        )
+    };
+    let of_k = |partition| {
+        vec![
+            row(partition, 1, "a", Some("1")),
+            row(partition, 2, "a", None),
+            row(partition, 2, "d", Some("4")),
+        ]
+    };
+    let answer = live.read_members(Source::Plays, 0..3, &queries).await?;
+    assert_eq!(
+        answer.slots.iter().map(Option::is_some).collect::<Vec<_>>(),
+        [true, true, false]
+    );
+    let expected = [
+        [of_k(0), of_k(1)].concat(),
+        vec![row(1, 1, "c", Some("3"))],
+        vec![row(0, 1, "b", None)],
+        vec![],
+        vec![],
+    ];
+    for (states, expected) in answer.states.iter().zip(expected) {
+        assert_eq!(found(states), expected);
+    }
+    let answer = live.read_members(Source::Plays, 1..2, &queries).await?;
+    assert_eq!(answer.slots.len(), 1);
+    assert_eq!(found(&answer.states[0]), of_k(1));
+    assert_eq!(found(&answer.states[2]), []);
+    Ok(())
+}
+
+async fn outbox(live: &dyn LiveWrite, limit: usize) -> Result<Outbox> {
+    let read = live.outboxes(Source::Plays, 0..1, limit).await?;
+    Ok(read.into_iter().next().flatten().expect("a slot"))
+}
+
+fn entries(range: std::ops::Range<i64>) -> Vec<bytes::Bytes> {
+    range.map(|n| n.to_string().into()).collect()
+}
+
+async fn put(live: &dyn LiveWrite, fence: Fence, range: std::ops::Range<i64>) -> Result<bool> {
+    let changes = Changes {
+        outbox: entries(range),
+        ..Changes::default()
+    };
+    let next = cut(fence.next_offset + 1);
+    Ok(live
+        .apply(slot(0), fence, next, &VIEWS, &changes)
+        .await?
+        .is_ok())
+}
+
+/// What a micro-batch has to tell waits in its order, and is taken out once, by whoever read it.
+pub async fn what_waits_is_told_once(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    let none = live.outboxes(Source::Plays, 0..2, 5).await?;
+    assert_eq!(none, [None, None]);
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let empty = outbox(live, 5).await?;
+    assert_eq!((empty.waiting, empty.entries.len()), (0, 0));
+    assert!(!live.take_out(slot(0), &empty).await?);
+    let mut fence = start();
+    assert!(put(live, fence, 0..3).await?);
+    assert!(!put(live, fence, 7..9).await?, "the fence has moved");
+    fence.next_offset = 1;
+    // Together with states, and many.
+    let changes = Changes {
+        outbox: entries(3..9_000),
+        ..states(VIEW, &[("k", "a", Some("1"))])
+    };
+    let applied = live.apply(slot(0), fence, cut(2), &VIEWS, &changes).await?;
+    assert_eq!(applied, Ok(()));
+    fence.next_offset = 2;
+    assert_eq!(read(live, "k").await?.len(), 1);
+    let all = outbox(live, usize::MAX).await?;
+    assert_eq!((all.waiting, &all.entries), (9_000, &entries(0..9_000)));
+    assert_eq!(all.slot.position.next_offset, 2);
+    let first = outbox(live, 4).await?;
+    assert_eq!((first.waiting, &first.entries), (9_000, &entries(0..4)));
+    assert!(live.take_out(slot(0), &first).await?);
+    assert!(!live.take_out(slot(0), &first).await?, "it is gone");
+    let rest = outbox(live, 2).await?;
+    assert_eq!((rest.waiting, &rest.entries), (8_996, &entries(4..6)));
+    assert!(live.take_out(slot(0), &rest).await?);
+    assert!(put(live, fence, 4..6).await?, "the same once more");
+    assert!(!live.take_out(slot(0), &rest).await?, "these are others");
+    let rest = outbox(live, usize::MAX).await?;
+    assert_eq!(rest.waiting, 8_996);
+    assert!(live.take_out(slot(0), &rest).await?);
+    let empty = outbox(live, usize::MAX).await?;
+    assert_eq!((empty.waiting, empty.entries.len()), (0, 0));
+    fence.next_offset = 3;
+    live.roll(slot(0), 1).await?.expect("an end");
+    fence.epoch = 2;
+    assert!(put(live, fence, 0..1).await?);
+    assert_eq!(
+        outbox(live, 9).await?.entries,
+        entries(0..1),
+        "epochs do not matter"
+    );
+    Ok(())
+}
+
+/// A new life has nothing to tell of an earlier one, whose entries are collected.
+pub async fn an_outbox_ends_with_its_life(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    assert!(put(live, start(), 0..9).await?);
+    let old = outbox(live, 3).await?;
+    let mut fence = start();
+    fence.next_offset = 1;
+    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 5)).await?;
+    assert_eq!(healed, Ok(()));
+    assert_eq!(outbox(live, 9).await?.waiting, 0);
+    let fence = Fence {
+        generation: 5,
+        ..start()
+    };
+    assert!(put(live, fence, 0..4).await?);
+    assert!(
+        !live.take_out(slot(0), &old).await?,
+        "it is of another life"
+    );
+    let mut calls = 0;
+    while live.collect_garbage(slot(0), 4).await? > 0 {
+        calls += 1;
+        assert!(calls < 20, "it comes to an end");
+    }
+    let now = outbox(live, 9).await?;
+    assert_eq!((now.waiting, now.entries), (4, entries(0..4)));
     Ok(())
 }

@@ -96,6 +96,17 @@ macro_rules! laws_of {
                 the_newest_state_of_an_epoch_stays
                 states_of_partitions_are_asked
                 many_states_are_put
+                states_of_some_members_are_read
+                what_waits_is_told_once
+                an_outbox_ends_with_its_life
+            } and with two {}
+        }
+    };
+    (@achievements $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, achievements {
+                achievements_come_newest_first
+                how_far_was_told_is_noted
             } and with two {}
         }
     };

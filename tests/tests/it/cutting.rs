@@ -1,5 +1,6 @@
 //! A live store that takes few rows at once gets its micro-batches in pieces.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -8,7 +9,8 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::Result;
 use stores::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, SlotId, StateQuery, StatesAnswer,
+    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
+    StateQuery, StatesAnswer,
 };
 use tests::world::World;
 
@@ -39,6 +41,24 @@ impl LiveRead for Narrow {
         queries: &[StateQuery],
     ) -> Result<StatesAnswer> {
         self.inner.read_states(source, partitions, queries).await
+    }
+
+    async fn read_members(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        self.inner.read_members(source, partitions, queries).await
+    }
+
+    async fn outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        self.inner.outboxes(source, partitions, limit).await
     }
 
     async fn scan(
@@ -75,6 +95,10 @@ impl LiveWrite for Narrow {
             applied.push((offsets, changes.rows()));
         }
         Ok(done)
+    }
+
+    async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
+        self.inner.take_out(slot, read).await
     }
 
     async fn impose(&self, slot: SlotId, believed: Fence) -> Result<Result<(), Moved>> {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic, reason = "what does not hold ends the test")]
 
+mod achievements;
 mod avro;
 mod backfill;
 mod board_cases;

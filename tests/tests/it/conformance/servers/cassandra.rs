@@ -49,6 +49,7 @@ impl Stage for Keyspace {
         let cassandra = self.open().await?;
         Ok(Stores {
             views: std::sync::Arc::new(cassandra.views()),
+            achievements: std::sync::Arc::new(cassandra.achievements()),
             leases: std::sync::Arc::new(cassandra.leases()),
             ..self.folder.ports().await?
         })
@@ -59,7 +60,7 @@ impl Stage for Keyspace {
     }
 }
 
-super::laws_of! { Keyspace; runs views editions lease }
+super::laws_of! { Keyspace; runs views editions achievements lease }
 
 /// It is made once, also by two at once; what is missing is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

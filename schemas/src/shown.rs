@@ -1,0 +1,37 @@
+//! Values of columns as JSON shows them.
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType, TimestampMillisecondType};
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// A value of a key's column; instants in UTC.
+#[must_use]
+pub fn value(column: &ArrayRef, row: usize) -> Value {
+    if column.is_null(row) {
+        return Value::Null;
+    }
+    if let Some(ints) = column.as_primitive_opt::<Int64Type>() {
+        return ints.value(row).into();
+    }
+    if let Some(texts) = column.as_string_opt::<i32>() {
+        return texts.value(row).into();
+    }
+    let micros = column
+        .as_primitive_opt::<TimestampMicrosecondType>()
+        .map(|instants| instants.value(row));
+    let millis = || {
+        let millis = column.as_primitive_opt::<TimestampMillisecondType>()?;
+        millis.value(row).checked_mul(1000)
+    };
+    let instant = micros
+        .or_else(millis)
+        .and_then(|micros| Timestamp::from_microsecond(micros).ok());
+    instant.map_or(Value::Null, |instant| instant.to_string().into())
+}
+
+/// A moment in milliseconds since the Unix epoch, as a text in UTC.
+#[must_use]
+pub fn moment(at_ms: i64) -> String {
+    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
+}

@@ -1,0 +1,368 @@
+//! What a micro-batch of groups brought: which boards changed, and what was achieved by it.
+//!
+//! It is decided group by group in the order of the log, from what stood on the boards before and what
+//! stands there now, and goes into the slot's outbox in the step that changes the states. What had been
+//! told before live state was lost is not told again: [`Teller::begin`] learns how far that was.
+
+mod before;
+mod cache;
+mod messages;
+mod outbox;
+mod replay;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::Array;
+use bytes::Bytes;
+use jobs::board::{GroupState, Podium};
+use jobs::{Board, Job};
+use schemas::achievement::Told;
+use schemas::seam::{Fence, Generation, Offset, Slot};
+use stores::live::{SlotId, States};
+
+use self::before::{At, Before, Found, Members};
+use self::cache::Cache;
+pub(crate) use self::messages::Named;
+pub(crate) use self::outbox::Outbox;
+use self::replay::{AsTold, GroupName, Replay, encoded};
+use crate::{Error, Result, SpeedPorts};
+
+/// Keys whose podiums are remembered.
+const PODIUMS_MAX: usize = 4_000;
+
+/// View and key.
+type Name = (String, Vec<u8>);
+
+/// Decides what is told of one partition.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    slot: SlotId,
+    ports: SpeedPorts,
+    before: Before,
+    /// Groups that were named before were told already.
+    told_through: Offset,
+    /// What was told of groups whose live states are newer by now, and the life of the slot in which
+    /// that is so.
+    as_told: AsTold,
+    life: Option<Generation>,
+    /// As of the fence.
+    podiums: Cache<Name, Vec<Podium>>,
+    /// What becomes of podiums once the fence has moved; nothing where they are not known then.
+    pending: Vec<(Name, Option<Vec<Podium>>)>,
+    /// Groups that are told as they are then.
+    settled: Vec<GroupName>,
+}
+
+/// Members of a key with the states that count in the place of the slot's.
+type Newer = Vec<(Vec<u8>, GroupState)>;
+
+/// A group of a micro-batch in one view.
+struct Changed<'a> {
+    named: &'a Named,
+    key: Vec<u8>,
+    member: Vec<u8>,
+    after: GroupState,
+}
+
+impl Teller {
+    pub(crate) fn new(slot: SlotId, ports: &SpeedPorts) -> Self {
+        Self {
+            slot,
+            before: Before::new(slot, Arc::clone(&ports.live) as _, Arc::clone(&ports.views)),
+            ports: ports.clone(),
+            told_through: 0,
+            as_told: AsTold::new(),
+            life: None,
+            podiums: Cache::new(PODIUMS_MAX),
+            pending: Vec::new(),
+            settled: Vec::new(),
+        }
+    }
+
+    /// Nothing is known of the slot, which stands here: learns how far was told.
+    pub(crate) async fn begin(&mut self, slot: &Slot, jobs: &[Arc<Job<Board>>]) -> Result<()> {
+        self.forget();
+        let told = self.ports.achievements.told_through(self.slot).await?;
+        // A life that began at a run takes up again what an earlier one had counted.
+        let from_a_run = slot.bounds.values().next();
+        let from_a_run = from_a_run.is_some_and(|begin| begin.next_offset > 0);
+        self.told_through = match told {
+            Some(told) if told > slot.position.next_offset => {
+                let topic = self.slot.source.topic();
+                let end = self.ports.log.end(topic, self.slot.partition).await?;
+                if told > end {
+                    tracing::warn!(
+                        partition = self.slot.partition,
+                        told,
+                        end,
+                        "more was told than the log holds: it is another one, and all of it is told"
+                    );
+                    self.ports.achievements.note_told(self.slot, 0).await?;
+                    0
+                } else {
+                    told
+                }
+            }
+            Some(told) => told,
+            None if slot.is_replaying() && from_a_run => slot.replay_until,
+            None => 0,
+        };
+        let position = slot.position.next_offset;
+        if self.life != Some(slot.generation) {
+            self.as_told.clear();
+        }
+        self.as_told.retain(|_, (offset, _)| *offset >= position);
+        if told.is_some() && self.told_through > position && self.as_told.is_empty() {
+            let replay = Replay {
+                ports: &self.ports,
+                id: self.slot,
+                slot,
+                told_through: self.told_through,
+            };
+            self.as_told = replay.as_told(jobs, &mut self.before).await?;
+        }
+        self.life = Some(slot.generation);
+        Ok(())
+    }
+
+    /// Whether a micro-batch ends between two offsets: what was told before is one, what was not
+    /// another.
+    pub(crate) const fn divides(&self, first: Offset, offset: Offset) -> bool {
+        first < self.told_through && offset >= self.told_through
+    }
+
+    /// The fence has moved past what was decided last.
+    pub(crate) fn reached(&mut self) {
+        for (name, podiums) in std::mem::take(&mut self.pending) {
+            match podiums {
+                Some(podiums) => self.podiums.put(name, podiums),
+                None => self.podiums.remove(&name),
+            }
+        }
+        for name in std::mem::take(&mut self.settled) {
+            self.as_told.remove(&name);
+        }
+    }
+
+    /// What was decided last may not count.
+    pub(crate) fn forget(&mut self) {
+        self.pending.clear();
+        self.settled.clear();
+        self.podiums.clear();
+    }
+
+    /// What the new states of groups bring, as it goes into the outbox; nothing if the slot is not
+    /// where the worker believes. `states` are by view, each with all groups in the order of key and
+    /// member.
+    pub(crate) async fn tell(
+        &mut self,
+        (fence, partitions): (Fence, u32),
+        jobs: &[Arc<Job<Board>>],
+        named: &[Named],
+        states: &[States],
+    ) -> Result<Option<Vec<Bytes>>> {
+        self.pending.clear();
+        self.settled.clear();
+        let mut told = Vec::new();
+        for (job, states) in jobs.iter().zip(states) {
+            let at = At {
+                job,
+                fence,
+                partitions,
+            };
+            let groups = groups(job, named, states)?;
+            let is_told = |named: &Named| named.position.offset < self.told_through;
+            if named.iter().all(is_told) {
+                self.forget_podiums(job, &groups);
+                continue;
+            }
+            match self.of_view(at, &groups).await? {
+                Found::Here(of_view) => told.extend(of_view),
+                Found::Moved => return Ok(None),
+                Found::Unknown => {
+                    tracing::debug!(
+                        view = job.view(),
+                        "the view is new: its changes are not told"
+                    );
+                    self.forget_podiums(job, &groups);
+                }
+            }
+        }
+        // In the order of the log, whatever the view.
+        told.sort_by_key(|told| told.position.offset);
+        Ok(Some(told.iter().map(|told| told.encode().into()).collect()))
+    }
+
+    fn forget_podiums(&mut self, job: &Job<Board>, groups: &[Changed<'_>]) {
+        let names = groups.iter().map(|group| name(job, &group.key));
+        self.pending.extend(names.map(|name| (name, None)));
+    }
+
+    async fn of_view(&mut self, at: At<'_>, groups: &[Changed<'_>]) -> Result<Found<Vec<Told>>> {
+        let mut asked: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
+        for group in groups {
+            let mut boards: Vec<Vec<u8>> =
+                group.after.places.iter().map(|p| p.board.clone()).collect();
+            if at.job.boards().0.is_empty() {
+                boards = vec![Vec::new()];
+            }
+            let members = asked.entry(group.key.clone()).or_default();
+            members.push((group.member.clone(), boards));
+        }
+        let before = match self.before.states(at, &asked).await? {
+            Found::Here(before) => before,
+            Found::Moved => return Ok(Found::Moved),
+            Found::Unknown => return Ok(Found::Unknown),
+        };
+        let none = GroupState::default();
+        let mut steps = Vec::with_capacity(groups.len());
+        for group in groups {
+            let name = (
+                at.job.view().to_owned(),
+                group.key.clone(),
+                group.member.clone(),
+            );
+            let stood = before.get(&(group.key.clone(), group.member.clone()));
+            let stood = match self.as_told.get(&name) {
+                Some((_, told)) => {
+                    self.settled.push(name);
+                    told.clone()
+                }
+                None => stood.unwrap_or(&none).clone(),
+            };
+            steps.push((group, stood));
+        }
+        let mut podiums = match self.podiums_of(at, &steps).await? {
+            Found::Here(podiums) => podiums,
+            Found::Moved => return Ok(Found::Moved),
+            Found::Unknown => return Ok(Found::Unknown),
+        };
+        let mut told = Vec::new();
+        let mut newer: BTreeMap<&[u8], Newer> = BTreeMap::new();
+        for (group, before) in &steps {
+            let boards = messages::changed(before, &group.after);
+            if !boards.is_empty() {
+                let states = (before, &group.after);
+                told.push(messages::change(at.job, group.named, states, &boards)?);
+            }
+            if let Some(of_key) = podiums.get_mut(&group.key) {
+                if of_key.iter().any(Podium::is_short) {
+                    let mut states = self.as_told(at.job, &group.key);
+                    let newer = newer.get(group.key.as_slice());
+                    states.extend(newer.into_iter().flatten().cloned());
+                    let asked = BTreeMap::from([(group.key.clone(), states)]);
+                    match self.before.podiums(at, &asked).await? {
+                        Found::Here(found) => of_key.clone_from(&found[&group.key]),
+                        Found::Moved => return Ok(Found::Moved),
+                        Found::Unknown => return Ok(Found::Unknown),
+                    }
+                }
+                told.extend(achieved(at.job, group, before, of_key)?);
+            }
+            let newer = newer.entry(&group.key).or_default();
+            newer.push((group.member.clone(), group.after.clone()));
+        }
+        let podiums = podiums.into_iter();
+        self.pending
+            .extend(podiums.map(|(key, podiums)| (name(at.job, &key), Some(podiums))));
+        Ok(Found::Here(told))
+    }
+
+    /// What was told of the members of a key whose live states are newer.
+    fn as_told(&self, job: &Job<Board>, key: &[u8]) -> Newer {
+        let first = (job.view().to_owned(), key.to_vec(), Vec::new());
+        let of_key = self.as_told.range(first..);
+        let of_key = of_key.take_while(|((view, of, _), _)| view == job.view() && of == key);
+        of_key
+            .map(|((.., member), (_, state))| (member.clone(), state.clone()))
+            .collect()
+    }
+
+    /// The podiums of the keys on whose told boards something changes, as of the fence.
+    async fn podiums_of(
+        &mut self,
+        at: At<'_>,
+        steps: &[(&Changed<'_>, GroupState)],
+    ) -> Result<Found<BTreeMap<Vec<u8>, Vec<Podium>>>> {
+        let mut podiums = BTreeMap::new();
+        let mut missing = BTreeMap::new();
+        for (group, before) in steps {
+            let mut boards = at.job.achievements().iter();
+            let changes = boards.any(|told| {
+                let board = &told.board;
+                !messages::is_same(before.on(board), group.after.on(board))
+            });
+            if !changes || podiums.contains_key(&group.key) || missing.contains_key(&group.key) {
+                continue;
+            }
+            match self.podiums.get(&name(at.job, &group.key)) {
+                Some(known) => drop(podiums.insert(group.key.clone(), known)),
+                None => {
+                    let as_told = self.as_told(at.job, &group.key);
+                    missing.insert(group.key.clone(), as_told);
+                }
+            }
+        }
+        match self.before.podiums(at, &missing).await? {
+            Found::Here(found) => podiums.extend(found),
+            Found::Moved => return Ok(Found::Moved),
+            Found::Unknown => return Ok(Found::Unknown),
+        }
+        Ok(Found::Here(podiums))
+    }
+}
+
+fn name(job: &Job<Board>, key: &[u8]) -> Name {
+    (job.view().to_owned(), key.to_vec())
+}
+
+/// What a change of a group brings on the boards that are told; the podiums change with it.
+fn achieved(
+    job: &Job<Board>,
+    group: &Changed<'_>,
+    before: &GroupState,
+    podiums: &mut [Podium],
+) -> Result<Vec<Told>> {
+    let mut told = Vec::new();
+    let boards = job.achievements().iter().zip(podiums).enumerate();
+    for (index, (board, podium)) in boards {
+        let (old, new) = (before.on(&board.board), group.after.on(&board.board));
+        if messages::is_same(old, new) {
+            continue;
+        }
+        let mut events = podium.change(&group.member, new);
+        if index == 0 {
+            events.extend(podium.record(&group.member, old, new));
+        }
+        for event in &events {
+            told.push(messages::achievement(job, group.named, board, event)?);
+        }
+    }
+    Ok(told)
+}
+
+/// The groups of a micro-batch in their order, with their new states in a view.
+fn groups<'a>(job: &Job<Board>, named: &'a [Named], states: &States) -> Result<Vec<Changed<'a>>> {
+    let fault = |what: String| Error::Fault(format!("job {}: {what}", job.name()));
+    let mut rows = BTreeMap::new();
+    for row in 0..states.states.len() {
+        rows.insert((states.keys.value(row), states.members.value(row)), row);
+    }
+    let mut groups = Vec::with_capacity(named.len());
+    for named in named {
+        let (key, member) = encoded(job, named.group)?;
+        let row = rows.get(&(key.as_slice(), member.as_slice()));
+        let row = *row.ok_or_else(|| fault("a group has no state".to_owned()))?;
+        let after = states.state(row).map(GroupState::decode).transpose();
+        groups.push(Changed {
+            named,
+            key,
+            member,
+            after: after
+                .map_err(|error| fault(error.to_string()))?
+                .unwrap_or_default(),
+        });
+    }
+    Ok(groups)
+}

@@ -1,0 +1,122 @@
+//! Telling what waits in the outbox of a slot, beside the worker that fills it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stores::live::SlotId;
+use stores::telling::Telling;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::pause;
+use crate::{Error, Result};
+
+/// How often telling is tried where all must be told.
+const TRIES: u32 = 20;
+const PAUSE_MS_FIRST: u64 = 50;
+const PAUSE_MS_MAX: u64 = 5_000;
+
+/// The outbox of one slot. A copy is of the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Outbox {
+    slot: SlotId,
+    telling: Telling,
+    interval: Duration,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Something was put in.
+    filled: Notify,
+    /// How many entries wait, about.
+    waiting: AtomicU64,
+}
+
+impl Outbox {
+    /// An outbox that is looked at every `interval_ms` at least.
+    pub(crate) fn new(slot: SlotId, telling: Telling, interval_ms: u64) -> Self {
+        Self {
+            slot,
+            telling,
+            interval: Duration::from_millis(interval_ms.max(1)),
+            shared: Arc::default(),
+        }
+    }
+
+    /// How many entries wait, about.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    /// So many entries were put in.
+    pub(crate) fn filled(&self, entries: usize) {
+        if entries > 0 {
+            let waiting = &self.shared.waiting;
+            waiting.fetch_add(entries as u64, Ordering::Relaxed);
+            self.shared.filled.notify_one();
+        }
+    }
+
+    /// Tells what waits whenever there is something, until `over`. With `must_end` what can't be told
+    /// for long is an error.
+    pub(crate) async fn watch(self, must_end: bool, over: CancellationToken) -> Result<()> {
+        let mut failures = 0;
+        while !over.is_cancelled() {
+            match self.tell().await {
+                Ok(0) => {
+                    failures = 0;
+                    tokio::select! {
+                        () = self.shared.filled.notified() => {}
+                        () = tokio::time::sleep(self.interval) => {}
+                        () = over.cancelled() => {}
+                    }
+                }
+                Ok(_) => failures = 0,
+                Err(error) => self.failed(error, must_end, &mut failures, &over).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells everything that waits.
+    pub(crate) async fn tell_all(self, stop: CancellationToken) -> Result<()> {
+        let mut failures = 0;
+        loop {
+            match self.tell().await {
+                Ok(0) => return Ok(()),
+                Ok(_) => failures = 0,
+                Err(error) => self.failed(error, true, &mut failures, &stop).await?,
+            }
+        }
+    }
+
+    async fn failed(
+        &self,
+        error: Error,
+        must_end: bool,
+        failures: &mut u32,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        *failures += 1;
+        if !error.may_pass() || must_end && *failures >= TRIES {
+            return Err(error);
+        }
+        let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << (*failures).min(10));
+        let partition = self.slot.partition;
+        tracing::warn!(partition, %error, wait_ms, "what changed on boards can't be told; trying again");
+        pause(wait_ms, stop).await;
+        Ok(())
+    }
+
+    async fn tell(&self) -> Result<u64> {
+        let left = self.telling.tell(self.slot).await?;
+        self.shared.waiting.store(left, Ordering::Relaxed);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        metrics::gauge!("backstitch_speed_outbox_entries", "source" => self.slot.source.name(),
+            "partition" => self.slot.partition.to_string())
+        .set(left as f64);
+        Ok(left)
+    }
+}

@@ -1,0 +1,194 @@
+//! What athletes have achieved: an athlete's years, each a partition, newest first; and the same by
+//! activity.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use schemas::achievement::{Kind, Told};
+use schemas::seam::Offset;
+use scylla::response::PagingState;
+
+use super::session::{Cql, together};
+use crate::Result;
+use crate::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
+use crate::live::SlotId;
+
+/// Achievements that are written at once.
+const AT_ONCE: usize = 64;
+/// Rows in a page.
+const PAGE_ROWS: i32 = 500;
+
+/// Achievements in a keyspace.
+#[derive(Debug)]
+pub struct CassandraAchievements {
+    cql: Arc<Cql>,
+}
+
+impl CassandraAchievements {
+    pub(super) const fn new(cql: Arc<Cql>) -> Self {
+        Self { cql }
+    }
+
+    /// The years of an athlete in which there is something, newest first.
+    async fn years(&self, member: i64) -> Result<Vec<i32>> {
+        let doing = "reading the years of achievements";
+        let text = "SELECT year FROM achievement_years WHERE member = ?";
+        let rows = self.cql.read(doing, text, (member,)).await?;
+        let years = rows.rows::<(i32,)>();
+        let years = years.map_err(|error| self.cql.broken(doing, error))?;
+        years
+            .map(|row| Ok(row.map_err(|error| self.cql.broken(doing, error))?.0))
+            .collect()
+    }
+
+    /// Adds what a part of a table holds before a place to `found`, until that has `limit`.
+    async fn add(
+        &self,
+        of: (Of, Option<i32>),
+        kind: Option<Kind>,
+        before: &Mark,
+        (found, limit): (&mut Vec<Told>, usize),
+    ) -> Result<()> {
+        let doing = "reading achievements";
+        let text = match of.0 {
+            Of::Member(_) => {
+                "SELECT kind, told FROM achievements_of_members
+                 WHERE member = ? AND year = ? AND (at_ms, id) < (?, ?)"
+            }
+            Of::Activity(_) => {
+                "SELECT kind, told FROM achievements_of_activities
+                 WHERE activity = ? AND (at_ms, id) < (?, ?)"
+            }
+        };
+        let mut statement = self.cql.prepare(doing, text).await?;
+        statement.set_page_size(PAGE_ROWS);
+        let mut next = Some(PagingState::start());
+        while let Some(from) = next {
+            let (page, after) = match of {
+                (Of::Member(member), year) => {
+                    let values = (member, year.unwrap_or(0), before.at_ms, &before.id);
+                    self.cql.page(doing, &statement, &values, from).await?
+                }
+                (Of::Activity(activity), _) => {
+                    let values = (activity, before.at_ms, &before.id);
+                    self.cql.page(doing, &statement, &values, from).await?
+                }
+            };
+            next = after;
+            let rows = page.rows::<(&str, &[u8])>();
+            for row in rows.map_err(|error| self.cql.broken(doing, error))? {
+                let (of_kind, told) = row.map_err(|error| self.cql.broken(doing, error))?;
+                if kind.is_some_and(|kind| kind.name() != of_kind) {
+                    continue;
+                }
+                if found.len() >= limit {
+                    return Ok(());
+                }
+                let told = Told::decode(told).map_err(|why| self.cql.broken(doing, why))?;
+                found.push(told);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_one(&self, told: &Told) -> Result<()> {
+        let doing = "writing achievements";
+        let Some(achieved) = told.achieved else {
+            return Ok(());
+        };
+        let (year, bytes) = (year(told.at_ms), told.encode());
+        let (kind, id) = (achieved.kind.name(), told.id.as_str());
+        // The year first: whoever finds none looks no further.
+        let text = "INSERT INTO achievement_years (member, year) VALUES (?, ?)";
+        let statement = self.cql.prepare(doing, text).await?;
+        let values = [(achieved.member, year)];
+        self.cql.write(doing, &statement, &values).await?;
+        let text = "INSERT INTO achievements_of_members (member, year, at_ms, id, kind, told)
+                    VALUES (?, ?, ?, ?, ?, ?)";
+        let statement = self.cql.prepare(doing, text).await?;
+        let values = [(achieved.member, year, told.at_ms, id, kind, &bytes)];
+        self.cql.write(doing, &statement, &values).await?;
+        let Some(activity) = achieved.activity else {
+            return Ok(());
+        };
+        let text = "INSERT INTO achievements_of_activities (activity, at_ms, id, kind, told)
+                    VALUES (?, ?, ?, ?, ?)";
+        let statement = self.cql.prepare(doing, text).await?;
+        let values = [(activity, told.at_ms, id, kind, &bytes)];
+        self.cql.write(doing, &statement, &values).await
+    }
+}
+
+/// The year of a moment, in UTC.
+fn year(at_ms: i64) -> i32 {
+    let at = Timestamp::from_millisecond(at_ms).unwrap_or_default();
+    i32::from(at.to_zoned(TimeZone::UTC).year())
+}
+
+#[async_trait]
+impl AchievementsRead for CassandraAchievements {
+    async fn achievements(
+        &self,
+        of: Of,
+        kind: Option<Kind>,
+        before: Option<&Mark>,
+        limit: usize,
+    ) -> Result<Vec<Told>> {
+        let end = Mark {
+            at_ms: i64::MAX,
+            id: String::new(),
+        };
+        let before = before.unwrap_or(&end);
+        let mut found = Vec::new();
+        match of {
+            Of::Activity(_) => {
+                self.add((of, None), kind, before, (&mut found, limit))
+                    .await?;
+            }
+            Of::Member(member) => {
+                let last = (before.at_ms < i64::MAX).then(|| year(before.at_ms));
+                for year in self.years(member).await? {
+                    if last.is_some_and(|last| year > last) {
+                        continue;
+                    }
+                    if found.len() >= limit {
+                        break;
+                    }
+                    self.add((of, Some(year)), kind, before, (&mut found, limit))
+                        .await?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn told_through(&self, slot: SlotId) -> Result<Option<Offset>> {
+        let doing = "reading how far was told";
+        let text = "SELECT through FROM told WHERE source = ? AND partition = ?";
+        let values = (slot.source.name(), partition(slot));
+        let rows = self.cql.read(doing, text, values).await?;
+        Ok(super::session::number(&rows, "through"))
+    }
+}
+
+#[async_trait]
+impl AchievementsWrite for CassandraAchievements {
+    async fn write(&self, achievements: &[Told]) -> Result<()> {
+        let calls = achievements.iter().map(|told| self.write_one(told));
+        together(AT_ONCE, calls.collect()).await.map(drop)
+    }
+
+    async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()> {
+        let doing = "noting how far was told";
+        let text = "INSERT INTO told (source, partition, through) VALUES (?, ?, ?)";
+        let statement = self.cql.prepare(doing, text).await?;
+        let values = [(slot.source.name(), partition(slot), through)];
+        self.cql.write(doing, &statement, &values).await
+    }
+}
+
+fn partition(slot: SlotId) -> i32 {
+    i32::try_from(slot.partition).unwrap_or(i32::MAX)
+}

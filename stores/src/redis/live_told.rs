@@ -1,0 +1,187 @@
+//! What waits in slots to be told, and the states of some members: one script for each slot.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use redis::Value;
+use schemas::source::Source;
+
+use super::fault;
+use super::live::RedisLive;
+use super::live_read::{FoundStates, Row};
+use super::nodes::{Call, Request};
+use super::record::PlaceKind;
+use super::script::{MEMBERS, OUTBOX, TAKE_OUT};
+use crate::Result;
+use crate::live::{MembersQuery, Outbox, SlotId, StatesAnswer};
+
+/// So many members of one slot are asked for by one script, about.
+const MEMBERS_MAX: usize = 20_000;
+
+impl RedisLive {
+    /// The states of some members. All questions of a slot are asked at one moment, up to
+    /// [`MEMBERS_MAX`]; who asks for more looks whether the slots have moved.
+    pub(super) async fn read_states_of(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        queries: &[MembersQuery],
+    ) -> Result<StatesAnswer> {
+        let doing = "reading live states of members";
+        let patience = &self.nodes.patience;
+        let strange = || fault::strange(patience, doing);
+        let all: usize = queries.iter().map(|query| query.members.len()).sum();
+        if all > MEMBERS_MAX {
+            return Err(crate::Error::Refused(format!(
+                "{doing}: {all} members are more than the {MEMBERS_MAX} that are read at one moment; ask for fewer"
+            )));
+        }
+        let requests: Vec<Request> = partitions
+            .clone()
+            .map(|partition| self.members_request(SlotId { source, partition }, queries))
+            .collect();
+        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let mut slots = Vec::with_capacity(requests.len());
+        let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
+        for (answer, partition) in answers.await?.into_iter().zip(partitions) {
+            let slot = SlotId { source, partition };
+            let Value::Array(answer) = answer else {
+                return Err(strange());
+            };
+            let mut answer = answer.into_iter();
+            let record = self.answered_record(doing, &self.keys(slot), answer.next())?;
+            if let Some(record) = &record {
+                for (query, found) in queries.iter().zip(&mut found) {
+                    if query.of.partition.is_some_and(|only| only != partition) {
+                        continue;
+                    }
+                    for (_, epoch) in record.places(&query.of.view, PlaceKind::States) {
+                        let Some(Value::Array(values)) = answer.next() else {
+                            return Err(strange());
+                        };
+                        for (member, value) in query.members.iter().zip(values) {
+                            match value {
+                                Value::BulkString(value) => found.add(&Row {
+                                    partition,
+                                    epoch: *epoch,
+                                    key: member.clone(),
+                                    value,
+                                }),
+                                Value::Nil | Value::Boolean(false) => {}
+                                _ => return Err(strange()),
+                            }
+                        }
+                    }
+                }
+            }
+            slots.push(record.map(|record| record.slot));
+        }
+        let states = found.into_iter().map(FoundStates::finish).collect();
+        Ok(StatesAnswer { slots, states })
+    }
+
+    fn members_request(&self, slot: SlotId, queries: &[MembersQuery]) -> Request {
+        let keys = self.keys(slot);
+        let letter = PlaceKind::States.letter().as_bytes();
+        let mut arguments = vec![Bytes::from(keys.prefix), Bytes::from_static(letter)];
+        for MembersQuery { of, members } in queries {
+            if of.partition.is_none_or(|only| only == slot.partition) {
+                arguments.push(Bytes::copy_from_slice(of.view.as_bytes()));
+                arguments.push(Bytes::copy_from_slice(&of.key));
+                arguments.push(Bytes::from(members.len().to_string()));
+                let members = members.iter();
+                arguments.extend(members.map(|member| Bytes::copy_from_slice(member)));
+            }
+        }
+        Request {
+            hash_slot: keys.hash_slot,
+            call: Call::Script {
+                script: &MEMBERS,
+                key: keys.record,
+                arguments,
+            },
+        }
+    }
+
+    /// What waits in some slots.
+    pub(super) async fn read_outboxes(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<Option<Outbox>>> {
+        let doing = "reading what waits to be told";
+        let patience = &self.nodes.patience;
+        let strange = || fault::strange(patience, doing);
+        let request = |partition: u32| {
+            let keys = self.keys(SlotId { source, partition });
+            // All, where there is no limit to speak of.
+            let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+            Request {
+                hash_slot: keys.hash_slot,
+                call: Call::Script {
+                    script: &OUTBOX,
+                    key: keys.record,
+                    arguments: vec![Bytes::from(keys.prefix), Bytes::from(limit.to_string())],
+                },
+            }
+        };
+        let requests: Vec<Request> = partitions.clone().map(request).collect();
+        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let mut outboxes = Vec::with_capacity(requests.len());
+        for (answer, partition) in answers.await?.into_iter().zip(partitions) {
+            let keys = self.keys(SlotId { source, partition });
+            let Value::Array(answer) = answer else {
+                return Err(strange());
+            };
+            let mut answer = answer.into_iter();
+            let Some(record) = self.answered_record(doing, &keys, answer.next())? else {
+                outboxes.push(None);
+                continue;
+            };
+            let (Some(Value::BulkString(taken)), Some(Value::Int(waiting))) =
+                (answer.next(), answer.next())
+            else {
+                return Err(strange());
+            };
+            let taken = u64::try_from(self.count(doing, &taken)?).map_err(|_| strange())?;
+            let mut entries = Vec::new();
+            for entry in answer {
+                let Value::BulkString(entry) = entry else {
+                    return Err(strange());
+                };
+                entries.push(Bytes::from(entry));
+            }
+            outboxes.push(Some(Outbox {
+                slot: record.slot,
+                waiting: waiting.cast_unsigned(),
+                numbers: taken..taken + entries.len() as u64,
+                entries,
+            }));
+        }
+        Ok(outboxes)
+    }
+
+    /// Takes entries out that were read. A try whose outcome is not known may answer that they were not
+    /// there, which is right by then.
+    pub(super) async fn take_entries(&self, slot: SlotId, read: &Outbox) -> Result<bool> {
+        let doing = "taking out what has been told";
+        let Some(last) = read.entries.last() else {
+            return Ok(false);
+        };
+        let keys = self.keys(slot);
+        let arguments = vec![
+            Bytes::from(keys.prefix.clone()),
+            Bytes::from(format!("o{}", read.slot.generation)),
+            Bytes::from(read.numbers.start.to_string()),
+            Bytes::from(read.entries.len().to_string()),
+            last.clone(),
+        ];
+        let patience = &self.nodes.patience;
+        let tries = || self.script(doing, &keys, &TAKE_OUT, arguments.clone());
+        match patience.repeated(doing, tries).await? {
+            Value::Int(taken) => Ok(taken == 1),
+            _ => Err(fault::strange(patience, doing)),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! From the outboxes of slots to others: achievements into their table, and these and changes of
+//! boards into the log.
+//!
+//! What waits is written first and taken out afterwards. A crash in between tells it once more, under
+//! the same id: the table does not change by it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::BinaryBuilder;
+use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, Told};
+use schemas::clock::Clock;
+use schemas::partition::partition_of;
+
+use crate::achievements::AchievementsWrite;
+use crate::live::{LiveWrite, SlotId};
+use crate::log::{LogWrite, NewRecords, Partitions};
+use crate::{Error, Result};
+
+/// Entries that are told at once.
+const STEP: usize = 2_000;
+
+/// The way of what waits in slots.
+#[derive(Debug, Clone)]
+pub struct Telling {
+    live: Arc<dyn LiveWrite>,
+    achievements: Arc<dyn AchievementsWrite>,
+    log: Arc<dyn LogWrite>,
+    clock: Arc<dyn Clock>,
+    partitions: Partitions,
+}
+
+impl Telling {
+    /// A way that makes topics which are not there with `partitions` partitions.
+    #[must_use]
+    pub fn new(
+        live: Arc<dyn LiveWrite>,
+        achievements: Arc<dyn AchievementsWrite>,
+        log: Arc<dyn LogWrite>,
+        clock: Arc<dyn Clock>,
+        partitions: u32,
+    ) -> Self {
+        Self {
+            live,
+            achievements,
+            partitions: Partitions::new(Arc::clone(&log), partitions),
+            log,
+            clock,
+        }
+    }
+
+    /// Tells the first of what waits in a slot, and answers how much is left.
+    ///
+    /// # Errors
+    /// Those of the stores; then it still waits.
+    pub async fn tell(&self, slot: SlotId) -> Result<u64> {
+        let one = slot.partition..slot.partition.saturating_add(1);
+        let outboxes = self.live.outboxes(slot.source, one, STEP).await?;
+        let Some(outbox) = outboxes.into_iter().next().flatten() else {
+            return Ok(0);
+        };
+        let told = outbox.entries.iter().map(|entry| {
+            let told = Told::decode(entry);
+            told.map_err(|why| Error::broken("telling what waits in live state", why))
+        });
+        let told: Vec<Told> = told.collect::<Result<_>>()?;
+        let Some(last) = told.last() else {
+            return Ok(0);
+        };
+        self.achievements.write(&told).await?;
+        for topic in [ACHIEVEMENTS, BOARD_CHANGES] {
+            self.append(topic, &told).await?;
+        }
+        let left = outbox.waiting.saturating_sub(told.len() as u64);
+        // What one notification brought may be told in two parts.
+        let through = last.position.offset + i64::from(left == 0);
+        self.achievements.note_told(slot, through).await?;
+        self.live.take_out(slot, &outbox).await?;
+        Ok(left)
+    }
+
+    async fn append(&self, topic: &'static str, told: &[Told]) -> Result<()> {
+        if !told.iter().any(|told| told.topic() == topic) {
+            return Ok(());
+        }
+        let records = records(topic, told, self.partitions.of(topic).await?)?;
+        let now_ms = self.clock.now_ms();
+        self.log.append(topic, &records, now_ms).await.map(drop)
+    }
+}
+
+/// What of it goes to a topic with `partitions` partitions, keyed as notifications are.
+fn records(topic: &str, told: &[Told], partitions: u32) -> Result<Vec<NewRecords>> {
+    let mut columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
+    for told in told.iter().filter(|told| told.topic() == topic) {
+        let key = told.key.to_string();
+        let partition = partition_of(key.as_bytes(), partitions);
+        let (keys, values) = columns.entry(partition).or_default();
+        keys.append_value(key.as_bytes());
+        let value = serde_json::to_vec(&told.message);
+        values.append_value(value.map_err(|error| Error::broken("writing a message", error))?);
+    }
+    let of_partition =
+        |(partition, (mut keys, mut values)): (u32, (BinaryBuilder, BinaryBuilder))| NewRecords {
+            partition,
+            keys: keys.finish(),
+            values: values.finish(),
+            headers: Vec::new(),
+        };
+    Ok(columns.into_iter().map(of_partition).collect())
+}

@@ -1,0 +1,146 @@
+//! The plain truth about achievements: each change of a group is looked at by sorting the board before
+//! and after it. It shares no code with the jobs or the layers.
+
+use std::collections::BTreeMap;
+
+use jiff::civil::Date;
+use serde_json::{Value, json};
+
+use crate::standings::{Asked, Truth};
+
+/// The boards on which something is achieved; personal records on the first.
+pub const BOARDS: [&str; 3] = ["overall", "gender:F", "gender:M"];
+
+/// What athletes have achieved, as the changes of groups came one after the other.
+#[derive(Debug, Default)]
+pub struct Feats {
+    /// By segment and board: the entries of athletes, as they stood after the changes so far.
+    rows: BTreeMap<(i64, &'static str), BTreeMap<i64, Value>>,
+    told: BTreeMap<i64, Vec<Value>>,
+}
+
+/// A board of a segment, of all time.
+#[must_use]
+pub fn board_of(truth: &Truth, segment: i64, board: &str) -> Vec<Value> {
+    truth.board(&Asked {
+        segment,
+        board: board.to_owned(),
+        window: "all".to_owned(),
+        date: Date::default(),
+        club: None,
+        following: None,
+    })
+}
+
+fn int(row: &Value, name: &str) -> i64 {
+    row[name].as_i64().expect(name)
+}
+
+fn sorted(rows: &BTreeMap<i64, Value>) -> Vec<&Value> {
+    let mut sorted: Vec<&Value> = rows.values().collect();
+    sorted.sort_by_key(|row| (int(row, "elapsed_time"), int(row, "effort_id")));
+    sorted
+}
+
+impl Feats {
+    /// A group is as it is now, by a notification at this place of the log.
+    pub fn change(
+        &mut self,
+        truth: &Truth,
+        (segment, athlete): (i64, i64),
+        (partition, offset): (u32, i64),
+    ) {
+        for board in BOARDS {
+            let now = board_of(truth, segment, board);
+            let entry = now
+                .into_iter()
+                .find(|row| int(row, "athlete_id") == athlete);
+            let before = self
+                .rows
+                .get(&(segment, board))
+                .cloned()
+                .unwrap_or_default();
+            let mut after = before.clone();
+            match entry {
+                Some(entry) => drop(after.insert(athlete, entry)),
+                None => drop(after.remove(&athlete)),
+            }
+            let mut feats = compare(&before, &after, athlete, board == BOARDS[0]);
+            for feat in &mut feats {
+                feat["segment_id"] = json!(segment);
+                feat["board"] = json!(board);
+                feat["position"] =
+                    json!({"source": "efforts", "partition": partition, "offset": offset});
+                let of = self.told.entry(int(feat, "athlete_id")).or_default();
+                of.push(feat.clone());
+            }
+            self.rows.insert((segment, board), after);
+        }
+    }
+
+    /// Everything that an athlete has achieved, in an order of its own.
+    #[must_use]
+    pub fn of(&self, athlete: i64) -> Vec<Value> {
+        let mut told = self.told.get(&athlete).cloned().unwrap_or_default();
+        told.sort_by_key(Value::to_string);
+        told
+    }
+
+    /// How many there are of a kind.
+    #[must_use]
+    pub fn count(&self, kind: &str) -> usize {
+        let all = self.told.values().flatten();
+        all.filter(|feat| feat["kind"] == kind).count()
+    }
+}
+
+fn compare(
+    before: &BTreeMap<i64, Value>,
+    after: &BTreeMap<i64, Value>,
+    changed: i64,
+    has_records: bool,
+) -> Vec<Value> {
+    let (old, new) = (sorted(before), sorted(after));
+    let rank = |athlete: i64| {
+        let place = new
+            .iter()
+            .take(10)
+            .position(|row| int(row, "athlete_id") == athlete);
+        place.map(|place| place + 1)
+    };
+    let feat = |kind: &str, row: &Value| {
+        let mut feat = row.clone();
+        feat["kind"] = json!(kind);
+        feat["rank"] = json!(rank(int(row, "athlete_id")));
+        feat
+    };
+    let mut feats = Vec::new();
+    let first = |rows: &[&Value]| rows.first().map(|row| int(row, "athlete_id"));
+    if first(&old) != first(&new) {
+        if let Some(lost) = old.first() {
+            let mut lost = feat("crown_lost", lost);
+            lost["taken_by"] = json!(first(&new));
+            feats.push(lost);
+        }
+        feats.extend(new.first().map(|row| feat("crown", row)));
+    }
+    let place = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
+    for row in new.iter().take(10).skip(1) {
+        let athlete = int(row, "athlete_id");
+        let had = old
+            .iter()
+            .take(10)
+            .find(|old| int(old, "athlete_id") == athlete);
+        let is_better = athlete == changed && had.is_some_and(|had| place(row) < place(had));
+        if had.is_none() || is_better {
+            feats.push(feat("top_ten", row));
+        }
+    }
+    if has_records
+        && let (Some(had), Some(has)) = (before.get(&changed), after.get(&changed))
+        && int(has, "elapsed_time") < int(had, "elapsed_time")
+    {
+        feats.push(feat("personal_record", has));
+    }
+    feats
+}

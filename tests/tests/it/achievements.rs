@@ -1,0 +1,506 @@
+//! Achievements: whatever happens to workers and live state, what is served is what a plain sort of the
+//! boards before and after each change gives, each once; and who holds a crown is who stands first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use batch::RunRequest;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
+use schemas::source::Source;
+use serde_json::{Value, json};
+use stores::Stores;
+use stores::log::{FetchLimit, LogRead};
+use tests::feats::{BOARDS, Feats, board_of};
+use tests::http::Client;
+use tests::process::{Process, Server, done};
+use tests::standings::Truth;
+use tests::world::World;
+use tokio_util::sync::CancellationToken;
+
+const SEGMENTS: i64 = 2;
+/// More than the first places that a worker remembers.
+const ATHLETES: i64 = 45;
+const APPLICATIONS: i64 = 2;
+const STEPS: usize = 16;
+const HISTORIES: u64 = 4;
+
+fn histories() -> u64 {
+    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(HISTORIES)
+}
+
+fn effort(rng: &mut SmallRng) -> Value {
+    let athlete = rng.random_range(1..=ATHLETES);
+    let segment = rng.random_range(1..=SEGMENTS);
+    // An athlete has a few efforts on each segment, which are edited again and again.
+    let id = (athlete * 10 + segment) * 10 + rng.random_range(0..3_i64);
+    let mut row = json!({
+        "id": id, "segment_id": segment, "athlete_id": athlete, "activity_id": id / 3,
+        "elapsed_time": rng.random_range(20..60),
+        "started_at": "2026-01-01T00:00:00Z",
+    });
+    match rng.random_range(0..10) {
+        0 => row["deleted"] = json!(true),
+        1 => row["visibility"] = json!("only_me"),
+        2 => row["elapsed_time"] = json!(rng.random_range(1..22)),
+        _ => {}
+    }
+    row
+}
+
+fn athlete(rng: &mut SmallRng) -> Value {
+    let mut row = json!({"id": rng.random_range(1..=ATHLETES)});
+    if rng.random_bool(0.9) {
+        row["gender"] = json!(["F", "M", "X"].choose(rng));
+    }
+    if rng.random_bool(0.15) {
+        row["deleted"] = json!(true);
+    }
+    row
+}
+
+/// All values of a topic, by partition.
+async fn values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
+    let mut all = Vec::new();
+    for (partition, span) in (0..).zip(log.spans(topic).await.expect("the log")) {
+        let (mut at, mut found) = (span.start, Vec::new());
+        while at < span.end {
+            let limit = FetchLimit {
+                records: 10_000,
+                bytes: 1 << 24,
+            };
+            let fetched = log.fetch(topic, partition, at, limit).await;
+            let fetched = fetched.expect("fetching");
+            let offsets = fetched.records.offsets.values();
+            let records = fetched.records.values.iter().flatten().zip(offsets);
+            for (bytes, offset) in records {
+                let mut value: Value = serde_json::from_slice(bytes).expect("JSON");
+                value["offset"] = json!(offset);
+                found.push(value);
+            }
+            at = fetched.next_offset;
+        }
+        all.push(found);
+    }
+    all
+}
+
+/// What is known of an installation: its rows, and what was achieved.
+struct Told {
+    truth: Truth,
+    feats: Feats,
+    /// By partition: how many notifications were looked at.
+    looked: BTreeMap<u32, usize>,
+}
+
+impl Told {
+    async fn ingest(&mut self, world: &World, rng: &mut SmallRng) {
+        let source = if rng.random_bool(0.8) {
+            Source::Efforts
+        } else {
+            Source::Athletes
+        };
+        let count = rng.random_range(1..30);
+        let lines: Vec<String> = (0..count)
+            .map(|_| match source {
+                Source::Efforts => effort(rng).to_string(),
+                _ => athlete(rng).to_string(),
+            })
+            .collect();
+        world.ingest_into(source, &lines).await;
+        for line in &lines {
+            assert!(self.truth.take(source.name(), line));
+        }
+        let topic = Source::Efforts.topic();
+        for (partition, records) in (0..).zip(values(&*world.stores.log, topic).await) {
+            let looked = self.looked.entry(partition).or_default();
+            for record in &records[*looked..] {
+                let int = |name: &str| record[name].as_i64().expect(name);
+                let group = (int("segment_id"), int("athlete_id"));
+                let at = (partition, int("offset"));
+                self.feats.change(&self.truth, group, at);
+            }
+            *looked = records.len();
+        }
+    }
+
+    async fn authorize(&mut self, world: &World, rng: &mut SmallRng) {
+        let authorization = |id: i64, rng: &mut SmallRng| {
+            let mut row = json!({
+                "id": id, "application_id": 1 + id % APPLICATIONS, "athlete_id": 1 + id % 7,
+                "created_at": "2026-01-01T00:00:00Z",
+            });
+            if rng.random_bool(0.4) {
+                row["revoked_at"] = json!("2026-02-01T00:00:00Z");
+            }
+            row.to_string()
+        };
+        let ids = (0..6)
+            .map(|_| rng.random_range(1..40))
+            .collect::<Vec<i64>>();
+        let lines: Vec<String> = ids.into_iter().map(|id| authorization(id, rng)).collect();
+        world.ingest_into(Source::Authorizations, &lines).await;
+        for line in &lines {
+            assert!(self.truth.take("authorizations", line));
+        }
+        world.catch_up_on(Source::Authorizations).await;
+    }
+
+    /// Compares everything.
+    async fn compare(&self, world: &World, client: &Client) {
+        let mut all = Vec::new();
+        for athlete in 1..=ATHLETES {
+            let path = format!("/api/v1/athletes/{athlete}/achievements");
+            let served = served(client, &path).await;
+            let mut plain: Vec<Value> = served.iter().cloned().map(without_names).collect();
+            plain.sort_by_key(Value::to_string);
+            assert_eq!(plain, self.feats.of(athlete), "athlete {athlete}");
+            all.extend(served);
+        }
+        holders_stand_first(&all, client, SEGMENTS).await;
+        let log = &*world.stores.log;
+        let in_log = values(log, ACHIEVEMENTS).await.into_iter().flatten();
+        let in_log: BTreeSet<String> = in_log.map(|told| id(&told)).collect();
+        let in_table: BTreeSet<String> = all.iter().map(id).collect();
+        assert_eq!(in_table.len(), all.len(), "one is told twice");
+        assert_eq!(in_log, in_table);
+        follow(&values(log, BOARD_CHANGES).await, &self.truth, SEGMENTS);
+    }
+}
+
+fn id(told: &Value) -> String {
+    told["id"].as_str().expect("an id").to_owned()
+}
+
+fn without_names(mut told: Value) -> Value {
+    let map = told.as_object_mut().expect("an object");
+    map.remove("id");
+    map.remove("at");
+    told
+}
+
+/// All pages of a list of achievements.
+async fn served(client: &Client, path: &str) -> Vec<Value> {
+    let mut found = Vec::new();
+    let mut uri = format!("{path}?limit=7");
+    loop {
+        let page = client.ask(&uri).await;
+        assert_eq!(page["provenance"]["complete"], true, "{page}");
+        found.extend(page["achievements"].as_array().expect("a list").clone());
+        let Some(cursor) = page["cursor"].as_str() else {
+            break;
+        };
+        uri = format!("{path}?limit=7&cursor={cursor}");
+    }
+    let mark = |told: &Value| {
+        let at: jiff::Timestamp = told["at"]
+            .as_str()
+            .expect("a time")
+            .parse()
+            .expect("a time");
+        (at, id(told))
+    };
+    assert!(
+        found.is_sorted_by(|one, other| mark(one) > mark(other)),
+        "{found:?}"
+    );
+    found
+}
+
+/// Who has a crown by what was told is who stands first by what is answered.
+async fn holders_stand_first(told: &[Value], client: &Client, segments: i64) {
+    let mut crowns: Vec<&Value> = told
+        .iter()
+        .filter(|told| told["kind"] == "crown" || told["kind"] == "crown_lost")
+        .collect();
+    let order = |told: &Value| (told["position"]["offset"].as_i64(), told["kind"] == "crown");
+    crowns.sort_by_key(|told| order(told));
+    let mut holders: BTreeMap<(i64, String), i64> = BTreeMap::new();
+    for told in crowns {
+        let athlete = told["athlete_id"].as_i64().expect("an athlete");
+        let segment = told["segment_id"].as_i64().expect("a segment");
+        let board = (segment, told["board"].as_str().expect("a board").to_owned());
+        if told["kind"] == "crown" {
+            assert_eq!(holders.insert(board, athlete), None, "{told}");
+        } else {
+            assert_eq!(holders.remove(&board), Some(athlete), "{told}");
+        }
+    }
+    for segment in 1..=segments {
+        for board in BOARDS {
+            let path = format!("/api/v1/boards/segments/{segment}?board={board}&limit=1");
+            let answer = client.ask(&path).await;
+            let first = answer["entries"][0]["athlete_id"].as_i64();
+            let holder = holders.get(&(segment, board.to_owned())).copied();
+            assert_eq!(holder, first, "{path}: {answer}");
+        }
+    }
+}
+
+/// Whoever follows the changes of boards has the boards.
+fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
+    let mut boards: BTreeMap<(i64, i64, i64), BTreeMap<i64, Value>> = BTreeMap::new();
+    let mut connected: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+    let mut ids = BTreeSet::new();
+    for told in changes.iter().flatten() {
+        let int = |value: &Value, name: &str| value[name].as_i64().expect(name);
+        if !ids.insert(id(told)) {
+            continue;
+        }
+        let athlete = int(told, "athlete_id");
+        if told["board"] == "applications" {
+            let change = &told["changes"][0];
+            let members = connected.entry(int(told, "application_id")).or_default();
+            let is_new = !change["after"].is_null();
+            assert_ne!(
+                change["before"].is_null(),
+                change["after"].is_null(),
+                "{told}"
+            );
+            assert_eq!(members.contains(&athlete), !is_new, "{told}");
+            match is_new {
+                true => members.insert(athlete),
+                false => members.remove(&athlete),
+            };
+            continue;
+        }
+        for change in told["changes"].as_array().expect("changes") {
+            let (division, period) = (int(change, "division"), int(change, "period"));
+            let board = (int(told, "segment_id"), division, period);
+            let rows = boards.entry(board).or_default();
+            let had = rows.remove(&athlete);
+            let times = |row: &Value| (int(row, "elapsed_time"), int(row, "effort_id"));
+            assert_eq!(change["before"].is_null(), had.is_none(), "{told}");
+            assert_eq!(
+                had.as_ref().map(times),
+                (!change["before"].is_null()).then(|| times(&change["before"])),
+                "{told}"
+            );
+            if !change["after"].is_null() {
+                let mut row = change["after"].clone();
+                row["athlete_id"] = json!(athlete);
+                rows.insert(athlete, row);
+            }
+        }
+    }
+    for application in 1..=APPLICATIONS {
+        let members = connected.get(&application).map_or(0, BTreeSet::len);
+        assert_eq!(
+            members as u64,
+            truth.connected(application),
+            "{application}"
+        );
+    }
+    for segment in 1..=segments {
+        for (division, board) in (0..).zip(BOARDS) {
+            let rows = boards.get(&(segment, division, 0));
+            let rows: BTreeSet<String> = rows
+                .into_iter()
+                .flatten()
+                .map(|(_, row)| row.to_string())
+                .collect();
+            let expected = board_of(truth, segment, board).into_iter().map(|mut row| {
+                row.as_object_mut().expect("an entry").remove("rank");
+                row.to_string()
+            });
+            assert_eq!(rows, expected.collect::<BTreeSet<_>>(), "{segment} {board}");
+        }
+    }
+}
+
+async fn history(mut world: World, seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    for source in [Source::Efforts, Source::Authorizations] {
+        world.intake(source).await;
+    }
+    let mut told = Told {
+        truth: Truth::default(),
+        feats: Feats::default(),
+        looked: BTreeMap::new(),
+    };
+    let served = world.serve().await;
+    for step in 0..STEPS {
+        world.speed_options.records_max = rng.random_range(1..40);
+        world.speed_options.groups_max = rng.random_range(1..20);
+        world.speed_options.rows_max = rng.random_range(1..60);
+        for _ in 0..rng.random_range(1..4) {
+            told.ingest(&world, &mut rng).await;
+            // Workers come and go, also two at once, and are cut off anywhere.
+            while rng.random_bool(0.4) {
+                let (one, other) = (
+                    world.speed_of(Source::Efforts).await,
+                    world.speed_of(Source::Efforts).await,
+                );
+                let work = async move {
+                    let stop = CancellationToken::new();
+                    let (one, other) =
+                        tokio::join!(one.run(true, stop.clone()), other.run(true, stop));
+                    one.and(other).expect("speed");
+                };
+                let wait = Duration::from_millis(rng.random_range(1..60));
+                #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted")]
+                let mut task = tokio::spawn(work);
+                if let Ok(ended) = tokio::time::timeout(wait, &mut task).await {
+                    ended.expect("the work");
+                }
+                task.abort();
+            }
+            world.catch_up_on(Source::Efforts).await;
+        }
+        match rng.random_range(0..6) {
+            0 if step > 0 => {
+                world.lose_live();
+                world.catch_up_on(Source::Efforts).await;
+                world.live_is_back();
+            }
+            1 => told.authorize(&world, &mut rng).await,
+            2 | 3 => {
+                let request = RunRequest {
+                    full: rng.random_bool(0.3),
+                    force: true,
+                    ..RunRequest::default()
+                };
+                world.run_once_free(Source::Efforts, &request).await;
+                if rng.random_bool(0.5) {
+                    let run = world.run_once_free(Source::Authorizations, &request);
+                    Box::pin(run).await;
+                }
+            }
+            _ => {}
+        }
+        if rng.random_bool(0.3) {
+            told.compare(&world, &served.client).await;
+        }
+    }
+    told.compare(&world, &served.client).await;
+    for kind in ["crown", "crown_lost", "top_ten", "personal_record"] {
+        assert!(told.feats.count(kind) > 5, "too little happened: {kind}");
+    }
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn achievements_are_a_plain_recount() {
+    for seed in 0..histories() {
+        eprintln!("history {seed}");
+        Box::pin(history(World::new().await, seed)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn achievements_on_servers_are_a_plain_recount() {
+    for seed in 0..histories().div_ceil(8) {
+        eprintln!("history {seed} on servers");
+        Box::pin(history(World::on_servers().await, 100 + seed)).await;
+    }
+}
+
+/// Runs go through while rows come and the speed layer works: what they publish was told before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_take_no_change_from_the_speed_layer() {
+    let mut world = World::new().await;
+    world.batch_options.speed_wait_ms = 10_000;
+    let mut rng = SmallRng::seed_from_u64(9);
+    world.intake(Source::Efforts).await;
+    let mut truth = Truth::default();
+    let stop = CancellationToken::new();
+    let (speed, until) = (world.speed_of(Source::Efforts).await, stop.clone());
+    #[expect(clippy::disallowed_methods, reason = "it is awaited below")]
+    let speed = tokio::spawn(async move { speed.run(false, until).await });
+    for _ in 0..12 {
+        let lines: Vec<String> = (0..30).map(|_| effort(&mut rng).to_string()).collect();
+        for line in &lines {
+            assert!(truth.take("efforts", line));
+        }
+        let request = RunRequest {
+            full: rng.random_bool(0.3),
+            force: true,
+            ..RunRequest::default()
+        };
+        let ingest = async {
+            for line in lines.chunks(5) {
+                world.ingest_into(Source::Efforts, line).await;
+            }
+        };
+        let run = world.run_on(Source::Efforts, &request);
+        let ((), run) = tokio::join!(ingest, Box::pin(run));
+        run.expect("a run");
+    }
+    stop.cancel();
+    speed.await.expect("speed ended").expect("speed");
+    world.catch_up_on(Source::Efforts).await;
+    let api = world.serve().await;
+    let mut all = Vec::new();
+    for athlete in 1..=ATHLETES {
+        let path = format!("/api/v1/athletes/{athlete}/achievements");
+        all.extend(served(&api.client, &path).await);
+    }
+    holders_stand_first(&all, &api.client, SEGMENTS).await;
+    follow(
+        &values(&*world.stores.log, BOARD_CHANGES).await,
+        &truth,
+        SEGMENTS,
+    );
+    api.end().await;
+}
+
+fn stored(data: &std::path::Path) -> (Vec<Value>, Vec<Value>) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let stores = Stores::embedded(data).await.expect("the stores");
+        let of = |topic| values(&*stores.log, topic);
+        let told = of(ACHIEVEMENTS).await.into_iter().flatten().collect();
+        let notified = of(Source::Efforts.topic()).await;
+        (told, notified.into_iter().flatten().collect())
+    })
+}
+
+/// Speed layers are killed again and again while rows come; then one comes to the end. Who holds a crown
+/// is who stands first, and nothing is told twice.
+#[test]
+fn kills_tell_nothing_twice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let mut rng = SmallRng::seed_from_u64(3);
+    for round in 0..12 {
+        let file = folder.path().join(format!("{round}.jsonl"));
+        let mut text = String::new();
+        for _ in 0..400 {
+            writeln!(text, "{}", effort(&mut rng)).expect("writing");
+        }
+        std::fs::write(&file, text).expect("a file");
+        let speed = Process::start(&data, &["speed", "--source", "efforts"]);
+        done(&data, &["ingest", "efforts", &file.to_string_lossy()]);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a process is killed after some time"
+        )]
+        std::thread::sleep(Duration::from_millis(rng.random_range(10..700)));
+        speed.kill();
+        if round == 5 {
+            done(&data, &["speed", "--until-caught-up"]);
+            done(&data, &["batch", "run"]);
+        }
+    }
+    done(&data, &["speed", "--until-caught-up"]);
+    let server = Server::start(&data, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let all = runtime.block_on(async {
+        let mut all = Vec::new();
+        for athlete in 1..=ATHLETES {
+            let path = format!("/api/v1/athletes/{athlete}/achievements");
+            all.extend(served(&server.client, &path).await);
+        }
+        holders_stand_first(&all, &server.client, SEGMENTS).await;
+        all
+    });
+    assert!(all.len() > 50, "{} achievements", all.len());
+    let ids: BTreeSet<String> = all.iter().map(id).collect();
+    assert_eq!(ids.len(), all.len());
+    let (told, _) = stored(&data);
+    assert_eq!(told.iter().map(id).collect::<BTreeSet<_>>(), ids);
+}
