@@ -18,7 +18,8 @@ use schemas::seam::{Fence, Slot};
 use stores::live::{LiveRead, LiveStates, MembersQuery, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 
-use super::cache::Cache;
+use crate::cache::Cache;
+use crate::stored::{NodesError, StoredNodes, seam, standings};
 use crate::{Error, Result};
 
 /// Heads of keys that are remembered.
@@ -381,103 +382,9 @@ impl Before {
     fn nodes_of<'a>(&'a self, view: &'a str, key: &'a [u8]) -> StoredNodes<'a> {
         StoredNodes {
             views: &*self.views,
-            known: &self.nodes,
+            known: Some(&self.nodes),
             view,
             key,
         }
-    }
-}
-
-fn seam<'a>(
-    view: &'a str,
-    runs: &'a RunsSeen,
-    slots: &'a [Option<Slot>],
-    only: Option<u32>,
-) -> Seam<'a> {
-    Seam {
-        view,
-        live: view,
-        newest: runs.newest.get(view).copied().unwrap_or(0),
-        runs: &runs.runs,
-        slots,
-        only: only.map(|partition| partition as usize),
-    }
-}
-
-fn standings(
-    seam: &Seam<'_>,
-    job: &Job<Board>,
-    head: Option<&StoredHead>,
-    states: &LiveStates,
-) -> Result<Standings, BoardError<NodesError>> {
-    let head = head.map(|head| Head {
-        epoch: head.epoch,
-        root: &head.root,
-    });
-    let live = (0..states.members.len()).map(|row| LiveState {
-        partition: states.partitions.value(row) as usize,
-        epoch: states.epochs.value(row),
-        member: states.members.value(row),
-        state: states
-            .states
-            .is_valid(row)
-            .then(|| states.states.value(row)),
-    });
-    Standings::merge(seam, head, live, 8 * job.score().0.len())
-}
-
-/// The nodes of one key, and those that are known.
-#[derive(Debug)]
-struct StoredNodes<'a> {
-    views: &'a dyn ViewsRead,
-    known: &'a Mutex<Cache<NodeId, Arc<Node>>>,
-    view: &'a str,
-    key: &'a [u8],
-}
-
-/// Why nodes could not be had.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NodesError {
-    #[error(transparent)]
-    Store(#[from] stores::Error),
-    #[error(transparent)]
-    Damaged(#[from] Damaged),
-}
-
-impl Nodes for StoredNodes<'_> {
-    type Error = NodesError;
-
-    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
-        let mut found: Vec<Option<Arc<Node>>> = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            ids.iter().map(|id| known.get(id)).collect()
-        };
-        let missing: Vec<NodeId> = ids
-            .iter()
-            .zip(&found)
-            .filter_map(|(id, node)| node.is_none().then_some(*id))
-            .collect();
-        if missing.is_empty() {
-            return Ok(found);
-        }
-        let names: Vec<NodeName> = missing.iter().map(|id| *id.as_bytes()).collect();
-        let stored = self.views.nodes(self.view, self.key, &names).await?;
-        let mut read = Vec::with_capacity(missing.len());
-        for bytes in stored {
-            let node = bytes.map(|bytes| Node::decode(&bytes)).transpose()?;
-            read.push(node.map(Arc::new));
-        }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, node) in missing.iter().zip(&read) {
-            if let Some(node) = node {
-                known.put(*id, Arc::clone(node));
-            }
-        }
-        drop(known);
-        let mut read = read.into_iter();
-        for node in found.iter_mut().filter(|node| node.is_none()) {
-            *node = read.next().flatten();
-        }
-        Ok(found)
     }
 }

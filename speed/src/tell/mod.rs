@@ -5,7 +5,7 @@
 //! told before live state was lost is not told again: [`Teller::begin`] learns how far that was.
 
 mod before;
-mod cache;
+
 mod messages;
 mod outbox;
 mod replay;
@@ -22,7 +22,7 @@ use schemas::seam::{Fence, Generation, Offset, Slot};
 use stores::live::{SlotId, States};
 
 use self::before::{At, Before, Found, Members};
-use self::cache::Cache;
+use crate::cache::Cache;
 pub(crate) use self::messages::Named;
 pub(crate) use self::outbox::Outbox;
 use self::replay::{AsTold, GroupName, Replay, encoded};

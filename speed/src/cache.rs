@@ -6,14 +6,14 @@ use std::hash::Hash;
 
 /// Values by key, at most so many. Those that were used since half of them came stay.
 #[derive(Debug)]
-pub(super) struct Cache<K, V> {
+pub(crate) struct Cache<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     half: usize,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self {
             young: HashMap::new(),
             old: HashMap::new(),
@@ -21,7 +21,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    pub(super) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    pub(crate) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -33,7 +33,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         Some(value)
     }
 
-    pub(super) fn put(&mut self, key: K, value: V) {
+    pub(crate) fn put(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.half && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
@@ -41,7 +41,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.young.insert(key, value);
     }
 
-    pub(super) fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q)
+    pub(crate) fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
     {
@@ -49,7 +49,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.old.remove(key);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
     }

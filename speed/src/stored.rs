@@ -1,0 +1,119 @@
+//! What the batch layer stored of boards, as the speed layer reads it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::Array;
+use jobs::board::{Head, LiveState, ReadError as BoardError, Standings};
+use jobs::merge::Seam;
+use jobs::tree::{Damaged, Node, NodeId, Nodes};
+use jobs::{Board, Job};
+use schemas::seam::Slot;
+use stores::live::LiveStates;
+use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
+
+use crate::cache::Cache;
+
+/// What a read saw of the seam of a view of boards.
+pub(crate) fn seam<'a>(
+    view: &'a str,
+    runs: &'a RunsSeen,
+    slots: &'a [Option<Slot>],
+    only: Option<u32>,
+) -> Seam<'a> {
+    Seam {
+        view,
+        live: view,
+        newest: runs.newest.get(view).copied().unwrap_or(0),
+        runs: &runs.runs,
+        slots,
+        only: only.map(|partition| partition as usize),
+    }
+}
+
+/// The boards of a key, of its live states and its head.
+pub(crate) fn standings(
+    seam: &Seam<'_>,
+    job: &Job<Board>,
+    head: Option<&StoredHead>,
+    states: &LiveStates,
+) -> Result<Standings, BoardError<NodesError>> {
+    let head = head.map(|head| Head {
+        epoch: head.epoch,
+        root: &head.root,
+    });
+    let live = (0..states.members.len()).map(|row| LiveState {
+        partition: states.partitions.value(row) as usize,
+        epoch: states.epochs.value(row),
+        member: states.members.value(row),
+        state: states
+            .states
+            .is_valid(row)
+            .then(|| states.states.value(row)),
+    });
+    Standings::merge(seam, head, live, 8 * job.score().0.len())
+}
+
+/// The nodes of one key, and those that are known.
+#[derive(Debug)]
+pub(crate) struct StoredNodes<'a> {
+    pub(crate) views: &'a dyn ViewsRead,
+    pub(crate) known: Option<&'a Mutex<Cache<NodeId, Arc<Node>>>>,
+    pub(crate) view: &'a str,
+    pub(crate) key: &'a [u8],
+}
+
+/// Why nodes could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodesError {
+    #[error(transparent)]
+    Store(#[from] stores::Error),
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+}
+
+impl StoredNodes<'_> {
+    async fn read(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
+        let names: Vec<NodeName> = ids.iter().map(|id| *id.as_bytes()).collect();
+        let stored = self.views.nodes(self.view, self.key, &names).await?;
+        let nodes = stored.into_iter().map(|bytes| {
+            let node = bytes.map(|bytes| Node::decode(&bytes)).transpose()?;
+            Ok(node.map(Arc::new))
+        });
+        nodes.collect()
+    }
+}
+
+impl Nodes for StoredNodes<'_> {
+    type Error = NodesError;
+
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, NodesError> {
+        let Some(all_known) = self.known else {
+            return self.read(ids).await;
+        };
+        let mut found: Vec<Option<Arc<Node>>> = {
+            let mut known = all_known.lock().unwrap_or_else(PoisonError::into_inner);
+            ids.iter().map(|id| known.get(id)).collect()
+        };
+        let missing: Vec<NodeId> = ids
+            .iter()
+            .zip(&found)
+            .filter_map(|(id, node)| node.is_none().then_some(*id))
+            .collect();
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let read = self.read(&missing).await?;
+        let mut known = all_known.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, node) in missing.iter().zip(&read) {
+            if let Some(node) = node {
+                known.put(*id, Arc::clone(node));
+            }
+        }
+        drop(known);
+        let mut read = read.into_iter();
+        for node in found.iter_mut().filter(|node| node.is_none()) {
+            *node = read.next().flatten();
+        }
+        Ok(found)
+    }
+}
