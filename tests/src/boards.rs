@@ -201,6 +201,9 @@ impl Ledger {
                 if rng.random_bool(0.8) {
                     row["weight_kg"] = json!(f64::from(rng.random_range(80..260)) / 2.0);
                 }
+                if rng.random_bool(0.2) {
+                    row["disqualified"] = json!(rng.random_bool(0.8));
+                }
                 row
             }
             Source::Clubs => json!({"club_id": rng.random_range(1..3), "athlete_id": athlete}),

@@ -52,6 +52,8 @@ pub(super) struct Kind {
     pub(super) version: i64,
     /// What makes the tables.
     pub(super) tables: &'static str,
+    /// Older versions whose files are kept, ascending, each with what brings it to the next version.
+    pub(super) upgrades: &'static [(i64, &'static str)],
     /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
     pub(super) replaceable: bool,
     /// Bytes of a page: large ones for what is read in stretches, small ones for what is written here
@@ -373,23 +375,33 @@ async fn ensure_tables(writer: &mut SqliteConnection, path: &Path, kind: &Kind) 
             kind.version
         )));
     }
-    if version != 0 || tables != 0 {
-        return Err(broken(format!(
-            "its tables are of version {version}, and not what this program writes ({}); use \
-             another data folder",
-            kind.version
-        )));
+    let steps = if version == 0 && tables == 0 {
+        vec![kind.tables]
+    } else {
+        steps(version, kind).ok_or_else(|| {
+            broken(format!(
+                "its tables are of version {version}, and not what this program writes ({}); use \
+                 another data folder",
+                kind.version
+            ))
+        })?
+    };
+    for step in steps {
+        sqlx::raw_sql(step).execute(&mut *tx).await.map_err(fault)?;
     }
-    sqlx::raw_sql(kind.tables)
-        .execute(&mut *tx)
-        .await
-        .map_err(fault)?;
     let pragma = format!("PRAGMA user_version = {}", kind.version);
     sqlx::raw_sql(AssertSqlSafe(pragma))
         .execute(&mut *tx)
         .await
         .map_err(fault)?;
     tx.commit().await.map_err(fault)
+}
+
+/// What brings the tables of an older version to this one; nothing if that can't be done.
+fn steps(version: i64, kind: &Kind) -> Option<Vec<&'static str>> {
+    let from = kind.upgrades.iter().position(|(of, _)| *of == version)?;
+    let steps = kind.upgrades.get(from..)?;
+    Some(steps.iter().map(|(_, step)| *step).collect())
 }
 
 /// Keeps other processes from opening the same file until it is dropped.

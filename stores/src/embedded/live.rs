@@ -66,6 +66,7 @@ static LIVE: Kind = Kind {
             state BLOB,
             PRIMARY KEY (place, key, member)
         ) STRICT, WITHOUT ROWID;",
+    upgrades: &[],
     replaceable: true,
     page_bytes: 8192,
     cache_kib: 32 * 1024,

@@ -64,6 +64,7 @@ static VIEWS: Kind = Kind {
             source TEXT NOT NULL,
             shape TEXT NOT NULL
         ) STRICT;",
+    upgrades: &[],
     replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,

@@ -32,6 +32,7 @@ pub(super) struct Athlete {
     pub(super) gender: Option<String>,
     pub(super) birth_year: Option<i64>,
     pub(super) weight_kg: Option<f64>,
+    pub(super) disqualified: bool,
     pub(super) deleted: bool,
     version: i64,
 }
@@ -118,6 +119,7 @@ impl Rows {
                     gender: text("gender").map(str::to_owned),
                     birth_year: int("birth_year"),
                     weight_kg: row.get("weight_kg").and_then(Value::as_f64),
+                    disqualified: row.get("disqualified") == Some(&json!(true)),
                     deleted,
                     version,
                 };
