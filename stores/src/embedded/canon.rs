@@ -10,7 +10,7 @@ use schemas::source::Source;
 use sqlx::Connection;
 
 use super::canon_rows::Grouped;
-use super::db::{BEGIN_WRITE, Db, Kind};
+use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions};
 use crate::Result;
 use crate::canon::{
@@ -145,7 +145,9 @@ static CANON: Kind = Kind {
         ) STRICT;",
     upgrades: &[(
         1,
-        "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;",
+        Upgrade::Statements(
+            "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;",
+        ),
     )],
     replaceable: false,
     page_bytes: 4096,
