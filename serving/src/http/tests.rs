@@ -400,6 +400,7 @@ async fn the_description_has_every_path() {
             "/api/v1/applications/{id}/authorizations/{athlete_id}",
             "/api/v1/batch/runs",
             "/api/v1/batch/runs/{epoch}",
+            "/api/v1/boards/{name}/ranks",
             "/api/v1/boards/{name}/{key}",
             "/api/v1/boards/{name}/{key}/athletes/{athlete_id}",
             "/api/v1/ingest/{source}",
