@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::Int64Type;
-use futures::stream::{self, StreamExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::board::{Head, LiveState, OnBoard, Ranked, ReadError as BoardError, Standings};
@@ -195,43 +195,18 @@ impl Reader<'_> {
             slots: live.slots,
         };
         let found = queries.iter().zip(&live.states).zip(&self.question.keys);
-        let reader = &*self;
-        let seen_ref = &seen;
+        let (reader, seen_now) = (&*self, (&seen, newest, has_table));
         let readings = found.map(|((query, states), key)| {
             let head = heads.next().flatten();
             async move {
-                let seam = Seam {
-                    view,
-                    live: view,
-                    newest,
-                    runs: &seen_ref.runs.runs,
-                    slots: &seen_ref.slots,
-                    only: query.partition.map(|partition| partition as usize),
-                };
-                let read = match seam.check_table(has_table) {
-                    Ok(()) => reader.key(&seam, head.as_ref(), states, &query.key).await,
-                    Err(error) => Err(error.into()),
-                };
+                let read = reader.key(seen_now, query, states, head.as_ref()).await;
                 read.map_err(|error| (*key, head, error))
             }
         });
         let readings: Vec<_> = readings.collect();
-        let mut readings = stream::iter(readings).buffered(KEYS_AT_ONCE);
-        let mut boards = Vec::with_capacity(keys.len());
-        let mut failed = None;
-        while let Some(reading) = readings.next().await {
-            match reading {
-                Ok(board) => boards.push(board),
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
-        }
-        drop(readings);
-        if let Some((key, head, error)) = failed {
-            return Err(self.told(key, head, error));
-        }
+        let readings = stream::iter(readings).buffered(KEYS_AT_ONCE);
+        let read: Result<Vec<BoardReading>, _> = readings.try_collect().await;
+        let boards = read.map_err(|(key, head, error)| self.told(key, head, error))?;
         let mut standing = seen.standing(source, newest);
         standing.complete &= !boards.iter().any(|board| board.is_split);
         Ok(BoardsReading { boards, standing })
@@ -240,21 +215,31 @@ impl Reader<'_> {
     /// Lays the states of a key over what its head refers to, and reads what is wanted of it.
     async fn key(
         &self,
-        seam: &Seam<'_>,
-        stored: Option<&StoredHead>,
+        (seen, newest, has_table): (&Seen, Epoch, bool),
+        query: &StateQuery,
         states: &LiveStates,
-        key: &[u8],
+        stored: Option<&StoredHead>,
     ) -> Result<BoardReading, ReadError> {
+        let view = self.job.view();
+        let seam = Seam {
+            view,
+            live: view,
+            newest,
+            runs: &seen.runs.runs,
+            slots: &seen.slots,
+            only: query.partition.map(|partition| partition as usize),
+        };
+        seam.check_table(has_table)?;
         let head = stored.map(|head| Head {
             epoch: head.epoch,
             root: &head.root,
         });
         let score_bytes = 8 * self.job.score().0.len();
-        let standings = Standings::merge(seam, head, live_states(states), score_bytes)?;
+        let standings = Standings::merge(&seam, head, live_states(states), score_bytes)?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
-            view: seam.view,
-            key,
+            view,
+            key: &query.key,
         };
         let reading = self.board(&standings, &nodes, &self.question.want).await?;
         let earlier = self.earlier(stored, &nodes, &reading).await?;

@@ -248,6 +248,10 @@ struct Node {
     noted: Led,
 }
 
+/// A node as it is noted: its key and name, whether it is garbage, and where an earlier root leads to it
+/// whether the head does too.
+type NodeRow = (Vec<u8>, Vec<u8>, bool, Option<bool>);
+
 /// By key, the nodes that are stored.
 async fn known_nodes<'a>(
     connection: &mut SqliteConnection,
@@ -271,7 +275,7 @@ async fn known_nodes<'a>(
         for key in keys {
             query = query.bind(*key);
         }
-        let rows: Vec<(Vec<u8>, Vec<u8>, bool, Option<bool>)> = query
+        let rows: Vec<NodeRow> = query
             .fetch_all(&mut *connection)
             .await
             .map_err(db.fault(doing))?;

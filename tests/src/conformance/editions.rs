@@ -266,7 +266,7 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
             root: Bytes::from_static(root.as_bytes()),
         });
         let expected = head(1, root, at.1).map(|head| Head { earlier, ..head });
-        assert_eq!(heads, [expected.clone()]);
+        assert_eq!(heads, std::slice::from_ref(&expected));
         // To a reader of the next day the root itself is the earlier one.
         let own = expected.and_then(|head| head.earlier_at((hour + 24) * HOUR_MS * 1000));
         assert_eq!(
