@@ -35,6 +35,9 @@ SELECT id,
     0 AS version
 FROM app.riders;
 
+-- Riders who are disqualified are listed in backstitch.disqualified, which tells of them itself. If a table
+-- of yours has them, make a view of it instead, and tell of the rider as below when it changes.
+
 -- What groups and dumps are read by. The view gives these columns as they are: a cast would keep the
 -- index from being found.
 CREATE INDEX rides_by_group ON app.rides (segment_id, rider_id, id);

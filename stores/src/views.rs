@@ -8,7 +8,8 @@
 //! batch layer made of them, and the nodes that the root refers to, by the hash of their content. A
 //! head is written last and in one step, and its nodes stay as they are until long after another
 //! head has taken its place: so whoever has read a head sees all boards of the key as of one epoch,
-//! also in the middle of a load.
+//! also in the middle of a load. Beside its root a head keeps the one of an earlier day: so yesterday's
+//! ranks can be read beside today's.
 
 use std::collections::BTreeMap;
 
@@ -104,6 +105,45 @@ pub struct Head {
     pub epoch: Epoch,
     /// The root.
     pub root: Bytes,
+    /// The stamp with which it was written: its moment in microseconds since the Unix epoch. Nothing
+    /// where an older version of a store wrote it.
+    pub stamp_us: Option<i64>,
+    /// The root that the key had after the last run of an earlier day, where there was one.
+    pub earlier: Option<EarlierRoot>,
+}
+
+/// A root that a head keeps beside its own, with all that it leads to: what the boards were at the end
+/// of an earlier day.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierRoot {
+    /// The epoch that it holds.
+    pub epoch: Epoch,
+    /// The stamp with which it was written.
+    pub stamp_us: i64,
+    /// The root.
+    pub root: Bytes,
+}
+
+impl Head {
+    /// The root that the key had after the last run of a day before that of a moment, as far as it is
+    /// kept. Days are those of UTC. It is what a head keeps that is written in the place of this one,
+    /// and what a reader of that moment calls earlier.
+    #[must_use]
+    pub fn earlier_at(&self, at_us: i64) -> Option<EarlierRoot> {
+        let own = self.stamp_us.map(|stamp_us| EarlierRoot {
+            epoch: self.epoch,
+            stamp_us,
+            root: self.root.clone(),
+        });
+        let is_before = |root: &EarlierRoot| day_of(root.stamp_us) < day_of(at_us);
+        own.filter(is_before)
+            .or_else(|| self.earlier.clone().filter(is_before))
+    }
+}
+
+/// The day of a moment in microseconds, from that of the Unix epoch on.
+const fn day_of(at_us: i64) -> i64 {
+    at_us.div_euclid(86_400_000_000)
 }
 
 /// An edition to write, or a part of it.
@@ -312,7 +352,8 @@ pub trait ViewsWrite: ViewsRead {
     /// Writes editions of run `epoch`, in their order; a key gets one head with a stamp. Whoever
     /// publishes after [`ViewsWrite::collect_garbage`] takes a new stamp before.
     /// In the same step nodes become *garbage* that the key's head does not lead to, be it that it was
-    /// replaced or is yet to come; what it leads to is none any more.
+    /// replaced or is yet to come; what it leads to is none any more. A head leads to its earlier root's
+    /// nodes as to its own. Which root that is, the stamps decide ([`Head::earlier_at`]).
     ///
     /// # Errors
     /// [`crate::Error::Refused`] if a newer run has been recorded or the stamp was replaced.

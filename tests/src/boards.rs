@@ -3,6 +3,7 @@
 
 mod motion;
 mod nodes;
+mod rest;
 
 use jiff::civil::date;
 use jiff::{Timestamp, ToSpan};
@@ -201,6 +202,9 @@ impl Ledger {
                 if rng.random_bool(0.8) {
                     row["weight_kg"] = json!(f64::from(rng.random_range(80..260)) / 2.0);
                 }
+                if rng.random_bool(0.2) {
+                    row["disqualified"] = json!(rng.random_bool(0.8));
+                }
                 row
             }
             Source::Clubs => json!({"club_id": rng.random_range(1..3), "athlete_id": athlete}),
@@ -232,61 +236,6 @@ impl Ledger {
             row["version"] = json!(rng.random_range(0..4));
         }
         row.to_string()
-    }
-
-    /// Asks anything while nothing changes and everything was counted: it is a plain sort.
-    pub async fn ask_at_rest(&self, client: &Client, rng: &mut SmallRng) {
-        let asked = question(rng);
-        let truth = self.now();
-        let board = truth.board(&asked);
-        let (segment, query) = (asked.segment, asked.query());
-        let offset = rng.random_range(0..=board.len() + 1);
-        let limit = rng.random_range(1..12);
-        let path =
-            format!("/api/v1/boards/segments/{segment}?{query}&offset={offset}&limit={limit}");
-        let answer = client.ask(&path).await;
-        assert_eq!(answer["total"], board.len(), "{path}: {answer}\n{board:?}");
-        let first = offset.min(board.len());
-        let until = board.len().min(first + limit);
-        assert_eq!(answer["entries"], json!(board[first..until]), "{path}");
-        assert_eq!(answer["provenance"]["complete"], true, "{path}: {answer}");
-
-        let athlete = rng.random_range(1..=ATHLETES);
-        let around = rng.random_range(0..4_usize);
-        let path =
-            format!("/api/v1/boards/segments/{segment}/athletes/{athlete}?{query}&around={around}");
-        let (status, body) = get(client, &path).await;
-        match board
-            .iter()
-            .position(|entry| entry["athlete_id"] == athlete)
-        {
-            None => {
-                assert_eq!(status, 404, "{path}: {body}");
-                assert!(body.contains("not-on-board"), "{path}: {body}");
-            }
-            Some(place) => {
-                let answer: Value = serde_json::from_str(&body).expect("JSON");
-                assert_eq!(answer["entry"], board[place], "{path}");
-                let first = place.saturating_sub(around);
-                let until = board.len().min(place + around + 1);
-                assert_eq!(answer["neighbours"], json!(board[first..until]), "{path}");
-                assert_eq!(answer["total"], board.len(), "{path}");
-            }
-        }
-
-        let counts = client
-            .ask(&format!("/api/v1/segments/{segment}/counts"))
-            .await;
-        let (efforts, athletes) = truth.counts(segment);
-        assert_eq!(
-            (&counts["efforts"], &counts["athletes"]),
-            (&json!(efforts), &json!(athletes)),
-            "segment {segment}"
-        );
-        let application = rng.random_range(1..=APPLICATIONS);
-        let path = format!("/api/v1/boards/applications/{application}?limit=1");
-        let answer = client.ask(&path).await;
-        assert_eq!(answer["total"], truth.connected(application), "{path}");
     }
 }
 

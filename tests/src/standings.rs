@@ -63,6 +63,11 @@ fn is_deleted(row: &Value) -> bool {
     row.get("deleted") == Some(&json!(true))
 }
 
+/// Whether an athlete's efforts are on no board.
+fn is_out(athlete: &Value) -> bool {
+    is_deleted(athlete) || athlete.get("disqualified") == Some(&json!(true))
+}
+
 impl Truth {
     /// Takes a line as a user would expect: a row with an older version changes nothing, one that
     /// would move to another group is refused. Answers whether it was taken.
@@ -122,7 +127,7 @@ impl Truth {
         let athlete = int(effort, "athlete_id").and_then(|id| self.athletes.get(&id));
         !is_deleted(effort)
             && effort.get("visibility") != Some(&json!("only_me"))
-            && !athlete.is_some_and(is_deleted)
+            && !athlete.is_some_and(is_out)
     }
 
     /// Efforts and different athletes of a segment.

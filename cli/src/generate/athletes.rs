@@ -34,6 +34,7 @@ pub(super) struct Athlete {
     birth_year: Option<i64>,
     weight_tenths: Option<u32>,
     country: Option<&'static str>,
+    is_disqualified: bool,
     is_deleted: bool,
 }
 
@@ -47,6 +48,7 @@ impl Record for Athlete {
         sink.put("birth_year", self.birth_year.into());
         sink.put("weight_kg", weight_kg.map(Cell::Number).into());
         sink.put("country", self.country.into());
+        sink.put("disqualified", self.is_disqualified.then_some(true).into());
         sink.put("deleted", self.is_deleted.then_some(true).into());
     }
 }
@@ -93,6 +95,7 @@ impl Make for Athletes {
             birth_year: happens(rng, 0.88).then(|| birth_year(rng)),
             weight_tenths: happens(rng, 0.75).then(|| weight_tenths(gender, rng)),
             country: self.countries.draw(rng),
+            is_disqualified: happens(rng, 0.005),
             is_deleted: happens(rng, 0.01),
         }
     }
@@ -124,6 +127,7 @@ impl Make for Athletes {
                     athlete.name = Some(name(rng));
                 }
             }
+            8 => athlete.is_disqualified = !athlete.is_disqualified,
             _ => athlete.is_deleted = !athlete.is_deleted,
         }
     }

@@ -206,6 +206,7 @@ fn athletes_leave_open_what_need_not_be_told() {
         (part(|a| a.birth_year.is_none()), 0.12),
         (part(|a| a.weight_kg.is_none()), 0.25),
         (part(|a| a.is_deleted), 0.01),
+        (part(|a| a.is_disqualified), 0.005),
     ] {
         assert!(
             (part - about).abs() < about / 5.0,

@@ -74,6 +74,7 @@ const ATHLETES: &[Field] = &[
     optional("birth_year", Kind::Int),
     optional("weight_kg", Kind::Number),
     optional("country", Kind::Text),
+    optional("disqualified", Kind::Bool),
     optional("deleted", Kind::Bool),
     optional("version", Kind::Int),
 ];

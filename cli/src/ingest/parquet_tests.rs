@@ -182,6 +182,10 @@ fn athletes() -> Vec<(&'static str, ArrayRef)> {
             "deleted",
             Arc::new(BooleanArray::from(vec![Some(true), Some(false), None])),
         ),
+        (
+            "disqualified",
+            Arc::new(BooleanArray::from(vec![Some(true), None, None])),
+        ),
         ("version", Arc::new(NullArray::new(3))),
     ]
 }
@@ -198,6 +202,7 @@ fn numbers_and_booleans_are_read() {
         panic!("{lines:?}");
     };
     assert_eq!((second.weight_kg, second.is_deleted), (None, false));
+    assert!(first.is_disqualified && !second.is_disqualified);
     let reason = row(2).unwrap_err();
     assert!(reason.starts_with("weight_kg: "), "{reason}");
 }

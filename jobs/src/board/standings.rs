@@ -9,7 +9,7 @@
 
 mod states;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::seam::{self, Epoch};
 
@@ -197,6 +197,20 @@ impl Standings {
                 .map(|head| Sheet::open(head.root, score_bytes > 0))
                 .transpose()?,
             is_split,
+            score_bytes,
+        })
+    }
+
+    /// What the batch layer alone made of the boards, from the bytes of a sheet's roots: as of an epoch
+    /// that is past. Boards have scores of `score_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`Damaged`] if the bytes do not decode.
+    pub fn of_sheet(root: &[u8], score_bytes: usize) -> Result<Self, Damaged> {
+        Ok(Self {
+            sheet: Some(Sheet::open(root, score_bytes > 0)?),
+            live: BTreeMap::new(),
+            is_split: false,
             score_bytes,
         })
     }
@@ -443,24 +457,7 @@ impl<N: Nodes> OnBoard<'_, N> {
     /// # Errors
     /// Those of the store, and of what it holds.
     pub async fn find(&self, member: &[u8]) -> Result<Option<(u64, Ranked)>, ReadError<N::Error>> {
-        if self.standings.live.contains_key(member) {
-            let mut added = self.added.iter().enumerate();
-            let found = added.find(|(_, ranked)| ranked.member == member);
-            return Ok(found.map(|(index, ranked)| (self.place_of_added(index), ranked.clone())));
-        }
-        let mut rows = self.members(&[member]).await?;
-        let (Some(ranked), Some(sheet)) = (rows.pop(), &self.standings.sheet) else {
-            return Ok(None);
-        };
-        let key = rank_key(&self.board, &ranked.score, &ranked.member);
-        let ranks = sheet.by_rank.ranks(self.nodes, &[&key]).await?;
-        let position = ranks.first().map_or(0, |sum| sum.count);
-        let position = position.saturating_sub(self.start.count);
-        let added = self
-            .added
-            .partition_point(|other| other.order() < ranked.order());
-        let place = position - self.removed_before(position) + added as u64;
-        Ok(Some((place, ranked)))
+        Ok(self.find_all(&[member]).await?.pop())
     }
 
     /// The rows of some members that are on the board, in the order of ranks.
@@ -468,37 +465,84 @@ impl<N: Nodes> OnBoard<'_, N> {
     /// # Errors
     /// Those of the store, and of what it holds.
     pub async fn members(&self, members: &[&[u8]]) -> Result<Vec<Ranked>, ReadError<N::Error>> {
-        let live = &self.standings.live;
-        let mut rows = Vec::new();
-        let mut unchanged = Vec::new();
+        let found = self.find_all(members).await?;
+        Ok(found.into_iter().map(|(_, ranked)| ranked).collect())
+    }
+
+    /// The places of some members, from 0 on, and their rows, of those that are on the board and in the
+    /// order of ranks: one way down each tree, however many they are.
+    ///
+    /// # Errors
+    /// Those of the store, and of what it holds.
+    pub async fn find_all(
+        &self,
+        members: &[&[u8]],
+    ) -> Result<Vec<(u64, Ranked)>, ReadError<N::Error>> {
+        let (mut live, mut unchanged) = (BTreeSet::new(), BTreeSet::new());
         for member in members {
-            match live.get(*member) {
-                Some(state) => rows.extend(state.on(&self.board).map(|p| Ranked::of(member, p))),
-                None => unchanged.push(*member),
-            }
+            let of = match self.standings.live.contains_key(*member) {
+                true => &mut live,
+                false => &mut unchanged,
+            };
+            of.insert(*member);
         }
-        let found = self
+        let mut rows = Vec::new();
+        if !live.is_empty() {
+            let added = self.added.iter().enumerate();
+            let asked = added.filter(|(_, ranked)| live.contains(ranked.member.as_slice()));
+            rows.extend(asked.map(|(index, ranked)| (self.place_of_added(index), ranked.clone())));
+        }
+        for (before, ranked) in self.unchanged(unchanged).await? {
+            let position = before.count.saturating_sub(self.start.count);
+            let added = self
+                .added
+                .partition_point(|other| other.order() < ranked.order());
+            let place = position - self.removed_before(position) + added as u64;
+            rows.push((place, ranked));
+        }
+        rows.sort_unstable_by_key(|(place, _)| *place);
+        Ok(rows)
+    }
+
+    /// What the sheet has of some members on this board, with what stands before each row.
+    async fn unchanged(
+        &self,
+        members: BTreeSet<&[u8]>,
+    ) -> Result<Vec<(Sum, Ranked)>, ReadError<N::Error>> {
+        let Some(sheet) = self
             .standings
-            .on_sheet(self.nodes, &self.board, &unchanged)
-            .await?;
-        if self.standings.score_bytes == 0 {
-            rows.extend(found);
-        } else if let Some(sheet) = &self.standings.sheet {
-            let keys = found.iter();
-            let keys: Vec<Vec<u8>> = keys
-                .map(|old| rank_key(&self.board, &old.score, &old.member))
-                .collect();
-            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            for item in sheet.by_rank.get(self.nodes, &keys).await? {
-                let ranked = item.and_then(|item| self.ranked(&item)).ok_or_else(|| {
+            .sheet
+            .as_ref()
+            .filter(|_| !members.is_empty())
+        else {
+            return Ok(Vec::new());
+        };
+        let members: Vec<&[u8]> = members.into_iter().collect();
+        let has_scores = sheet.by_member.is_some();
+        let keys: Vec<Vec<u8>> = if has_scores {
+            let found = self
+                .standings
+                .on_sheet(self.nodes, &self.board, &members)
+                .await?;
+            let key = |old: &Ranked| rank_key(&self.board, &old.score, &old.member);
+            found.iter().map(key).collect()
+        } else {
+            let key = |member: &&[u8]| rank_key(&self.board, &[], member);
+            members.iter().map(key).collect()
+        };
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let mut rows = Vec::with_capacity(keys.len());
+        for found in sheet.by_rank.find(self.nodes, &keys).await? {
+            let found = found.and_then(|(before, item)| Some((before, self.ranked(&item)?)));
+            match found {
+                Some(row) => rows.push(row),
+                None if has_scores => {
                     let what = "the two orders of a board do not hold the same rows";
-                    ReadError::Damaged(what.to_owned())
-                })?;
-                rows.push(ranked);
+                    return Err(ReadError::Damaged(what.to_owned()));
+                }
+                None => {}
             }
         }
-        rows.sort_unstable_by(|one, other| one.order().cmp(&other.order()));
-        rows.dedup();
         Ok(rows)
     }
 

@@ -1,9 +1,13 @@
-//! Reading a tree level by level: one call of the store for each level, however much is asked.
+//! Reading a tree level by level: one call of the store for each level, however much is asked; of very
+//! many keys one for each thousand of them.
 
 use std::sync::Arc;
 
 use super::descend::{Found, Level, fetch};
 use super::{Damaged, Item, Node, NodeId, Sum};
+
+/// So many keys go down a tree together: no more nodes are asked for in one call, nor held at once.
+const KEYS_AT_ONCE: usize = 1024;
 
 /// A store of nodes, or a cache before one.
 pub trait Nodes: Sync {
@@ -71,6 +75,29 @@ impl Tree {
         usize::from(self.root.level())
     }
 
+    /// Goes to the leaves of all keys, a bounded number of keys at once, and hands to `take` the place
+    /// of each key among those that were asked for, the key, its leaf and the sum of what lies before
+    /// the leaf. Of a key beyond the last one it hears nothing.
+    async fn find_leaves<N: Nodes>(
+        &self,
+        nodes: &N,
+        keys: &[&[u8]],
+        mut take: impl FnMut(usize, &[u8], &Arc<Node>, Sum) + Send,
+    ) -> Result<(), ReadError<N::Error>> {
+        let mut order: Vec<(&[u8], usize)> = keys.iter().copied().zip(0..).collect();
+        // Neighbours lie in the same nodes.
+        order.sort_unstable();
+        for some in order.chunks(KEYS_AT_ONCE) {
+            let keys: Vec<&[u8]> = some.iter().map(|(key, _)| *key).collect();
+            for Found { ask, leaf, before } in self.leaves(nodes, &keys).await? {
+                if let Some((key, place)) = some.get(ask) {
+                    take(*place, key, &leaf, before);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// For each key the sum of the items whose keys are below it. Keys may come in any order, more
     /// than once, and need not be in the tree. What a range of keys holds is the difference of two.
     ///
@@ -82,11 +109,12 @@ impl Tree {
         keys: &[&[u8]],
     ) -> Result<Vec<Sum>, ReadError<N::Error>> {
         let mut ranks = vec![self.sum(); keys.len()];
-        for Found { ask, leaf, before } in self.leaves(nodes, keys).await? {
-            if let Some((rank, key)) = ranks.get_mut(ask).zip(keys.get(ask)) {
+        self.find_leaves(nodes, keys, |place, key, leaf, before| {
+            if let Some(rank) = ranks.get_mut(place) {
                 *rank = before.plus(leaf.before(leaf.seek(key)));
             }
-        }
+        })
+        .await?;
         Ok(ranks)
     }
 
@@ -99,12 +127,29 @@ impl Tree {
         nodes: &N,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Item>>, ReadError<N::Error>> {
+        let found = self.find(nodes, keys).await?.into_iter();
+        Ok(found.map(|found| found.map(|(_, item)| item)).collect())
+    }
+
+    /// For each key its item, where there is one, with the sum of the items before it: what
+    /// [`Tree::ranks`] and [`Tree::get`] tell, on one way down.
+    ///
+    /// # Errors
+    /// [`ReadError`] if a node can't be read.
+    pub async fn find<N: Nodes>(
+        &self,
+        nodes: &N,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<(Sum, Item)>>, ReadError<N::Error>> {
         let mut items = vec![None; keys.len()];
-        for Found { ask, leaf, .. } in self.leaves(nodes, keys).await? {
-            if let Some((item, key)) = items.get_mut(ask).zip(keys.get(ask)) {
-                *item = Item::of(&leaf, leaf.seek(key)).filter(|item| item.key() == *key);
+        self.find_leaves(nodes, keys, |place, key, leaf, before| {
+            let at = leaf.seek(key);
+            let item = Item::of(leaf, at).filter(|item| item.key() == key);
+            if let Some(found) = items.get_mut(place) {
+                *found = item.map(|item| (before.plus(leaf.before(at)), item));
             }
-        }
+        })
+        .await?;
         Ok(items)
     }
 

@@ -140,6 +140,39 @@ fn a_missing_node_is_named_and_the_tree_still_answers_elsewhere() {
     assert!(now(tree.slice(&store, 0, 300)).is_ok());
 }
 
+/// Of very many keys, in whatever order, no call asks for more nodes than there are keys in it.
+#[test]
+fn very_many_keys_are_found_in_bounded_calls() {
+    let items = many(3_000, 4);
+    let (tree, store) = Store::build(
+        Options {
+            leaf_items_mean: 1,
+            ..SMALL
+        },
+        &items,
+    );
+    let mut keys: Vec<&[u8]> = items.keys().map(Vec::as_slice).collect();
+    keys.reverse();
+    keys.extend_from_slice(&[&[], &[255; 9]]);
+    keys.rotate_left(1_000);
+    let found = now(tree.find(&store, &keys)).unwrap();
+    let calls = std::mem::take(&mut *store.calls.lock().unwrap());
+    assert!(calls.iter().all(|ids| ids.len() <= KEYS_AT_ONCE));
+    assert_eq!(
+        calls.len(),
+        keys.len().div_ceil(KEYS_AT_ONCE) * tree.height()
+    );
+    let ranks = now(tree.ranks(&store, &keys)).unwrap();
+    for ((key, found), rank) in keys.iter().zip(found).zip(ranks) {
+        assert_eq!(found.is_some(), items.contains_key(*key));
+        if let Some((before, item)) = found {
+            assert_eq!((item.key(), before), (*key, rank));
+        }
+    }
+    let sums: Vec<Sum> = keys[..20].iter().map(|key| below(&items, key)).collect();
+    assert_eq!(now(tree.ranks(&store, &keys[..20])).unwrap(), sums);
+}
+
 /// A store that hands over too few nodes, or one in the place of another.
 struct Wrong(Store, fn(&mut Vec<Option<Arc<Node>>>));
 

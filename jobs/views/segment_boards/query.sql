@@ -21,7 +21,8 @@ WITH visible AS (
             WHEN weight_kg >= 115 THEN 115
         END AS weight_class
     FROM efforts
-    WHERE NOT is_hidden AND NOT is_deleted AND NOT athlete_is_deleted
+    WHERE NOT is_hidden AND NOT is_deleted
+        AND NOT athlete_is_deleted AND NOT athlete_is_disqualified
 ),
 placed AS (
     SELECT *, 0 AS division, 0 AS period FROM visible

@@ -30,6 +30,7 @@ static EFFORTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("birth_year", DataType::Int64, true),
         Field::new("weight_kg", DataType::Float64, true),
         Field::new("athlete_is_deleted", DataType::Boolean, false),
+        Field::new("athlete_is_disqualified", DataType::Boolean, false),
     ]))
 });
 
@@ -49,8 +50,8 @@ fn instant() -> DataType {
 
 /// The columns of a source whose rows views are made of; nothing for the others.
 ///
-/// `efforts` come with what their athlete tells: `gender`, `birth_year`, `weight_kg` and
-/// `athlete_is_deleted` (false where the athlete is not known). `day` is the day of `started_at` in
+/// `efforts` come with what their athlete tells: `gender`, `birth_year`, `weight_kg`,
+/// `athlete_is_deleted` and `athlete_is_disqualified` (false where the athlete is not known). `day` is the day of `started_at` in
 /// the effort's own zone, as a number: 20130506.
 #[must_use]
 pub fn schema(source: Source) -> Option<SchemaRef> {
@@ -90,6 +91,8 @@ pub struct EffortRow<'a> {
     pub weight_kg: Option<f64>,
     /// Whether the athlete was deleted.
     pub athlete_is_deleted: bool,
+    /// Whether the athlete is disqualified.
+    pub athlete_is_disqualified: bool,
 }
 
 /// Rows of `efforts` as they grow.
@@ -108,6 +111,7 @@ pub struct EffortColumns {
     birth_year: Int64Builder,
     weight_kg: Float64Builder,
     athlete_is_deleted: BooleanBuilder,
+    athlete_is_disqualified: BooleanBuilder,
     rows: usize,
     days: DayFinder,
 }
@@ -144,6 +148,8 @@ impl EffortColumns {
         self.birth_year.append_option(row.birth_year);
         self.weight_kg.append_option(row.weight_kg);
         self.athlete_is_deleted.append_value(row.athlete_is_deleted);
+        self.athlete_is_disqualified
+            .append_value(row.athlete_is_disqualified);
         self.rows += 1;
         Ok(())
     }
@@ -169,6 +175,7 @@ impl EffortColumns {
             Arc::new(self.birth_year.finish()),
             Arc::new(self.weight_kg.finish()),
             Arc::new(self.athlete_is_deleted.finish()),
+            Arc::new(self.athlete_is_disqualified.finish()),
         ];
         RecordBatch::try_new(Arc::clone(&EFFORTS), columns)
     }

@@ -19,6 +19,7 @@ const ROW: EffortRow<'_> = EffortRow {
     birth_year: None,
     weight_kg: None,
     athlete_is_deleted: false,
+    athlete_is_disqualified: false,
 };
 
 fn ints(rows: &RecordBatch, column: &str) -> Vec<Option<i64>> {
@@ -63,6 +64,7 @@ fn every_column_of_an_effort_arrives() {
             birth_year: Some(1984),
             weight_kg: Some(58.5),
             athlete_is_deleted: true,
+            athlete_is_disqualified: true,
         })
         .unwrap();
     assert_eq!(columns.len(), 2);
@@ -79,7 +81,12 @@ fn every_column_of_an_effort_arrives() {
     ] {
         assert_eq!(ints(&rows, column), expected, "{column}");
     }
-    for column in ["is_hidden", "is_deleted", "athlete_is_deleted"] {
+    for column in [
+        "is_hidden",
+        "is_deleted",
+        "athlete_is_deleted",
+        "athlete_is_disqualified",
+    ] {
         assert_eq!(bools(&rows, column), [Some(false), Some(true)], "{column}");
     }
     assert_eq!(

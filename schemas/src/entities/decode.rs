@@ -17,7 +17,7 @@ use crate::time::Zone;
 /// The longest name of an athlete or an application, and the longest owner, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
 /// The longest effort, in seconds: the largest whole number that every JSON reader, and a score that
-/// is a double, holds exactly.
+/// is a double, holds exactly. Ids need no such bound: no store keeps them as doubles.
 pub(super) const ELAPSED_TIME_S_MAX: i64 = (1 << 53) - 1;
 /// The largest weight of an athlete.
 pub(super) const WEIGHT_KG_MAX: f64 = 1000.0;
@@ -77,7 +77,7 @@ fn parsed(source: Source, bytes: &[u8]) -> Result<Entity, String> {
 fn effort(raw: &RawEffort<'_>) -> Result<Effort, String> {
     if !(1..=ELAPSED_TIME_S_MAX).contains(&raw.elapsed_time) {
         return Err(format!(
-            "elapsed_time: {} is not a number of seconds from 1 to {ELAPSED_TIME_S_MAX}",
+            "elapsed_time: {} is not a number of seconds from 1 to {ELAPSED_TIME_S_MAX}, the largest that a score holds exactly",
             raw.elapsed_time
         ));
     }
@@ -152,6 +152,7 @@ fn athlete(raw: RawAthlete<'_>) -> Result<Athlete, String> {
         birth_year: raw.birth_year,
         weight_kg: raw.weight_kg,
         country,
+        is_disqualified: raw.disqualified.unwrap_or_default(),
         is_deleted: raw.deleted.unwrap_or_default(),
         version: raw.version.unwrap_or_default(),
     })

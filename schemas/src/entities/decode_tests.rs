@@ -21,7 +21,7 @@ const LINES: [(Source, &str, &str); 6] = [
     (
         Source::Athletes,
         ATHLETE,
-        "name gender birth_year weight_kg country deleted version",
+        "name gender birth_year weight_kg country disqualified deleted version",
     ),
     (Source::Clubs, MEMBERSHIP, "deleted version"),
     (Source::Follows, FOLLOW, "deleted version"),
@@ -91,6 +91,7 @@ fn athlete() -> Athlete {
         birth_year: None,
         weight_kg: None,
         country: None,
+        is_disqualified: false,
         is_deleted: false,
         version: 0,
     }
@@ -179,7 +180,7 @@ fn every_field_of_people_arrives() {
     check(
         Source::Athletes,
         r#"{"id":5,"name":"Zo\u00eb \"Z\"","gender":"F","birth_year":1984,"weight_kg":58.5,
-            "country":"NL","deleted":true,"version":9223372036854775807}"#,
+            "country":"NL","disqualified":true,"deleted":true,"version":9223372036854775807}"#,
         Entity::Athlete(Athlete {
             id: 5,
             name: Some("Zoë \"Z\"".to_owned()),
@@ -187,6 +188,7 @@ fn every_field_of_people_arrives() {
             birth_year: Some(1984),
             weight_kg: Some(58.5),
             country: Some("NL".to_owned()),
+            is_disqualified: true,
             is_deleted: true,
             version: i64::MAX,
         }),

@@ -76,6 +76,9 @@ pub struct Athlete {
     pub weight_kg: Option<f64>,
     /// The country (ISO 3166 alpha-2), where it is told.
     pub country: Option<String>,
+    /// Whether the athlete is disqualified: then none of the athlete's efforts is on a board, until
+    /// a row says otherwise.
+    pub is_disqualified: bool,
     /// Whether the athlete was deleted: then none of the athlete's efforts is on a board.
     pub is_deleted: bool,
     /// The version of the row.

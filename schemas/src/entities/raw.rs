@@ -40,6 +40,8 @@ pub(super) struct RawAthlete<'a> {
     #[serde(borrow, default)]
     pub(super) country: Option<Text<'a>>,
     #[serde(default)]
+    pub(super) disqualified: Option<bool>,
+    #[serde(default)]
     pub(super) deleted: Option<bool>,
     #[serde(default)]
     pub(super) version: Option<i64>,

@@ -1,16 +1,19 @@
 //! Putting rows of boards into the shape that was asked for.
 
 use arrow::array::ArrayRef;
-use jobs::board::Ranked;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyShape};
 use schemas::provenance::{Origin, Provenance};
+use schemas::seam::Epoch;
 use schemas::shown::value;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::read::BoardReading;
+use super::read::{BoardReading, Earlier};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::read::Standing;
 
@@ -38,8 +41,98 @@ pub(crate) struct BoardPlace {
     /// The rows around it, in the order of ranks, the own one among them.
     #[schema(value_type = Vec<EntryShape>)]
     pub(crate) neighbours: Vec<Map<String, Value>>,
+    /// The share of the rows that the place is at least as good as, in percent:
+    /// 100 × (total − rank + 1) ÷ total, rounded to one decimal, halves up. The first place has 100.
+    #[schema(example = 87.5)]
+    pub(crate) percentile: f64,
+    /// How far the place before is away; null for the first place.
+    #[schema(value_type = Option<GapShape>)]
+    pub(crate) gap: Option<Map<String, Value>>,
+    /// With `history=true`: the athlete's place after the last batch run of an earlier day (UTC); null if
+    /// there was no such run, or the athlete was not on the board then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<PreviousPlace>)]
+    pub(crate) previous: Option<Option<PreviousPlace>>,
+    /// With `history=true`: how many places better than then, the previous rank less this one; null
+    /// where `previous` is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>)]
+    pub(crate) change: Option<Option<i64>>,
     #[schema(value_type = ProvenanceShape)]
     pub(crate) provenance: Provenance,
+}
+
+/// An athlete's place on a board at the end of an earlier day: what the batch layer had made of the same
+/// board with the same filters, without anything newer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct PreviousPlace {
+    /// 1 is the first place.
+    pub(crate) rank: u64,
+    /// How many rows there were within all filters; who is in a club, or is followed, is as it is now.
+    pub(crate) total: u64,
+    /// The batch run that made it.
+    pub(crate) epoch: Epoch,
+    /// The day of that run, in UTC.
+    #[schema(value_type = String, format = Date)]
+    pub(crate) date: Date,
+}
+
+impl PreviousPlace {
+    pub(crate) fn of(earlier: &Earlier) -> Self {
+        let at = Timestamp::from_microsecond(earlier.at_us).unwrap_or_default();
+        Self {
+            rank: earlier.place + 1,
+            total: earlier.total,
+            epoch: earlier.epoch,
+            date: at.to_zoned(TimeZone::UTC).date(),
+        }
+    }
+}
+
+/// How far the place before is away on a board of segments; other boards have columns of their own.
+#[derive(Debug, ToSchema)]
+#[schema(as = BoardGap)]
+#[expect(
+    dead_code,
+    reason = "only describes a gap whose columns a view decides"
+)]
+pub(crate) struct GapShape {
+    /// Of the place before.
+    rank: u64,
+    /// Who has it.
+    athlete_id: i64,
+    /// By how many seconds it is better: 0 or more.
+    elapsed_time: i64,
+}
+
+/// The rows of some athletes on the boards of some segments.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct BoardRanks {
+    /// By segment in the order of the request, then by rank; whoever is not on a board has no row there.
+    #[schema(value_type = Vec<RankShape>)]
+    pub(crate) rows: Vec<Map<String, Value>>,
+    #[schema(value_type = ProvenanceShape)]
+    pub(crate) provenance: Provenance,
+}
+
+/// An athlete's row on a segment's board; other boards have columns of their own.
+#[derive(Debug, ToSchema)]
+#[schema(as = BoardRank)]
+#[expect(dead_code, reason = "only describes rows whose columns a view decides")]
+pub(crate) struct RankShape {
+    segment_id: i64,
+    /// 1 is the first place.
+    rank: u64,
+    /// How many rows the board has within all filters.
+    total: u64,
+    athlete_id: i64,
+    /// Whole seconds.
+    elapsed_time: i64,
+    effort_id: i64,
+    activity_id: i64,
+    /// In UTC.
+    #[schema(format = DateTime)]
+    started_at: String,
 }
 
 /// How much there is of a segment.
@@ -89,6 +182,11 @@ pub(crate) fn entries(
     };
     let mut entries = Vec::with_capacity(reading.rows.len());
     for (row, place) in (0..reading.rows.len()).zip(reading.first..) {
+        let place = reading
+            .places
+            .as_ref()
+            .map_or(Some(place), |places| places.get(row).copied());
+        let Some(place) = place else { continue };
         let mut entry = Map::new();
         entry.insert("rank".to_owned(), (place + 1).into());
         for (name, column) in columns.iter().flatten().filter(|(name, _)| shown(name)) {
@@ -97,6 +195,40 @@ pub(crate) fn entries(
         entries.push(entry);
     }
     Ok(entries)
+}
+
+/// The share of a board's rows that a place (from 0 on) is at least as good as, in percent with one
+/// decimal.
+pub(crate) fn percentile(place: u64, total: u64) -> f64 {
+    let total = u128::from(total.max(1));
+    let as_good = total.saturating_sub(u128::from(place));
+    let tenths = (2000 * as_good + total) / (2 * total);
+    u32::try_from(tenths).map_or(0.0, |tenths| f64::from(tenths) / 10.0)
+}
+
+/// How far an entry is from the one before: whose that is, and the difference of what ranks them first.
+pub(crate) fn gap(
+    job: &Job<Board>,
+    before: &Map<String, Value>,
+    own: &Map<String, Value>,
+) -> Map<String, Value> {
+    let mut gap = Map::new();
+    let names = job.member().0.iter().map(|column| column.name.as_str());
+    for name in std::iter::once("rank").chain(names) {
+        gap.extend(
+            before
+                .get(name)
+                .map(|value| (name.to_owned(), value.clone())),
+        );
+    }
+    if let Some(score) = job.score().0.first() {
+        let of = |entry: &Map<String, Value>| entry.get(&score.name).and_then(Value::as_i64);
+        let difference = of(own).zip(of(before));
+        // Canonical rows of an app's own may be as far apart as numbers can be.
+        let difference = difference.map(|(own, before)| own.saturating_sub(before));
+        gap.insert(score.name.clone(), difference.into());
+    }
+    gap
 }
 
 /// The names of an entry's fields, in their order.
@@ -138,10 +270,4 @@ pub(crate) fn csv_row(names: &[&str], entry: &Map<String, Value>) -> Vec<String>
         Some(other) => other.to_string(),
     };
     names.iter().map(text).collect()
-}
-
-/// The row of a member among those that were read.
-pub(crate) fn row_at(reading: &BoardReading, place: u64) -> Option<&Ranked> {
-    let index = place.checked_sub(reading.first)?;
-    reading.rows.get(usize::try_from(index).ok()?)
 }

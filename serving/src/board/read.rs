@@ -1,17 +1,21 @@
 //! A consistent read of boards, as the seam demands it: the newest runs first, then the slots with
 //! the live states, then the heads and what they refer to.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::Int64Type;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use jobs::board::{Head, LiveState, OnBoard, Ranked, ReadError as BoardError, Standings};
 use jobs::merge::Seam;
 use jobs::tree::{Node, NodeId, Nodes, Sum};
 use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
+use schemas::seam::Epoch;
 use stores::live::{LiveStates, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, ViewsRead};
 use tokio::sync::Semaphore;
@@ -25,6 +29,8 @@ use crate::read::{ReadError, Seen, Standing, is_one_more};
 
 /// Rows whose payloads are decoded at once.
 const DECODE_ROWS: usize = 1024;
+/// Keys whose boards are read at once.
+const KEYS_AT_ONCE: usize = 8;
 
 /// What is asked of the boards of some keys.
 #[derive(Debug, Clone)]
@@ -34,10 +40,12 @@ pub(crate) struct BoardQuestion {
     /// Only these members, where not all.
     pub(crate) members: Option<Vec<i64>>,
     pub(crate) want: Want,
+    /// Where a member's place at the end of an earlier day is wanted too: the day of the request.
+    pub(crate) earlier_than: Option<Date>,
 }
 
 /// Which rows are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Want {
     /// None: only how many there are.
     Sums,
@@ -45,6 +53,8 @@ pub(crate) enum Want {
     Page { offset: u64, limit: usize },
     /// A member's, and so many before and after.
     Around { member: i64, around: u64 },
+    /// Those of some members.
+    Each(Vec<i64>),
 }
 
 /// What was read of one key's board.
@@ -55,12 +65,28 @@ pub(crate) struct BoardReading {
     /// The place of the first of the rows, from 0 on.
     pub(crate) first: u64,
     pub(crate) rows: Vec<Ranked>,
+    /// The places of the rows where they do not follow each other.
+    pub(crate) places: Option<Vec<u64>>,
     /// The place of the member that was asked for.
     pub(crate) found: Option<u64>,
+    /// The member's place at the end of an earlier day, if that was asked for and is kept.
+    pub(crate) earlier: Option<Earlier>,
     /// Whether the batch layer had a part in it, and whether anything newer had.
     pub(crate) layers: (bool, bool),
     /// Whether some of it may be older than it says.
     pub(crate) is_split: bool,
+}
+
+/// A member's place on a board at the end of an earlier day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Earlier {
+    /// From 0 on.
+    pub(crate) place: u64,
+    /// Rows that the filters let through.
+    pub(crate) total: u64,
+    pub(crate) epoch: Epoch,
+    /// When its run published it.
+    pub(crate) at_us: i64,
 }
 
 /// What a read found: key by key, and how far it reaches.
@@ -168,24 +194,19 @@ impl Reader<'_> {
             runs: Arc::new(runs),
             slots: live.slots,
         };
-        let mut boards = Vec::with_capacity(keys.len());
-        let found = queries.iter().zip(&live.states);
-        for ((query, states), key) in found.zip(&self.question.keys) {
-            let seam = Seam {
-                view,
-                live: view,
-                newest,
-                runs: &seen.runs.runs,
-                slots: &seen.slots,
-                only: query.partition.map(|partition| partition as usize),
-            };
-            seam.check_table(has_table)?;
+        let found = queries.iter().zip(&live.states).zip(&self.question.keys);
+        let (reader, seen_now) = (&*self, (&seen, newest, has_table));
+        let readings = found.map(|((query, states), key)| {
             let head = heads.next().flatten();
-            match self.key(&seam, head.as_ref(), states, &query.key).await {
-                Ok(board) => boards.push(board),
-                Err(error) => return Err(self.told(*key, head, error)),
+            async move {
+                let read = reader.key(seen_now, query, states, head.as_ref()).await;
+                read.map_err(|error| (*key, head, error))
             }
-        }
+        });
+        let readings: Vec<_> = readings.collect();
+        let readings = stream::iter(readings).buffered(KEYS_AT_ONCE);
+        let read: Result<Vec<BoardReading>, _> = readings.try_collect().await;
+        let boards = read.map_err(|(key, head, error)| self.told(key, head, error))?;
         let mut standing = seen.standing(source, newest);
         standing.complete &= !boards.iter().any(|board| board.is_split);
         Ok(BoardsReading { boards, standing })
@@ -194,27 +215,74 @@ impl Reader<'_> {
     /// Lays the states of a key over what its head refers to, and reads what is wanted of it.
     async fn key(
         &self,
-        seam: &Seam<'_>,
-        head: Option<&StoredHead>,
+        (seen, newest, has_table): (&Seen, Epoch, bool),
+        query: &StateQuery,
         states: &LiveStates,
-        key: &[u8],
+        stored: Option<&StoredHead>,
     ) -> Result<BoardReading, ReadError> {
-        let head = head.map(|head| Head {
+        let view = self.job.view();
+        let seam = Seam {
+            view,
+            live: view,
+            newest,
+            runs: &seen.runs.runs,
+            slots: &seen.slots,
+            only: query.partition.map(|partition| partition as usize),
+        };
+        seam.check_table(has_table)?;
+        let head = stored.map(|head| Head {
             epoch: head.epoch,
             root: &head.root,
         });
         let score_bytes = 8 * self.job.score().0.len();
-        let standings = Standings::merge(seam, head, live_states(states), score_bytes)?;
+        let standings = Standings::merge(&seam, head, live_states(states), score_bytes)?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
-            view: seam.view,
-            key,
+            view,
+            key: &query.key,
         };
-        let reading = self.board(&standings, &nodes).await?;
+        let reading = self.board(&standings, &nodes, &self.question.want).await?;
+        let earlier = self.earlier(stored, &nodes, &reading).await?;
         Ok(BoardReading {
             is_split: standings.is_split(),
+            earlier,
             ..reading
         })
+    }
+
+    /// The place at the end of an earlier day of the member that was found: on what the batch layer
+    /// made of the same rows then, without anything that is newer.
+    async fn earlier(
+        &self,
+        head: Option<&StoredHead>,
+        nodes: &StoredNodes<'_>,
+        now: &BoardReading,
+    ) -> Result<Option<Earlier>, ReadError> {
+        let (Some(today), Some(head)) = (self.question.earlier_than, head) else {
+            return Ok(None);
+        };
+        let (Want::Around { member, .. }, Some(_)) = (&self.question.want, now.found) else {
+            return Ok(None);
+        };
+        let midnight = today.to_zoned(TimeZone::UTC);
+        let midnight_us = midnight.map_or(i64::MIN, |at| at.timestamp().as_microsecond());
+        let Some(root) = head.earlier_at(midnight_us) else {
+            return Ok(None);
+        };
+        let score_bytes = 8 * self.job.score().0.len();
+        let standings = Standings::of_sheet(&root.root, score_bytes)
+            .map_err(|error| ReadError::DamagedBoard(error.to_string()))?;
+        let want = Want::Around {
+            member: *member,
+            around: 0,
+        };
+        let then = self.board(&standings, nodes, &want).await?;
+        Ok(then.found.map(|place| Earlier {
+            place,
+            total: then.sum.count,
+            epoch: root.epoch,
+            at_us: root.stamp_us,
+        }))
     }
 
     /// The error of a key with its name. Nodes that are gone mean that their head was replaced: if it
@@ -243,28 +311,36 @@ impl Reader<'_> {
         &self,
         standings: &Standings,
         nodes: &StoredNodes<'_>,
+        want: &Want,
     ) -> Result<BoardReading, ReadError> {
         let section = &self.question.section;
         let board = self.job.boards().encode_values(&section.board)?;
         let on_board = standings.board(nodes, &board).await?;
         if self.question.members.is_some() || !section.tests.is_empty() {
-            return self.filtered(&on_board).await;
+            return self.filtered(&on_board, want).await;
         }
         let mut reading = BoardReading {
             sum: on_board.sum(),
             layers: on_board.layers(),
             ..BoardReading::default()
         };
-        match self.question.want {
+        match want {
             Want::Sums => {}
             Want::Page { offset, limit } => {
-                reading.first = offset;
-                reading.rows = on_board.page(offset, limit).await?;
+                reading.first = *offset;
+                reading.rows = on_board.page(*offset, *limit).await?;
+            }
+            Want::Each(members) => {
+                let members = self.members(members)?;
+                let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
+                let found = on_board.find_all(&members).await?;
+                let (places, rows) = found.into_iter().unzip();
+                (reading.places, reading.rows) = (Some(places), rows);
             }
             Want::Around { member, around } => {
-                let member = self.member(member)?;
+                let member = self.member(*member)?;
                 if let Some((place, _)) = on_board.find(&member).await? {
-                    let (first, length) = stretch(place, around);
+                    let (first, length) = stretch(place, *around);
                     reading.found = Some(place);
                     reading.first = first;
                     reading.rows = on_board.page(first, length).await?;
@@ -278,20 +354,22 @@ impl Reader<'_> {
     async fn filtered(
         &self,
         on_board: &OnBoard<'_, StoredNodes<'_>>,
+        want: &Want,
     ) -> Result<BoardReading, ReadError> {
-        let mut kept = match self.question.want {
-            Want::Sums => Kept::new(Wanted::Nothing),
-            Want::Page { offset, limit } => Kept::new(Wanted::Page { offset, limit }),
-            Want::Around { member, around } => {
-                let member = self.member(member)?;
-                Kept::new(Wanted::Around { member, around })
-            }
-        };
-        let members = self.question.members.as_ref().map(|members| {
-            let members = members.iter().map(|member| self.member(*member));
-            members.collect::<Result<Vec<_>, _>>()
+        let mut kept = Kept::new(match want {
+            Want::Sums => Wanted::Nothing,
+            Want::Page { offset, limit } => Wanted::Page {
+                offset: *offset,
+                limit: *limit,
+            },
+            Want::Each(members) => Wanted::Each(self.members(members)?.into_iter().collect()),
+            Want::Around { member, around } => Wanted::Around {
+                member: self.member(*member)?,
+                around: *around,
+            },
         });
-        let members = members.transpose()?;
+        let members = self.question.members.as_deref();
+        let members = members.map(|members| self.members(members)).transpose()?;
         let mut take = |rows: Vec<Ranked>| -> Result<(), KeyError> {
             for row in self.passing(rows)? {
                 let is_live = on_board.is_live(&row.member);
@@ -337,6 +415,10 @@ impl Reader<'_> {
 
     fn member(&self, member: i64) -> Result<Vec<u8>, KeyError> {
         self.job.member().encode_values(&[KeyValue::Int(member)])
+    }
+
+    fn members(&self, members: &[i64]) -> Result<Vec<Vec<u8>>, KeyError> {
+        members.iter().map(|member| self.member(*member)).collect()
     }
 
     /// The rows that pass all tests.
@@ -405,6 +487,7 @@ enum Wanted {
     Nothing,
     Page { offset: u64, limit: usize },
     Around { member: Vec<u8>, around: u64 },
+    Each(HashSet<Vec<u8>>),
 }
 
 impl Kept {
@@ -430,6 +513,12 @@ impl Kept {
                     self.rows.push_back(row);
                 }
             }
+            Wanted::Each(members) => {
+                if members.contains(&row.member) {
+                    reading.places.get_or_insert_default().push(place);
+                    self.rows.push_back(row);
+                }
+            }
             Wanted::Around { member, around } => {
                 if row.member == *member {
                     reading.found = Some(place);
@@ -452,7 +541,7 @@ impl Kept {
     fn finish(self) -> BoardReading {
         let mut reading = self.reading;
         reading.first = match (&self.wanted, reading.found) {
-            (Wanted::Nothing, _) => 0,
+            (Wanted::Nothing | Wanted::Each(_), _) => 0,
             (Wanted::Page { offset, .. }, _) => *offset,
             (Wanted::Around { around, .. }, Some(place)) => stretch(place, *around).0,
             (Wanted::Around { .. }, None) => return reading,

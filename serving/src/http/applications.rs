@@ -339,6 +339,7 @@ async fn shown(
             section: whole_section(job),
             members: None,
             want: Want::Sums,
+            earlier_than: None,
         };
         let reading = read_boards(api, job, &asked).await?;
         let standing = &reading.standing;

@@ -16,10 +16,11 @@ use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::board::answer::{
-    BoardPage, BoardPlace, Counts, csv_row, entries, field_names, of_reading, row_at,
+    BoardPage, BoardPlace, Counts, PreviousPlace, csv_row, entries, field_names, gap, of_reading,
+    percentile,
 };
 use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, Want, read};
+use crate::board::read::{BoardQuestion, BoardsReading, Want, read};
 
 /// Neighbours before and after, unless it is said.
 const AROUND_DEFAULT: u64 = 5;
@@ -120,7 +121,8 @@ pub(crate) async fn page(
         ("window" = Option<String>, Query, description = "all, year, month or day; all if left out"),
         ("date" = Option<String>, Query, description = "The day whose year, month or day it is; today in UTC if left out"),
         ("club_id" = Option<i64>, Query, description = "Only athletes of this club"),
-        ("following" = Option<i64>, Query, description = "Only this athlete and those that this athlete follows")
+        ("following" = Option<i64>, Query, description = "Only this athlete and those that this athlete follows"),
+        ("history" = Option<bool>, Query, description = "true: previous and change tell of the place after the last batch run of an earlier day")
     ),
     responses(
         (status = 200, description = "The athlete's place", body = BoardPlace),
@@ -136,7 +138,7 @@ pub(crate) async fn place(
 ) -> Result<Json<BoardPlace>, Problem> {
     let job = find(&api, &name)?;
     let mut known = known(job);
-    known.push("around");
+    known.extend(["around", "history"]);
     let params = Params::read(&uri, &known)?;
     let member = id("athlete_id", &athlete)?;
     let around = match params.get("around") {
@@ -148,10 +150,15 @@ pub(crate) async fn place(
             "around={around} is more than {AROUND_MAX}: ask for a page of the board"
         )));
     }
-    let asked = Asked::read(job, &key, &params, today(&api))?;
-    let asked = asked
-        .question(&api, Want::Around { member, around })
-        .await?;
+    let today = today(&api);
+    let asked = Asked::read(job, &key, &params, today)?;
+    // The place before is shown in any case, by the gap to it.
+    let want = Want::Around {
+        member,
+        around: around.max(1),
+    };
+    let mut asked = asked.question(&api, want).await?;
+    asked.earlier_than = history(&params)?.then_some(today);
     let reading = read_boards(&api, job, &asked).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
     let place = board.found.ok_or_else(|| {
@@ -160,18 +167,39 @@ pub(crate) async fn place(
             format!("athlete {member} is not on this board"),
         )
     })?;
-    let neighbours = entries(job, &board)?;
-    let own = BoardReading {
-        first: place,
-        rows: row_at(&board, place).cloned().into_iter().collect(),
-        ..BoardReading::default()
-    };
+    let mut neighbours = entries(job, &board)?;
+    let at = usize::try_from(place.saturating_sub(board.first)).unwrap_or(usize::MAX);
+    let own = neighbours.get(at).cloned().unwrap_or_default();
+    let before = at.checked_sub(1).and_then(|before| neighbours.get(before));
+    let gap = before.map(|before| gap(job, before, &own));
+    if around == 0 {
+        neighbours = vec![own.clone()];
+    }
+    let has_history = asked.earlier_than.is_some();
+    let rank = |place: u64| i64::try_from(place).unwrap_or(i64::MAX);
+    let earlier = board.earlier.as_ref();
+    let change = earlier.map(|earlier| rank(earlier.place) - rank(place));
     Ok(Json(BoardPlace {
         total: board.sum.count,
-        entry: entries(job, &own)?.pop().unwrap_or_default(),
+        entry: own,
         neighbours,
+        percentile: percentile(place, board.sum.count),
+        gap,
+        previous: has_history.then(|| earlier.map(PreviousPlace::of)),
+        change: has_history.then_some(change),
         provenance: of_reading([&board], reading.standing),
     }))
+}
+
+/// Whether the place at the end of an earlier day is asked for.
+fn history(params: &Params) -> Result<bool, Problem> {
+    match params.get("history") {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(Problem::parameter(format!(
+            "history={other:?} is neither true nor false"
+        ))),
+    }
 }
 
 /// How many efforts and athletes there are on a segment.
@@ -198,6 +226,7 @@ pub(crate) async fn counts(
         section: whole_section(job),
         members: None,
         want: Want::Sums,
+        earlier_than: None,
     };
     let reading = read_boards(&api, job, &asked).await?;
     let board = reading.boards.into_iter().next().unwrap_or_default();
@@ -245,7 +274,7 @@ fn known(job: &Job<Board>) -> Vec<&'static str> {
     known
 }
 
-fn today(api: &Api) -> Date {
+pub(super) fn today(api: &Api) -> Date {
     api.now().to_zoned(TimeZone::UTC).date()
 }
 
@@ -284,12 +313,13 @@ impl Asked {
             members: members(api, self.club, self.follower).await?,
             section: self.section,
             want,
+            earlier_than: None,
         })
     }
 }
 
 /// The members that a club or a following lets through; those that both do, if both are asked for.
-async fn members(
+pub(super) async fn members(
     api: &Api,
     club: Option<i64>,
     follower: Option<i64>,
@@ -318,7 +348,7 @@ async fn members(
     Ok(members)
 }
 
-fn date(text: &str) -> Result<Date, Problem> {
+pub(super) fn date(text: &str) -> Result<Date, Problem> {
     let wrong = || {
         Problem::parameter(format!(
             "date={text:?} is not a date such as 2026-11-21, in the years 1 to 9999"

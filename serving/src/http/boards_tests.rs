@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use jiff::civil::{Date, date};
 use jobs::{Board, Job};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -34,6 +35,11 @@ impl Fixture {
     fn publish(&self, rows: &[Best]) {
         let mut boards = self.world.boards.lock().unwrap();
         boards.publish(&self.segments, SEGMENT, rows);
+    }
+
+    fn publish_on(&self, day: Date, rows: &[Best]) {
+        let mut boards = self.world.boards.lock().unwrap();
+        boards.publish_on(day, (&self.segments, SEGMENT), rows);
     }
 
     fn put(&self, member: i64, rows: &[Best]) {
@@ -213,6 +219,103 @@ async fn a_filtered_board_is_a_plain_filter() {
     }
     let uri = format!("{BOARD}/athletes/1?{WOMEN}");
     assert_eq!(get(&fixture.serving, &uri).await.0, StatusCode::NOT_FOUND);
+}
+
+/// How good a place is, and how far the one before, whatever else is shown.
+#[tokio::test]
+async fn a_place_says_how_good_it_is() {
+    let fixture = Fixture::of(impatient());
+    let mut rows: Vec<Best> = (0..7).map(best).collect();
+    rows[3].time = rows[2].time;
+    rows[6].time += 1_000;
+    fixture.publish(&rows);
+    let gap = |rank, athlete_id, seconds| json!({"rank": rank, "athlete_id": athlete_id, "elapsed_time": seconds});
+    for (member, percentile, gap) in [
+        (0, 100.0, Value::Null),
+        (1, 85.7, gap(1, 0, 1)),
+        (2, 71.4, gap(2, 1, 1)),
+        (3, 57.1, gap(3, 2, 0)),
+        (5, 28.6, gap(5, 4, 1)),
+        (6, 14.3, gap(6, 5, 1_001)),
+    ] {
+        for around in [0, 1, 5] {
+            let uri = format!("{BOARD}/athletes/{member}?around={around}");
+            let (place, _) = fixture.page(&uri).await;
+            assert_eq!(place["percentile"], percentile, "{uri}");
+            assert_eq!(place["gap"], gap, "{uri}");
+            let near = place["neighbours"].as_array().unwrap().len() as u64;
+            let places = [member, around, 6 - member].map(|n: i64| n.unsigned_abs());
+            let expected = 1 + places[1].min(places[0]) + places[1].min(places[2]);
+            assert_eq!(near, expected, "{uri}: {place}");
+            assert_eq!(place.get("previous"), None, "{uri}");
+        }
+    }
+    fixture.put(0, &[]);
+    let (place, _) = fixture.page(&format!("{BOARD}/athletes/1")).await;
+    assert_eq!(
+        (&place["percentile"], &place["gap"]),
+        (&json!(100.0), &json!(null))
+    );
+}
+
+/// The place of an earlier day is that of the last sheet of such a day, with the same filters and
+/// without what is live.
+#[tokio::test]
+async fn a_place_of_an_earlier_day_is_told() {
+    let fixture = Fixture::of(impatient());
+    let ask = async |member: i64, query: &str| {
+        let uri = format!("{BOARD}/athletes/{member}?history=true&{query}");
+        fixture.page(&uri).await.0
+    };
+    let yesterday = date(2026, 7, 13);
+    let both = |members: &[i64]| {
+        let rows = members
+            .iter()
+            .flat_map(|member| [best(*member), of_year(*member)]);
+        rows.collect::<Vec<_>>()
+    };
+    // A sheet of today alone.
+    fixture.publish(&both(&[5]));
+    let place = ask(5, "").await;
+    assert_eq!(
+        (&place["previous"], &place["change"]),
+        (&json!(null), &json!(null))
+    );
+
+    let fixture = Fixture::of(impatient());
+    let ask = async |member: i64, query: &str| {
+        let uri = format!("{BOARD}/athletes/{member}?history=true&{query}");
+        fixture.page(&uri).await.0
+    };
+    fixture.publish_on(date(2026, 7, 1), &both(&[6, 7]));
+    fixture.publish_on(yesterday, &both(&[5, 6]));
+    fixture.publish_on(yesterday, &both(&[3, 4, 5, 6]));
+    let previous = |rank: u64, total: u64, day: &str| json!({"rank": rank, "total": total, "epoch": boards::EPOCH, "date": day});
+    // Nothing was published today: the sheet is yesterday's own.
+    fixture.put(1, &both(&[1]));
+    for query in ["", YEAR] {
+        let place = ask(5, query).await;
+        assert_eq!(place["entry"]["rank"], 4, "{query}");
+        assert_eq!(place["previous"], previous(3, 4, "2026-07-13"), "{query}");
+        assert_eq!(place["change"], -1, "{query}");
+        assert_eq!(ask(1, query).await["previous"], json!(null), "{query}");
+    }
+    for rows in [&[2, 5, 6][..], &[5, 6]] {
+        fixture.publish(&both(rows));
+        let place = ask(5, "").await;
+        assert_eq!(place["previous"], previous(3, 4, "2026-07-13"), "{rows:?}");
+    }
+    // Filters are those of the question.
+    let place = ask(6, WOMEN).await;
+    assert_eq!(place["previous"], previous(2, 2, "2026-07-13"));
+    assert_eq!(
+        (&place["entry"]["rank"], &place["change"]),
+        (&json!(1), &json!(1))
+    );
+    let place = ask(6, "following=6").await;
+    assert_eq!(place["previous"], previous(1, 1, "2026-07-13"));
+    let (status, _) = get(&fixture.serving, &format!("{BOARD}/athletes/6?history=1")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 /// A first try that takes longer than the patience is not the only one.

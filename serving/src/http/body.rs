@@ -11,8 +11,10 @@ use tokio::time::timeout;
 use super::Api;
 use super::problem::{Kind, Problem};
 
-/// The largest body that is one JSON object, in bytes.
+/// The largest body that is one JSON object of a few fields, in bytes.
 const OBJECT_BYTES_MAX: u64 = 16 * 1024;
+/// The largest one that has lists of ids.
+pub(crate) const LISTS_BYTES_MAX: u64 = 256 * 1024;
 
 /// Refuses what the head of a request says to be too large or encoded.
 pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
@@ -60,14 +62,24 @@ pub(crate) async fn object<T: DeserializeOwned>(
     request: Request,
     example: &str,
 ) -> Result<T, Problem> {
-    check_head(request.headers(), OBJECT_BYTES_MAX)?;
+    object_up_to(api, request, OBJECT_BYTES_MAX, example).await
+}
+
+/// The same of at most so many bytes.
+pub(crate) async fn object_up_to<T: DeserializeOwned>(
+    api: &Api,
+    request: Request,
+    bytes_max: u64,
+    example: &str,
+) -> Result<T, Problem> {
+    check_head(request.headers(), bytes_max)?;
     let mut stream = request.into_body().into_data_stream();
     let whole = async {
         let mut body = BytesMut::new();
         while let Some(data) = next(api, &mut stream).await? {
             body.extend_from_slice(&data);
-            if body.len() as u64 > OBJECT_BYTES_MAX {
-                return Err(too_large(OBJECT_BYTES_MAX));
+            if body.len() as u64 > bytes_max {
+                return Err(too_large(bytes_max));
             }
         }
         Ok(body)

@@ -14,6 +14,7 @@ mod overview;
 mod page;
 mod params;
 mod problem;
+mod ranks;
 mod runs;
 mod stats;
 
@@ -137,6 +138,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(overview::overview))
         .layer(from_fn(etag::tagged));
     let timed = answers
+        .routes(routes!(ranks::ranks))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))

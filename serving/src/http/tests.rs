@@ -402,6 +402,7 @@ async fn the_description_has_every_path() {
             "/api/v1/athletes/{athlete_id}/achievements",
             "/api/v1/batch/runs",
             "/api/v1/batch/runs/{epoch}",
+            "/api/v1/boards/{name}/ranks",
             "/api/v1/boards/{name}/{key}",
             "/api/v1/boards/{name}/{key}/athletes/{athlete_id}",
             "/api/v1/ingest/{source}",

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use arrow::array::{BinaryArray, UInt32Array, UInt64Array};
 use bytes::Bytes;
+use jiff::civil::{Date, date};
+use jiff::tz::TimeZone;
 use jobs::board::{GroupState, Place, Sheet, member_key, rank_key};
 use jobs::tree::{Builder, Options};
 use jobs::{Board, Catalog, Job};
@@ -21,6 +23,8 @@ use crate::{Serving, ServingOptions};
 
 /// The run that made the sheets.
 pub(crate) const EPOCH: Epoch = 1;
+/// The clock's day.
+pub(crate) const TODAY: Date = date(2026, 7, 14);
 /// Where its epoch ended.
 const CUT: Cut = Cut {
     next_offset: 10,
@@ -84,8 +88,15 @@ pub(crate) struct Boards {
 }
 
 impl Boards {
-    /// Makes the sheet of a key, of many small nodes.
+    /// Makes the sheet of a key, of many small nodes, at a moment of the clock's day.
     pub(crate) fn publish(&mut self, job: &Job<Board>, key: i64, rows: &[Best]) {
+        self.publish_on(TODAY, (job, key), rows);
+    }
+
+    /// The same on another day.
+    pub(crate) fn publish_on(&mut self, day: Date, (job, key): (&Job<Board>, i64), rows: &[Best]) {
+        let at = day.at(13, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap();
+        let stamp_us = at.timestamp().as_microsecond();
         let (mut by_rank, mut by_member) = (Vec::new(), Vec::new());
         for row in rows {
             let (member, place) = stored(job, row);
@@ -112,9 +123,16 @@ impl Boards {
         let by_rank = build(by_rank);
         let by_member = (!job.score().0.is_empty()).then(|| build(by_member));
         let root = Sheet::encode(&by_rank, by_member.as_deref()).into();
-        let head = Head { epoch: EPOCH, root };
         let key = job.key().encode_values(&[KeyValue::Int(key)]).unwrap();
-        self.heads.insert((job.view().to_owned(), key), head);
+        let name = (job.view().to_owned(), key);
+        let replaced = self.heads.get(&name);
+        let head = Head {
+            epoch: EPOCH,
+            root,
+            stamp_us: Some(stamp_us),
+            earlier: replaced.and_then(|head| head.earlier_at(stamp_us)),
+        };
+        self.heads.insert(name, head);
     }
 
     /// Puts what a member has now; nothing where there are no rows.

@@ -197,6 +197,7 @@ struct Seen {
     gender: Option<String>,
     birth_year: Option<i64>,
     weight_kg: Option<f64>,
+    is_disqualified: bool,
     is_deleted: bool,
 }
 
@@ -205,6 +206,9 @@ async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<Vec<i6
     type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
     let statement = "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
                      WHERE id IN ? ORDER BY id FOR UPDATE";
+    // An app may disqualify an athlete of whom there is no row.
+    let disqualified = "SELECT athlete_id FROM disqualified WHERE athlete_id IN ?
+                        ORDER BY athlete_id FOR UPDATE";
     let mut known = HashMap::with_capacity(rows.len());
     let mut seen = HashMap::with_capacity(rows.len());
     for ids in ids(rows).chunks(AT_ONCE) {
@@ -216,22 +220,46 @@ async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<Vec<i6
                 birth_year,
                 weight_kg,
                 is_deleted,
+                is_disqualified: false,
             };
             seen.insert(id, row);
+        }
+        let stored: Vec<(i64,)> = link.rows(disqualified, &[Value::Ints(ids)]).await?;
+        for (id,) in stored {
+            let row: &mut Seen = seen.entry(id).or_default();
+            row.is_disqualified = true;
         }
     }
     let mut decided = Decided::of(rows, known, &mut Vec::new());
     put(link, &mut decided, sheet::athletes).await?;
+    disqualify(link, &decided.kept, &seen).await?;
     let changed = decided.kept.iter().filter(|row| {
         let now = Seen {
             gender: row.gender.map(Gender::letter).map(str::to_owned),
             birth_year: row.birth_year,
             weight_kg: row.weight_kg,
+            is_disqualified: row.is_disqualified,
             is_deleted: row.is_deleted,
         };
         now != seen.remove(&row.id).unwrap_or_default()
     });
     Ok(changed.map(|row| row.id).collect())
+}
+
+/// Brings the list of the disqualified to what athletes' rows say.
+async fn disqualify(link: &mut Link<'_>, rows: &[&Athlete], seen: &HashMap<i64, Seen>) -> Sql<()> {
+    let was = |row: &Athlete| seen.get(&row.id).is_some_and(|seen| seen.is_disqualified);
+    let rows = rows.iter().copied();
+    let changed = rows.filter(|row| row.is_disqualified != was(row));
+    let (more, fewer): (Vec<&Athlete>, Vec<&Athlete>) =
+        changed.partition(|row| row.is_disqualified);
+    write(link, &sheet::disqualified(&more), Conflict::Fail).await?;
+    let fewer: Vec<i64> = fewer.iter().map(|row| row.id).collect();
+    for ids in fewer.chunks(AT_ONCE) {
+        let statement = "DELETE FROM disqualified WHERE athlete_id IN ?";
+        link.run(statement, &[Value::Ints(ids)]).await?;
+    }
+    Ok(())
 }
 
 /// The ids of rows, ascending, each once.

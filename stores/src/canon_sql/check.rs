@@ -28,9 +28,10 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 8] = [
     "efforts",
     "athletes",
+    "disqualified",
     "clubs",
     "follows",
     "authorizations",
@@ -276,10 +277,10 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
     for table in TABLES {
         statements.push(format!("SELECT 1 FROM {table} WHERE 1 = 0"));
         if !views.contains(table) {
-            let column = if table == "connected" {
-                "athletes"
-            } else {
-                "version"
+            let column = match table {
+                "connected" => "athletes",
+                "disqualified" => "athlete_id",
+                _ => "version",
             };
             statements.push(format!(
                 "UPDATE {table} SET {column} = {column} WHERE 1 = 0"
@@ -288,6 +289,9 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
                 "INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"
             ));
         }
+    }
+    if !views.contains("disqualified") {
+        statements.push("DELETE FROM disqualified WHERE 1 = 0".to_owned());
     }
     let mut flaws = Vec::new();
     for statement in statements {

@@ -52,7 +52,7 @@ type Columns = &'static [(&'static str, Kind)];
 use Kind::{Boolean, Fraction, Micros, Number, Text};
 
 /// What is read of each table that an app may replace.
-const TABLES: [(&str, Columns); 6] = [
+const TABLES: [(&str, Columns); 7] = [
     (
         "applications",
         &[
@@ -96,6 +96,7 @@ const TABLES: [(&str, Columns); 6] = [
             ("version", Number),
         ],
     ),
+    ("disqualified", &[("athlete_id", Number)]),
     (
         "efforts",
         &[

@@ -57,13 +57,15 @@ impl Grouped {
                 "e.id::bigint, e.segment_id::bigint, e.athlete_id::bigint, e.activity_id::bigint,
                  e.elapsed_time_s::bigint, e.started_at_us::bigint, e.tz::text, e.is_hidden,
                  e.is_deleted, a.gender::text, a.birth_year::bigint,
-                 a.weight_kg::double precision, a.is_deleted AS athlete_is_deleted"
+                 a.weight_kg::double precision, a.is_deleted AS athlete_is_deleted,
+                 EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)"
             }
             (Self::Efforts, SqlServer::MySql) => {
                 "CAST(e.id AS SIGNED), CAST(e.segment_id AS SIGNED), CAST(e.athlete_id AS SIGNED),
                  CAST(e.activity_id AS SIGNED), CAST(e.elapsed_time_s AS SIGNED),
                  CAST(e.started_at_us AS SIGNED), e.tz, e.is_hidden, e.is_deleted, a.gender,
-                 CAST(a.birth_year AS SIGNED), a.weight_kg + 0e0, a.is_deleted"
+                 CAST(a.birth_year AS SIGNED), a.weight_kg + 0e0, a.is_deleted,
+                 EXISTS (SELECT 1 FROM disqualified d WHERE d.athlete_id = e.athlete_id)"
             }
             (Self::Authorizations, SqlServer::Postgres) => {
                 "e.id::bigint, e.application_id::bigint, e.athlete_id::bigint,
@@ -96,7 +98,7 @@ impl Grouped {
     /// How many columns are read.
     pub(crate) const fn width(self) -> usize {
         match self {
-            Self::Efforts => 13,
+            Self::Efforts => 14,
             Self::Authorizations => 5,
         }
     }
@@ -153,6 +155,7 @@ where
         birth_year: row.try_get(10)?,
         weight_kg: row.try_get(11)?,
         athlete_is_deleted: row.try_get::<Option<bool>, _>(12)?.unwrap_or_default(),
+        athlete_is_disqualified: row.try_get(13)?,
     })
 }
 

@@ -101,6 +101,12 @@ pub(crate) fn athletes(rows: &[&Athlete]) -> Sheet {
     Sheet::new("athletes", &["id"], columns, rows.len())
 }
 
+/// The athletes who are disqualified: the table lists nobody else.
+pub(crate) fn disqualified(rows: &[&Athlete]) -> Sheet {
+    let columns = vec![("athlete_id", ints(rows, |row| row.id))];
+    Sheet::new("disqualified", &["athlete_id"], columns, rows.len())
+}
+
 pub(crate) fn memberships(rows: &[&Membership]) -> Sheet {
     let columns = vec![
         ("club_id", ints(rows, |row| row.club_id)),

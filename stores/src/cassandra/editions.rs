@@ -14,13 +14,16 @@
 //!   (acknowledged before the head). So deleting what another edition left can't hurt it, whatever the
 //!   two have in common, and a late write of a node is only one that nobody leads to.
 //! * **Only what is stale for ever is deleted.** A collector has set the fences; it deletes a node with
-//!   the stamp *w* if the key's head has another stamp and *w* is not larger than its own. A head with
-//!   the stamp *w* can't come any more: not of an older try, because of the fence, and its own try has
-//!   written all of its heads. A collector that was overtaken looks at nodes that were stale when it
-//!   did: they still are, for the same reason.
+//!   the stamp *w* if the key's head and its earlier root have other stamps and *w* is not larger than its
+//!   own. A head with the stamp *w* can't come any more: not of an older try, because of the fence, and
+//!   its own try has written all of its heads. Nor can an earlier root: a head takes it from the one
+//!   that it replaces, which had another stamp in both places. A collector that was overtaken looks at
+//!   nodes that were stale when it did: they still are, for the same reason.
 //! * **What becomes stale is noted first.** Before an edition writes nodes, it notes the places of its
-//!   own nodes and of those of the head that it replaces. A note is deleted as of the stamp that it had
-//!   when it was read, so one that was made again since stays.
+//!   own nodes and of those of the head that it replaces, the earlier root's among them. A note is
+//!   deleted as of the stamp that it had when it was read, so one that was made again since stays.
+//! * **A head keeps what it replaces as its try read it.** Between that and its being written no other
+//!   can come: an older try is fenced off, a newer one raises the fence, and a key gets one head a try.
 //!
 //! Therefore a key is published once with a stamp, and whoever publishes after collecting takes a new
 //! one. What can remain behind: nodes that an overtaken writer sends after the note of their place was
@@ -32,9 +35,10 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use schemas::seam::Epoch;
 use scylla::response::PagingState;
+use scylla::value::MaybeUnset;
 
 use super::session::{Cql, Outcome, number, together};
-use crate::views::{Head, NewEdition, NewHead, NodeName};
+use crate::views::{EarlierRoot, Head, NewEdition, NewHead, NodeName};
 use crate::{Error, Result};
 
 /// Partitions of heads. They divide the work of lightweight transactions; a hundred thousand keys
@@ -68,7 +72,8 @@ pub(super) fn tables(id: &str) -> Vec<(String, String)> {
         make(
             "heads",
             "bucket int, key blob, fence bigint static, epoch bigint, stamp_us bigint, root blob,
-             shards int, PRIMARY KEY (bucket, key))",
+             shards int, earlier_epoch bigint, earlier_stamp_us bigint, earlier_root blob,
+             earlier_shards int, PRIMARY KEY (bucket, key))",
         ),
         make(
             "nodes",
@@ -203,15 +208,71 @@ fn overtaken(stamp_us: i64, by: Option<i64>) -> Error {
 #[derive(Debug, Clone)]
 struct Stored {
     head: Head,
-    stamp_us: i64,
     shards: i32,
+    earlier_shards: i32,
+}
+
+impl Stored {
+    /// The stamps of the nodes that are led to.
+    fn stamps_us(&self) -> [Option<i64>; 2] {
+        let earlier = self.head.earlier.as_ref();
+        [self.head.stamp_us, earlier.map(|root| root.stamp_us)]
+    }
+
+    /// The earlier root of a head that is written in the place of this one, and the shards of its nodes.
+    fn earlier_at(&self, stamp_us: i64) -> Option<(EarlierRoot, i32)> {
+        let root = self.head.earlier_at(stamp_us)?;
+        let is_own = self.head.stamp_us == Some(root.stamp_us);
+        let shards = if is_own {
+            self.shards
+        } else {
+            self.earlier_shards
+        };
+        Some((root, shards))
+    }
+}
+
+/// A head as it is stored: key, epoch, stamp, root and shards, and the same of the earlier root.
+type HeadRow = (
+    Vec<u8>,
+    i64,
+    i64,
+    Bytes,
+    i32,
+    Option<i64>,
+    Option<i64>,
+    Option<Bytes>,
+    Option<i32>,
+);
+
+fn of_row(row: HeadRow) -> (Vec<u8>, Stored) {
+    let (key, epoch, stamp_us, root, shards, earlier_epoch, earlier_us, earlier_root, of_earlier) =
+        row;
+    let earlier = earlier_epoch.zip(earlier_us).zip(earlier_root);
+    let head = Head {
+        epoch: epoch.cast_unsigned(),
+        root,
+        stamp_us: Some(stamp_us),
+        earlier: earlier.map(|((epoch, stamp_us), root)| EarlierRoot {
+            epoch: epoch.cast_unsigned(),
+            stamp_us,
+            root,
+        }),
+    };
+    let stored = Stored {
+        head,
+        shards,
+        earlier_shards: of_earlier.unwrap_or_default(),
+    };
+    (key, stored)
 }
 
 /// The heads of keys, by key.
 async fn stored(cql: &Cql, id: &str, keys: &[&[u8]]) -> Result<HashMap<Vec<u8>, Stored>> {
     let doing = "reading heads";
     let text = format!(
-        "SELECT key, epoch, stamp_us, root, shards FROM heads_{id} WHERE bucket = ? AND key IN ?"
+        "SELECT key, epoch, stamp_us, root, shards, earlier_epoch, earlier_stamp_us, earlier_root,
+             earlier_shards FROM heads_{id} WHERE bucket = ? AND key IN ?"
     );
     let statement = &cql.prepare(doing, &text).await?;
     let mut by_bucket: BTreeMap<i32, HashSet<&[u8]>> = BTreeMap::new();
@@ -229,7 +290,7 @@ async fn stored(cql: &Cql, id: &str, keys: &[&[u8]]) -> Result<HashMap<Vec<u8>, 
         while let Some(from) = next {
             let (page, after) = cql.page(doing, statement, values, from).await?;
             next = after;
-            let rows = page.rows::<(Vec<u8>, i64, i64, Bytes, i32)>();
+            let rows = page.rows::<HeadRow>();
             for row in rows.map_err(|error| cql.broken(doing, error))? {
                 found.push(row.map_err(|error| cql.broken(doing, error))?);
             }
@@ -237,26 +298,7 @@ async fn stored(cql: &Cql, id: &str, keys: &[&[u8]]) -> Result<HashMap<Vec<u8>, 
         Ok(found)
     });
     let answers = together(AT_ONCE, ask.collect()).await?;
-    let mut heads = HashMap::new();
-    for found in answers {
-        heads.extend(
-            found
-                .into_iter()
-                .map(|(key, epoch, stamp_us, root, shards)| {
-                    let epoch = epoch.cast_unsigned();
-                    let head = Head { epoch, root };
-                    (
-                        key,
-                        Stored {
-                            head,
-                            stamp_us,
-                            shards,
-                        },
-                    )
-                }),
-        );
-    }
-    Ok(heads)
+    Ok(answers.into_iter().flatten().map(of_row).collect())
 }
 
 /// The heads of keys, in the order of the question.
@@ -367,13 +409,15 @@ pub(super) async fn write(
         return Ok(());
     }
     progress.begin_again(id);
-    note_places(cql, id, stamp_us, editions).await?;
+    let replaced = note_places(cql, id, stamp_us, editions).await?;
     write_nodes(cql, id, stamp_us, editions).await?;
-    let mut by_bucket: BTreeMap<i32, BTreeMap<&[u8], &NewHead>> = BTreeMap::new();
+    let mut by_bucket: BTreeMap<i32, BTreeMap<&[u8], Replacing<'_>>> = BTreeMap::new();
     for edition in editions {
         if let Some(head) = &edition.head {
             let heads = by_bucket.entry(bucket(&edition.key)).or_default();
-            heads.insert(&edition.key, head);
+            let replaced = replaced.get(&edition.key);
+            let earlier = replaced.and_then(|stored| stored.earlier_at(stamp_us));
+            heads.insert(&edition.key, (head, earlier));
         }
     }
     let calls = by_bucket
@@ -383,12 +427,20 @@ pub(super) async fn write(
     Ok(())
 }
 
+/// A head to write, with the earlier root that it keeps and the shards of that one's nodes.
+type Replacing<'a> = (&'a NewHead, Option<(EarlierRoot, i32)>);
+
 /// The values of a note: bucket, key, shard, and the stamp twice, as a value and as the time.
 type Note<'a> = (i32, &'a [u8], i32, i64, i64);
 
 /// Notes where there will be nodes that no head leads to: should a head never come, or once it has
-/// come, those of the head before.
-async fn note_places(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]) -> Result<()> {
+/// come, those of the head before. Answers the heads that are replaced.
+async fn note_places(
+    cql: &Cql,
+    id: &str,
+    stamp_us: i64,
+    editions: &[NewEdition],
+) -> Result<HashMap<Vec<u8>, Stored>> {
     let doing = "noting where nodes are";
     let with_head = editions.iter().filter(|edition| edition.head.is_some());
     let replaced: Vec<&[u8]> = with_head.map(|edition| edition.key.as_slice()).collect();
@@ -396,7 +448,8 @@ async fn note_places(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]
     let mut places: BTreeMap<(i32, &[u8]), i32> = BTreeMap::new();
     for edition in editions {
         let key = edition.key.as_slice();
-        let before = replaced.get(key).map_or(0, |stored| stored.shards);
+        let before = replaced.get(key);
+        let before = before.map_or(0, |stored| stored.shards | stored.earlier_shards);
         let now = shards_of(edition.nodes.iter().map(|(name, _)| name));
         *places.entry((bucket(key), key)).or_default() |= before | now;
     }
@@ -415,7 +468,7 @@ async fn note_places(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]
         .flat_map(|notes| notes.chunks(NOTES_STEP));
     let calls = steps.map(|notes| cql.write(doing, statement, notes));
     together(AT_ONCE, calls.collect()).await?;
-    Ok(())
+    Ok(replaced)
 }
 
 async fn write_nodes(cql: &Cql, id: &str, stamp_us: i64, editions: &[NewEdition]) -> Result<()> {
@@ -443,36 +496,38 @@ async fn write_heads(
     id: &str,
     bucket: i32,
     (epoch, stamp_us): (Epoch, i64),
-    heads: BTreeMap<&[u8], &NewHead>,
+    heads: BTreeMap<&[u8], Replacing<'_>>,
 ) -> Result<()> {
     let doing = "writing heads";
     let fenced = format!("UPDATE heads_{id} SET fence = ? WHERE bucket = ? IF fence = ?");
     let head = format!(
-        "INSERT INTO heads_{id} (bucket, key, epoch, stamp_us, root, shards)
-         VALUES (?, ?, ?, ?, ?, ?)"
+        "INSERT INTO heads_{id} (bucket, key, epoch, stamp_us, root, shards, earlier_epoch,
+             earlier_stamp_us, earlier_root, earlier_shards)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     );
     let fenced = cql.prepare(doing, &fenced).await?;
     let head = cql.prepare(doing, &head).await?;
-    let heads: Vec<(&[u8], &NewHead)> = heads.into_iter().collect();
+    let heads: Vec<(&[u8], Replacing<'_>)> = heads.into_iter().collect();
     let mut rest = heads.as_slice();
     while !rest.is_empty() {
         let mut bytes = 0;
-        let fits = rest.iter().take(HEADS_STEP).take_while(|(_, head)| {
-            bytes += head.root.len();
-            bytes <= HEADS_STEP_BYTES
-        });
+        let fits = rest
+            .iter()
+            .take(HEADS_STEP)
+            .take_while(|(_, (head, earlier))| {
+                bytes += head.root.len();
+                bytes += earlier.as_ref().map_or(0, |(root, _)| root.root.len());
+                bytes <= HEADS_STEP_BYTES
+            });
         let (step, later) = rest.split_at(fits.count().max(1));
         rest = later;
         let done = cql.patience().repeated(doing, || async {
             let mut statements = vec![fenced.clone()];
             let mut values = vec![HeadValues::Fence(stamp_us, bucket, stamp_us)];
-            for (key, new) in step {
+            for (key, replacing) in step {
                 statements.push(head.clone());
-                let shards = shards_of(&new.names);
                 let epoch = epoch.cast_signed();
-                values.push(HeadValues::Head(
-                    bucket, key, epoch, stamp_us, &new.root, shards,
-                ));
+                values.push(HeadValues::Head(bucket, key, epoch, stamp_us, replacing));
             }
             match cql.agree_all(doing, statements, values).await? {
                 Outcome::Applied => Ok(()),
@@ -488,7 +543,7 @@ async fn write_heads(
 /// The values of one statement of a transaction on heads.
 enum HeadValues<'a> {
     Fence(i64, i32, i64),
-    Head(i32, &'a [u8], i64, i64, &'a Bytes, i32),
+    Head(i32, &'a [u8], i64, i64, &'a Replacing<'a>),
 }
 
 impl scylla::serialize::row::SerializeRow for HeadValues<'_> {
@@ -499,9 +554,31 @@ impl scylla::serialize::row::SerializeRow for HeadValues<'_> {
     ) -> std::result::Result<(), scylla::serialize::SerializationError> {
         match self {
             Self::Fence(set, bucket, is) => (set, bucket, is).serialize(context, writer),
-            Self::Head(bucket, key, epoch, stamp_us, root, shards) => {
-                let root = root.as_ref();
-                (bucket, key, epoch, stamp_us, root, shards).serialize(context, writer)
+            Self::Head(bucket, key, epoch, stamp_us, (head, earlier)) => {
+                let (root, shards) = (head.root.as_ref(), shards_of(&head.names));
+                // What is not there is not written, and has not been: once a head has an earlier root,
+                // so has every one after it.
+                let earlier = earlier.as_ref();
+                let of_earlier = (
+                    MaybeUnset::from_option(earlier.map(|(root, _)| root.epoch.cast_signed())),
+                    MaybeUnset::from_option(earlier.map(|(root, _)| root.stamp_us)),
+                    MaybeUnset::from_option(earlier.map(|(root, _)| root.root.as_ref())),
+                    MaybeUnset::from_option(earlier.map(|(_, shards)| *shards)),
+                );
+                let (earlier_epoch, earlier_us, earlier_root, earlier_shards) = of_earlier;
+                (
+                    bucket,
+                    key,
+                    epoch,
+                    stamp_us,
+                    root,
+                    shards,
+                    earlier_epoch,
+                    earlier_us,
+                    earlier_root,
+                    earlier_shards,
+                )
+                    .serialize(context, writer)
             }
         }
     }
@@ -578,10 +655,10 @@ async fn clear(
     let listed = together(PLACES, list.collect()).await?;
     let (mut stale, mut cleared) = (Vec::new(), Vec::new());
     for (place, nodes) in places.iter().zip(listed) {
-        let kept_us = heads.get(&place.key).map(|stored| stored.stamp_us);
+        let kept_us = heads.get(&place.key).map_or([None; 2], Stored::stamps_us);
         let mut is_cleared = place.noted_us <= stamp_us;
         for (name, written_us) in nodes {
-            if Some(written_us) == kept_us {
+            if kept_us.contains(&Some(written_us)) {
                 continue;
             }
             if written_us > stamp_us || stale.len() >= limit {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use scylla::response::PagingState;
 use tokio::time::{Instant, sleep};
 
 use super::lease::CassandraLeases;
@@ -40,7 +41,16 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         name: "achievements",
         text: include_str!("migrations/V0002__achievements.cql"),
     },
+    Migration {
+        version: 3,
+        name: "earlier_roots",
+        text: include_str!("migrations/V0003__earlier_roots.cql"),
+    },
 ];
+
+/// In a migration, what the names of a view's tables end in: such a statement is one for each view that
+/// has a table of that name without the column that it adds.
+const VIEW: &str = "{view}";
 
 impl Migration {
     /// The checksum of its text, without which a changed file would go unnoticed.
@@ -237,11 +247,54 @@ async fn apply(cql: &Cql, keyspace: &str) -> Result<bool> {
         any = true;
         let doing = format!("applying the migration {}", migration.name);
         for statement in statements(migration.text) {
-            cql.define(&doing, &statement).await?;
+            for statement in for_views(cql, keyspace, &doing, statement).await? {
+                cql.define(&doing, &statement).await?;
+            }
         }
         note(cql, &doing, migration).await?;
     }
     Ok(any)
+}
+
+/// A statement as it is, or one for each view whose table lacks the column that it adds. Views are not
+/// made meanwhile: that takes the same lock.
+async fn for_views(
+    cql: &Cql,
+    keyspace: &str,
+    doing: &str,
+    statement: String,
+) -> Result<Vec<String>> {
+    let Some((table, column)) = added(&statement) else {
+        return Ok(vec![statement]);
+    };
+    let text = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?";
+    let text = cql.prepare(doing, text).await?;
+    let mut has: BTreeMap<String, bool> = BTreeMap::new();
+    let mut next = Some(PagingState::start());
+    while let Some(from) = next {
+        let (page, after) = cql.page(doing, &text, &(keyspace,), from).await?;
+        next = after;
+        let rows = page.rows::<(String, String)>();
+        for row in rows.map_err(|error| cql.broken(doing, error))? {
+            let (name, of_it) = row.map_err(|error| cql.broken(doing, error))?;
+            if let Some(view) = name.strip_prefix(table) {
+                *has.entry(view.to_owned()).or_default() |= of_it == column;
+            }
+        }
+    }
+    let lacking = has.into_iter().filter(|(_, has)| !has);
+    Ok(lacking
+        .map(|(view, _)| statement.replace(VIEW, &view))
+        .collect())
+}
+
+/// How the names of the tables begin to which a statement adds a column for each view, and the first
+/// column that it adds.
+fn added(statement: &str) -> Option<(&str, &str)> {
+    let (before, after) = statement.split_once(VIEW)?;
+    let table = before.rsplit(char::is_whitespace).next()?;
+    let columns = after.trim_start().strip_prefix("ADD (")?;
+    Some((table, columns.split_whitespace().next()?))
 }
 
 /// Notes that a migration is applied. Only the holder of the lock does, so it may be done again.
@@ -286,9 +339,17 @@ mod tests {
         assert_eq!(found, ["CREATE a", "CREATE\n  b"]);
         for migration in MIGRATIONS {
             for statement in statements(migration.text) {
-                assert!(statement.contains("IF NOT EXISTS"), "{statement}");
+                let is_repeatable = statement.contains("IF NOT EXISTS");
+                assert!(is_repeatable || added(&statement).is_some(), "{statement}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_added_to_the_tables_of_views_is_read() {
+        let statement = "ALTER TABLE heads_{view}\n    ADD (a bigint, b blob)";
+        assert_eq!(added(statement), Some(("heads_", "a")));
+        assert_eq!(added("CREATE TABLE heads (a bigint)"), None);
     }
 
     #[test]

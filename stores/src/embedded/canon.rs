@@ -10,7 +10,7 @@ use schemas::source::Source;
 use sqlx::Connection;
 
 use super::canon_rows::Grouped;
-use super::db::{BEGIN_WRITE, Db, Kind};
+use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions};
 use crate::Result;
 use crate::canon::{
@@ -28,7 +28,7 @@ use crate::canon::{
 /// forget them.
 static CANON: Kind = Kind {
     name: "canon.db",
-    version: 1,
+    version: 2,
     tables: "
         CREATE TABLE efforts (
             id INTEGER PRIMARY KEY,
@@ -61,7 +61,8 @@ static CANON: Kind = Kind {
             weight_kg REAL,
             country TEXT,
             is_deleted INTEGER NOT NULL,
-            version INTEGER NOT NULL
+            version INTEGER NOT NULL,
+            is_disqualified INTEGER NOT NULL DEFAULT 0
         ) STRICT;
         CREATE TABLE clubs (
             club_id INTEGER NOT NULL,
@@ -142,6 +143,12 @@ static CANON: Kind = Kind {
             member INTEGER NOT NULL,
             made_at_ms INTEGER NOT NULL
         ) STRICT;",
+    upgrades: &[(
+        1,
+        Upgrade::Statements(
+            "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;",
+        ),
+    )],
     replaceable: false,
     page_bytes: 4096,
     cache_kib: 128 * 1024,
@@ -338,3 +345,7 @@ impl CanonWrite for SqliteCanon {
         tx.commit().await.map_err(fault)
     }
 }
+
+#[cfg(test)]
+#[path = "canon_upgrade_tests.rs"]
+mod upgrade_tests;

@@ -69,12 +69,14 @@ static ATHLETES: LazyLock<RowsOf> = LazyLock::new(|| {
             "birth_year",
             "weight_kg",
             "country",
+            "is_disqualified",
             "is_deleted",
             "version",
         ],
         "ON CONFLICT DO UPDATE
          SET name = excluded.name, gender = excluded.gender, birth_year = excluded.birth_year,
              weight_kg = excluded.weight_kg, country = excluded.country,
+             is_disqualified = excluded.is_disqualified,
              is_deleted = excluded.is_deleted, version = excluded.version",
     )
 });
@@ -264,6 +266,7 @@ struct Seen {
     gender: Option<String>,
     birth_year: Option<i64>,
     weight_kg: Option<f64>,
+    is_disqualified: bool,
     is_deleted: bool,
 }
 
@@ -272,9 +275,18 @@ async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)])
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
+    type Stored = (
+        i64,
+        i64,
+        Option<String>,
+        Option<i64>,
+        Option<f64>,
+        bool,
+        bool,
+    );
     let stored: Vec<Stored> = sqlx::query_as(
-        "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
+        "SELECT id, version, gender, birth_year, weight_kg, is_disqualified, is_deleted
+         FROM athletes
          WHERE id IN (SELECT value FROM json_each(?))",
     )
     .bind(json(rows.iter().map(|(_, row)| row.id)))
@@ -282,12 +294,13 @@ async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)])
     .await?;
     let mut known = HashMap::with_capacity(rows.len());
     let mut seen = HashMap::with_capacity(stored.len());
-    for (id, version, gender, birth_year, weight_kg, is_deleted) in stored {
+    for (id, version, gender, birth_year, weight_kg, is_disqualified, is_deleted) in stored {
         known.insert(id, Known::stored(None, version));
         let row = Seen {
             gender,
             birth_year,
             weight_kg,
+            is_disqualified,
             is_deleted,
         };
         seen.insert(id, row);
@@ -301,6 +314,7 @@ async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)])
             values.add(row.birth_year)?;
             values.add(row.weight_kg)?;
             values.add(row.country.as_deref())?;
+            values.add(row.is_disqualified)?;
             values.add(row.is_deleted)?;
             values.add(row.version)
         })
@@ -313,6 +327,7 @@ async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)])
                 gender: row.gender.map(|gender| gender.letter().to_owned()),
                 birth_year: row.birth_year,
                 weight_kg: row.weight_kg,
+                is_disqualified: row.is_disqualified,
                 is_deleted: row.is_deleted,
             };
             now != seen.remove(&row.id).unwrap_or_default()

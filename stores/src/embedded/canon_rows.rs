@@ -61,7 +61,7 @@ impl Grouped {
                     e.elapsed_time_s, e.started_at_us, e.tz, e.is_hidden, e.is_deleted,
                     a.gender, a.birth_year,
                     iif(a.weight_kg IS NULL, NULL, printf('%!.17g', a.weight_kg)),
-                    coalesce(a.is_deleted, 0)))"
+                    coalesce(a.is_deleted, 0), coalesce(a.is_disqualified, 0)))"
             }
             Self::Authorizations => {
                 "json_group_array(json_array(e.id, e.application_id, e.athlete_id,
@@ -95,6 +95,7 @@ struct Effort<'a> {
     birth_year: Option<i64>,
     weight_kg: Option<&'a str>,
     athlete_is_deleted: u8,
+    athlete_is_disqualified: u8,
 }
 
 /// Id, application, athlete, when it was made and revoked.
@@ -173,6 +174,7 @@ fn efforts(texts: &[Text]) -> Result<Rows, String> {
                 birth_year: row.birth_year,
                 weight_kg: weight_kg.map_err(|error| format!("weight_kg: {error}"))?,
                 athlete_is_deleted: row.athlete_is_deleted != 0,
+                athlete_is_disqualified: row.athlete_is_disqualified != 0,
             })
             .map_err(|error| format!("effort {}: {error}", row.id))?;
     }

@@ -52,6 +52,8 @@ pub(super) struct Kind {
     pub(super) version: i64,
     /// What makes the tables.
     pub(super) tables: &'static str,
+    /// Older versions whose files are kept, ascending, each with what brings it to the next version.
+    pub(super) upgrades: &'static [(i64, Upgrade)],
     /// Whether the file can be made again from elsewhere, so that it may be deleted in use.
     pub(super) replaceable: bool,
     /// Bytes of a page: large ones for what is read in stretches, small ones for what is written here
@@ -65,6 +67,18 @@ pub(super) struct Kind {
     pub(super) rows_ahead: usize,
     /// What helps when the file is damaged.
     pub(super) remedy: &'static str,
+}
+
+/// What brings the tables of a file to the next version.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Upgrade {
+    /// Statements.
+    Statements(&'static str),
+    /// Statements for each table whose name ends so; the rest of it is put in the place of `{table}`.
+    Tables {
+        ending: &'static str,
+        statements: &'static str,
+    },
 }
 
 /// A file, opened again where it may be.
@@ -373,23 +387,54 @@ async fn ensure_tables(writer: &mut SqliteConnection, path: &Path, kind: &Kind) 
             kind.version
         )));
     }
-    if version != 0 || tables != 0 {
-        return Err(broken(format!(
-            "its tables are of version {version}, and not what this program writes ({}); use \
-             another data folder",
-            kind.version
-        )));
+    let steps = if version == 0 && tables == 0 {
+        vec![Upgrade::Statements(kind.tables)]
+    } else {
+        steps(version, kind).ok_or_else(|| {
+            broken(format!(
+                "its tables are of version {version}, and not what this program writes ({}); use \
+                 another data folder",
+                kind.version
+            ))
+        })?
+    };
+    for step in steps {
+        take(&mut tx, step).await.map_err(fault)?;
     }
-    sqlx::raw_sql(kind.tables)
-        .execute(&mut *tx)
-        .await
-        .map_err(fault)?;
     let pragma = format!("PRAGMA user_version = {}", kind.version);
     sqlx::raw_sql(AssertSqlSafe(pragma))
         .execute(&mut *tx)
         .await
         .map_err(fault)?;
     tx.commit().await.map_err(fault)
+}
+
+/// What brings the tables of an older version to this one; nothing if that can't be done.
+fn steps(version: i64, kind: &Kind) -> Option<Vec<Upgrade>> {
+    let from = kind.upgrades.iter().position(|(of, _)| *of == version)?;
+    let steps = kind.upgrades.get(from..)?;
+    Some(steps.iter().map(|(_, step)| *step).collect())
+}
+
+async fn take(connection: &mut SqliteConnection, step: Upgrade) -> Result<(), sqlx::Error> {
+    let (ending, statements) = match step {
+        Upgrade::Statements(statements) => {
+            sqlx::raw_sql(statements).execute(connection).await?;
+            return Ok(());
+        }
+        Upgrade::Tables { ending, statements } => (ending, statements),
+    };
+    let names: Vec<String> =
+        sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+            .fetch_all(&mut *connection)
+            .await?;
+    for table in names.iter().filter_map(|name| name.strip_suffix(ending)) {
+        let statements = statements.replace("{table}", table);
+        sqlx::raw_sql(AssertSqlSafe(statements))
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
 }
 
 /// Keeps other processes from opening the same file until it is dropped.

@@ -1,5 +1,5 @@
-//! Editions of boards in the tables of `views.db`: for each view one of heads, one of nodes, and one
-//! that names the nodes that no head leads to.
+//! Editions of boards in the tables of `views.db`: for each view one of heads, one of nodes, one that
+//! names the nodes that no head leads to, and one that names those of the earlier roots.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::db::Opened;
 use super::statement::stored;
 use super::view_rows::find_table;
-use crate::views::{Head, NewEdition, NodeName};
+use crate::views::{EarlierRoot, Head, NewEdition, NewHead, NodeName};
 use crate::{Error, Result};
 
 /// Values that one statement asks for; a few sizes of statements stay prepared.
@@ -27,7 +27,11 @@ pub(super) fn tables(id: i64, view: &str) -> String {
         "CREATE TABLE {table}_heads (
             key BLOB NOT NULL PRIMARY KEY,
             root BLOB NOT NULL,
-            epoch INTEGER NOT NULL
+            epoch INTEGER NOT NULL,
+            stamp_us INTEGER,
+            earlier_root BLOB,
+            earlier_epoch INTEGER,
+            earlier_stamp_us INTEGER
         ) STRICT;
         CREATE TABLE {table}_nodes (
             key BLOB NOT NULL,
@@ -39,6 +43,12 @@ pub(super) fn tables(id: i64, view: &str) -> String {
             key BLOB NOT NULL,
             name BLOB NOT NULL,
             PRIMARY KEY (key, name)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE {table}_earlier (
+            key BLOB NOT NULL,
+            name BLOB NOT NULL,
+            is_current INTEGER NOT NULL,
+            PRIMARY KEY (key, name)
         ) STRICT, WITHOUT ROWID;"
     )
 }
@@ -46,7 +56,9 @@ pub(super) fn tables(id: i64, view: &str) -> String {
 /// What deletes them.
 pub(super) fn drop_tables(id: i64, view: &str) -> String {
     let table = super::view_rows::table_name(id, view);
-    format!("DROP TABLE {table}_heads; DROP TABLE {table}_nodes; DROP TABLE {table}_garbage;")
+    ["heads", "nodes", "garbage", "earlier"]
+        .map(|of| format!("DROP TABLE {table}_{of};"))
+        .concat()
 }
 
 pub(super) async fn heads(
@@ -55,30 +67,62 @@ pub(super) async fn heads(
     view: &str,
     keys: &[Vec<u8>],
 ) -> Result<Option<Vec<Option<Head>>>> {
-    let fault = db.fault("reading heads");
     let Some(table) = find_table(connection, db, view).await? else {
         return Ok(None);
     };
-    let mut found: HashMap<Vec<u8>, Head> = HashMap::new();
-    for (marks, keys) in statements(keys) {
-        let text = format!("SELECT key, root, epoch FROM {table}_heads WHERE key IN ({marks})");
-        let mut query = sqlx::query_as(AssertSqlSafe(text));
-        for key in keys {
-            query = query.bind(key);
-        }
-        let rows: Vec<(Vec<u8>, Vec<u8>, i64)> =
-            query.fetch_all(&mut *connection).await.map_err(fault)?;
-        found.extend(rows.into_iter().map(|(key, root, epoch)| {
-            let head = Head {
-                epoch: epoch.cast_unsigned(),
-                root: Bytes::from(root),
-            };
-            (key, head)
-        }));
-    }
+    let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let found = heads_of(connection, db, &table, &asked).await?;
     Ok(Some(
         keys.iter().map(|key| found.get(key).cloned()).collect(),
     ))
+}
+
+/// A head as it is stored: key, root, epoch, stamp, and the same of the earlier root.
+type HeadRow = (
+    Vec<u8>,
+    Vec<u8>,
+    i64,
+    Option<i64>,
+    Option<Vec<u8>>,
+    Option<i64>,
+    Option<i64>,
+);
+
+/// The heads of keys, by key.
+async fn heads_of(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    table: &str,
+    keys: &[&[u8]],
+) -> Result<HashMap<Vec<u8>, Head>> {
+    let fault = db.fault("reading heads");
+    let mut found = HashMap::new();
+    for (marks, keys) in statements(keys) {
+        let text = format!(
+            "SELECT key, root, epoch, stamp_us, earlier_root, earlier_epoch, earlier_stamp_us
+             FROM {table}_heads WHERE key IN ({marks})"
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(text));
+        for key in keys {
+            query = query.bind(*key);
+        }
+        let rows: Vec<HeadRow> = query.fetch_all(&mut *connection).await.map_err(fault)?;
+        for (key, root, epoch, stamp_us, earlier_root, earlier_epoch, earlier_us) in rows {
+            let earlier = earlier_root.zip(earlier_epoch).zip(earlier_us);
+            let head = Head {
+                epoch: epoch.cast_unsigned(),
+                root: Bytes::from(root),
+                stamp_us,
+                earlier: earlier.map(|((root, epoch), stamp_us)| EarlierRoot {
+                    epoch: epoch.cast_unsigned(),
+                    stamp_us,
+                    root: Bytes::from(root),
+                }),
+            };
+            found.insert(key, head);
+        }
+    }
+    Ok(found)
 }
 
 pub(super) async fn nodes(
@@ -116,11 +160,14 @@ pub(super) async fn write(
     connection: &mut SqliteConnection,
     db: &Opened,
     view: &str,
-    epoch: Epoch,
+    (epoch, stamp_us): (Epoch, i64),
     editions: &[NewEdition],
 ) -> Result<()> {
     let table = expect_table(connection, db, view).await?;
     let mut known = known_nodes(connection, db, &table, editions).await?;
+    let with_head = editions.iter().filter(|edition| edition.head.is_some());
+    let keys: Vec<&[u8]> = with_head.map(|edition| edition.key.as_slice()).collect();
+    let replaced = heads_of(connection, db, &table, &keys).await?;
     let mut writer = Writer {
         connection,
         db,
@@ -132,7 +179,10 @@ pub(super) async fn write(
         let mut new = Vec::new();
         for (name, bytes) in &edition.nodes {
             if let Entry::Vacant(place) = known.entry(*name) {
-                place.insert(false);
+                place.insert(Node {
+                    is: Led::default(),
+                    noted: Led::BY_HEAD,
+                });
                 writer.put_node(key, name, bytes).await?;
                 new.push(*name);
             }
@@ -140,54 +190,103 @@ pub(super) async fn write(
         let Some(head) = &edition.head else {
             // Should the head never come, nothing else would tell of them.
             for name in new {
-                known.insert(name, true);
-                writer.mark(key, &name, true).await?;
+                if let Some(node) = known.get_mut(&name) {
+                    writer.note(key, &name, node).await?;
+                }
             }
             continue;
         };
-        writer.put_head(key, &head.root, epoch).await?;
+        let replaced = replaced.get(key);
+        let earlier = replaced.and_then(|head| head.earlier_at(stamp_us));
+        writer
+            .put_head(key, head, (epoch, stamp_us), earlier.as_ref())
+            .await?;
+        // The root that is replaced becomes the earlier one, or the earlier one stays.
+        let kept_us = earlier.map(|root| root.stamp_us);
+        let is_replaced_kept =
+            kept_us.is_some() && kept_us == replaced.and_then(|head| head.stamp_us);
         let named: HashSet<&NodeName> = head.names.iter().collect();
-        for (name, is_garbage) in known {
-            let becomes_garbage = !named.contains(name);
-            if *is_garbage != becomes_garbage {
-                *is_garbage = becomes_garbage;
-                writer.mark(key, name, becomes_garbage).await?;
-            }
+        for (name, node) in known {
+            let by_earlier = if is_replaced_kept {
+                node.is.by_head
+            } else {
+                node.is.by_earlier && kept_us.is_some()
+            };
+            node.is = Led {
+                by_head: named.contains(name),
+                by_earlier,
+            };
+            writer.note(key, name, node).await?;
         }
     }
     Ok(())
 }
 
-/// By key, the nodes that are stored, each with whether it is garbage.
+/// Which roots of a key's head lead to a node: it is garbage if none does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Led {
+    by_head: bool,
+    by_earlier: bool,
+}
+
+impl Led {
+    const BY_HEAD: Self = Self {
+        by_head: true,
+        by_earlier: false,
+    };
+
+    fn is_garbage(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// A node that is stored.
+#[derive(Debug)]
+struct Node {
+    is: Led,
+    /// What is noted of it: of one that is led to by the head alone, nothing.
+    noted: Led,
+}
+
+/// A node as it is noted: its key and name, whether it is garbage, and where an earlier root leads to it
+/// whether the head does too.
+type NodeRow = (Vec<u8>, Vec<u8>, bool, Option<bool>);
+
+/// By key, the nodes that are stored.
 async fn known_nodes<'a>(
     connection: &mut SqliteConnection,
     db: &Opened,
     table: &str,
     editions: &'a [NewEdition],
-) -> Result<HashMap<&'a [u8], HashMap<NodeName, bool>>> {
+) -> Result<HashMap<&'a [u8], HashMap<NodeName, Node>>> {
     let doing = "reading which nodes are there";
     let keys = editions.iter().map(|edition| edition.key.as_slice());
-    let mut known: HashMap<&[u8], HashMap<NodeName, bool>> =
+    let mut known: HashMap<&[u8], HashMap<NodeName, Node>> =
         keys.map(|key| (key, HashMap::new())).collect();
     let keys: Vec<&[u8]> = known.keys().copied().collect();
     for (marks, keys) in statements(&keys) {
         let text = format!(
-            "SELECT n.key, n.name, g.name IS NOT NULL FROM {table}_nodes AS n
+            "SELECT n.key, n.name, g.name IS NOT NULL, e.is_current FROM {table}_nodes AS n
              LEFT JOIN {table}_garbage AS g ON g.key = n.key AND g.name = n.name
+             LEFT JOIN {table}_earlier AS e ON e.key = n.key AND e.name = n.name
              WHERE n.key IN ({marks})"
         );
         let mut query = sqlx::query_as(AssertSqlSafe(text));
         for key in keys {
             query = query.bind(*key);
         }
-        let rows: Vec<(Vec<u8>, Vec<u8>, bool)> = query
+        let rows: Vec<NodeRow> = query
             .fetch_all(&mut *connection)
             .await
             .map_err(db.fault(doing))?;
-        for (key, name, is_garbage) in rows {
+        for (key, name, is_garbage, of_earlier) in rows {
             let name = node_name(db, doing, name)?;
+            let is = Led {
+                by_head: of_earlier.unwrap_or(!is_garbage),
+                by_earlier: of_earlier.is_some(),
+            };
             if let Some(nodes) = known.get_mut(key.as_slice()) {
-                nodes.insert(name, is_garbage);
+                nodes.insert(name, Node { is, noted: is });
             }
         }
     }
@@ -210,27 +309,62 @@ impl Writer<'_> {
         self.run(query).await
     }
 
-    async fn put_head(&mut self, key: &[u8], root: &Bytes, epoch: Epoch) -> Result<()> {
+    async fn put_head(
+        &mut self,
+        key: &[u8],
+        head: &NewHead,
+        (epoch, stamp_us): (Epoch, i64),
+        earlier: Option<&EarlierRoot>,
+    ) -> Result<()> {
         let text = format!(
-            "INSERT INTO {}_heads (key, root, epoch) VALUES (?, ?, ?)
-             ON CONFLICT DO UPDATE SET root = excluded.root, epoch = excluded.epoch",
+            "INSERT OR REPLACE INTO {}_heads (key, root, epoch, stamp_us, earlier_root,
+                 earlier_epoch, earlier_stamp_us) VALUES (?, ?, ?, ?, ?, ?, ?)",
             self.table
         );
-        let query = sqlx::query(AssertSqlSafe(text));
-        let query = query.bind(key).bind(root.as_ref()).bind(stored(epoch)?);
+        let earlier_epoch = earlier.map(|root| stored(root.epoch)).transpose()?;
+        let query = sqlx::query(AssertSqlSafe(text))
+            .bind(key)
+            .bind(head.root.as_ref())
+            .bind(stored(epoch)?)
+            .bind(stamp_us)
+            .bind(earlier.map(|root| root.root.as_ref()))
+            .bind(earlier_epoch)
+            .bind(earlier.map(|root| root.stamp_us));
         self.run(query).await
     }
 
-    /// Notes that a node is garbage, or is not any more.
-    async fn mark(&mut self, key: &[u8], name: &NodeName, is_garbage: bool) -> Result<()> {
-        let table = &self.table;
-        let text = if is_garbage {
-            format!("INSERT INTO {table}_garbage (key, name) VALUES (?, ?)")
-        } else {
-            format!("DELETE FROM {table}_garbage WHERE key = ? AND name = ?")
-        };
-        let query = sqlx::query(AssertSqlSafe(text));
-        self.run(query.bind(key).bind(name.as_slice())).await
+    /// Notes which roots lead to a node, where that has changed.
+    async fn note(&mut self, key: &[u8], name: &NodeName, node: &mut Node) -> Result<()> {
+        let (table, is, noted) = (&self.table, node.is, node.noted);
+        let mut texts = Vec::new();
+        if is.is_garbage() && !noted.is_garbage() {
+            texts.push(format!(
+                "INSERT INTO {table}_garbage (key, name) VALUES (?, ?)"
+            ));
+        }
+        if noted.is_garbage() && !is.is_garbage() {
+            texts.push(format!(
+                "DELETE FROM {table}_garbage WHERE key = ? AND name = ?"
+            ));
+        }
+        if is.by_earlier && is != noted {
+            let is_current = u8::from(is.by_head);
+            texts.push(format!(
+                "INSERT OR REPLACE INTO {table}_earlier (key, name, is_current)
+                 VALUES (?, ?, {is_current})"
+            ));
+        }
+        if noted.by_earlier && !is.by_earlier {
+            texts.push(format!(
+                "DELETE FROM {table}_earlier WHERE key = ? AND name = ?"
+            ));
+        }
+        node.noted = is;
+        for text in texts {
+            let query = sqlx::query(AssertSqlSafe(text));
+            self.run(query.bind(key).bind(name.as_slice())).await?;
+        }
+        Ok(())
     }
 
     async fn run(&mut self, query: Query<'_, Sqlite, SqliteArguments>) -> Result<()> {

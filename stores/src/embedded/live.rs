@@ -17,7 +17,7 @@ use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 use sqlx::Connection;
 
-use super::db::{BEGIN_WRITE, Db, Kind};
+use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
 use super::{live_outbox, live_read};
 use crate::Result;
@@ -76,6 +76,19 @@ static LIVE: Kind = Kind {
             entry BLOB NOT NULL
         ) STRICT;
         CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
+    upgrades: &[(
+        2,
+        Upgrade::Statements(
+            "
+            CREATE TABLE outbox (
+                number INTEGER PRIMARY KEY AUTOINCREMENT,
+                slot INTEGER NOT NULL,
+                generation INTEGER NOT NULL,
+                entry BLOB NOT NULL
+            ) STRICT;
+            CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
+        ),
+    )],
     replaceable: true,
     page_bytes: 8192,
     cache_kib: 32 * 1024,

@@ -46,6 +46,7 @@ static LOG: Kind = Kind {
             UNIQUE (topic, partition, first_offset)
         ) STRICT;
         CREATE INDEX batches_by_time ON batches (topic, partition, logged_at_ms, first_offset);",
+    upgrades: &[],
     replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,

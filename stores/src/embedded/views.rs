@@ -9,7 +9,7 @@ use schemas::seam::{Cut, Epoch, Run, RunState};
 use schemas::source::Source;
 use sqlx::{AssertSqlSafe, Connection};
 
-use super::db::{BEGIN_WRITE, Db, Kind};
+use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::statement::stored;
 use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, upsert};
 use super::{editions, runs};
@@ -25,7 +25,7 @@ const PUBLISH_ROWS: usize = 16 << 10;
 
 static VIEWS: Kind = Kind {
     name: "views.db",
-    version: 3,
+    version: 4,
     tables: "
         CREATE TABLE runs (
             id INTEGER PRIMARY KEY,
@@ -64,6 +64,23 @@ static VIEWS: Kind = Kind {
             source TEXT NOT NULL,
             shape TEXT NOT NULL
         ) STRICT;",
+    upgrades: &[(
+        3,
+        Upgrade::Tables {
+            ending: "_heads",
+            statements: "
+                ALTER TABLE {table}_heads ADD COLUMN stamp_us INTEGER;
+                ALTER TABLE {table}_heads ADD COLUMN earlier_root BLOB;
+                ALTER TABLE {table}_heads ADD COLUMN earlier_epoch INTEGER;
+                ALTER TABLE {table}_heads ADD COLUMN earlier_stamp_us INTEGER;
+                CREATE TABLE {table}_earlier (
+                    key BLOB NOT NULL,
+                    name BLOB NOT NULL,
+                    is_current INTEGER NOT NULL,
+                    PRIMARY KEY (key, name)
+                ) STRICT, WITHOUT ROWID;",
+        },
+    )],
     replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
@@ -380,7 +397,7 @@ impl ViewsWrite for SqliteViews {
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
         expect_publishing(source, &run, stamp_us)?;
-        editions::write(&mut tx, &db, view, epoch, editions).await?;
+        editions::write(&mut tx, &db, view, (epoch, stamp_us), editions).await?;
         tx.commit().await.map_err(fault)
     }
 
@@ -534,3 +551,7 @@ impl ViewsWrite for SqliteViews {
         tx.commit().await.map_err(fault)
     }
 }
+
+#[cfg(test)]
+#[path = "views_upgrade_tests.rs"]
+mod upgrade_tests;

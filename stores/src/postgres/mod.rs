@@ -21,9 +21,13 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 2] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 3] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
+    (
+        "disqualified",
+        include_str!("migrations/0003_disqualified.sql"),
+    ),
 ];
 
 /// The names of this schema that are views.

@@ -56,16 +56,19 @@ pub async fn nodes(world: &World) -> (Named, Named) {
             let heads = views.heads(view, std::slice::from_ref(&key)).await;
             let head = heads.expect("heads").and_then(|mut heads| heads.remove(0));
             let Some(head) = head else { continue };
-            let sheet = Sheet::open(&head.root, !job.score().0.is_empty()).expect("a sheet");
             let of_key = Stored {
                 world,
                 job,
                 key: &key,
             };
-            for tree in sheet.trees() {
-                let ids = tree.walk_ids(&of_key).await.expect("inner nodes");
-                let ids = ids.iter().map(|id| *id.as_bytes());
-                named.extend(ids.map(|name| (view.to_owned(), id, name)));
+            let roots = [head.root].into_iter();
+            for root in roots.chain(head.earlier.map(|earlier| earlier.root)) {
+                let sheet = Sheet::open(&root, !job.score().0.is_empty()).expect("a sheet");
+                for tree in sheet.trees() {
+                    let ids = tree.walk_ids(&of_key).await.expect("inner nodes");
+                    let ids = ids.iter().map(|id| *id.as_bytes());
+                    named.extend(ids.map(|name| (view.to_owned(), id, name)));
+                }
             }
         }
     }

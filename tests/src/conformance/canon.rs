@@ -369,8 +369,32 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
         ),
         (
             Athlete {
-                is_deleted: true,
+                is_disqualified: true,
                 version: 3,
+                ..athlete(7)
+            },
+            true,
+        ),
+        (
+            Athlete {
+                is_disqualified: true,
+                version: 4,
+                ..athlete(7)
+            },
+            false,
+        ),
+        (
+            Athlete {
+                is_disqualified: false,
+                version: 3,
+                ..athlete(7)
+            },
+            false,
+        ),
+        (
+            Athlete {
+                is_deleted: true,
+                version: 5,
                 ..athlete(7)
             },
             true,
@@ -394,12 +418,12 @@ pub async fn athletes_touch_their_groups(ports: &Stores) -> Result<()> {
     let there_and_back = [
         Entity::Athlete(Athlete {
             weight_kg: Some(70.0),
-            version: 4,
+            version: 5,
             ..athlete(7)
         }),
         Entity::Athlete(Athlete {
             is_deleted: true,
-            version: 4,
+            version: 5,
             ..athlete(7)
         }),
         Entity::Effort(effort(0, 0, 7)),

@@ -72,13 +72,15 @@ fn entities() -> impl Strategy<Value = Entity> {
         );
     let gender = prop_oneof![Just(None), Just(Some(Gender::F)), Just(Some(Gender::M))];
     let weight = proptest::option::of(prop_oneof![Just(70.0), 40.0..120.0]);
-    let athletes = (0..6_i64, gender, 0..3_i64, weight, is_deleted(), version()).prop_map(
-        |(id, gender, year, weight_kg, is_deleted, version)| {
+    let flags = (is_deleted(), is_deleted());
+    let athletes = (0..6_i64, gender, 0..3_i64, weight, flags, version()).prop_map(
+        |(id, gender, year, weight_kg, (is_deleted, is_disqualified), version)| {
             Entity::Athlete(Athlete {
                 name: Some(format!("{id}{version}")),
                 gender,
                 birth_year: (year > 0).then_some(1990 + year),
                 weight_kg,
+                is_disqualified,
                 is_deleted,
                 version,
                 ..athlete(id)

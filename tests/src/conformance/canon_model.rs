@@ -36,8 +36,9 @@ struct Model {
 
 type TouchedGroups = BTreeSet<(Source, Group)>;
 
-/// What views see of an athlete: gender, year of birth, weight, and whether it was deleted.
-type SeenAthlete = (Option<&'static str>, Option<i64>, Option<f64>, bool);
+/// What views see of an athlete: gender, year of birth, weight, and whether it was deleted or is
+/// disqualified.
+type SeenAthlete = (Option<&'static str>, Option<i64>, Option<f64>, (bool, bool));
 
 impl Model {
     /// Takes a row, or says which column speaks against it.
@@ -107,7 +108,8 @@ impl Model {
             .map(|id| {
                 let row = self.athletes.get(&id).unwrap_or(&unknown);
                 let gender = row.gender.map(Gender::letter);
-                (id, (gender, row.birth_year, row.weight_kg, row.is_deleted))
+                let flags = (row.is_deleted, row.is_disqualified);
+                (id, (gender, row.birth_year, row.weight_kg, flags))
             })
             .collect()
     }
@@ -118,7 +120,7 @@ impl Model {
             .efforts
             .values()
             .map(|row| {
-                let (gender, birth_year, weight_kg, athlete_is_deleted) = seen[&row.athlete_id];
+                let (gender, birth_year, weight_kg, flags) = seen[&row.athlete_id];
                 let at = jiff::Timestamp::from_microsecond(row.started_at_us).expect("a time");
                 let date = at.in_tz(&row.tz).expect("a zone").date();
                 EffortRow {
@@ -138,7 +140,8 @@ impl Model {
                     gender: gender.map(str::to_owned),
                     birth_year,
                     weight_kg,
-                    athlete_is_deleted,
+                    athlete_is_deleted: flags.0,
+                    athlete_is_disqualified: flags.1,
                 }
             })
             .collect();
@@ -273,7 +276,7 @@ async fn apply(
         rejected.extend(model.take(row, &mut touched).map(|column| (index, column)));
     }
     for (id, seen) in model.seen() {
-        if before.get(&id).unwrap_or(&(None, None, None, false)) == &seen {
+        if before.get(&id).unwrap_or(&SeenAthlete::default()) == &seen {
             continue;
         }
         let efforts = model.efforts.values().filter(|row| row.athlete_id == id);

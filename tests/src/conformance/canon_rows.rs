@@ -38,6 +38,7 @@ pub const fn athlete(id: i64) -> Athlete {
         birth_year: None,
         weight_kg: None,
         country: None,
+        is_disqualified: false,
         is_deleted: false,
         version: 0,
     }
@@ -85,6 +86,7 @@ pub struct EffortRow {
     pub birth_year: Option<i64>,
     pub weight_kg: Option<f64>,
     pub athlete_is_deleted: bool,
+    pub athlete_is_disqualified: bool,
 }
 
 /// A row of `authorizations` as views read it.
@@ -176,6 +178,7 @@ pub fn effort_rows(batch: &RecordBatch) -> Vec<EffortRow> {
             column.is_valid(row).then(weight)
         },
         athlete_is_deleted: boolean(batch, "athlete_is_deleted", row),
+        athlete_is_disqualified: boolean(batch, "athlete_is_disqualified", row),
     };
     (0..batch.num_rows()).map(row).collect()
 }

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use schemas::key::KeyShape;
 use schemas::seam::Epoch;
-use stores::views::{BoardShape, Head, NewEdition, NewHead, NodeName, ViewShape, ViewsWrite};
+use stores::views::{
+    BoardShape, EarlierRoot, Head, NewEdition, NewHead, NodeName, ViewShape, ViewsWrite,
+};
 use stores::{Result, Stores};
 
 use super::views::{PLAYS, assert_refused, complete, forget, sealed};
@@ -43,10 +45,13 @@ fn leads_to(root: &'static str, names: &[u8]) -> Option<NewHead> {
     })
 }
 
-fn head(epoch: Epoch, root: &'static str) -> Option<Head> {
+/// A head that the run's stamp wrote, with no earlier root.
+fn head(epoch: Epoch, root: &'static str, stamp_us: i64) -> Option<Head> {
     Some(Head {
         epoch,
         root: Bytes::from_static(root.as_bytes()),
+        stamp_us: Some(stamp_us),
+        earlier: None,
     })
 }
 
@@ -79,8 +84,9 @@ pub async fn editions_come_back(ports: &Stores) -> Result<()> {
         .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &first)
         .await?;
     let heads = views.heads(VIEW, &keys(&["x", "a", "b", "a"])).await?;
-    let of_a = head(1, "of a");
-    assert_eq!(heads, Some(vec![None, of_a.clone(), head(1, "of b"), of_a]));
+    let of_a = head(1, "of a", run.stamp_us);
+    let of_b = head(1, "of b", run.stamp_us);
+    assert_eq!(heads, Some(vec![None, of_a.clone(), of_b, of_a]));
     let found = views.nodes(VIEW, b"a", &[3, 9, 1, 2, 1].map(name)).await?;
     let text = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
     let expected = [text("three"), None, text("one"), text(""), text("one")];
@@ -184,8 +190,91 @@ pub async fn garbage_is_what_no_head_leads_to(ports: &Stores) -> Result<()> {
 
 /// Begins to publish run 1 once more.
 async fn again(views: &dyn ViewsWrite) -> Result<(Epoch, i64)> {
+    at(views, 5).await
+}
+
+/// The same at a moment, in milliseconds.
+async fn at(views: &dyn ViewsWrite, now_ms: i64) -> Result<(Epoch, i64)> {
     let nothing = std::collections::BTreeMap::new();
-    Ok((1, views.begin_publishing(PLAYS, 1, &nothing, 5).await?))
+    Ok((1, views.begin_publishing(PLAYS, 1, &nothing, now_ms).await?))
+}
+
+/// A try at an hour (from the first day on) that publishes a root and the nodes that it leads to: what
+/// the head's earlier root is then, and the nodes that are left once garbage was collected.
+type Hour = (
+    i64,
+    &'static str,
+    &'static [u8],
+    Option<&'static str>,
+    &'static [u8],
+);
+
+const HOURS: [Hour; 11] = [
+    (1, "first", &[1, 2], None, &[1, 2]),
+    // The same day: what is replaced is gone.
+    (2, "second", &[2, 3], None, &[2, 3]),
+    (26, "third", &[3, 4], Some("second"), &[2, 3, 4]),
+    // The run is repeated, with the same or something else.
+    (27, "third", &[3, 4], Some("second"), &[2, 3, 4]),
+    (28, "fourth", &[2, 5], Some("second"), &[2, 3, 5]),
+    // A day later the earlier root is replaced, and what it alone led to is garbage.
+    (50, "fifth", &[3, 6], Some("fourth"), &[2, 3, 5, 6]),
+    (51, "sixth", &[6, 7], Some("fourth"), &[2, 5, 6, 7]),
+    // Days without a run make no difference.
+    (220, "seventh", &[7, 2], Some("sixth"), &[2, 6, 7]),
+    (221, "eighth", &[], Some("sixth"), &[6, 7]),
+    (250, "ninth", &[1], Some("eighth"), &[1]),
+    (251, "tenth", &[], Some("eighth"), &[]),
+];
+
+/// A head keeps the root that the key had after the last run of an earlier day, with all that it leads
+/// to, until another takes its place.
+pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
+    const HOUR_MS: i64 = 3_600_000;
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    sealed(views, 1).await?;
+    let key = keys(&["a"]);
+    let mut stamps = std::collections::BTreeMap::new();
+    for (hour, root, leads, earlier, left) in HOURS {
+        // A try that dies, of nodes that others lead to as well.
+        let dead = at(views, hour * HOUR_MS).await?;
+        let part = edition("a", &[(1, "\u{1}"), (9, "\u{9}")], None);
+        views
+            .publish_editions(PLAYS, VIEW, dead.0, dead.1, &[part])
+            .await?;
+        let at = at(views, hour * HOUR_MS).await?;
+        stamps.insert(root, at.1);
+        let bytes = |n: &u8| (name(*n), Bytes::copy_from_slice(&[*n]));
+        let whole = NewEdition {
+            nodes: leads.iter().map(bytes).collect(),
+            head: leads_to(root, leads),
+            ..edition("a", &[], None)
+        };
+        views
+            .publish_editions(PLAYS, VIEW, at.0, at.1, &[whole])
+            .await?;
+        while views.collect_garbage(PLAYS, VIEW, at, 2).await? == 2 {}
+        assert_eq!(stored(views, "a").await?, left, "{root}");
+        let names: Vec<NodeName> = left.iter().copied().map(name).collect();
+        let found = views.nodes(VIEW, b"a", &names).await?;
+        assert!(found.iter().all(Option::is_some), "{root}: {found:?}");
+        let heads = views.heads(VIEW, &key).await?.unwrap_or_default();
+        let earlier = earlier.map(|root: &'static str| EarlierRoot {
+            epoch: 1,
+            stamp_us: stamps[root],
+            root: Bytes::from_static(root.as_bytes()),
+        });
+        let expected = head(1, root, at.1).map(|head| Head { earlier, ..head });
+        assert_eq!(heads, std::slice::from_ref(&expected));
+        // To a reader of the next day the root itself is the earlier one.
+        let own = expected.and_then(|head| head.earlier_at((hour + 24) * HOUR_MS * 1000));
+        assert_eq!(
+            own.map(|root| root.root),
+            Some(Bytes::from_static(root.as_bytes()))
+        );
+    }
+    Ok(())
 }
 
 /// What was garbage is none once a head leads to it again, though nobody collected it meanwhile; and
@@ -240,12 +329,13 @@ pub async fn who_was_overtaken_changes_no_head(ports: &Stores) -> Result<()> {
     let refused = views.publish_editions(PLAYS, VIEW, 1, run.stamp_us, &[]);
     assert_refused(refused.await, "its stamp was replaced");
     let all = keys(&["a"]);
-    assert_eq!(views.heads(VIEW, &all).await?, Some(vec![head(1, "first")]));
+    let first = head(1, "first", run.stamp_us);
+    assert_eq!(views.heads(VIEW, &all).await?, Some(vec![first]));
     let new = [edition("a", &[], leads_to("second", &[]))];
     views.publish_editions(PLAYS, VIEW, 1, later, &new).await?;
     assert_eq!(
         views.heads(VIEW, &all).await?,
-        Some(vec![head(1, "second")])
+        Some(vec![head(1, "second", later)])
     );
     let refused = views.publish_editions(PLAYS, OTHER_VIEW, 1, later, &new);
     assert_refused(refused.await, "it has no table");

@@ -5,12 +5,17 @@
 use std::time::Duration;
 
 use batch::{Progress, RunRequest};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use jobs::Catalog;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
 use tests::boards::{Ledger, nodes};
+use tests::standings::Truth;
 use tests::world::{Served, World};
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +62,11 @@ async fn history(mut world: World, seed: u64) {
     settle(&world, &mut ledger).await;
     let served = world.serve().await;
     for _ in 0..STEPS {
+        if rng.random_bool(0.2) {
+            // What a run replaces is kept or not by its day.
+            let now_ms = world.clock.now_ms() + rng.random_range(1..30) * 3_600_000;
+            world.clock.set_ms(now_ms);
+        }
         Box::pin(step(&world, &served, &mut rng, &mut ledger)).await;
         ledger.ask(&world, &served.client, &mut rng).await;
         if rng.random_bool(0.2) {
@@ -86,6 +96,80 @@ async fn history(mut world: World, seed: u64) {
         ledger.ask_at_rest(&served.client, &mut rng).await;
     }
     served.end().await;
+}
+
+/// The place of an earlier day is that of a plain sort of what was stored at the last run of such a day,
+/// however often the board was published on the days.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_of_an_earlier_day_are_those_of_its_last_run() {
+    for seed in 0..histories().div_ceil(2) {
+        eprintln!("history {seed} of days");
+        Box::pin(days(World::new().await, 1_000 + seed)).await;
+    }
+}
+
+async fn days(mut world: World, seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    world.batch_options.check_rows_min = u64::MAX;
+    let mut ledger = Ledger::new(seed);
+    for source in SOURCES {
+        world.intake(source).await;
+    }
+    let served = world.serve().await;
+    let mut last: Option<(Date, Truth)> = None;
+    let mut ran = Vec::new();
+    for _ in 0..6 {
+        // On some days nothing runs.
+        for _ in 0..rng.random_range(0..4) {
+            for _ in 0..rng.random_range(0..5) {
+                ledger.ingest(&world).await;
+            }
+            settle(&world, &mut ledger).await;
+            if rng.random_bool(0.7) {
+                let request = RunRequest {
+                    full: rng.random_bool(0.3),
+                    ..RunRequest::default()
+                };
+                world.run_once_free(Source::Efforts, &request).await;
+                last = Some((today(&world), ledger.now().clone()));
+                ran.push(today(&world));
+            }
+        }
+        settle(&world, &mut ledger).await;
+        let hours = rng.random_range(0..40);
+        world.clock.set_ms(world.clock.now_ms() + hours * 3_600_000);
+        if let Some((day, truth)) = &last
+            && *day < today(&world)
+        {
+            let days = ran.clone();
+            for _ in 0..6 {
+                ledger
+                    .ask_earlier(&served.client, (truth, &days), &mut rng)
+                    .await;
+            }
+            // One who runs today changes nothing of that.
+            ledger.ingest(&world).await;
+            settle(&world, &mut ledger).await;
+            let request = RunRequest::default();
+            for _ in 0..rng.random_range(1..3) {
+                world.run_once_free(Source::Efforts, &request).await;
+            }
+            for _ in 0..6 {
+                ledger
+                    .ask_earlier(&served.client, (truth, &days), &mut rng)
+                    .await;
+            }
+            last = Some((today(&world), ledger.now().clone()));
+            ran.push(today(&world));
+        }
+    }
+    served.end().await;
+}
+
+/// The day of the world's clock.
+fn today(world: &World) -> Date {
+    let now = Timestamp::from_millisecond(world.clock.now_ms());
+    now.expect("a time").to_zoned(TimeZone::UTC).date()
 }
 
 /// Everything is told and counted.

@@ -116,6 +116,7 @@ macro_rules! laws_of {
                 editions_come_back
                 garbage_is_what_no_head_leads_to
                 garbage_may_be_named_again
+                earlier_roots_are_kept_for_a_day
                 who_was_overtaken_changes_no_head
                 many_keys_are_listed
                 forgotten_boards_are_deleted

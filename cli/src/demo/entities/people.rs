@@ -23,6 +23,7 @@ struct Person {
     gender: Option<&'static str>,
     birth_year: Option<i64>,
     weight_hg: Option<i32>,
+    disqualified: bool,
     deleted: bool,
     version: i64,
 }
@@ -35,6 +36,10 @@ impl Person {
             ("gender", self.gender.map(Value::from)),
             ("birth_year", self.birth_year.map(Value::from)),
             ("weight_kg", weight_kg.map(Value::from)),
+            (
+                "disqualified",
+                self.disqualified.then_some(Value::from(true)),
+            ),
             ("deleted", self.deleted.then_some(Value::from(true))),
             ("version", (self.version > 0).then(|| self.version.into())),
         ];
@@ -114,6 +119,7 @@ impl People {
             gender: gender(rng),
             birth_year: birth_year(rng),
             weight_hg: weight_hg(rng),
+            disqualified: false,
             deleted: false,
             version: 0,
         };
@@ -177,10 +183,15 @@ impl People {
             person.deleted = rng.random_bool(0.4);
             return person.line();
         }
-        match rng.random_range(0..10) {
-            0..3 => person.gender = gender(rng),
-            3..7 => person.weight_hg = weight_hg(rng),
-            7 | 8 => person.birth_year = birth_year(rng),
+        if person.disqualified {
+            person.disqualified = rng.random_bool(0.4);
+            return person.line();
+        }
+        match rng.random_range(0..20) {
+            0..6 => person.gender = gender(rng),
+            6..14 => person.weight_hg = weight_hg(rng),
+            14..18 => person.birth_year = birth_year(rng),
+            18 => person.disqualified = true,
             _ => person.deleted = true,
         }
         person.line()

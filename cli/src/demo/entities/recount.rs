@@ -54,7 +54,7 @@ fn visible(rows: &Rows, segment: i64) -> impl Iterator<Item = (i64, &Effort)> {
         let athlete = rows.athletes.get(&effort.athlete);
         effort.segment == segment
             && effort.visible
-            && !athlete.is_some_and(|athlete| athlete.deleted)
+            && !athlete.is_some_and(|athlete| athlete.deleted || athlete.disqualified)
     })
 }
 

@@ -197,6 +197,11 @@ fn boards_leave_athletes_out() {
         [(3, 3), (4, 4)]
     );
     assert_eq!(counts(&rows, 1), (3, 3));
+    for (disqualified, expected) in [(true, (2, 2)), (false, (3, 3))] {
+        let line = format!(r#"{{"id":3,"disqualified":{disqualified}}}"#);
+        rows.take(Source::Athletes, &line).unwrap();
+        assert_eq!(counts(&rows, 1), expected);
+    }
 }
 
 #[test]

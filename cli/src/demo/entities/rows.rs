@@ -32,6 +32,7 @@ pub(super) struct Athlete {
     pub(super) gender: Option<String>,
     pub(super) birth_year: Option<i64>,
     pub(super) weight_kg: Option<f64>,
+    pub(super) disqualified: bool,
     pub(super) deleted: bool,
     version: i64,
 }
@@ -94,14 +95,13 @@ impl Rows {
         let int = |name: &str| row.get(name).and_then(Value::as_i64);
         let id = |name: &str| int(name).with_context(|| format!("{name} of {line}"));
         let text = |name: &str| row.get(name).and_then(Value::as_str);
-        let deleted = row.get("deleted") == Some(&json!(true));
-        let version = int("version").unwrap_or(0);
+        let is_true = |name: &str| row.get(name) == Some(&json!(true));
+        let (version, deleted) = (int("version").unwrap_or(0), is_true("deleted"));
         let tie = Tie { deleted, version };
         self.touched.extend(match source {
             Source::Athletes => int("id"),
             _ => int("athlete_id"),
         });
-        let version_of = |tie: &Tie| tie.version;
         Ok(match source {
             Source::Efforts => {
                 let effort = effort(&row, version, !deleted)?;
@@ -118,6 +118,7 @@ impl Rows {
                     gender: text("gender").map(str::to_owned),
                     birth_year: int("birth_year"),
                     weight_kg: row.get("weight_kg").and_then(Value::as_f64),
+                    disqualified: is_true("disqualified"),
                     deleted,
                     version,
                 };
@@ -125,11 +126,11 @@ impl Rows {
             }
             Source::Clubs => {
                 let key = (id("club_id")?, id("athlete_id")?);
-                put(&mut self.clubs, key, tie, version_of)
+                put(&mut self.clubs, key, tie, |tie| tie.version)
             }
             Source::Follows => {
                 let key = (id("follower_id")?, id("followed_id")?);
-                put(&mut self.follows, key, tie, version_of)
+                put(&mut self.follows, key, tie, |tie| tie.version)
             }
             Source::Authorizations => {
                 let authorization = Authorization {

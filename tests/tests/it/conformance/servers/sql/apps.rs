@@ -55,6 +55,19 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
         ),
         ("UPDATE athletes SET id = 30 WHERE id = 3;", vec![(2, 3), (7, 3), (9, 3)]),
         ("UPDATE athletes SET id = 3 WHERE id = 30;", vec![(2, 3), (7, 3), (9, 3)]),
+        (
+            "INSERT INTO disqualified (athlete_id) VALUES (3), (8);",
+            vec![(2, 3), (7, 3), (9, 3)],
+        ),
+        ("DELETE FROM disqualified WHERE athlete_id = 8;", vec![]),
+        (
+            "UPDATE disqualified SET athlete_id = 8 WHERE athlete_id = 3;",
+            vec![(2, 3), (7, 3), (9, 3)],
+        ),
+        (
+            "UPDATE disqualified SET athlete_id = 3 WHERE athlete_id = 8;",
+            vec![(2, 3), (7, 3), (9, 3)],
+        ),
     ] {
         schema.run(statement);
         let expected: Groups = expected.into_iter().collect();
@@ -71,6 +84,10 @@ async fn what_an_app_writes_is_told(server: Server) -> Result<()> {
         rows.iter()
             .all(|row| row.weight_kg == Some(70.0) && row.day == 19_700_101)
     );
+    assert!(rows.iter().all(|row| row.athlete_is_disqualified));
+    schema.run("DELETE FROM disqualified;");
+    let groups: Groups = [(2, 3), (7, 3), (9, 3)].into();
+    assert_eq!(told(&canon, Source::Efforts).await?, groups);
 
     canon
         .apply(&[Entity::Application(application(1, 0))], 1)
@@ -288,7 +305,18 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
             (Some("F"), Some(1980))
         );
         assert_eq!((row.weight_kg, row.athlete_is_deleted), (Some(61.25), true));
+        assert!(!row.athlete_is_disqualified);
     }
+    // Whom the app disqualifies it lists in our table, or in a view of its own in that one's place.
+    schema.run("INSERT INTO disqualified VALUES (3);");
+    let both: Groups = [(2, 3), (5, 3)].into();
+    assert_eq!(told(&canon, Source::Efforts).await?, both);
+    assert!(dump().await?.iter().all(|row| row.athlete_is_disqualified));
+    schema.run(&app.named(
+        "DROP TABLE disqualified;
+         CREATE VIEW disqualified AS SELECT id AS athlete_id FROM app.riders WHERE gender = 'X';",
+    ));
+    assert!(!dump().await?.iter().any(|row| row.athlete_is_disqualified));
 
     for row in [Entity::Effort(effort(9, 9, 9)), Entity::Athlete(athlete(9))] {
         let error = canon.apply(&[row], 1).await.expect_err("it is the app's");

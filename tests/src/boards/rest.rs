@@ -1,0 +1,190 @@
+//! Questions at rest: every answer is a plain sort.
+
+use jiff::civil::Date;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+
+use super::{APPLICATIONS, ATHLETES, Ledger, SEGMENTS, get, question};
+use crate::http::Client;
+use crate::standings::{Asked, Truth};
+
+impl Ledger {
+    /// Asks anything while nothing changes and everything was counted: it is a plain sort.
+    pub async fn ask_at_rest(&self, client: &Client, rng: &mut SmallRng) {
+        let asked = question(rng);
+        let truth = self.now();
+        let board = truth.board(&asked);
+        let (segment, query) = (asked.segment, asked.query());
+        let offset = rng.random_range(0..=board.len() + 1);
+        let limit = rng.random_range(1..12);
+        let path =
+            format!("/api/v1/boards/segments/{segment}?{query}&offset={offset}&limit={limit}");
+        let answer = client.ask(&path).await;
+        assert_eq!(answer["total"], board.len(), "{path}: {answer}\n{board:?}");
+        let first = offset.min(board.len());
+        let until = board.len().min(first + limit);
+        assert_eq!(answer["entries"], json!(board[first..until]), "{path}");
+        assert_eq!(answer["provenance"]["complete"], true, "{path}: {answer}");
+
+        let athlete = rng.random_range(1..=ATHLETES);
+        let around = rng.random_range(0..4_usize);
+        let path =
+            format!("/api/v1/boards/segments/{segment}/athletes/{athlete}?{query}&around={around}");
+        let (status, body) = get(client, &path).await;
+        match board
+            .iter()
+            .position(|entry| entry["athlete_id"] == athlete)
+        {
+            None => {
+                assert_eq!(status, 404, "{path}: {body}");
+                assert!(body.contains("not-on-board"), "{path}: {body}");
+            }
+            Some(place) => {
+                let answer: Value = serde_json::from_str(&body).expect("JSON");
+                assert_eq!(answer["entry"], board[place], "{path}");
+                let first = place.saturating_sub(around);
+                let until = board.len().min(place + around + 1);
+                assert_eq!(answer["neighbours"], json!(board[first..until]), "{path}");
+                assert_eq!(answer["total"], board.len(), "{path}");
+                let gap = place
+                    .checked_sub(1)
+                    .map(|before| gap(&board[before], &board[place]));
+                assert_eq!(answer["gap"], json!(gap), "{path}: {answer}");
+                let tenths = tenths(place + 1, board.len());
+                assert_eq!(answer["percentile"], json!(tenths), "{path}: {answer}");
+            }
+        }
+        self.ask_ranks_at_rest(client, &asked, rng).await;
+
+        let counts = client
+            .ask(&format!("/api/v1/segments/{segment}/counts"))
+            .await;
+        let (efforts, athletes) = truth.counts(segment);
+        assert_eq!(
+            (&counts["efforts"], &counts["athletes"]),
+            (&json!(efforts), &json!(athletes)),
+            "segment {segment}"
+        );
+        let application = rng.random_range(1..=APPLICATIONS);
+        let path = format!("/api/v1/boards/applications/{application}?limit=1");
+        let answer = client.ask(&path).await;
+        assert_eq!(answer["total"], truth.connected(application), "{path}");
+    }
+
+    /// The ranks of many athletes on many segments at once.
+    async fn ask_ranks_at_rest(&self, client: &Client, asked: &Asked, rng: &mut SmallRng) {
+        let ids = |rng: &mut SmallRng, max: i64| {
+            let count = rng.random_range(1..8);
+            (0..count)
+                .map(|_| rng.random_range(1..=max))
+                .collect::<Vec<i64>>()
+        };
+        let (segments, athletes) = (ids(rng, SEGMENTS + 1), ids(rng, ATHLETES + 1));
+        let mut body = json!({
+            "segments": segments, "athletes": athletes, "board": asked.board,
+            "window": asked.window, "date": asked.date.to_string(),
+        });
+        if let Some(club) = asked.club {
+            body["club_id"] = json!(club);
+        }
+        if let Some(follower) = asked.following {
+            body["following"] = json!(follower);
+        }
+        let mut expected = Vec::new();
+        let mut seen = Vec::new();
+        for segment in segments {
+            if seen.contains(&segment) {
+                continue;
+            }
+            seen.push(segment);
+            let board = self.now().board(&Asked {
+                segment,
+                ..asked.clone()
+            });
+            for entry in &board {
+                if athletes
+                    .iter()
+                    .any(|athlete| entry["athlete_id"] == *athlete)
+                {
+                    let mut row = entry.clone();
+                    row["segment_id"] = json!(segment);
+                    row["total"] = json!(board.len());
+                    expected.push(row);
+                }
+            }
+        }
+        let (client, text) = (client.clone(), body.to_string());
+        let path = "/api/v1/boards/segments/ranks";
+        let answer = tokio::task::spawn_blocking(move || client.post(path, text.as_bytes()));
+        let (status, answer) = answer.await.expect("asking");
+        assert_eq!(status, 200, "{body}: {answer}");
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["rows"], json!(expected), "{body}");
+        assert_eq!(answer["provenance"]["complete"], true, "{body}: {answer}");
+    }
+
+    /// Asks for the places of an earlier day beside those of now, given what was stored at the last run
+    /// of that day.
+    pub async fn ask_earlier(
+        &self,
+        client: &Client,
+        (then, days): (&Truth, &[Date]),
+        rng: &mut SmallRng,
+    ) {
+        let asked = question(rng);
+        let mut then = then.clone();
+        then.take_lists_of(self.now());
+        let before = then.board(&asked);
+        let now = self.now().board(&asked);
+        for entry in &now {
+            let athlete = entry["athlete_id"].as_i64().expect("an athlete");
+            let path = format!(
+                "/api/v1/boards/segments/{}/athletes/{athlete}?{}&history=true",
+                asked.segment,
+                asked.query()
+            );
+            let answer = client.ask(&path).await;
+            assert_eq!(&answer["entry"], entry, "{path}: {answer}");
+            let place = before.iter().position(|row| row["athlete_id"] == athlete);
+            let previous = &answer["previous"];
+            let Some(place) = place else {
+                assert_eq!(
+                    (previous, &answer["change"]),
+                    (&Value::Null, &Value::Null),
+                    "{path}"
+                );
+                continue;
+            };
+            let rank = place as i64 + 1;
+            let told = format!("{path}: {answer}, and {before:?} before");
+            assert_eq!(previous["rank"], rank, "{told}");
+            assert_eq!(previous["total"], before.len(), "{told}");
+            let change = rank - entry["rank"].as_i64().expect("a rank");
+            assert_eq!(answer["change"], change, "{told}");
+            // A sheet that is as it was is that of the run that made it.
+            let date: Date = previous["date"]
+                .as_str()
+                .expect("a date")
+                .parse()
+                .expect("a date");
+            assert!(days.contains(&date) && previous["epoch"].is_u64(), "{told}");
+        }
+    }
+}
+
+/// How far an entry is from the one before.
+fn gap(before: &Value, own: &Value) -> Value {
+    let time = |entry: &Value| entry["elapsed_time"].as_i64().expect("a time");
+    json!({
+        "rank": before["rank"],
+        "athlete_id": before["athlete_id"],
+        "elapsed_time": time(own) - time(before),
+    })
+}
+
+/// The share of a board that a rank is at least as good as, in percent with one decimal.
+fn tenths(rank: usize, total: usize) -> f64 {
+    let share = 100.0 * (total - rank + 1) as f64 / total as f64;
+    (share * 10.0 + 0.5).floor() / 10.0
+}
