@@ -154,7 +154,7 @@ impl Speed {
                 let fold = Fold::new(&self.engine, jobs).await?;
                 Taker::Facts(Facts::new(partition, fold, Arc::clone(&self.ports.schemas)))
             }
-            Views::Boards(jobs) => Taker::Entities(Entities::new(
+            Views::Boards(jobs) => Taker::Entities(Box::new(Entities::new(
                 self.slot(partition),
                 (
                     Arc::clone(&self.ports.canon) as _,
@@ -163,7 +163,7 @@ impl Speed {
                 Fold::new(&self.engine, jobs).await?,
                 (self.options.groups_max.max(1), self.options.rows_max),
                 Teller::new(self.slot(partition), &self.ports),
-            )),
+            ))),
         })
     }
 

@@ -69,7 +69,7 @@ impl Before<'_> {
 #[derive(Debug)]
 pub(crate) enum Taker {
     Facts(Facts),
-    Entities(Entities),
+    Entities(Box<Entities>),
 }
 
 impl Taker {

@@ -54,6 +54,8 @@ pub(super) struct At<'a> {
     pub(super) fence: Fence,
     /// How many partitions the topic has.
     pub(super) partitions: u32,
+    /// Whether live states count; else only what the newest run found is asked for.
+    pub(super) is_live: bool,
 }
 
 /// The members of a key that are asked for, encoded, each with boards on which it may be.
@@ -245,7 +247,7 @@ impl Before {
         if !missing.is_empty() {
             let found = self.views.heads(seam.view, &missing).await?;
             let has_table = seam.check_table(found.is_some());
-            has_table.map_err(|error| BoardError::<NodesError>::from(error))?;
+            has_table.map_err(BoardError::<NodesError>::from)?;
             let found = found.unwrap_or_else(|| vec![None; missing.len()]);
             for (key, head) in missing.into_iter().zip(found) {
                 self.heads.put(name(&key), head.clone());
@@ -315,7 +317,7 @@ impl Before {
         let (this, seam) = (&*self, &seam);
         let calls = asked.iter().zip(heads).zip(&answer.states);
         let calls = calls.map(|(((key, members), head), states)| async move {
-            let standings = standings(seam, at.job, head.as_ref(), states)?;
+            let standings = standings(seam, at, head.as_ref(), states)?;
             let nodes = this.nodes_of(view, key);
             let mut of_key = Vec::with_capacity(members.len());
             for (member, boards) in *members {
@@ -359,7 +361,7 @@ impl Before {
             let (this, seam) = (&*self, &seam);
             let calls = asked.iter().zip(heads).zip(&answer.states);
             let calls = calls.map(|(((key, newer), head), states)| async move {
-                let mut standings = standings(seam, at.job, head.as_ref(), states)?;
+                let mut standings = standings(seam, at, head.as_ref(), states)?;
                 for (member, state) in newer.iter() {
                     standings.put(member, state.clone());
                 }
@@ -406,7 +408,7 @@ fn seam<'a>(
 
 fn standings(
     seam: &Seam<'_>,
-    job: &Job<Board>,
+    at: At<'_>,
     head: Option<&StoredHead>,
     states: &LiveStates,
 ) -> Result<Standings, BoardError<NodesError>> {
@@ -414,7 +416,8 @@ fn standings(
         epoch: head.epoch,
         root: &head.root,
     });
-    let live = (0..states.members.len()).map(|row| LiveState {
+    let rows = if at.is_live { states.members.len() } else { 0 };
+    let live = (0..rows).map(|row| LiveState {
         partition: states.partitions.value(row) as usize,
         epoch: states.epochs.value(row),
         member: states.members.value(row),
@@ -423,7 +426,7 @@ fn standings(
             .is_valid(row)
             .then(|| states.states.value(row)),
     });
-    Standings::merge(seam, head, live, 8 * job.score().0.len())
+    Standings::merge(seam, head, live, 8 * at.job.score().0.len())
 }
 
 /// The nodes of one key, and those that are known.

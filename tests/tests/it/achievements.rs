@@ -25,8 +25,8 @@ const SEGMENTS: i64 = 2;
 /// More than the first places that a worker remembers.
 const ATHLETES: i64 = 45;
 const APPLICATIONS: i64 = 2;
-const STEPS: usize = 16;
-const HISTORIES: u64 = 4;
+const STEPS: usize = 13;
+const HISTORIES: u64 = 3;
 
 fn histories() -> u64 {
     let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
@@ -348,8 +348,14 @@ async fn history(mut world: World, seed: u64) {
                     ended.expect("the work");
                 }
                 task.abort();
+                drop(task.await);
+                // Also what waits to be told may be lost with live state.
+                if rng.random_bool(0.25) {
+                    world.lose_live();
+                }
             }
             world.catch_up_on(Source::Efforts).await;
+            world.live_is_back();
         }
         match rng.random_range(0..6) {
             0 if step > 0 => {
