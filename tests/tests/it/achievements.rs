@@ -151,14 +151,16 @@ impl Told {
     }
 
     /// Compares everything.
-    async fn compare(&self, world: &World, client: &Client) {
+    async fn compare(&self, world: &World, client: &Client, exact: bool) {
         let mut all = Vec::new();
         for athlete in 1..=ATHLETES {
             let path = format!("/api/v1/athletes/{athlete}/achievements");
             let served = served(client, &path).await;
             let mut plain: Vec<Value> = served.iter().cloned().map(without_names).collect();
             plain.sort_by_key(Value::to_string);
-            assert_eq!(plain, self.feats.of(athlete), "athlete {athlete}");
+            if exact {
+                assert_eq!(plain, self.feats.of(athlete), "athlete {athlete}");
+            }
             all.extend(served);
         }
         holders_stand_first(&all, client, SEGMENTS).await;
@@ -312,7 +314,9 @@ fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
     }
 }
 
-async fn history(mut world: World, seed: u64) {
+/// What waits to be told may be lost with live state: then a change may be told at an earlier
+/// notification of its group, and what is told is not `exact`.
+async fn history(mut world: World, seed: u64, exact: bool) {
     let mut rng = SmallRng::seed_from_u64(seed);
     for source in [Source::Efforts, Source::Authorizations] {
         world.intake(source).await;
@@ -349,8 +353,7 @@ async fn history(mut world: World, seed: u64) {
                 }
                 task.abort();
                 drop(task.await);
-                // Also what waits to be told may be lost with live state.
-                if rng.random_bool(0.25) {
+                if !exact && rng.random_bool(0.25) {
                     world.lose_live();
                 }
             }
@@ -379,10 +382,10 @@ async fn history(mut world: World, seed: u64) {
             _ => {}
         }
         if rng.random_bool(0.3) {
-            told.compare(&world, &served.client).await;
+            told.compare(&world, &served.client, exact).await;
         }
     }
-    told.compare(&world, &served.client).await;
+    told.compare(&world, &served.client, exact).await;
     for kind in ["crown", "crown_lost", "top_ten", "personal_record"] {
         assert!(told.feats.count(kind) > 5, "too little happened: {kind}");
     }
@@ -393,7 +396,7 @@ async fn history(mut world: World, seed: u64) {
 async fn achievements_are_a_plain_recount() {
     for seed in 0..histories() {
         eprintln!("history {seed}");
-        Box::pin(history(World::new().await, seed)).await;
+        Box::pin(history(World::new().await, seed, seed % 3 > 0)).await;
     }
 }
 
@@ -401,7 +404,7 @@ async fn achievements_are_a_plain_recount() {
 async fn achievements_on_servers_are_a_plain_recount() {
     for seed in 0..histories().div_ceil(8) {
         eprintln!("history {seed} on servers");
-        Box::pin(history(World::on_servers().await, 100 + seed)).await;
+        Box::pin(history(World::on_servers().await, 100 + seed, true)).await;
     }
 }
 
