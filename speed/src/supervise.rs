@@ -152,7 +152,8 @@ impl Speed {
         Ok(match &self.views {
             Views::Tallies(jobs) => {
                 let fold = Fold::new(&self.engine, jobs).await?;
-                Taker::Facts(Facts::new(partition, fold, Arc::clone(&self.ports.schemas)))
+                let schemas = Arc::clone(&self.ports.schemas);
+                Taker::Facts(Box::new(Facts::new(partition, fold, schemas)))
             }
             Views::Boards(jobs) => Taker::Entities(Box::new(Entities::new(
                 self.slot(partition),

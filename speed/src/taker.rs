@@ -68,7 +68,7 @@ impl Before<'_> {
 /// What takes the records of one partition.
 #[derive(Debug)]
 pub(crate) enum Taker {
-    Facts(Facts),
+    Facts(Box<Facts>),
     Entities(Box<Entities>),
 }
 

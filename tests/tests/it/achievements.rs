@@ -314,6 +314,33 @@ fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
     }
 }
 
+/// Two workers begin at once and are cut off anywhere; unless it is to be `exact`, live state may be
+/// lost then.
+async fn work_and_die(world: &World, rng: &mut SmallRng, exact: bool) {
+    let (one, other) = (
+        world.speed_of(Source::Efforts).await,
+        world.speed_of(Source::Efforts).await,
+    );
+    let work = async move {
+        let stop = CancellationToken::new();
+        let (one, other) = tokio::join!(one.run(true, stop.clone()), other.run(true, stop));
+        one.and(other).expect("speed");
+    };
+    let wait = Duration::from_millis(rng.random_range(1..60));
+    #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted")]
+    let mut task = tokio::spawn(work);
+    match tokio::time::timeout(wait, &mut task).await {
+        Ok(ended) => ended.expect("the work"),
+        Err(_) => {
+            task.abort();
+            drop(task.await);
+        }
+    }
+    if !exact && rng.random_bool(0.25) {
+        world.lose_live();
+    }
+}
+
 /// What waits to be told may be lost with live state: then a change may be told at an earlier
 /// notification of its group, and what is told is not `exact`.
 async fn history(mut world: World, seed: u64, exact: bool) {
@@ -333,29 +360,8 @@ async fn history(mut world: World, seed: u64, exact: bool) {
         world.speed_options.rows_max = rng.random_range(1..60);
         for _ in 0..rng.random_range(1..4) {
             told.ingest(&world, &mut rng).await;
-            // Workers come and go, also two at once, and are cut off anywhere.
             while rng.random_bool(0.4) {
-                let (one, other) = (
-                    world.speed_of(Source::Efforts).await,
-                    world.speed_of(Source::Efforts).await,
-                );
-                let work = async move {
-                    let stop = CancellationToken::new();
-                    let (one, other) =
-                        tokio::join!(one.run(true, stop.clone()), other.run(true, stop));
-                    one.and(other).expect("speed");
-                };
-                let wait = Duration::from_millis(rng.random_range(1..60));
-                #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted")]
-                let mut task = tokio::spawn(work);
-                if let Ok(ended) = tokio::time::timeout(wait, &mut task).await {
-                    ended.expect("the work");
-                }
-                task.abort();
-                drop(task.await);
-                if !exact && rng.random_bool(0.25) {
-                    world.lose_live();
-                }
+                work_and_die(&world, &mut rng, exact).await;
             }
             world.catch_up_on(Source::Efforts).await;
             world.live_is_back();
