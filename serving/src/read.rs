@@ -186,7 +186,7 @@ pub(crate) async fn read(
 #[derive(Debug)]
 pub(crate) struct Memory {
     rows: RowCache,
-    runs: RunsCache,
+    pub(crate) runs: RunsCache,
 }
 
 impl Memory {

@@ -8,7 +8,7 @@ use arrow::array::BinaryBuilder;
 use jobs::board::{GroupState, Place};
 use jobs::{Board, Fold, Folded};
 use schemas::achievement::Position;
-use schemas::entities::{Group, Notifications};
+use schemas::entities::{Group, Miss, Notifications};
 use schemas::key::KeyValue;
 use schemas::plays::Rejected;
 use schemas::seam::{Fence, Slot};
@@ -17,9 +17,13 @@ use stores::live::{SlotId, States};
 use stores::log::Records;
 use stores::registry::{Schemas, writers_of};
 
+use crate::boards::{Boards, Stepped};
 use crate::taker::{Limits, Taken};
 use crate::tell::{Named, Teller};
 use crate::{Error, Result};
+
+/// Misses that are taken of one micro-batch, at most: those of others come again.
+const MISSES_MAX: usize = 64;
 
 /// Keeps the states of the groups of one partition.
 #[derive(Debug)]
@@ -34,6 +38,10 @@ pub(crate) struct Entities {
     rows_max: usize,
     /// Decides what is told of what changes.
     teller: Teller,
+    /// What it makes of cached boards.
+    boards: Boards,
+    /// Boards that readers have missed, by the micro-batch that was taken last.
+    missed: Vec<Miss>,
     reaches: Option<Fence>,
 }
 
@@ -43,7 +51,7 @@ impl Entities {
         (canon, schemas): (Arc<dyn CanonRead>, Arc<dyn Schemas>),
         fold: Fold<Board>,
         (groups_max, rows_max): (usize, usize),
-        teller: Teller,
+        (teller, boards): (Teller, Boards),
     ) -> Self {
         Self {
             slot,
@@ -53,6 +61,8 @@ impl Entities {
             groups_max,
             rows_max,
             teller,
+            boards,
+            missed: Vec::new(),
             reaches: None,
         }
     }
@@ -66,21 +76,32 @@ impl Entities {
     }
 
     /// Nothing is known of the slot, which stands here.
-    pub(crate) async fn begin(&mut self, slot: &Slot) -> Result<()> {
+    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<()> {
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
         self.teller.begin(slot, &jobs).await?;
+        self.boards.begin(slot, partitions).await?;
         self.reaches = Some(slot.fence());
         Ok(())
     }
 
     pub(crate) fn reached(&mut self, fence: Fence) {
         self.teller.reached();
+        for miss in std::mem::take(&mut self.missed) {
+            self.boards.want(miss);
+        }
         self.reaches = Some(fence);
     }
 
     pub(crate) fn forget(&mut self) {
         self.teller.forget();
+        self.boards.forget();
+        self.missed.clear();
         self.reaches = None;
+    }
+
+    /// Goes on with what there is to do beside the micro-batches.
+    pub(crate) async fn step(&mut self, fence: Fence, partitions: u32) -> Result<Stepped> {
+        self.boards.step(fence, partitions).await
     }
 
     /// Takes notifications until they name as many groups, or groups of as many rows, as are read at
@@ -93,6 +114,8 @@ impl Entities {
         let mut first_named = Vec::new();
         let mut strays = Vec::new();
         let mut taken = Taken::default();
+        self.missed.clear();
+        let mut misses = 0;
         let notifications = self.notifications(records).await?;
         let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
@@ -107,13 +130,20 @@ impl Entities {
                     strays.push((index, group));
                 }
                 Ok(_) if groups.len() >= groups_max => break,
-
                 Ok(group) => {
                     known.insert(group);
                     groups.push(group);
                     first_named.push(index);
                 }
-                Err(reason) => taken.rejected.push(Rejected { index, reason }),
+                Err(reason) => match Miss::read(self.slot.source, value.unwrap_or_default()) {
+                    Some(miss) => {
+                        misses += 1;
+                        if self.missed.len() < MISSES_MAX {
+                            self.missed.push(miss);
+                        }
+                    }
+                    None => taken.rejected.push(Rejected { index, reason }),
+                },
             }
             taken.records = index + 1;
         }
@@ -137,11 +167,15 @@ impl Entities {
                 Some(told) => taken.changes.outbox = told,
                 None => taken.moved = true,
             }
+            match self.boards.changes(limits.fence, &taken.changes.states).await? {
+                Some(boards) => taken.changes.boards = boards,
+                None => taken.moved = true,
+            }
         }
         strays.retain(|(index, _)| *index < taken.records);
         taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
         taken.events = groups.len() as u64;
-        let others = groups.len() + taken.rejected.len() + taken.forwarded.len();
+        let others = groups.len() + taken.rejected.len() + taken.forwarded.len() + misses;
         taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)
     }

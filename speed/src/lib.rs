@@ -6,12 +6,15 @@
 //! event counted exactly once. What a worker may do next is decided by [`schemas::seam`]; this
 //! crate knows no store's client and nothing of the other layers.
 
+mod boards;
+mod cache;
 mod entities;
 mod error;
 mod facts;
 mod homes;
 mod options;
 mod outbox;
+mod stored;
 mod supervise;
 mod taker;
 mod tell;

@@ -60,6 +60,11 @@ pub struct SpeedOptions {
     /// Changes of boards and achievements of one partition that may wait to be told before no more are
     /// made.
     pub outbox_max: u64,
+    /// Memory of cached boards of one source, in bytes, where live state is on a server; shared among the
+    /// partitions. Those that were read least recently are dropped.
+    pub board_cache_bytes_max: u64,
+    /// How long after some rows of a cached board were compared others are.
+    pub board_check_interval_ms: u64,
     /// How long to wait at the end of the log before looking for more.
     pub poll_interval_ms: u64,
     /// How long to go on before looking at slot and run records again.
@@ -82,6 +87,8 @@ impl Default for SpeedOptions {
             groups_max: 10_000,
             rows_max: 100_000,
             outbox_max: 10_000,
+            board_cache_bytes_max: 1 << 30,
+            board_check_interval_ms: 10_000,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,
             run_wait_ms: 30_000,

@@ -30,25 +30,27 @@ pub(crate) fn seam<'a>(
     }
 }
 
-/// The boards of a key, of its live states and its head.
+/// The boards of a key, of its head and its live states, where these count.
 pub(crate) fn standings(
     seam: &Seam<'_>,
     job: &Job<Board>,
     head: Option<&StoredHead>,
-    states: &LiveStates,
+    states: Option<&LiveStates>,
 ) -> Result<Standings, BoardError<NodesError>> {
     let head = head.map(|head| Head {
         epoch: head.epoch,
         root: &head.root,
     });
-    let live = (0..states.members.len()).map(|row| LiveState {
-        partition: states.partitions.value(row) as usize,
-        epoch: states.epochs.value(row),
-        member: states.members.value(row),
-        state: states
-            .states
-            .is_valid(row)
-            .then(|| states.states.value(row)),
+    let live = states.into_iter().flat_map(|states| {
+        (0..states.members.len()).map(|row| LiveState {
+            partition: states.partitions.value(row) as usize,
+            epoch: states.epochs.value(row),
+            member: states.members.value(row),
+            state: states
+                .states
+                .is_valid(row)
+                .then(|| states.states.value(row)),
+        })
     });
     Standings::merge(seam, head, live, 8 * job.score().0.len())
 }

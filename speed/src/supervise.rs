@@ -17,6 +17,7 @@ use stores::telling::Telling;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::boards::Boards;
 use crate::entities::Entities;
 use crate::facts::Facts;
 use crate::outbox::Outbox;
@@ -152,9 +153,10 @@ impl Speed {
         Ok(match &self.views {
             Views::Tallies(jobs) => {
                 let fold = Fold::new(&self.engine, jobs).await?;
-                Taker::Facts(Facts::new(partition, fold, Arc::clone(&self.ports.schemas)))
+                let schemas = Arc::clone(&self.ports.schemas);
+                Taker::Facts(Box::new(Facts::new(partition, fold, schemas)))
             }
-            Views::Boards(jobs) => Taker::Entities(Entities::new(
+            Views::Boards(jobs) => Taker::Entities(Box::new(Entities::new(
                 self.slot(partition),
                 (
                     Arc::clone(&self.ports.canon) as _,
@@ -162,8 +164,11 @@ impl Speed {
                 ),
                 Fold::new(&self.engine, jobs).await?,
                 (self.options.groups_max.max(1), self.options.rows_max),
-                Teller::new(self.slot(partition), &self.ports),
-            )),
+                (
+                    Teller::new(self.slot(partition), &self.ports),
+                    Boards::new(self.slot(partition), &self.ports, jobs.clone(), &self.options),
+                ),
+            ))),
         })
     }
 

@@ -14,6 +14,7 @@ use stores::dead_letters::set_aside;
 use stores::live::Changes;
 use stores::log::Records;
 
+use crate::boards::Stepped;
 use crate::entities::Entities;
 use crate::facts::Facts;
 use crate::{Result, SpeedOptions, SpeedPorts};
@@ -55,6 +56,8 @@ pub(crate) struct Before<'a> {
     pub(crate) source: Source,
     pub(crate) partition: u32,
     pub(crate) options: &'a SpeedOptions,
+    /// How many partitions the topic has.
+    pub(crate) partitions: u32,
 }
 
 impl Before<'_> {
@@ -68,8 +71,8 @@ impl Before<'_> {
 /// What takes the records of one partition.
 #[derive(Debug)]
 pub(crate) enum Taker {
-    Facts(Facts),
-    Entities(Entities),
+    Facts(Box<Facts>),
+    Entities(Box<Entities>),
 }
 
 impl Taker {
@@ -99,7 +102,7 @@ impl Taker {
                 let last = slot.position.last;
                 facts.begin(before, slot.fence(), last).await
             }
-            Self::Entities(entities) => entities.begin(slot).await,
+            Self::Entities(entities) => entities.begin(slot, before.partitions).await,
         }
     }
 
@@ -116,6 +119,14 @@ impl Taker {
         match self {
             Self::Facts(facts) => facts.forget(),
             Self::Entities(entities) => entities.forget(),
+        }
+    }
+
+    /// Goes on with what there is to do beside the micro-batches.
+    pub(crate) async fn step(&mut self, fence: Fence, partitions: u32) -> Result<Stepped> {
+        match self {
+            Self::Facts(_) => Ok(Stepped::Idle),
+            Self::Entities(entities) => entities.step(fence, partitions).await,
         }
     }
 

@@ -16,6 +16,7 @@ use stores::log::{FetchLimit, Fetched, LOST_REMEDY, Recogniser, Records};
 use stores::relay;
 use tokio_util::sync::CancellationToken;
 
+use crate::boards::Stepped;
 use crate::supervise::Counts;
 use crate::taker::{Before, Limits, Taker};
 use crate::tell::Outbox;
@@ -246,7 +247,11 @@ impl Worker {
                         "a batch run has taken records up to offset {cut}, the log ends at {}: records were lost, or the topic was made again",
                         fetched.end
                     ))),
-                    None => Ok(Ended::CaughtUp),
+                    None => match self.taker.step(fence, self.partitions).await? {
+                        Stepped::Idle => Ok(Ended::CaughtUp),
+                        Stepped::More => continue,
+                        Stepped::Moved => Ok(self.moved()),
+                    },
                 };
             }
             let at = Cut {
@@ -254,15 +259,23 @@ impl Worker {
                 last,
             };
             let Some(next) = self.apply(fence, at, fetched.records).await? else {
-                self.refused();
-                self.taker.forget();
-                return Ok(Ended::Look);
+                return Ok(self.moved());
             };
             fence.next_offset = next.next_offset;
             last = next.last;
             self.taker.reached(fence);
+            if self.taker.step(fence, self.partitions).await? == Stepped::Moved {
+                return Ok(self.moved());
+            }
         }
         Ok(Ended::Look)
+    }
+
+    /// The slot is not where it was believed to be.
+    fn moved(&mut self) -> Ended {
+        self.refused();
+        self.taker.forget();
+        Ended::Look
     }
 
     /// Fetches a micro-batch that does not reach beyond `until`.
@@ -443,6 +456,7 @@ impl Worker {
             source: self.source,
             partition: self.partition,
             options: &self.options,
+            partitions: self.partitions,
         };
         self.taker
             .begin(&before, slot)

@@ -11,6 +11,7 @@ use arrow::array::BinaryBuilder;
 use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, Told};
 use schemas::clock::Clock;
 use schemas::partition::partition_of;
+use schemas::seam::Offset;
 
 use crate::achievements::AchievementsWrite;
 use crate::live::{LiveWrite, SlotId};
@@ -49,11 +50,12 @@ impl Telling {
         }
     }
 
-    /// Tells the first of what waits in a slot, and answers how much is left.
+    /// Tells the first of what waits in a slot, and answers how much is left. How far was told is noted
+    /// where that is beyond `noted`, which it becomes.
     ///
     /// # Errors
     /// Those of the stores; then it still waits.
-    pub async fn tell(&self, slot: SlotId) -> Result<u64> {
+    pub async fn tell(&self, slot: SlotId, noted: &mut Option<Offset>) -> Result<u64> {
         let one = slot.partition..slot.partition.saturating_add(1);
         let outboxes = self.live.outboxes(slot.source, one, STEP).await?;
         let Some(outbox) = outboxes.into_iter().next().flatten() else {
@@ -64,17 +66,29 @@ impl Telling {
             told.map_err(|why| Error::broken("telling what waits in live state", why))
         });
         let told: Vec<Told> = told.collect::<Result<_>>()?;
-        let Some(last) = told.last() else {
-            return Ok(0);
-        };
-        self.achievements.write(&told).await?;
-        for topic in [ACHIEVEMENTS, BOARD_CHANGES] {
-            self.append(topic, &told).await?;
+        if !told.is_empty() {
+            self.achievements.write(&told).await?;
+            for topic in [ACHIEVEMENTS, BOARD_CHANGES] {
+                self.append(topic, &told).await?;
+            }
         }
         let left = outbox.waiting.saturating_sub(told.len() as u64);
-        // What one notification brought may be told in two parts.
-        let through = last.position.offset + i64::from(left == 0);
-        self.achievements.note_told(slot, through).await?;
+        let through = match told.last().filter(|_| left > 0) {
+            // What one notification brought may be told in two parts.
+            Some(last) => last.position.offset,
+            None => outbox.slot.position.next_offset,
+        };
+        let known = match *noted {
+            Some(known) => known,
+            None => self.achievements.told_through(slot).await?.unwrap_or(0),
+        };
+        *noted = Some(known);
+        // A life that counts again stands where more has been told.
+        let is_replaying = told.is_empty() && outbox.slot.is_replaying();
+        if through > known && !is_replaying {
+            self.achievements.note_told(slot, through).await?;
+            *noted = Some(through);
+        }
         self.live.take_out(slot, &outbox).await?;
         Ok(left)
     }

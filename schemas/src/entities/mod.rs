@@ -7,11 +7,13 @@
 mod columns;
 mod decode;
 mod group;
+mod miss;
 mod raw;
 
 pub use columns::{AuthorizationColumns, EffortColumns, EffortRow, schema};
 pub use decode::parse;
 pub use group::{Group, Notifications, key_column, parse_notification};
+pub use miss::Miss;
 
 /// An effort of an athlete on a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Boards: what can be asked of them, a consistent read, and the shape of the answer.
 
 pub(crate) mod answer;
+pub(crate) mod cached;
 pub(crate) mod question;
 pub(crate) mod read;
 

@@ -4,9 +4,8 @@
 //! on its rows. Windows, and divisions of all time, are boards of their own; a division within a calendar
 //! year, month or day only leaves rows of that board out.
 
-use std::ops::RangeInclusive;
-
 use jiff::civil::Date;
+use jobs::board::Test;
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
 
@@ -77,13 +76,6 @@ pub(crate) enum Window {
     Year,
     Month,
     Day,
-}
-
-/// What a column of a row must hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Test {
-    Text(String),
-    Int(RangeInclusive<i64>),
 }
 
 /// Which rows of which board: the columns that tell boards apart, and what the rows must hold.

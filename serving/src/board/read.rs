@@ -4,12 +4,12 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::Int64Type;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jobs::board::{Head, LiveState, OnBoard, Ranked, ReadError as BoardError, Standings};
+use jobs::board::{
+    Head, LiveState, OnBoard, Ranked, ReadError as BoardError, Section as StoredSection, Standings,
+};
 use jobs::merge::Seam;
 use jobs::tree::{Node, NodeId, Nodes, Sum};
 use jobs::{Board, Job};
@@ -21,11 +21,12 @@ use stores::views::{Head as StoredHead, NodeName, ViewsRead};
 use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
-use super::question::{Section, Test};
+use super::cached::Noted;
+use super::question::Section;
 use crate::kept::Keep;
 use crate::options::ServingPorts;
 use crate::patience::Patience;
-use crate::read::{ReadError, Seen, Standing, is_one_more};
+use crate::read::{Memory, ReadError, Seen, Standing, is_one_more};
 
 /// Rows whose payloads are decoded at once.
 const DECODE_ROWS: usize = 1024;
@@ -117,7 +118,7 @@ impl Keep for BoardsReading {
 /// [`ReadError`]; a 503 to the asker where it is [`ReadError::NotWhole`].
 pub(crate) async fn read(
     ports: &ServingPorts,
-    tries: &Semaphore,
+    (tries, memory, noted): (&Semaphore, &Memory, &Noted),
     job: &Arc<Job<Board>>,
     question: &BoardQuestion,
     patience: Duration,
@@ -127,6 +128,9 @@ pub(crate) async fn read(
         ports,
         job,
         question,
+        memory,
+        noted,
+        anew: false,
         lost: None,
     };
     loop {
@@ -136,16 +140,21 @@ pub(crate) async fn read(
             done => return done,
         };
         drop(permit);
+        reader.anew = true;
         if !patience.wait(&error).await {
             return Err(error);
         }
     }
 }
 
-struct Reader<'a> {
-    ports: &'a ServingPorts,
-    job: &'a Arc<Job<Board>>,
-    question: &'a BoardQuestion,
+pub(super) struct Reader<'a> {
+    pub(super) ports: &'a ServingPorts,
+    pub(super) job: &'a Arc<Job<Board>>,
+    pub(super) question: &'a BoardQuestion,
+    memory: &'a Memory,
+    noted: &'a Noted,
+    /// Whether run records of a moment ago are too old.
+    anew: bool,
     /// The key and the head whose nodes the last try did not find.
     lost: Option<(i64, StoredHead)>,
 }
@@ -155,12 +164,17 @@ impl Reader<'_> {
         let (source, view) = (self.job.source(), self.job.view());
         let (partitions, runs) = tokio::try_join!(
             self.ports.log.partitions(source.topic()),
-            self.ports.views.runs(source)
+            self.memory.runs.seen(&*self.ports.views, source, self.anew)
         )?;
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
         let mut partitions = (partitions as usize).max(runs.runs.partitions());
+        if !self.anew
+            && let Some(reading) = self.cached(self.noted, &runs, partitions).await?
+        {
+            return Ok(reading);
+        }
         let mut queries = Vec::with_capacity(self.question.keys.len());
         let live = loop {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
@@ -172,7 +186,7 @@ impl Reader<'_> {
             for key in &self.question.keys {
                 queries.push(StateQuery {
                     view: view.to_owned(),
-                    key: self.job.key().encode_values(&[KeyValue::Int(*key)])?,
+                    key: self.key_bytes(*key)?,
                     partition: only(*key),
                 });
             }
@@ -191,7 +205,7 @@ impl Reader<'_> {
         let has_table = heads.is_some();
         let mut heads = heads.unwrap_or_default().into_iter();
         let seen = Seen {
-            runs: Arc::new(runs),
+            runs,
             slots: live.slots,
         };
         let found = queries.iter().zip(&live.states).zip(&self.question.keys);
@@ -313,11 +327,10 @@ impl Reader<'_> {
         nodes: &StoredNodes<'_>,
         want: &Want,
     ) -> Result<BoardReading, ReadError> {
-        let section = &self.question.section;
-        let board = self.job.boards().encode_values(&section.board)?;
-        let on_board = standings.board(nodes, &board).await?;
+        let section = self.section()?;
+        let on_board = standings.board(nodes, &section.board).await?;
         if self.question.members.is_some() || !section.tests.is_empty() {
-            return self.filtered(&on_board, want).await;
+            return self.filtered(&section, &on_board, want).await;
         }
         let mut reading = BoardReading {
             sum: on_board.sum(),
@@ -353,25 +366,15 @@ impl Reader<'_> {
     /// Goes through the rows that the filters may let through, and keeps those that are wanted.
     async fn filtered(
         &self,
+        section: &StoredSection,
         on_board: &OnBoard<'_, StoredNodes<'_>>,
         want: &Want,
     ) -> Result<BoardReading, ReadError> {
-        let mut kept = Kept::new(match want {
-            Want::Sums => Wanted::Nothing,
-            Want::Page { offset, limit } => Wanted::Page {
-                offset: *offset,
-                limit: *limit,
-            },
-            Want::Each(members) => Wanted::Each(self.members(members)?.into_iter().collect()),
-            Want::Around { member, around } => Wanted::Around {
-                member: self.member(*member)?,
-                around: *around,
-            },
-        });
+        let mut kept = Kept::new(self.wanted(want)?);
         let members = self.question.members.as_deref();
         let members = members.map(|members| self.members(members)).transpose()?;
         let mut take = |rows: Vec<Ranked>| -> Result<(), KeyError> {
-            for row in self.passing(rows)? {
+            for row in self.passing(section, rows)? {
                 let is_live = on_board.is_live(&row.member);
                 kept.take(row, is_live);
             }
@@ -408,37 +411,45 @@ impl Reader<'_> {
                 })
             };
             let gone = on_board.taken_away(is_asked).await?;
-            kept.reading.layers.1 = !self.passing(gone)?.is_empty();
+            kept.reading.layers.1 = !self.passing(section, gone)?.is_empty();
         }
         Ok(kept.finish())
     }
 
-    fn member(&self, member: i64) -> Result<Vec<u8>, KeyError> {
+    /// What is wanted, with members encoded.
+    pub(super) fn wanted(&self, want: &Want) -> Result<Wanted, KeyError> {
+        Ok(match want {
+            Want::Sums => Wanted::Nothing,
+            Want::Page { offset, limit } => Wanted::Page {
+                offset: *offset,
+                limit: *limit,
+            },
+            Want::Each(members) => Wanted::Each(self.members(members)?.into_iter().collect()),
+            Want::Around { member, around } => Wanted::Around {
+                member: self.member(*member)?,
+                around: *around,
+            },
+        })
+    }
+
+    pub(super) fn key_bytes(&self, key: i64) -> Result<Vec<u8>, KeyError> {
+        self.job.key().encode_values(&[KeyValue::Int(key)])
+    }
+
+    pub(super) fn member(&self, member: i64) -> Result<Vec<u8>, KeyError> {
         self.job.member().encode_values(&[KeyValue::Int(member)])
     }
 
-    fn members(&self, members: &[i64]) -> Result<Vec<Vec<u8>>, KeyError> {
+    pub(super) fn members(&self, members: &[i64]) -> Result<Vec<Vec<u8>>, KeyError> {
         members.iter().map(|member| self.member(*member)).collect()
     }
 
     /// The rows that pass all tests.
-    fn passing(&self, rows: Vec<Ranked>) -> Result<Vec<Ranked>, KeyError> {
-        let tests = &self.question.section.tests;
-        if tests.is_empty() || rows.is_empty() {
-            return Ok(rows);
-        }
-        let shape = self.job.payload();
-        let columns = shape.decode(rows.iter().map(|row| row.payload.as_slice()))?;
-        let mut keep = vec![true; rows.len()];
-        for (name, test) in tests {
-            let column = shape.0.iter().position(|column| column.name == *name);
-            let column = column.and_then(|index| columns.get(index));
-            for (row, keep) in keep.iter_mut().enumerate() {
-                *keep = *keep && column.is_some_and(|column| passes(column, row, test));
-            }
-        }
-        let mut keep = keep.into_iter();
-        let kept = rows.into_iter().filter(|_| keep.next() == Some(true));
+    fn passing(&self, section: &StoredSection, rows: Vec<Ranked>) -> Result<Vec<Ranked>, KeyError> {
+        let payloads = rows.iter().map(|row| row.payload.as_slice());
+        let passing = section.passing(self.job.payload(), payloads)?;
+        let mut passing = passing.into_iter();
+        let kept = rows.into_iter().filter(|_| passing.next() == Some(true));
         Ok(kept.collect())
     }
 
@@ -476,14 +487,14 @@ fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveState<'_>> {
 
 /// What is kept of the rows that the filters let through, which come in the order of ranks: how many
 /// there are, and those that are wanted.
-struct Kept {
+pub(super) struct Kept {
     wanted: Wanted,
     rows: VecDeque<Ranked>,
     reading: BoardReading,
 }
 
 /// [`Want`] with the member encoded.
-enum Wanted {
+pub(super) enum Wanted {
     Nothing,
     Page { offset: u64, limit: usize },
     Around { member: Vec<u8>, around: u64 },
@@ -491,7 +502,7 @@ enum Wanted {
 }
 
 impl Kept {
-    fn new(wanted: Wanted) -> Self {
+    pub(super) fn new(wanted: Wanted) -> Self {
         Self {
             wanted,
             rows: VecDeque::new(),
@@ -499,7 +510,7 @@ impl Kept {
         }
     }
 
-    fn take(&mut self, row: Ranked, is_live: bool) {
+    pub(super) fn take(&mut self, row: Ranked, is_live: bool) {
         let reading = &mut self.reading;
         let place = reading.sum.count;
         reading.sum.count += 1;
@@ -538,7 +549,7 @@ impl Kept {
         }
     }
 
-    fn finish(self) -> BoardReading {
+    pub(super) fn finish(self) -> BoardReading {
         let mut reading = self.reading;
         reading.first = match (&self.wanted, reading.found) {
             (Wanted::Nothing | Wanted::Each(_), _) => 0,
@@ -548,20 +559,6 @@ impl Kept {
         };
         reading.rows = self.rows.into();
         reading
-    }
-}
-
-fn passes(column: &ArrayRef, row: usize, test: &Test) -> bool {
-    if column.is_null(row) {
-        return false;
-    }
-    match test {
-        Test::Text(text) => column
-            .as_string_opt::<i32>()
-            .is_some_and(|column| column.value(row) == text),
-        Test::Int(range) => column
-            .as_primitive_opt::<Int64Type>()
-            .is_some_and(|column| range.contains(&column.value(row))),
     }
 }
 

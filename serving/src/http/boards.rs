@@ -255,7 +255,8 @@ pub(super) async fn read_boards(
     asked: &BoardQuestion,
 ) -> Result<BoardsReading, Problem> {
     let patience = api.options.whole_wait();
-    let reading = read(&api.ports, &api.board_reads, job, asked, patience).await;
+    let with = (&api.board_reads, &api.memory, &api.noted);
+    let reading = read(&api.ports, with, job, asked, patience).await;
     let key = xxh3_128(format!("{} {asked:?}", job.view()).as_bytes());
     Ok(api.kept_boards.or_kept(key, reading)?)
 }

@@ -38,6 +38,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::board::cached::Noted;
 use crate::board::read::BoardsReading;
 use crate::gather::Gather;
 use crate::kept::Kept;
@@ -67,6 +68,8 @@ pub(crate) struct Api {
     /// Reads of statistics that are under way.
     pub(crate) tally_reads: Gather<Result<Arc<Reading>, Problem>>,
     pub(crate) kept_boards: Kept<BoardsReading>,
+    /// What was noted of cached boards.
+    pub(crate) noted: Noted,
     openapi: OnceLock<String>,
 }
 
@@ -89,6 +92,7 @@ impl Api {
             memory: Memory::new(&options),
             tally_reads: Gather::new(),
             kept_boards: Kept::new(&options),
+            noted: Noted::new(),
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             ports,

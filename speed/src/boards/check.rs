@@ -96,7 +96,7 @@ impl Boards {
         let seam = seam(&name.view, &runs, &live.slots, Some(partition));
         seam.check_table(heads.is_some())?;
         let head = heads.unwrap_or_default().into_iter().next().flatten();
-        let standings = standings(&seam, &job, head.as_ref(), states)?;
+        let standings = standings(&seam, &job, head.as_ref(), Some(states))?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
             known: None,
@@ -113,10 +113,15 @@ impl Boards {
         let passing = entry.section.passing(job.payload(), payloads);
         let passing = passing.map_err(|error| BoardError::Damaged(error.to_string()))?;
         let members = expected.iter().map(|row| row.member.clone()).collect();
-        let by_member = cache.read_boards(source, partition + 1, &asked(BoardWant::Members(members)));
+        let by_member = asked(BoardWant::Members(members));
+        let by_member = cache.read_boards(source, partition + 1, &by_member);
         let by_member = by_member.await.map_err(store)?;
-        let page = BoardWant::Page { offset, limit: ROWS };
-        let by_place = cache.read_boards(source, partition + 1, &asked(page)).await.map_err(store)?;
+        let by_place = asked(BoardWant::Page {
+            offset,
+            limit: ROWS,
+        });
+        let by_place = cache.read_boards(source, partition + 1, &by_place);
+        let by_place = by_place.await.map_err(store)?;
         // What changed in between can't be compared.
         if !(stands(&live.slots) && stands(&by_member.slots) && stands(&by_place.slots)) {
             return Ok(None);

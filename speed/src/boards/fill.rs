@@ -108,8 +108,8 @@ impl Reading {
         let runs = self.ports.views.runs(source).await.map_err(store)?;
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
-        if newest > 0 && cuts != self.partitions as usize {
-            let why = "partitions were added since the newest run";
+        if newest == 0 || cuts != self.partitions as usize {
+            let why = "no run is complete that knows all partitions";
             return Ok(Filled::Not(why.to_owned()));
         }
         let query = StateQuery {
@@ -139,7 +139,7 @@ impl Reading {
             let newest = epochs.entry(states.members.value(row)).or_default();
             *newest = (*newest).max(*epoch);
         }
-        let standings = standings(&seam, &self.job, head.as_ref(), states)?;
+        let standings = standings(&seam, &self.job, head.as_ref(), Some(states))?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
             known: None,

@@ -5,18 +5,17 @@
 //! changes nothing of what stood there. It is read anew as soon as it does not.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arrow::array::Array;
 use futures::{StreamExt, TryStreamExt, stream};
-use jobs::board::{GroupState, Head, LiveState, Podium, ReadError as BoardError, Standings};
+use jobs::board::{GroupState, Podium, ReadError as BoardError};
 use jobs::merge::{Gap, NotWhole, Seam};
-use jobs::tree::{Damaged, Node, NodeId, Nodes};
+use jobs::tree::{Node, NodeId};
 use jobs::{Board, Job};
 use schemas::seam::{Fence, Slot};
-use stores::live::{LiveRead, LiveStates, MembersQuery, SlotId, StateQuery};
-use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
+use stores::live::{LiveRead, MembersQuery, SlotId, StateQuery};
+use stores::views::{Head as StoredHead, RunsSeen, ViewsRead};
 
 use crate::cache::Cache;
 use crate::stored::{NodesError, StoredNodes, seam, standings};
@@ -55,6 +54,8 @@ pub(super) struct At<'a> {
     pub(super) fence: Fence,
     /// How many partitions the topic has.
     pub(super) partitions: u32,
+    /// Whether live states count; else only what the newest run found is asked for.
+    pub(super) is_live: bool,
 }
 
 /// The members of a key that are asked for, encoded, each with boards on which it may be.
@@ -246,7 +247,7 @@ impl Before {
         if !missing.is_empty() {
             let found = self.views.heads(seam.view, &missing).await?;
             let has_table = seam.check_table(found.is_some());
-            has_table.map_err(|error| BoardError::<NodesError>::from(error))?;
+            has_table.map_err(BoardError::<NodesError>::from)?;
             let found = found.unwrap_or_else(|| vec![None; missing.len()]);
             for (key, head) in missing.into_iter().zip(found) {
                 self.heads.put(name(&key), head.clone());
@@ -316,7 +317,7 @@ impl Before {
         let (this, seam) = (&*self, &seam);
         let calls = asked.iter().zip(heads).zip(&answer.states);
         let calls = calls.map(|(((key, members), head), states)| async move {
-            let standings = standings(seam, at.job, head.as_ref(), states)?;
+            let standings = standings(seam, at.job, head.as_ref(), at.is_live.then_some(states))?;
             let nodes = this.nodes_of(view, key);
             let mut of_key = Vec::with_capacity(members.len());
             for (member, boards) in *members {
@@ -360,7 +361,7 @@ impl Before {
             let (this, seam) = (&*self, &seam);
             let calls = asked.iter().zip(heads).zip(&answer.states);
             let calls = calls.map(|(((key, newer), head), states)| async move {
-                let mut standings = standings(seam, at.job, head.as_ref(), states)?;
+                let mut standings = standings(seam, at.job, head.as_ref(), at.is_live.then_some(states))?;
                 for (member, state) in newer.iter() {
                     standings.put(member, state.clone());
                 }

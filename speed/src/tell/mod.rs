@@ -109,11 +109,13 @@ impl Teller {
             None => 0,
         };
         let position = slot.position.next_offset;
-        if self.life != Some(slot.generation) {
+        let is_known = self.life == Some(slot.generation);
+        if !is_known {
             self.as_told.clear();
         }
         self.as_told.retain(|_, (offset, _)| *offset >= position);
-        if told.is_some() && self.told_through > position && self.as_told.is_empty() {
+        let is_behind = self.told_through > position || slot.is_replaying() && !is_known;
+        if told.is_some() && is_behind && self.as_told.is_empty() {
             let replay = Replay {
                 ports: &self.ports,
                 id: self.slot,
@@ -170,6 +172,7 @@ impl Teller {
                 job,
                 fence,
                 partitions,
+                is_live: true,
             };
             let groups = groups(job, named, states)?;
             let is_told = |named: &Named| named.position.offset < self.told_through;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use schemas::seam::Offset;
 use stores::live::SlotId;
 use stores::telling::Telling;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::pause;
@@ -32,6 +33,8 @@ struct Shared {
     filled: Notify,
     /// How many entries wait, about.
     waiting: AtomicU64,
+    /// How far is noted to be told, once that is known.
+    noted: Mutex<Option<Offset>>,
 }
 
 impl Outbox {
@@ -111,7 +114,9 @@ impl Outbox {
     }
 
     async fn tell(&self) -> Result<u64> {
-        let left = self.telling.tell(self.slot).await?;
+        let mut noted = self.shared.noted.lock().await;
+        let left = self.telling.tell(self.slot, &mut noted).await?;
+        drop(noted);
         self.shared.waiting.store(left, Ordering::Relaxed);
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("backstitch_speed_outbox_entries", "source" => self.slot.source.name(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jobs::board::{GroupState, Place};
 use jobs::{Board, Job};
-use schemas::achievement::BOARD_CHANGES;
+use schemas::achievement::{BOARD_CHANGES, Told};
 use schemas::entities::{Group, Notifications};
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::seam::{Offset, Slot};
@@ -61,13 +61,12 @@ impl Replay<'_> {
         jobs: &[Arc<Job<Board>>],
         before: &mut Before,
     ) -> Result<AsTold> {
-        let from = self.slot.position.next_offset;
         let end = self.end().await?;
-        let mut both = self.named(self.told_through..end).await?;
+        let mut both = self.named(self.decided()..end).await?;
         if both.is_empty() {
             return Ok(AsTold::new());
         }
-        let named = self.named(from..self.told_through).await?;
+        let named = self.named(self.begin()..self.decided()).await?;
         both.retain(|group, _| named.contains_key(group));
         if both.is_empty() {
             return Ok(AsTold::new());
@@ -91,6 +90,8 @@ impl Replay<'_> {
                 job,
                 fence: self.slot.fence(),
                 partitions,
+                // What the life has counted may be newer than what was told.
+                is_live: false,
             };
             // Where nobody can tell, nothing was told either.
             let Found::Here(found) = before.states(at, &asked).await? else {
@@ -108,6 +109,17 @@ impl Replay<'_> {
             }
         }
         Ok(states)
+    }
+
+    /// Where the life of the slot began.
+    fn begin(&self) -> Offset {
+        let begin = self.slot.bounds.values().next();
+        begin.map_or(0, |begin| begin.next_offset)
+    }
+
+    /// What is named before was told, or waits to be.
+    fn decided(&self) -> Offset {
+        self.told_through.max(self.slot.position.next_offset)
     }
 
     async fn end(&self) -> Result<Offset> {
@@ -155,14 +167,15 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// What was told of groups since the slot's position.
+    /// What was told of groups since the life began, and what waits to be.
     async fn told(
         &self,
         jobs: &[Arc<Job<Board>>],
         groups: &Groups,
     ) -> Result<BTreeMap<GroupName, Rows>> {
         let log = &self.ports.log;
-        let since = self.slot.position.last;
+        let since = self.slot.bounds.values().next();
+        let since = since.and_then(|begin| begin.last);
         let since_ms = since.map_or(0, |last| last.logged_at_ms - CLOCKS_DIFFER_MS);
         let mut told = BTreeMap::new();
         for partition in 0..log.partitions(BOARD_CHANGES).await? {
@@ -181,6 +194,15 @@ impl Replay<'_> {
                         self.take(job, groups, &message, &mut told);
                     }
                 }
+            }
+        }
+        let one = self.id.partition..self.id.partition.saturating_add(1);
+        let live = &self.ports.live;
+        let outboxes = live.outboxes(self.id.source, one, usize::MAX).await?;
+        let entries = outboxes.iter().flatten().flat_map(|outbox| &outbox.entries);
+        for waiting in entries.filter_map(|entry| Told::decode(entry).ok()) {
+            for job in jobs {
+                self.take(job, groups, &waiting.message, &mut told);
             }
         }
         Ok(told)
@@ -203,7 +225,7 @@ impl Replay<'_> {
         let offset = position.get("offset")?.as_i64()?;
         let is_here = position.get("source")?.as_str() == Some(self.id.source.name())
             && position.get("partition")?.as_u64() == Some(self.id.partition.into())
-            && (self.slot.position.next_offset..self.told_through).contains(&offset);
+            && (self.begin()..self.decided()).contains(&offset);
         if !is_here
             || message.get("board")?.as_str() != Some(job.board())
             || !groups.contains_key(&group)

@@ -32,6 +32,7 @@ static ACHIEVEMENTS: Kind = Kind {
             through INTEGER NOT NULL,
             PRIMARY KEY (source, partition)
         ) STRICT, WITHOUT ROWID;",
+    upgrades: &[],
     replaceable: false,
     page_bytes: 4096,
     cache_kib: 8 * 1024,

@@ -205,9 +205,8 @@ fn start() -> Fence {
     }
 }
 
-/// States of some members are those that a read of all finds, in all epochs that are kept.
-pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
-    let live = &*ports.live;
+/// Puts states into two slots, in two epochs.
+async fn put_in_two_epochs(live: &dyn LiveWrite) -> Result<()> {
     for partition in 0..2 {
         let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
         assert_eq!(healed, Ok(()));
@@ -231,6 +230,13 @@ pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
         let applied = live.apply(slot(partition), later, cut(5), &VIEWS, &second);
         assert_eq!(applied.await?, Ok(()));
     }
+    Ok(())
+}
+
+/// States of some members are those that a read of all finds, in all epochs that are kept.
+pub async fn states_of_some_members_are_read(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    put_in_two_epochs(live).await?;
     let ask = |key: &str, partition, members: &[&str]| MembersQuery {
         of: query(key, partition),
         members: members.iter().map(|member| (*member).into()).collect(),

@@ -25,8 +25,8 @@ const SEGMENTS: i64 = 2;
 /// More than the first places that a worker remembers.
 const ATHLETES: i64 = 45;
 const APPLICATIONS: i64 = 2;
-const STEPS: usize = 16;
-const HISTORIES: u64 = 4;
+const STEPS: usize = 13;
+const HISTORIES: u64 = 3;
 
 fn histories() -> u64 {
     let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
@@ -151,14 +151,16 @@ impl Told {
     }
 
     /// Compares everything.
-    async fn compare(&self, world: &World, client: &Client) {
+    async fn compare(&self, world: &World, client: &Client, exact: bool) {
         let mut all = Vec::new();
         for athlete in 1..=ATHLETES {
             let path = format!("/api/v1/athletes/{athlete}/achievements");
             let served = served(client, &path).await;
             let mut plain: Vec<Value> = served.iter().cloned().map(without_names).collect();
             plain.sort_by_key(Value::to_string);
-            assert_eq!(plain, self.feats.of(athlete), "athlete {athlete}");
+            if exact {
+                assert_eq!(plain, self.feats.of(athlete), "athlete {athlete}");
+            }
             all.extend(served);
         }
         holders_stand_first(&all, client, SEGMENTS).await;
@@ -312,7 +314,36 @@ fn follow(changes: &[Vec<Value>], truth: &Truth, segments: i64) {
     }
 }
 
-async fn history(mut world: World, seed: u64) {
+/// Two workers begin at once and are cut off anywhere; unless it is to be `exact`, live state may be
+/// lost then.
+async fn work_and_die(world: &World, rng: &mut SmallRng, exact: bool) {
+    let (one, other) = (
+        world.speed_of(Source::Efforts).await,
+        world.speed_of(Source::Efforts).await,
+    );
+    let work = async move {
+        let stop = CancellationToken::new();
+        let (one, other) = tokio::join!(one.run(true, stop.clone()), other.run(true, stop));
+        one.and(other).expect("speed");
+    };
+    let wait = Duration::from_millis(rng.random_range(1..60));
+    #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted")]
+    let mut task = tokio::spawn(work);
+    match tokio::time::timeout(wait, &mut task).await {
+        Ok(ended) => ended.expect("the work"),
+        Err(_) => {
+            task.abort();
+            drop(task.await);
+        }
+    }
+    if !exact && rng.random_bool(0.25) {
+        world.lose_live();
+    }
+}
+
+/// What waits to be told may be lost with live state: then a change may be told at an earlier
+/// notification of its group, and what is told is not `exact`.
+async fn history(mut world: World, seed: u64, exact: bool) {
     let mut rng = SmallRng::seed_from_u64(seed);
     for source in [Source::Efforts, Source::Authorizations] {
         world.intake(source).await;
@@ -329,27 +360,11 @@ async fn history(mut world: World, seed: u64) {
         world.speed_options.rows_max = rng.random_range(1..60);
         for _ in 0..rng.random_range(1..4) {
             told.ingest(&world, &mut rng).await;
-            // Workers come and go, also two at once, and are cut off anywhere.
             while rng.random_bool(0.4) {
-                let (one, other) = (
-                    world.speed_of(Source::Efforts).await,
-                    world.speed_of(Source::Efforts).await,
-                );
-                let work = async move {
-                    let stop = CancellationToken::new();
-                    let (one, other) =
-                        tokio::join!(one.run(true, stop.clone()), other.run(true, stop));
-                    one.and(other).expect("speed");
-                };
-                let wait = Duration::from_millis(rng.random_range(1..60));
-                #[expect(clippy::disallowed_methods, reason = "it is awaited or aborted")]
-                let mut task = tokio::spawn(work);
-                if let Ok(ended) = tokio::time::timeout(wait, &mut task).await {
-                    ended.expect("the work");
-                }
-                task.abort();
+                work_and_die(&world, &mut rng, exact).await;
             }
             world.catch_up_on(Source::Efforts).await;
+            world.live_is_back();
         }
         match rng.random_range(0..6) {
             0 if step > 0 => {
@@ -373,10 +388,10 @@ async fn history(mut world: World, seed: u64) {
             _ => {}
         }
         if rng.random_bool(0.3) {
-            told.compare(&world, &served.client).await;
+            told.compare(&world, &served.client, exact).await;
         }
     }
-    told.compare(&world, &served.client).await;
+    told.compare(&world, &served.client, exact).await;
     for kind in ["crown", "crown_lost", "top_ten", "personal_record"] {
         assert!(told.feats.count(kind) > 5, "too little happened: {kind}");
     }
@@ -387,7 +402,7 @@ async fn history(mut world: World, seed: u64) {
 async fn achievements_are_a_plain_recount() {
     for seed in 0..histories() {
         eprintln!("history {seed}");
-        Box::pin(history(World::new().await, seed)).await;
+        Box::pin(history(World::new().await, seed, seed % 3 > 0)).await;
     }
 }
 
@@ -395,7 +410,7 @@ async fn achievements_are_a_plain_recount() {
 async fn achievements_on_servers_are_a_plain_recount() {
     for seed in 0..histories().div_ceil(8) {
         eprintln!("history {seed} on servers");
-        Box::pin(history(World::on_servers().await, 100 + seed)).await;
+        Box::pin(history(World::on_servers().await, 100 + seed, true)).await;
     }
 }
 
