@@ -135,7 +135,9 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    pub(super) fn order(&self) -> (&[u8], &[u8]) {
+    /// What decides the order of ranks.
+    #[must_use]
+    pub fn order(&self) -> (&[u8], &[u8]) {
         (&self.score, &self.member)
     }
 
