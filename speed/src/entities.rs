@@ -167,7 +167,11 @@ impl Entities {
                 Some(told) => taken.changes.outbox = told,
                 None => taken.moved = true,
             }
-            match self.boards.changes(limits.fence, &taken.changes.states).await? {
+            match self
+                .boards
+                .changes(limits.fence, &taken.changes.states)
+                .await?
+            {
                 Some(boards) => taken.changes.boards = boards,
                 None => taken.moved = true,
             }

@@ -63,6 +63,8 @@ pub struct SpeedOptions {
     /// Memory of cached boards of one source, in bytes, where live state is on a server; shared among the
     /// partitions. Those that were read least recently are dropped.
     pub board_cache_bytes_max: u64,
+    /// Rows that are put into a cached board in one step while it is filled.
+    pub board_fill_rows: usize,
     /// How long after some rows of a cached board were compared others are.
     pub board_check_interval_ms: u64,
     /// How long to wait at the end of the log before looking for more.
@@ -88,6 +90,7 @@ impl Default for SpeedOptions {
             rows_max: 100_000,
             outbox_max: 10_000,
             board_cache_bytes_max: 1 << 30,
+            board_fill_rows: 4_000,
             board_check_interval_ms: 10_000,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,

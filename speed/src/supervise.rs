@@ -166,7 +166,12 @@ impl Speed {
                 (self.options.groups_max.max(1), self.options.rows_max),
                 (
                     Teller::new(self.slot(partition), &self.ports),
-                    Boards::new(self.slot(partition), &self.ports, jobs.clone(), &self.options),
+                    Boards::new(
+                        self.slot(partition),
+                        &self.ports,
+                        jobs.clone(),
+                        &self.options,
+                    ),
                 ),
             ))),
         })

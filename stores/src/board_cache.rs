@@ -196,12 +196,7 @@ pub trait BoardCache: BoardCacheRead {
 
     /// Ends the filling: the board answers from now on. Answers its memory in bytes; nothing if it is
     /// not in the register any more. Also measures one that is filled.
-    async fn end_fill(
-        &self,
-        slot: SlotId,
-        board: &Registered,
-        now_ms: i64,
-    ) -> Result<Option<u64>>;
+    async fn end_fill(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>>;
 
     /// Takes boards out of the register and deletes them.
     async fn drop_boards(

@@ -31,7 +31,9 @@ pub struct Section {
 
 /// Bytes that name no section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("bytes that should name a section of a board do not: they are damaged or of another version")]
+#[error(
+    "bytes that should name a section of a board do not: they are damaged or of another version"
+)]
 pub struct SectionError;
 
 const TEXT: u8 = 0;

@@ -52,7 +52,9 @@ impl Miss {
         let body: Body = serde_json::from_value(record.get("miss")?.clone()).ok()?;
         let digits = body.section.as_bytes().chunks(2);
         let byte = |pair: &[u8]| {
-            let text = std::str::from_utf8(pair).ok().filter(|text| text.len() == 2);
+            let text = std::str::from_utf8(pair)
+                .ok()
+                .filter(|text| text.len() == 2);
             text.and_then(|text| u8::from_str_radix(text, 16).ok())
         };
         Some(Self {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use jobs::board::{OnBoard, Ranked, ReadError as BoardError};
-use stores::board_cache::{BoardCache, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard};
 use schemas::seam::{Fence, Slot};
+use stores::board_cache::{BoardCache, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard};
 use stores::live::StateQuery;
 
 use super::{Boards, Entry, Stepped};
@@ -18,12 +18,11 @@ const STRIDE: u64 = 7_919;
 
 impl Boards {
     /// Compares some rows of one board, and drops it if they differ.
-    pub(super) async fn check(
-        &mut self,
-        cache: &dyn BoardCache,
-        fence: Fence,
-    ) -> Result<Stepped> {
-        let filled: Vec<&Entry> = self.all().filter(|entry| entry.board.bytes.is_some()).collect();
+    pub(super) async fn check(&mut self, cache: &dyn BoardCache, fence: Fence) -> Result<Stepped> {
+        let filled: Vec<&Entry> = self
+            .all()
+            .filter(|entry| entry.board.bytes.is_some())
+            .collect();
         let at = self.checks % (filled.len().max(1) as u64);
         let Some(entry) = filled.get(usize::try_from(at).unwrap_or(0)) else {
             return Ok(Stepped::Idle);
@@ -41,7 +40,9 @@ impl Boards {
         let Some(wrong) = wrong else {
             let now_ms = self.ports.clock.now_ms();
             let bytes = cache.end_fill(self.slot, &board, now_ms).await?;
-            self.entry_mut(&board.id, |entry| entry.board.bytes = bytes.or(entry.board.bytes));
+            self.entry_mut(&board.id, |entry| {
+                entry.board.bytes = bytes.or(entry.board.bytes)
+            });
             return Ok(Stepped::Idle);
         };
         tracing::error!(
@@ -51,7 +52,11 @@ impl Boards {
         );
         self.count("backstitch_speed_cached_boards_wrong_total");
         let dropped = self.drop_these(fence, &[board]).await?;
-        Ok(if dropped { Stepped::More } else { Stepped::Moved })
+        Ok(if dropped {
+            Stepped::More
+        } else {
+            Stepped::Moved
+        })
     }
 
     /// What is wrong with a cached board; nothing if all that was compared is right.
@@ -63,7 +68,12 @@ impl Boards {
     ) -> Result<Option<String>, BoardError<NodesError>> {
         let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
         let name = &entry.board.name;
-        let Some(job) = self.jobs.iter().find(|job| job.view() == name.view).map(Arc::clone) else {
+        let Some(job) = self
+            .jobs
+            .iter()
+            .find(|job| job.view() == name.view)
+            .map(Arc::clone)
+        else {
             return Ok(None);
         };
         let (source, partition) = (self.slot.source, self.slot.partition);
@@ -89,7 +99,12 @@ impl Boards {
         let live = self.ports.live.read_states(source, partition + 1, &queries);
         let live = live.await.map_err(store)?;
         let keys = [name.key.clone()];
-        let heads = self.ports.views.heads(&name.view, &keys).await.map_err(store)?;
+        let heads = self
+            .ports
+            .views
+            .heads(&name.view, &keys)
+            .await
+            .map_err(store)?;
         let Some(states) = live.states.first() else {
             return Ok(None);
         };
@@ -144,7 +159,11 @@ impl Boards {
         if entry.section.tests.is_empty() {
             let is_right = (placed.count, placed.weight) == (sum.count, sum.weight)
                 && placed.rows.len() == expected.len()
-                && placed.rows.iter().zip(&expected).all(|(cached, row)| is_same(cached, row));
+                && placed
+                    .rows
+                    .iter()
+                    .zip(&expected)
+                    .all(|(cached, row)| is_same(cached, row));
             return Ok((!is_right).then(|| "its rows by place, or its sums".to_owned()));
         }
         is_of(&on_board, placed).await
@@ -156,7 +175,11 @@ async fn is_of(
     on_board: &OnBoard<'_, StoredNodes<'_>>,
     placed: &CachedBoard,
 ) -> Result<Option<String>, BoardError<NodesError>> {
-    let members: Vec<&[u8]> = placed.rows.iter().map(|row| row.member.as_slice()).collect();
+    let members: Vec<&[u8]> = placed
+        .rows
+        .iter()
+        .map(|row| row.member.as_slice())
+        .collect();
     let rows = on_board.members(&members).await?;
     for cached in &placed.rows {
         let row = rows.iter().find(|row| row.member == cached.member);
@@ -168,6 +191,10 @@ async fn is_of(
 }
 
 fn is_same(cached: &BoardRow, row: &Ranked) -> bool {
-    (&cached.member, &cached.score, &cached.payload, cached.weight)
-        == (&row.member, &row.score, &row.payload, row.weight)
+    (
+        &cached.member,
+        &cached.score,
+        &cached.payload,
+        cached.weight,
+    ) == (&row.member, &row.score, &row.payload, row.weight)
 }

@@ -15,8 +15,6 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::SpeedPorts;
 use crate::stored::{NodesError, StoredNodes, seam, standings};
 
-/// Rows of one piece.
-const PIECE_ROWS: usize = 4_000;
 /// Pieces that wait for the worker, at most.
 const PIECES_WAITING: usize = 2;
 
@@ -52,6 +50,8 @@ struct Reading {
     job: Arc<Job<Board>>,
     section: Section,
     key: Vec<u8>,
+    /// Rows of one piece.
+    piece_rows: usize,
     rows_max: u64,
     pieces: mpsc::Sender<Filled>,
 }
@@ -62,7 +62,7 @@ impl Filling {
         (slot, generation, partitions): (SlotId, Generation, u32),
         ports: &SpeedPorts,
         (job, section, board): (Arc<Job<Board>>, Section, Registered),
-        rows_max: u64,
+        (piece_rows, rows_max): (usize, u64),
     ) -> Self {
         let (send, pieces) = mpsc::channel(PIECES_WAITING);
         let reading = Reading {
@@ -73,6 +73,7 @@ impl Filling {
             job,
             section,
             key: board.name.key.clone(),
+            piece_rows,
             rows_max,
             pieces: send,
         };
@@ -153,7 +154,7 @@ impl Reading {
         }
         let (mut offset, mut passed) = (0, 0);
         while offset < count {
-            let rows = on_board.page(offset, PIECE_ROWS).await?;
+            let rows = on_board.page(offset, self.piece_rows).await?;
             if rows.is_empty() {
                 break;
             }

@@ -19,9 +19,7 @@ use schemas::entities::Miss;
 use schemas::key::KeyValue;
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Fence, Slot};
-use stores::board_cache::{
-    BoardCache, BoardChange, BoardChanges, BoardName, BoardRow, Registered,
-};
+use stores::board_cache::{BoardCache, BoardChange, BoardChanges, BoardName, BoardRow, Registered};
 use stores::live::{SlotId, States};
 
 use self::fill::{Filled, Filling};
@@ -66,6 +64,8 @@ pub(crate) struct Boards {
     jobs: Vec<Arc<Job<Board>>>,
     /// How much memory they may take, in bytes.
     bytes_max: u64,
+    /// Rows that are put into one in one step.
+    fill_rows: usize,
     check_interval: Duration,
     /// How many partitions the topic has.
     partitions: u32,
@@ -93,6 +93,7 @@ impl Boards {
             ports: ports.clone(),
             jobs,
             bytes_max: options.board_cache_bytes_max / u64::from(options.partitions.max(1)),
+            fill_rows: options.board_fill_rows.max(1),
             check_interval: Duration::from_millis(options.board_check_interval_ms),
             partitions: 0,
             revision: 0,
@@ -132,7 +133,10 @@ impl Boards {
         for gone in gone.chunks(DROP_STEP) {
             // Who has changed it meanwhile is noticed by the next change.
             if let Some(at) = fence
-                && cache.drop_boards(self.slot, (at, self.revision), gone).await?.is_ok()
+                && cache
+                    .drop_boards(self.slot, (at, self.revision), gone)
+                    .await?
+                    .is_ok()
             {
                 self.revision += 1;
             } else {
@@ -197,9 +201,16 @@ impl Boards {
             }
         }
         if !beyond.is_empty() {
-            changes.retain(|change| beyond.iter().all(|board: &Registered| board.id != change.id));
+            changes.retain(|change| {
+                beyond
+                    .iter()
+                    .all(|board: &Registered| board.id != change.id)
+            });
             for board in &beyond {
-                tracing::warn!(view = board.name.view, "a board has scores beyond 2^53 and is not cached");
+                tracing::warn!(
+                    view = board.name.view,
+                    "a board has scores beyond 2^53 and is not cached"
+                );
                 self.refuse(board.name.clone());
             }
             if !self.drop_these(fence, &beyond).await? {
@@ -238,31 +249,46 @@ impl Boards {
                 members.push((states.members.value(row), state.unwrap_or_default()));
             }
             for Entry { board, section } in entries {
-                let found: Vec<_> = members.iter().map(|(_, state)| state.on(&section.board)).collect();
-                let payloads: Vec<&[u8]> =
-                    found.iter().flatten().map(|place| place.payload.as_slice()).collect();
+                let found: Vec<_> = members
+                    .iter()
+                    .map(|(_, state)| state.on(&section.board))
+                    .collect();
+                let payloads: Vec<&[u8]> = found
+                    .iter()
+                    .flatten()
+                    .map(|place| place.payload.as_slice())
+                    .collect();
                 let passing = section.passing(job.payload(), payloads.into_iter());
                 let passing = passing.map_err(|error| Error::Fault(error.to_string()))?;
                 let mut passing = passing.into_iter();
                 let mut rows = Vec::with_capacity(members.len());
                 for ((member, _), place) in members.iter().zip(&found) {
                     let place = place.filter(|_| passing.next() == Some(true));
-                    rows.push((member.to_vec(), place.map(|place| BoardRow {
-                        member: member.to_vec(),
-                        score: place.score.clone(),
-                        payload: place.payload.clone(),
-                        weight: place.weight,
-                        epoch,
-                    })));
+                    rows.push((
+                        member.to_vec(),
+                        place.map(|place| BoardRow {
+                            member: member.to_vec(),
+                            score: place.score.clone(),
+                            payload: place.payload.clone(),
+                            weight: place.weight,
+                            epoch,
+                        }),
+                    ));
                 }
-                if rows.iter().filter_map(|(_, row)| row.as_ref()).any(|row| is_beyond(&row.score)) {
+                if rows
+                    .iter()
+                    .filter_map(|(_, row)| row.as_ref())
+                    .any(|row| is_beyond(&row.score))
+                {
                     beyond.push(board.clone());
                     continue;
                 }
                 if let Some(filling) = &mut self.filling
                     && filling.board.id == board.id
                 {
-                    filling.touched.extend(rows.iter().map(|(member, _)| member.clone()));
+                    filling
+                        .touched
+                        .extend(rows.iter().map(|(member, _)| member.clone()));
                 }
                 changes.push(BoardChange {
                     id: board.id.clone(),
@@ -326,7 +352,9 @@ impl Boards {
         if !self.is_own(&job, &name.key) || self.all().any(|entry| entry.board.name == name) {
             return Ok(Stepped::More);
         }
-        let begun = cache.begin_fill(self.slot, (fence, self.revision), &name).await?;
+        let begun = cache
+            .begin_fill(self.slot, (fence, self.revision), &name)
+            .await?;
         let Ok(id) = begun else {
             return Ok(Stepped::Moved);
         };
@@ -341,7 +369,7 @@ impl Boards {
             (self.slot, fence.generation, self.partitions),
             &self.ports,
             (job, section.clone(), board.clone()),
-            rows_max,
+            (self.fill_rows, rows_max),
         ));
         self.enter(Entry { board, section });
         Ok(Stepped::More)
@@ -365,7 +393,9 @@ impl Boards {
                     .filter(|row| !filling.touched.contains(&row.member))
                     .collect();
                 if rows.iter().any(|row| is_beyond(&row.score)) {
-                    return self.give_up(fence, &board, "it has scores beyond 2^53", true).await;
+                    return self
+                        .give_up(fence, &board, "it has scores beyond 2^53", true)
+                        .await;
                 }
                 match cache.fill(self.slot, &board, &rows).await {
                     Ok(true) => Ok(Stepped::More),
@@ -401,13 +431,17 @@ impl Boards {
         why: &str,
         for_good: bool,
     ) -> Result<Stepped> {
-        tracing::warn!(view = board.name.view, why, "a board is not cached");
+        tracing::info!(view = board.name.view, why, "a board is not cached");
         self.filling = None;
         if for_good {
             self.refuse(board.name.clone());
         }
         let dropped = self.drop_these(fence, std::slice::from_ref(board)).await?;
-        Ok(if dropped { Stepped::More } else { Stepped::Moved })
+        Ok(if dropped {
+            Stepped::More
+        } else {
+            Stepped::Moved
+        })
     }
 
     fn refuse(&mut self, name: BoardName) {
@@ -419,16 +453,23 @@ impl Boards {
     /// Drops the boards that were read least recently.
     async fn evict(&mut self, cache: &dyn BoardCache, fence: Fence) -> Result<Stepped> {
         let names = cache.least_used(self.slot, DROP_STEP).await?;
-        let found = names.iter().find_map(|name| {
-            self.all().find(|entry| entry.board.name == *name)
-        });
+        let found = names
+            .iter()
+            .find_map(|name| self.all().find(|entry| entry.board.name == *name));
         // One that nobody has noted was never read.
-        let Some(board) = found.or_else(|| self.all().next()).map(|entry| entry.board.clone()) else {
+        let Some(board) = found
+            .or_else(|| self.all().next())
+            .map(|entry| entry.board.clone())
+        else {
             return Ok(Stepped::Idle);
         };
         self.count("backstitch_speed_board_evictions_total");
         let dropped = self.drop_these(fence, &[board]).await?;
-        Ok(if dropped { Stepped::More } else { Stepped::Moved })
+        Ok(if dropped {
+            Stepped::More
+        } else {
+            Stepped::Moved
+        })
     }
 
     /// Drops boards; answers false if the slot is not where it is believed to be.
@@ -437,13 +478,19 @@ impl Boards {
         let Some(cache) = live.board_cache() else {
             return Ok(true);
         };
-        let dropped = cache.drop_boards(self.slot, (fence, self.revision), boards).await?;
+        let dropped = cache
+            .drop_boards(self.slot, (fence, self.revision), boards)
+            .await?;
         if dropped.is_err() {
             return Ok(false);
         }
         self.revision += 1;
         let is_gone = |id: &str| boards.iter().any(|board| board.id == id);
-        if self.filling.as_ref().is_some_and(|filling| is_gone(&filling.board.id)) {
+        if self
+            .filling
+            .as_ref()
+            .is_some_and(|filling| is_gone(&filling.board.id))
+        {
             self.filling = None;
         }
         for entries in self.entries.values_mut() {

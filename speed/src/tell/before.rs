@@ -361,7 +361,8 @@ impl Before {
             let (this, seam) = (&*self, &seam);
             let calls = asked.iter().zip(heads).zip(&answer.states);
             let calls = calls.map(|(((key, newer), head), states)| async move {
-                let mut standings = standings(seam, at.job, head.as_ref(), at.is_live.then_some(states))?;
+                let mut standings =
+                    standings(seam, at.job, head.as_ref(), at.is_live.then_some(states))?;
                 for (member, state) in newer.iter() {
                     standings.put(member, state.clone());
                 }

@@ -22,10 +22,10 @@ use schemas::seam::{Fence, Generation, Offset, Slot};
 use stores::live::{SlotId, States};
 
 use self::before::{At, Before, Found, Members};
-use crate::cache::Cache;
 pub(crate) use self::messages::Named;
 pub(crate) use self::outbox::Outbox;
 use self::replay::{AsTold, GroupName, Replay, encoded};
+use crate::cache::Cache;
 use crate::{Error, Result, SpeedPorts};
 
 /// Keys whose podiums are remembered.

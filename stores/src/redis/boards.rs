@@ -31,11 +31,7 @@ const FILLING: char = 'f';
 const READY: char = 'r';
 
 impl RedisLive {
-    fn boards_request(
-        &self,
-        slot: SlotId,
-        queries: &[BoardQuery],
-    ) -> (Request, Vec<usize>) {
+    fn boards_request(&self, slot: SlotId, queries: &[BoardQuery]) -> (Request, Vec<usize>) {
         let keys = self.keys(slot);
         let mut arguments = vec![Bytes::from(keys.prefix)];
         let mut asked = Vec::new();
@@ -92,7 +88,11 @@ impl RedisLive {
         let (is_ready, id, _) = said_of(&said).ok_or_else(strange)?;
         let is_present = record.is_some_and(|record| record.has_board(id));
         if !is_ready {
-            return Ok(if is_present { Cached::Filling } else { Cached::Not });
+            return Ok(if is_present {
+                Cached::Filling
+            } else {
+                Cached::Not
+            });
         }
         let mut values = || answer.next().ok_or_else(strange);
         let (count, sums, first) = (values()?, values()?, values()?);
@@ -147,9 +147,9 @@ impl RedisLive {
         let keys = self.keys(slot);
         let decide = |record: Option<&Record>| {
             let at = record.map(|record| record.slot.fence());
-            let Some(record) = record.filter(|record| {
-                (record.slot.fence(), record.boards_revision) == believed
-            }) else {
+            let Some(record) =
+                record.filter(|record| (record.slot.fence(), record.boards_revision) == believed)
+            else {
                 return Decided::Stays(Err(Moved { at }));
             };
             let mut record = record.clone();
@@ -293,12 +293,7 @@ impl BoardCache for RedisLive {
         }
     }
 
-    async fn end_fill(
-        &self,
-        slot: SlotId,
-        board: &Registered,
-        now_ms: i64,
-    ) -> Result<Option<u64>> {
+    async fn end_fill(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>> {
         let doing = "ending the filling of a cached board";
         let keys = self.keys(slot);
         let arguments = vec![
@@ -378,7 +373,13 @@ pub(super) fn change_arguments(epoch: Epoch, changes: &BoardChanges) -> Result<V
 fn field(name: &BoardName) -> Vec<u8> {
     let length = u32::try_from(name.key.len()).unwrap_or(u32::MAX);
     let view = [name.view.as_bytes(), &[0]].concat();
-    [&view, length.to_be_bytes().as_slice(), &name.key, &name.section].concat()
+    [
+        &view,
+        length.to_be_bytes().as_slice(),
+        &name.key,
+        &name.section,
+    ]
+    .concat()
 }
 
 fn name_of(field: &[u8]) -> Option<BoardName> {

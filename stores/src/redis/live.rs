@@ -328,7 +328,8 @@ impl LiveWrite for RedisLive {
                 Decided::Stays(false)
             }
         };
-        self.change_record("letting go of epochs", slot, decide).await
+        self.change_record("letting go of epochs", slot, decide)
+            .await
     }
 
     async fn collect_garbage(&self, slot: SlotId, limit: usize) -> Result<usize> {

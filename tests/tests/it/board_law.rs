@@ -14,9 +14,10 @@ use rand::{Rng, SeedableRng};
 use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::json;
+use stores::live::SlotId;
 use tests::boards::{Ledger, nodes};
 use tests::standings::Truth;
-use tests::world::{Served, World};
+use tests::world::{PARTITIONS, Served, World};
 use tokio_util::sync::CancellationToken;
 
 /// Histories that once gave a wrong answer.
@@ -43,13 +44,40 @@ async fn boards_are_a_plain_sort_and_never_older_than_they_say() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boards_on_servers_are_a_plain_sort() {
+    let mut cached = 0;
     for seed in 0..histories().div_ceil(5) {
         eprintln!("history {seed} on servers");
-        Box::pin(history(World::on_servers().await, seed)).await;
+        let mut world = World::on_servers().await;
+        let rng = &mut SmallRng::seed_from_u64(seed);
+        // Boards are filled in many steps, between those of the log, and looked at all the time.
+        world.speed_options.records_max = rng.random_range(1..20);
+        world.speed_options.board_fill_rows = rng.random_range(1..6);
+        world.speed_options.board_check_interval_ms = 0;
+        if rng.random_bool(0.3) {
+            world.speed_options.board_cache_bytes_max = 100_000;
+        }
+        let world = Box::pin(history(world, seed)).await;
+        cached += filled(&world).await;
     }
+    assert!(cached > 0, "no board was ever in the cache");
 }
 
-async fn history(mut world: World, seed: u64) {
+/// How many boards are in the cache, filled.
+async fn filled(world: &World) -> usize {
+    let live = &world.stores.live;
+    let cache = live.board_cache().expect("a cache on servers");
+    let mut filled = 0;
+    for source in SOURCES {
+        for partition in 0..PARTITIONS {
+            let register = cache.register(SlotId { source, partition }).await;
+            let boards = register.expect("a register").boards;
+            filled += boards.iter().filter(|board| board.bytes.is_some()).count();
+        }
+    }
+    filled
+}
+
+async fn history(mut world: World, seed: u64) -> World {
     let mut rng = SmallRng::seed_from_u64(seed);
     world.batch_options.check_rows_min = CHECK_ROWS_MIN;
     // Long enough that runs are cut off in it.
@@ -95,7 +123,13 @@ async fn history(mut world: World, seed: u64) {
     for _ in 0..20 {
         ledger.ask_at_rest(&served.client, &mut rng).await;
     }
+    // What was missed is in the cache by now, where there is one.
+    settle(&world, &mut ledger).await;
+    for _ in 0..20 {
+        ledger.ask_at_rest(&served.client, &mut rng).await;
+    }
     served.end().await;
+    world
 }
 
 /// The place of an earlier day is that of a plain sort of what was stored at the last run of such a day,
