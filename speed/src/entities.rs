@@ -160,21 +160,7 @@ impl Entities {
                 .zip(&first_named)
                 .map(|(group, index)| self.named(*group, records, *index))
                 .collect();
-            let at = (limits.fence, limits.partitions);
-            let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
-            let told = self.teller.tell(at, &jobs, &named, &taken.changes.states);
-            match told.await? {
-                Some(told) => taken.changes.outbox = told,
-                None => taken.moved = true,
-            }
-            match self
-                .boards
-                .changes(limits.fence, &taken.changes.states)
-                .await?
-            {
-                Some(boards) => taken.changes.boards = boards,
-                None => taken.moved = true,
-            }
+            self.follow(&mut taken, &named, limits).await?;
         }
         strays.retain(|(index, _)| *index < taken.records);
         taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
@@ -182,6 +168,22 @@ impl Entities {
         let others = groups.len() + taken.rejected.len() + taken.forwarded.len() + misses;
         taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)
+    }
+
+    /// What follows from new states: what is told of them, and what they make of cached boards.
+    async fn follow(&mut self, taken: &mut Taken, named: &[Named], limits: Limits) -> Result<()> {
+        let at = (limits.fence, limits.partitions);
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        let changes = &mut taken.changes;
+        let told = self.teller.tell(at, &jobs, named, &changes.states);
+        let told = told.await?;
+        let boards = self.boards.changes(limits.fence, &changes.states);
+        let boards = boards.await?;
+        match (told, boards) {
+            (Some(told), Some(boards)) => (changes.outbox, changes.boards) = (told, boards),
+            _ => taken.moved = true,
+        }
+        Ok(())
     }
 
     fn named(&self, group: Group, records: &Records, index: usize) -> Named {

@@ -8,7 +8,7 @@ use jobs::merge::Seam;
 use jobs::tree::{Damaged, Node, NodeId, Nodes};
 use jobs::{Board, Job};
 use schemas::seam::Slot;
-use stores::live::LiveStates;
+use stores::live::{LiveRead, LiveStates, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 
 use crate::cache::Cache;
@@ -53,6 +53,48 @@ pub(crate) fn standings(
         })
     });
     Standings::merge(seam, head, live, 8 * job.score().0.len())
+}
+
+/// The boards of a key as of one moment, and what they were read of.
+#[derive(Debug)]
+pub(crate) struct Laid {
+    pub(crate) runs: RunsSeen,
+    /// From partition 0 to the key's own.
+    pub(crate) slots: Vec<Option<Slot>>,
+    pub(crate) states: Option<LiveStates>,
+    pub(crate) standings: Standings,
+}
+
+/// Reads the boards of a key, whose states are all in the slot, in the order that the seam demands.
+pub(crate) async fn laid(
+    (live, views): (&dyn LiveRead, &dyn ViewsRead),
+    job: &Job<Board>,
+    slot: SlotId,
+    key: &[u8],
+) -> Result<Laid, BoardError<NodesError>> {
+    let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
+    let (source, view) = (slot.source, job.view());
+    let runs = views.runs(source).await.map_err(store)?;
+    let query = StateQuery {
+        view: view.to_owned(),
+        key: key.to_vec(),
+        partition: Some(slot.partition),
+    };
+    let (queries, partitions) = ([query], slot.partition.saturating_add(1));
+    let answer = live.read_states(source, partitions, &queries).await;
+    let answer = answer.map_err(store)?;
+    let seam = seam(view, &runs, &answer.slots, Some(slot.partition));
+    let heads = views.heads(view, &[key.to_vec()]).await.map_err(store)?;
+    seam.check_table(heads.is_some())?;
+    let head = heads.unwrap_or_default().into_iter().next().flatten();
+    let states = answer.states.into_iter().next();
+    let standings = standings(&seam, job, head.as_ref(), states.as_ref())?;
+    Ok(Laid {
+        standings,
+        states,
+        slots: answer.slots,
+        runs,
+    })
 }
 
 /// The nodes of one key, and those that are known.

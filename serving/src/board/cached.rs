@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow::array::BinaryArray;
@@ -20,7 +20,7 @@ use stores::board_cache::{BoardName, BoardQuery, BoardRow, BoardWant, Cached, Ca
 use stores::live::SlotId;
 use stores::log::NewRecords;
 use stores::views::RunsSeen;
-use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::read::{BoardReading, BoardsReading, Kept, Reader, Want};
 use crate::options::ServingPorts;
@@ -39,7 +39,7 @@ const NOTES_MAX: usize = 64;
 pub(crate) struct Noted {
     missed: Cache<BoardName, ()>,
     read: Cache<BoardName, ()>,
-    on_their_way: Arc<Semaphore>,
+    on_their_way: Mutex<JoinSet<()>>,
 }
 
 impl fmt::Debug for Noted {
@@ -59,13 +59,13 @@ impl Noted {
         Self {
             missed: cache(),
             read: cache(),
-            on_their_way: Arc::new(Semaphore::new(NOTES_MAX)),
+            on_their_way: Mutex::default(),
         }
     }
 
-    /// Whether a note is to be made now, and may be.
+    /// Whether a note is to be made now.
     fn is_first(&self, noted: &Cache<BoardName, ()>, name: &BoardName) -> bool {
-        if noted.contains_key(name) || self.on_their_way.available_permits() == 0 {
+        if noted.contains_key(name) {
             return false;
         }
         noted.insert(name.clone(), ());
@@ -117,11 +117,11 @@ impl Noted {
 
     /// Nobody waits for it.
     fn send(&self, note: impl Future<Output = ()> + Send + 'static) {
-        if let Ok(place) = Arc::clone(&self.on_their_way).try_acquire_owned() {
-            tokio::spawn(async move {
-                note.await;
-                drop(place);
-            });
+        let on_their_way = self.on_their_way.lock();
+        let mut on_their_way = on_their_way.unwrap_or_else(PoisonError::into_inner);
+        while on_their_way.try_join_next().is_some() {}
+        if on_their_way.len() < NOTES_MAX {
+            on_their_way.spawn(note);
         }
     }
 }

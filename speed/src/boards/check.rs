@@ -1,15 +1,13 @@
 //! A cached board beside what it is a copy of: some of its rows are compared now and then.
 
-use std::sync::Arc;
-
 use jobs::board::{OnBoard, Ranked, ReadError as BoardError};
 use schemas::seam::{Fence, Slot};
 use stores::board_cache::{BoardCache, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard};
-use stores::live::StateQuery;
+use stores::live::LiveRead;
 
 use super::{Boards, Entry, Stepped};
 use crate::Result;
-use crate::stored::{NodesError, StoredNodes, seam, standings};
+use crate::stored::{NodesError, StoredNodes, laid};
 
 /// Rows that are compared at once.
 const ROWS: usize = 64;
@@ -68,12 +66,7 @@ impl Boards {
     ) -> Result<Option<String>, BoardError<NodesError>> {
         let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
         let name = &entry.board.name;
-        let Some(job) = self
-            .jobs
-            .iter()
-            .find(|job| job.view() == name.view)
-            .map(Arc::clone)
-        else {
+        let Some(job) = self.jobs.iter().find(|job| job.view() == name.view) else {
             return Ok(None);
         };
         let (source, partition) = (self.slot.source, self.slot.partition);
@@ -81,80 +74,54 @@ impl Boards {
             let own = slots.get(partition as usize).and_then(Option::as_ref);
             own.is_some_and(|slot| slot.fence() == fence)
         };
-        let asked = |want: BoardWant| {
-            [BoardQuery {
-                name: name.clone(),
-                partition,
-                score_bytes: 8 * job.score().0.len(),
-                want,
-            }]
-        };
-        let runs = self.ports.views.runs(source).await.map_err(store)?;
-        let query = StateQuery {
-            view: name.view.clone(),
-            key: name.key.clone(),
-            partition: Some(partition),
-        };
-        let queries = [query];
-        let live = self.ports.live.read_states(source, partition + 1, &queries);
-        let live = live.await.map_err(store)?;
-        let keys = [name.key.clone()];
-        let heads = self
-            .ports
-            .views
-            .heads(&name.view, &keys)
-            .await
-            .map_err(store)?;
-        let Some(states) = live.states.first() else {
-            return Ok(None);
-        };
-        let seam = seam(&name.view, &runs, &live.slots, Some(partition));
-        seam.check_table(heads.is_some())?;
-        let head = heads.unwrap_or_default().into_iter().next().flatten();
-        let standings = standings(&seam, &job, head.as_ref(), Some(states))?;
+        let with = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
+        let laid = laid(with, job, self.slot, &name.key).await?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
             known: None,
             view: &name.view,
             key: &name.key,
         };
-        let on_board = standings.board(&nodes, &entry.section.board).await?;
+        let on_board = laid.standings.board(&nodes, &entry.section.board).await?;
         let sum = on_board.sum();
         let offset = self.checks.wrapping_mul(STRIDE) % sum.count.max(1);
         // Some rows of the board must be in the cache; those in the cache at some place must be of the
         // board, and if nothing is filtered at the same place.
         let expected = on_board.page(offset, ROWS).await?;
+        let members = expected.iter().map(|row| row.member.clone()).collect();
+        let page = BoardWant::Page {
+            offset,
+            limit: ROWS,
+        };
+        let mut cached = Vec::new();
+        for want in [BoardWant::Members(members), page] {
+            let query = BoardQuery {
+                name: name.clone(),
+                partition,
+                score_bytes: 8 * job.score().0.len(),
+                want,
+            };
+            let queries = [query];
+            let read = cache.read_boards(source, partition + 1, &queries);
+            let read = read.await.map_err(store)?;
+            // What changed in between can't be compared.
+            if !stands(&read.slots) {
+                return Ok(None);
+            }
+            match read.boards.into_iter().next() {
+                Some(Cached::Board(board)) => cached.push(board),
+                _ => return Ok(Some("it is not there".to_owned())),
+            }
+        }
+        let is_still = stands(&laid.slots);
+        let (Some(placed), Some(found), true) = (cached.pop(), cached.pop(), is_still) else {
+            return Ok(None);
+        };
         let payloads = expected.iter().map(|row| row.payload.as_slice());
         let passing = entry.section.passing(job.payload(), payloads);
         let passing = passing.map_err(|error| BoardError::Damaged(error.to_string()))?;
-        let members = expected.iter().map(|row| row.member.clone()).collect();
-        let by_member = asked(BoardWant::Members(members));
-        let by_member = cache.read_boards(source, partition + 1, &by_member);
-        let by_member = by_member.await.map_err(store)?;
-        let by_place = asked(BoardWant::Page {
-            offset,
-            limit: ROWS,
-        });
-        let by_place = cache.read_boards(source, partition + 1, &by_place);
-        let by_place = by_place.await.map_err(store)?;
-        // What changed in between can't be compared.
-        if !(stands(&live.slots) && stands(&by_member.slots) && stands(&by_place.slots)) {
-            return Ok(None);
-        }
-        let (Some(Cached::Board(found)), Some(Cached::Board(placed))) =
-            (by_member.boards.first(), by_place.boards.first())
-        else {
-            return Ok(Some("it is not there".to_owned()));
-        };
-        for (row, passes) in expected.iter().zip(&passing) {
-            let cached = found.rows.iter().find(|cached| cached.member == row.member);
-            let is_right = match cached {
-                Some(cached) => *passes && is_same(cached, row),
-                None => !passes,
-            };
-            if !is_right {
-                return Ok(Some(format!("the row at place {offset} or soon after")));
-            }
+        if !has(&found, &expected, &passing) {
+            return Ok(Some(format!("the row at place {offset} or soon after")));
         }
         if entry.section.tests.is_empty() {
             let is_right = (placed.count, placed.weight) == (sum.count, sum.weight)
@@ -166,8 +133,19 @@ impl Boards {
                     .all(|(cached, row)| is_same(cached, row));
             return Ok((!is_right).then(|| "its rows by place, or its sums".to_owned()));
         }
-        is_of(&on_board, placed).await
+        is_of(&on_board, &placed).await
     }
+}
+
+/// Whether those of some rows that pass are in the cache as they are, and no others.
+fn has(found: &CachedBoard, expected: &[Ranked], passing: &[bool]) -> bool {
+    expected.iter().zip(passing).all(|(row, passes)| {
+        let cached = found.rows.iter().find(|cached| cached.member == row.member);
+        match cached {
+            Some(cached) => *passes && is_same(cached, row),
+            None => !passes,
+        }
+    })
 }
 
 /// What is wrong if rows of a cached board are none of the board that it is a part of.

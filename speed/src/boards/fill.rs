@@ -4,16 +4,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use jobs::board::{ReadError as BoardError, Section};
+use jobs::board::{OnBoard, ReadError as BoardError, Section};
 use jobs::{Board, Job};
 use schemas::seam::{Epoch, Generation};
 use stores::board_cache::{BoardRow, Registered};
-use stores::live::{SlotId, StateQuery};
+use stores::live::{LiveRead, SlotId};
 use tokio::sync::mpsc;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::task::JoinSet;
 
 use crate::SpeedPorts;
-use crate::stored::{NodesError, StoredNodes, seam, standings};
+use crate::stored::{NodesError, StoredNodes, laid};
 
 /// Pieces that wait for the worker, at most.
 const PIECES_WAITING: usize = 2;
@@ -38,7 +38,8 @@ pub(super) struct Filling {
     /// Members that changed since it is in the register: what they have is there already.
     pub(super) touched: HashSet<Vec<u8>>,
     pieces: mpsc::Receiver<Filled>,
-    _reading: AbortOnDropHandle<()>,
+    /// Ends when this is dropped.
+    _reading: JoinSet<()>,
 }
 
 /// What is read.
@@ -77,11 +78,13 @@ impl Filling {
             rows_max,
             pieces: send,
         };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reading.run());
         Self {
             board,
             touched: HashSet::new(),
             pieces,
-            _reading: AbortOnDropHandle::new(tokio::spawn(reading.run())),
+            _reading: tasks,
         }
     }
 
@@ -103,51 +106,44 @@ impl Reading {
     }
 
     async fn rows(&self) -> Result<Filled, BoardError<NodesError>> {
-        let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
-        let damaged = |error: schemas::key::KeyError| BoardError::Damaged(error.to_string());
-        let (source, view) = (self.slot.source, self.job.view());
-        let runs = self.ports.views.runs(source).await.map_err(store)?;
-        let newest = runs.newest.get(view).copied().unwrap_or(0);
-        let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
+        let with = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
+        let laid = laid(with, &self.job, self.slot, &self.key).await?;
+        let view = self.job.view();
+        let newest = laid.runs.newest.get(view).copied().unwrap_or(0);
+        let cuts = laid.runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         if newest == 0 || cuts != self.partitions as usize {
             let why = "no run is complete that knows all partitions";
             return Ok(Filled::Not(why.to_owned()));
         }
-        let query = StateQuery {
-            view: view.to_owned(),
-            key: self.key.clone(),
-            partition: Some(self.slot.partition),
-        };
-        let partitions = self.slot.partition.saturating_add(1);
-        let queries = [query];
-        let read = self.ports.live.read_states(source, partitions, &queries);
-        let answer = read.await.map_err(store)?;
-        let own = answer.slots.get(self.slot.partition as usize);
+        let own = laid.slots.get(self.slot.partition as usize);
         let own = own.and_then(Option::as_ref);
         if own.is_none_or(|slot| slot.generation != self.generation) {
             return Ok(Filled::Not("live state began anew".to_owned()));
         }
-        let Some(states) = answer.states.first() else {
-            return Ok(Filled::Not("no states were answered".to_owned()));
-        };
-        let seam = seam(view, &runs, &answer.slots, Some(self.slot.partition));
-        let keys = [self.key.clone()];
-        let heads = self.ports.views.heads(view, &keys).await.map_err(store)?;
-        seam.check_table(heads.is_some())?;
-        let head = heads.unwrap_or_default().into_iter().next().flatten();
         let mut epochs: HashMap<&[u8], Epoch> = HashMap::new();
-        for (row, epoch) in states.epochs.values().iter().enumerate() {
-            let newest = epochs.entry(states.members.value(row)).or_default();
-            *newest = (*newest).max(*epoch);
+        if let Some(states) = &laid.states {
+            for (row, epoch) in states.epochs.values().iter().enumerate() {
+                let newest = epochs.entry(states.members.value(row)).or_default();
+                *newest = (*newest).max(*epoch);
+            }
         }
-        let standings = standings(&seam, &self.job, head.as_ref(), Some(states))?;
         let nodes = StoredNodes {
             views: &*self.ports.views,
             known: None,
             view,
             key: &self.key,
         };
-        let on_board = standings.board(&nodes, &self.section.board).await?;
+        let on_board = laid.standings.board(&nodes, &self.section.board).await?;
+        self.pieces(&on_board, &epochs, newest).await
+    }
+
+    /// Hands the rows of a board on, as it stood when live states were read.
+    async fn pieces(
+        &self,
+        on_board: &OnBoard<'_, StoredNodes<'_>>,
+        epochs: &HashMap<&[u8], Epoch>,
+        newest: Epoch,
+    ) -> Result<Filled, BoardError<NodesError>> {
         let count = on_board.sum().count;
         if self.section.tests.is_empty() && count > self.rows_max {
             return Ok(Filled::TooLarge(count));
@@ -161,7 +157,7 @@ impl Reading {
             offset += rows.len() as u64;
             let payloads = rows.iter().map(|row| row.payload.as_slice());
             let passing = self.section.passing(self.job.payload(), payloads);
-            let passing = passing.map_err(damaged)?;
+            let passing = passing.map_err(|error| BoardError::Damaged(error.to_string()))?;
             let mut piece = Vec::with_capacity(rows.len());
             for (row, passes) in rows.into_iter().zip(passing) {
                 if passes {

@@ -42,7 +42,7 @@ impl Ledger {
             }
             Some(place) => {
                 let answer: Value = serde_json::from_str(&body).expect("JSON");
-                assert_eq!(answer["entry"], board[place], "{path}");
+                assert_eq!(answer["entry"], board[place], "{path}: {answer}");
                 let first = place.saturating_sub(around);
                 let until = board.len().min(place + around + 1);
                 assert_eq!(answer["neighbours"], json!(board[first..until]), "{path}");

@@ -119,6 +119,10 @@ impl Told {
         for (partition, records) in (0..).zip(values(&*world.stores.log, topic).await) {
             let looked = self.looked.entry(partition).or_default();
             for record in &records[*looked..] {
+                // A reader has missed a board: nothing changed.
+                if record.get("miss").is_some() {
+                    continue;
+                }
                 let int = |name: &str| record[name].as_i64().expect(name);
                 let group = (int("segment_id"), int("athlete_id"));
                 let at = (partition, int("offset"));

@@ -5,6 +5,7 @@
 mod achievements;
 mod avro;
 mod backfill;
+mod board_cache;
 mod board_cases;
 mod board_law;
 mod cases;
