@@ -50,7 +50,7 @@ while at <= last do
         elseif want == 'a' then
             local own = redis.call('HGET', rows, ARGV[at + 3])
             if own then
-                local length, begin = string.match(own, '^-?%d+:%d+:-?%d+:(%d+):()')
+                local _, _, length, begin = string.match(own, '^(-?%d+):%d+:(-?%d+):(%d+):()')
                 local score = string.sub(own, begin, begin + tonumber(length) - 1)
                 found = redis.call('ZRANK', ranks, score .. ARGV[at + 3]) or -1
             end
