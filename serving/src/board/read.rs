@@ -16,6 +16,7 @@ use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::Epoch;
+use stores::ErrorKind;
 use stores::live::{LiveStates, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, ViewsRead};
 use tokio::sync::Semaphore;
@@ -170,10 +171,16 @@ impl Reader<'_> {
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
         let mut partitions = (partitions as usize).max(runs.runs.partitions());
-        if !self.anew
-            && let Some(reading) = self.cached(self.noted, &runs, partitions).await?
-        {
-            return Ok(reading);
+        if !self.anew {
+            match self.cached(self.noted, &runs, partitions).await {
+                Ok(Some(reading)) => return Ok(reading),
+                Ok(None) => {}
+                // What is damaged there is not needed.
+                Err(ReadError::Store(error)) if error.kind() == ErrorKind::Fatal => {
+                    tracing::error!(%error, "a cached board can't be read; the batch rows answer");
+                }
+                Err(error) => return Err(error),
+            }
         }
         let mut queries = Vec::with_capacity(self.question.keys.len());
         let live = loop {

@@ -471,7 +471,10 @@ async fn who_waits_too_long_for_a_board_is_told_to_come_again() {
 
 #[tokio::test]
 async fn earlier_pages_are_given_again_while_a_store_does_not_answer() {
-    let fixture = Fixture::of(impatient());
+    let fixture = Fixture::of(ServingOptions {
+        runs_kept_for_ms: 0,
+        ..impatient()
+    });
     fixture.publish(&[best(1), best(2)]);
     let (before, _) = fixture.page(BOARD).await;
     *fixture.world.is_down.lock().unwrap() = true;

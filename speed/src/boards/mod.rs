@@ -35,6 +35,8 @@ const DROP_STEP: usize = 16;
 const ROWS_WAIT: Duration = Duration::from_millis(20);
 /// What a row takes in memory, in bytes, about.
 const ROW_BYTES: u64 = 250;
+/// Rows of cached boards that one micro-batch changes, at most: a server takes only so many arguments.
+const CHANGED_ROWS_MAX: usize = 100_000;
 /// Sorted sets rank by doubles: larger numbers would be rounded.
 const NUMBER_MAX: u64 = 1 << 53;
 
@@ -200,22 +202,27 @@ impl Boards {
                 self.changes_of(fence.epoch, states, &mut changes, &mut beyond)?;
             }
         }
-        if !beyond.is_empty() {
-            changes.retain(|change| {
-                beyond
-                    .iter()
-                    .all(|board: &Registered| board.id != change.id)
-            });
-            for board in &beyond {
-                tracing::warn!(
-                    view = board.name.view,
-                    "a board has scores beyond 2^53 and is not cached"
-                );
-                self.refuse(board.name.clone());
-            }
-            if !self.drop_these(fence, &beyond).await? {
-                return Ok(None);
-            }
+        for board in &beyond {
+            tracing::warn!(
+                view = board.name.view,
+                "a board has scores beyond 2^53 and is not cached"
+            );
+            self.refuse(board.name.clone());
+        }
+        // Those that change most are cheapest to fill anew.
+        changes.sort_by_key(|change: &BoardChange| change.rows.len());
+        while changes
+            .iter()
+            .map(|change| change.rows.len())
+            .sum::<usize>()
+            > CHANGED_ROWS_MAX
+        {
+            let Some(most) = changes.pop() else { break };
+            let board = self.all().find(|entry| entry.board.id == most.id);
+            beyond.extend(board.map(|entry| entry.board.clone()));
+        }
+        if !beyond.is_empty() && !self.drop_these(fence, &beyond).await? {
+            return Ok(None);
         }
         Ok(Some(BoardChanges {
             revision: self.revision,

@@ -25,7 +25,7 @@
 //! ```text
 //! ACL SETUSER backstitch on >PASSWORD resetkeys resetchannels ~{blue:* -@all +evalsha +eval +get +set +unlink
 //!     +hlen +hget +hmget +hgetall +hset +hincrby +hscan +hdel +zadd +zcard +zrange +zrank +zrangebylex
-//!     +zrem +memory|usage
+//!     +zrem +rpush +llen +lindex +lrange +ltrim +incrby +memory|usage
 //!     +info +select +asking +cluster|slots
 //! ```
 //!

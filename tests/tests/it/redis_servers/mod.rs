@@ -5,6 +5,8 @@ mod server;
 mod tls;
 mod whole;
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -413,6 +415,22 @@ async fn a_lost_answer_is_found_out() -> Result<()> {
     Ok(())
 }
 
+/// The commands that scripts call, in small letters.
+fn calls_of_scripts() -> BTreeSet<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../stores/src/redis");
+    let mut calls = BTreeSet::new();
+    for file in std::fs::read_dir(folder).expect("the scripts").flatten() {
+        let path = file.path();
+        if path.extension().is_some_and(|ending| ending == "lua") {
+            let text = std::fs::read_to_string(&path).expect("a script");
+            let after = text.split("redis.call('").skip(1);
+            calls.extend(after.filter_map(|rest| Some(rest.split_once('\'')?.0.to_lowercase())));
+        }
+    }
+    assert!(calls.len() > 10, "{calls:?}");
+    calls
+}
+
 /// The rights that the documentation lists are enough, and without them it says what is missing.
 #[tokio::test]
 async fn the_least_rights_are_enough() -> Result<()> {
@@ -422,6 +440,13 @@ async fn the_least_rights_are_enough() -> Result<()> {
     let line = line.split("```").next().expect("its end");
     let rights = line.replace("//!", "").replace("PASSWORD", "sesame");
     let rights: Vec<&str> = rights.split_whitespace().collect();
+    for call in calls_of_scripts() {
+        let names = |right: &str| right.split('|').next() == Some(&*format!("+{call}"));
+        assert!(
+            rights.iter().any(|right| names(right)),
+            "{call} of a script"
+        );
+    }
     assert_eq!(
         server.ask(&[&["ACL", "SETUSER"], &rights[..]].concat()),
         "OK"
