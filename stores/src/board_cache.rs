@@ -190,13 +190,22 @@ pub trait BoardCache: BoardCacheRead {
         name: &BoardName,
     ) -> Result<std::result::Result<String, Moved>>;
 
-    /// Puts rows into a board that is being filled; answers whether it still is. Rows that are there
-    /// already are replaced, so a step may be repeated.
-    async fn fill(&self, slot: SlotId, board: &Registered, rows: &[BoardRow]) -> Result<bool>;
+    /// Puts rows into a board that is being filled, as its `step`, from 1 on; answers whether the board
+    /// stood at the step before, or has taken this one already.
+    async fn fill(&self, slot: SlotId, at: (&Registered, u64), rows: &[BoardRow]) -> Result<bool>;
 
-    /// Ends the filling: the board answers from now on. Answers its memory in bytes; nothing if it is
-    /// not in the register any more. Also measures one that is filled.
-    async fn end_fill(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>>;
+    /// Ends the filling after so many steps: the board answers from now on. `changed` is the last epoch
+    /// in which a live state put a row there or took one away; 0 for none.
+    async fn end_fill(
+        &self,
+        slot: SlotId,
+        believed: (Fence, u64),
+        at: (&Registered, u64),
+        changed: Epoch,
+    ) -> Result<std::result::Result<(), Moved>>;
+
+    /// Measures a board that is filled: its memory in bytes; nothing if it is not in the register.
+    async fn measure(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>>;
 
     /// Takes boards out of the register and deletes them.
     async fn drop_boards(

@@ -28,6 +28,10 @@ use crate::read::{ReadError, Seen, is_one_more};
 
 /// Boards of one question that are looked for in the cache.
 const KEYS_MAX: usize = 8;
+/// Members that are looked for at once: a server does nothing else meanwhile.
+const MEMBERS_MAX: usize = 20_000;
+/// Places beyond this are none that any board has.
+const PLACES_MAX: u64 = 1 << 48;
 /// How long after a board was noted as missed, or as read, it is noted again.
 const NOTED_FOR: Duration = Duration::from_secs(5);
 /// Boards that are remembered as noted.
@@ -207,6 +211,11 @@ impl Reader<'_> {
             || question.keys.len() > KEYS_MAX
             || (!is_filtered && (is_sum || is_each))
         {
+            return Ok(None);
+        }
+        let members = question.members.as_ref().map_or(0, Vec::len);
+        let is_far = matches!(question.want, Want::Page { offset, .. } if offset > PLACES_MAX);
+        if members.saturating_mul(question.keys.len()) > MEMBERS_MAX || is_far {
             return Ok(None);
         }
         let want = match (&question.members, &question.want) {

@@ -36,11 +36,7 @@ impl Boards {
         };
         self.checks = self.checks.wrapping_add(1);
         let Some(wrong) = wrong else {
-            let now_ms = self.ports.clock.now_ms();
-            let bytes = cache.end_fill(self.slot, &board, now_ms).await?;
-            self.entry_mut(&board.id, |entry| {
-                entry.board.bytes = bytes.or(entry.board.bytes)
-            });
+            self.measure_one(cache, &board).await;
             return Ok(Stepped::Idle);
         };
         tracing::error!(

@@ -23,8 +23,9 @@ const PIECES_WAITING: usize = 2;
 pub(super) enum Filled {
     /// Some rows, of no member that came before; and the newest complete epoch.
     Rows(Vec<BoardRow>, Epoch),
-    /// There are no more.
-    All,
+    /// There are no more; the last epoch in which a live state put one there or took one away, 0 if none
+    /// did.
+    All(Epoch),
     /// There are so many that they do not fit.
     TooLarge(u64),
     /// They can't be read now.
@@ -37,6 +38,8 @@ pub(super) struct Filling {
     pub(super) board: Registered,
     /// Members that changed since it is in the register: what they have is there already.
     pub(super) touched: HashSet<Vec<u8>>,
+    /// Pieces that were put into it.
+    pub(super) steps: u64,
     pieces: mpsc::Receiver<Filled>,
     /// Ends when this is dropped.
     _reading: JoinSet<()>,
@@ -83,6 +86,7 @@ impl Filling {
         Self {
             board,
             touched: HashSet::new(),
+            steps: 0,
             pieces,
             _reading: tasks,
         }
@@ -180,6 +184,7 @@ impl Reading {
                 break;
             }
         }
-        Ok(Filled::All)
+        let newest = epochs.values().max().copied().unwrap_or(0);
+        Ok(Filled::All(if on_board.layers().1 { newest } else { 0 }))
     }
 }

@@ -36,7 +36,7 @@ const ROWS_WAIT: Duration = Duration::from_millis(20);
 /// What a row takes in memory, in bytes, about.
 const ROW_BYTES: u64 = 250;
 /// Rows of cached boards that one micro-batch changes, at most: a server takes only so many arguments.
-const CHANGED_ROWS_MAX: usize = 100_000;
+const CHANGED_ROWS_MAX: usize = 20_000;
 /// Sorted sets rank by doubles: larger numbers would be rounded.
 const NUMBER_MAX: u64 = 1 << 53;
 
@@ -404,22 +404,31 @@ impl Boards {
                         .give_up(fence, &board, "it has scores beyond 2^53", true)
                         .await;
                 }
-                match cache.fill(self.slot, &board, &rows).await {
+                filling.steps += 1;
+                let at = (&board, filling.steps);
+                match cache.fill(self.slot, at, &rows).await {
                     Ok(true) => Ok(Stepped::More),
                     Ok(false) => Ok(Stepped::Moved),
                     // Such as a server without room: counting goes on.
                     Err(error) => self.give_up(fence, &board, &error.to_string(), false).await,
                 }
             }
-            Filled::All => {
+            Filled::All(changed) => {
+                // Somebody may have been taken away who was not there yet.
+                let is_touched = !filling.touched.is_empty();
+                let changed = if is_touched { fence.epoch } else { changed };
+                let at = (&board, filling.steps);
+                let believed = (fence, self.revision);
+                match cache.end_fill(self.slot, believed, at, changed).await {
+                    Ok(Ok(())) => self.revision += 1,
+                    Ok(Err(_)) => return Ok(Stepped::Moved),
+                    Err(error) => {
+                        return self.give_up(fence, &board, &error.to_string(), false).await;
+                    }
+                }
                 self.filling = None;
-                let now_ms = self.ports.clock.now_ms();
-                let bytes = cache.end_fill(self.slot, &board, now_ms).await?;
-                let Some(bytes) = bytes else {
-                    return Ok(Stepped::Moved);
-                };
-                self.entry_mut(&board.id, |entry| entry.board.bytes = Some(bytes));
                 self.count("backstitch_speed_board_fills_total");
+                self.measure_one(cache, &board).await;
                 Ok(Stepped::More)
             }
             Filled::TooLarge(rows) => {
@@ -428,6 +437,21 @@ impl Boards {
             }
             Filled::Not(why) => self.give_up(fence, &board, &why, false).await,
         }
+    }
+
+    /// Measures a board; one that can't be measured keeps what it had.
+    async fn measure_one(&mut self, cache: &dyn BoardCache, board: &Registered) {
+        let now_ms = self.ports.clock.now_ms();
+        let bytes = match cache.measure(self.slot, board, now_ms).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::warn!(%error, "a cached board could not be measured");
+                None
+            }
+        };
+        self.entry_mut(&board.id, |entry| {
+            entry.board.bytes = bytes.or(entry.board.bytes).or(Some(0));
+        });
     }
 
     /// A board is not filled after all.

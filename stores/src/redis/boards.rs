@@ -12,7 +12,7 @@ use super::live_read::pairs;
 use super::live_write::Decided;
 use super::nodes::{Call, Request};
 use super::record::Record;
-use super::script::{BOARDS, END_FILL, FILL, REGISTER};
+use super::script::{BOARDS, FILL, MEASURE, REGISTER};
 use crate::board_cache::{
     BoardCache, BoardCacheRead, BoardChanges, BoardName, BoardQuery, BoardRow, BoardWant,
     CacheAnswer, Cached, CachedBoard, Register, Registered,
@@ -25,6 +25,9 @@ const NUMBER_BYTES: usize = 8;
 
 /// Sorted sets rank by doubles: larger numbers would be rounded.
 const NUMBER_MAX: u64 = 1 << 53;
+
+/// What a board takes besides the memory of its keys, in bytes, about: so that none is free.
+const BOARD_BYTES: u64 = 2_048;
 
 /// The first letter of what the register says of a board.
 const FILLING: char = 'f';
@@ -206,7 +209,9 @@ impl BoardCacheRead for RedisLive {
         let keys = self.keys(slot);
         let key = format!("{}boards:used", keys.prefix);
         let mut command = redis::cmd("ZADD");
-        command.arg(key).arg("GT").arg(now_ms).arg(field(name));
+        // Nothing for one that was dropped meanwhile.
+        command.arg(key).arg("XX").arg("GT").arg(now_ms);
+        command.arg(field(name));
         let call = Call::Command(command);
         self.one("noting the use of a board", &keys, call).await?;
         Ok(())
@@ -246,7 +251,8 @@ impl BoardCache for RedisLive {
             let board = Registered {
                 name: name_of(&field).ok_or_else(strange)?,
                 id: id.to_owned(),
-                bytes: bytes.filter(|_| is_ready),
+                // One whose memory is not known yet has some.
+                bytes: is_ready.then(|| bytes.unwrap_or(BOARD_BYTES)),
             };
             match record {
                 Some(record) if record.has_board(id) => register.boards.push(board),
@@ -263,21 +269,27 @@ impl BoardCache for RedisLive {
         name: &BoardName,
     ) -> Result<std::result::Result<String, Moved>> {
         let arguments = |id: &String| {
-            let said = format!("{FILLING}{id}");
-            vec![Bytes::from(field(name)), Bytes::from(said)]
+            let said = filling(id, 0).into();
+            vec![field(name).into(), Bytes::new(), said, text(0)]
         };
         let doing = "putting a board into the cache";
         self.change_register(doing, (slot, believed), Record::next_board, arguments)
             .await
     }
 
-    async fn fill(&self, slot: SlotId, board: &Registered, rows: &[BoardRow]) -> Result<bool> {
+    async fn fill(
+        &self,
+        slot: SlotId,
+        (board, step): (&Registered, u64),
+        rows: &[BoardRow],
+    ) -> Result<bool> {
         let doing = "filling a cached board";
         let keys = self.keys(slot);
         let mut arguments = vec![
             Bytes::from(keys.prefix.clone()),
             Bytes::from(field(&board.name)),
-            Bytes::from(format!("{FILLING}{}", board.id)),
+            Bytes::from(filling(&board.id, step.saturating_sub(1))),
+            Bytes::from(filling(&board.id, step)),
             Bytes::from(board.id.clone()),
             text(rows.len()),
         ];
@@ -293,17 +305,36 @@ impl BoardCache for RedisLive {
         }
     }
 
-    async fn end_fill(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>> {
+    async fn end_fill(
+        &self,
+        slot: SlotId,
+        believed: (Fence, u64),
+        (board, steps): (&Registered, u64),
+        changed: Epoch,
+    ) -> Result<std::result::Result<(), Moved>> {
+        let arguments = |(): &()| {
+            let (before, after) = (filling(&board.id, steps), format!("{READY}{}", board.id));
+            let name = field(&board.name).into();
+            vec![name, before.into(), after.into(), text(changed)]
+        };
         let doing = "ending the filling of a cached board";
+        let next = |record: &mut Record| record.boards_revision += 1;
+        self.change_register(doing, (slot, believed), next, arguments)
+            .await
+    }
+
+    async fn measure(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>> {
+        let doing = "measuring a cached board";
         let keys = self.keys(slot);
         let arguments = vec![
             Bytes::from(keys.prefix.clone()),
             Bytes::from(field(&board.name)),
             Bytes::from(board.id.clone()),
             text(now_ms),
+            text(BOARD_BYTES),
         ];
         let patience = &self.nodes.patience;
-        let tries = || self.script(doing, &keys, &END_FILL, arguments.clone());
+        let tries = || self.script(doing, &keys, &MEASURE, arguments.clone());
         match patience.repeated(doing, tries).await? {
             Value::Int(bytes) => Ok(u64::try_from(bytes).ok()),
             _ => Err(fault::strange(patience, doing)),
@@ -317,7 +348,7 @@ impl BoardCache for RedisLive {
         boards: &[Registered],
     ) -> Result<std::result::Result<(), Moved>> {
         let arguments = |(): &()| {
-            let mut all = vec![Bytes::new(), Bytes::new()];
+            let mut all = vec![Bytes::new(), Bytes::new(), Bytes::new(), text(0)];
             for board in boards {
                 all.push(Bytes::from(field(&board.name)));
                 all.push(Bytes::from(board.id.clone()));
@@ -393,6 +424,11 @@ fn name_of(field: &[u8]) -> Option<BoardName> {
         key: key.to_vec(),
         section: section.to_vec(),
     })
+}
+
+/// What the register says of a board that is being filled and has come so far.
+fn filling(id: &str, step: u64) -> String {
+    format!("{FILLING}{id} {step}")
 }
 
 /// What the register says: whether the board is filled, its id, its bytes.

@@ -30,7 +30,7 @@ script!(APPLY, "board_rows.lua", "apply.lua");
 script!(BOARDS, "boards.lua");
 script!(REGISTER, "register.lua");
 script!(FILL, "board_rows.lua", "fill.lua");
-script!(END_FILL, "end_fill.lua");
+script!(MEASURE, "measure.lua");
 script!(CHANGE, "change.lua");
 script!(READ, "read.lua");
 script!(SCAN, "scan.lua");
