@@ -8,11 +8,12 @@ mod recognise;
 mod topics;
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use arrow::array::{Array, BinaryArray, Int64Array};
+use arrow::array::{Array, BinaryArray, BinaryBuilder, Int64Array};
 use async_trait::async_trait;
+use schemas::partition::partition_of;
 use schemas::seam::{LastRecord, Offset};
 use tokio::sync::watch;
 
@@ -142,6 +143,31 @@ pub struct NewRecords {
     /// The headers of each record, or nothing for none. They are for the tools of a log that has
     /// such; nothing here reads them, and a log without them leaves them out.
     pub headers: Vec<Headers>,
+}
+
+impl NewRecords {
+    /// Keys with their values, each in the partition of its key among `partitions` of a topic.
+    #[must_use]
+    pub fn by_key(
+        records: impl IntoIterator<Item = (String, Vec<u8>)>,
+        partitions: u32,
+    ) -> Vec<Self> {
+        let mut columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
+        for (key, value) in records {
+            let partition = partition_of(key.as_bytes(), partitions);
+            let (keys, values) = columns.entry(partition).or_default();
+            keys.append_value(key);
+            values.append_value(value);
+        }
+        let columns = columns.into_iter();
+        let of_partition = columns.map(|(partition, (mut keys, mut values))| Self {
+            partition,
+            keys: keys.finish(),
+            values: values.finish(),
+            headers: Vec::new(),
+        });
+        of_partition.collect()
+    }
 }
 
 /// Names and values that stand beside a record.

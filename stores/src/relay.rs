@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::BinaryBuilder;
 use schemas::clock::Clock;
 use schemas::entities::Group;
 use schemas::source::Source;
@@ -94,18 +93,8 @@ impl Relay {
 /// The notifications of some groups as records of a topic with `partitions` partitions.
 #[must_use]
 pub fn records(source: Source, groups: &[Group], partitions: u32) -> Vec<NewRecords> {
-    let mut columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
-    for group in groups {
-        let (keys, values) = columns.entry(group.partition(partitions)).or_default();
-        keys.append_value(group.log_key().as_bytes());
-        values.append_value(group.notification(source));
-    }
-    let of_partition =
-        |(partition, (mut keys, mut values)): (u32, (BinaryBuilder, BinaryBuilder))| NewRecords {
-            partition,
-            keys: keys.finish(),
-            values: values.finish(),
-            headers: Vec::new(),
-        };
-    columns.into_iter().map(of_partition).collect()
+    let told = groups
+        .iter()
+        .map(|group| (group.log_key(), group.notification(source)));
+    NewRecords::by_key(told, partitions)
 }

@@ -4,13 +4,10 @@
 //! What waits is written first and taken out afterwards. A crash in between tells it once more, under
 //! the same id: the table does not change by it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::BinaryBuilder;
 use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, Told};
 use schemas::clock::Clock;
-use schemas::partition::partition_of;
 use schemas::seam::Offset;
 
 use crate::achievements::AchievementsWrite;
@@ -105,21 +102,12 @@ impl Telling {
 
 /// What of it goes to a topic with `partitions` partitions, keyed as notifications are.
 fn records(topic: &str, told: &[Told], partitions: u32) -> Result<Vec<NewRecords>> {
-    let mut columns: BTreeMap<u32, (BinaryBuilder, BinaryBuilder)> = BTreeMap::new();
-    for told in told.iter().filter(|told| told.topic() == topic) {
-        let key = told.key.to_string();
-        let partition = partition_of(key.as_bytes(), partitions);
-        let (keys, values) = columns.entry(partition).or_default();
-        keys.append_value(key.as_bytes());
+    let told = told.iter().filter(|told| told.topic() == topic);
+    let records = told.map(|told| {
         let value = serde_json::to_vec(&told.message);
-        values.append_value(value.map_err(|error| Error::broken("writing a message", error))?);
-    }
-    let of_partition =
-        |(partition, (mut keys, mut values)): (u32, (BinaryBuilder, BinaryBuilder))| NewRecords {
-            partition,
-            keys: keys.finish(),
-            values: values.finish(),
-            headers: Vec::new(),
-        };
-    Ok(columns.into_iter().map(of_partition).collect())
+        let value = value.map_err(|error| Error::broken("writing a message", error))?;
+        Ok((told.key.to_string(), value))
+    });
+    let records: Vec<_> = records.collect::<Result<_>>()?;
+    Ok(NewRecords::by_key(records, partitions))
 }
