@@ -43,8 +43,9 @@ pub struct BatchOptions {
     pub grace_ms: u64,
     /// How long to wait for a partition that can't end its epoch yet.
     pub roll_wait_ms: u64,
-    /// How long the speed layer may stand still, before a run publishes rows of boards that it has not
-    /// come to: changes that it finds published already are told to nobody.
+    /// How long the speed layer may stand still before a run publishes boards: of members that it has been
+    /// told of and has not come to, what stood before. And before a run covers what it has not told to
+    /// others: that is lost if live state is.
     pub speed_wait_ms: u64,
     /// Events in one file of the archive, about.
     pub archive_rows_max: usize,

@@ -143,10 +143,14 @@ impl Installation {
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
+            hook: stores.hook.clone(),
             clock: Arc::clone(&self.clock),
         };
+        let notices = &self.settings.notices;
         let options = SpeedOptions {
             partitions: self.settings.log.partitions,
+            notice_retry_max_ms: notices.retry_max_ms,
+            notice_give_up_after_ms: notices.give_up_after_ms,
             ..self.settings.speed.clone()
         };
         Ok(Speed::build(ports, &Self::catalog()?, engine, source, options).await?)

@@ -42,6 +42,9 @@ fn main() -> ExitCode {
 /// Runs the command until it is done, or until the second signal to end.
 fn run(cli: Cli) -> anyhow::Result<()> {
     let context = commands::Context::of(&cli)?;
+    // Each client is an open file, and shells permit few of them for programs of long ago. Where no more are
+    // permitted, the limits of connections hold.
+    let _raised = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

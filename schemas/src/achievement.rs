@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -117,6 +118,21 @@ pub struct Told {
     pub message: Map<String, Value>,
 }
 
+/// A message as it waits in an outbox: its text is not looked at.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct Waiting<'a> {
+    /// The key of the board: the segment, the application.
+    pub key: i64,
+    /// The notification.
+    pub position: Position,
+    /// What was achieved; nothing for a change of boards.
+    #[serde(default)]
+    pub achieved: Option<Achieved>,
+    /// What others are told, as JSON.
+    #[serde(borrow)]
+    pub message: &'a RawValue,
+}
+
 /// The id of what is told of a member under a key: the same whenever it is told.
 #[must_use]
 pub fn id(
@@ -135,7 +151,7 @@ pub fn id(
     format!("{:032x}", xxh3_128(&bytes))
 }
 
-impl Told {
+impl<'a> Waiting<'a> {
     /// The topic that it goes to.
     #[must_use]
     pub const fn topic(&self) -> &'static str {
@@ -145,6 +161,22 @@ impl Told {
         }
     }
 
+    /// What waits in an outbox as these bytes.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, String> {
+        serde_json::from_slice(bytes).map_err(unreadable)
+    }
+}
+
+fn unreadable(error: serde_json::Error) -> String {
+    format!(
+        "an entry of an outbox can't be read ({error}): use the version of Backstitch that wrote it"
+    )
+}
+
+impl Told {
     /// The bytes of it as they wait in an outbox.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -157,9 +189,7 @@ impl Told {
     /// # Errors
     /// What is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            format!("an entry of an outbox can't be read ({error}): use the version of Backstitch that wrote it")
-        })
+        serde_json::from_slice(bytes).map_err(unreadable)
     }
 }
 
@@ -193,15 +223,23 @@ mod tests {
             achieved: None,
             message: Map::from_iter([("x".to_owned(), json!([1, null]))]),
         };
-        assert_eq!(Told::decode(&told.encode()), Ok(told.clone()));
-        assert_eq!(told.topic(), BOARD_CHANGES);
+        let comes_back = |told: &Told, topic: &str| {
+            let bytes = told.encode();
+            assert_eq!(Told::decode(&bytes), Ok(told.clone()));
+            let waiting = Waiting::decode(&bytes).unwrap();
+            assert_eq!((waiting.key, waiting.position), (told.key, told.position));
+            assert_eq!((waiting.achieved, waiting.topic()), (told.achieved, topic));
+            let message = serde_json::to_string(&told.message).unwrap();
+            assert_eq!(waiting.message.get(), message);
+        };
+        comes_back(&told, BOARD_CHANGES);
         told.achieved = Some(Achieved {
             kind: Kind::TopTen,
             member: 7,
             activity: None,
         });
-        assert_eq!(Told::decode(&told.encode()), Ok(told.clone()));
-        assert_eq!(told.topic(), ACHIEVEMENTS);
+        comes_back(&told, ACHIEVEMENTS);
+        assert!(Waiting::decode(b"{}").is_err());
         assert!(Told::decode(b"{}").is_err());
     }
 }

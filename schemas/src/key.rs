@@ -233,6 +233,25 @@ impl KeyShape {
         Ok(writers.into_iter().map(Writer::finish).collect())
     }
 
+    /// Decodes one key into its values, as [`KeyShape::decode`] does many into columns.
+    ///
+    /// # Errors
+    /// [`KeyError::Damaged`] where the bytes are not a key of this shape.
+    pub fn decode_values(&self, key: &[u8]) -> Result<Vec<KeyValue>, KeyError> {
+        let mut rest = key;
+        let mut values = Vec::with_capacity(self.0.len());
+        for column in &self.0 {
+            let (value, after) =
+                read_value(column, rest).ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
+            values.push(value);
+            rest = after;
+        }
+        match rest {
+            [] => Ok(values),
+            _ => Err(KeyError::Damaged("end".to_owned())),
+        }
+    }
+
     /// Decodes the columns at the places `wanted`; the others are none. What stands after the last of
     /// them is not looked at.
     ///
@@ -265,6 +284,54 @@ impl KeyShape {
         columns.resize(self.0.len(), None);
         Ok(columns)
     }
+
+    /// The same key with null from the column at the place `first` on. What stands there is not looked at.
+    ///
+    /// # Errors
+    /// [`KeyError::Damaged`] where the bytes up to there are not a key of this shape; [`KeyError::Null`]
+    /// where a column may not be null.
+    pub fn null_from(&self, key: &[u8], first: usize) -> Result<Vec<u8>, KeyError> {
+        let (kept, nulls) = self.0.split_at(first.min(self.0.len()));
+        let mut rest = key;
+        for column in kept {
+            rest = pass(column, rest).ok_or_else(|| KeyError::Damaged(column.name.clone()))?;
+        }
+        if let Some(column) = nulls.iter().find(|column| !column.nullable) {
+            return Err(KeyError::Null(column.name.clone()));
+        }
+        let (kept, _) = key.split_at(key.len() - rest.len());
+        Ok([kept, &vec![NULL; nulls.len()]].concat())
+    }
+}
+
+/// A column's value, and what follows it.
+fn read_value<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<(KeyValue, &'a [u8])> {
+    let mut rest = bytes;
+    if column.nullable {
+        let (mark, after) = rest.split_first()?;
+        rest = after;
+        match *mark {
+            NULL => return Some((KeyValue::Null, rest)),
+            PRESENT => {}
+            _ => return None,
+        }
+    }
+    if column.kind == KeyKind::Text {
+        let mut text = Vec::new();
+        let rest = read_text(rest, &mut text)?;
+        return Some((KeyValue::Text(String::from_utf8(text).ok()?), rest));
+    }
+    let (n, rest) = read_int(rest)?;
+    let value = match column.kind {
+        KeyKind::Time => {
+            // A column of such instants is in milliseconds.
+            n.checked_mul(1000)?;
+            KeyValue::Time(n)
+        }
+        KeyKind::Instant => KeyValue::Instant(n),
+        KeyKind::Int | KeyKind::Text => KeyValue::Int(n),
+    };
+    Some((value, rest))
 }
 
 /// What follows a column's value, without making anything of it.

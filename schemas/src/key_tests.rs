@@ -4,6 +4,7 @@ use arrow::array::{Int64Array, StringArray, TimestampMillisecondArray};
 use proptest::prelude::*;
 
 use super::*;
+use crate::shown::{key_value, value};
 
 fn shape() -> KeyShape {
     let column = |name: &str, kind, nullable| KeyColumn {
@@ -93,15 +94,42 @@ proptest! {
         prop_assert_eq!(&whole[..], keys.value(0));
         let prefix = shape().encode_values(&values[..columns_kept]).unwrap();
         prop_assert!(whole.starts_with(&prefix));
+        let columns = shape().decode(std::iter::once(&whole[..])).unwrap();
+        let shown: Vec<_> = columns.iter().map(|column| value(column, 0)).collect();
+        let of_values: Vec<_> = values.iter().map(key_value).collect();
+        prop_assert_eq!(of_values, shown);
+        prop_assert_eq!(shape().decode_values(&whole), Ok(values));
+    }
+
+    /// What is made null is as if it had been.
+    #[test]
+    fn last_columns_become_null(row in row(), first in 2_usize..6) {
+        let mut nulls = row.clone();
+        if first <= 2 {
+            nulls.2 = None;
+        }
+        if first <= 3 {
+            nulls.3 = None;
+        }
+        let [whole, nulls] = [row, nulls].map(|row| {
+            let key = shape().encode(&columns(&[row])).unwrap();
+            key.value(0).to_vec()
+        });
+        prop_assert_eq!(shape().null_from(&whole, first).unwrap(), nulls);
+        prop_assert!(shape().null_from(&whole, 1).is_err());
     }
 
     /// Bytes that nobody encoded are an error or a key, never a panic.
     #[test]
-    fn damaged_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn damaged_bytes_do_not_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        first in 0_usize..6,
+    ) {
+        drop(shape().null_from(&bytes, first));
         let some = shape().decode_some(std::iter::once(&bytes[..]), &[3]);
         let all = shape().decode(std::iter::once(&bytes[..]));
         prop_assert!(all.is_err() || some.is_ok());
-        let _unused = shape().decode(std::iter::once(&bytes[..])).is_ok();
+        prop_assert_eq!(shape().decode_values(&bytes).err(), all.err());
     }
 }
 

@@ -5,6 +5,8 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType, TimestampMillisecond
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::key::KeyValue;
+
 /// A value of a key's column; instants in UTC.
 #[must_use]
 pub fn value(column: &ArrayRef, row: usize) -> Value {
@@ -27,6 +29,19 @@ pub fn value(column: &ArrayRef, row: usize) -> Value {
     let instant = micros
         .or_else(millis)
         .and_then(|micros| Timestamp::from_microsecond(micros).ok());
+    instant.map_or(Value::Null, |instant| instant.to_string().into())
+}
+
+/// A single value of a key, as [`value`] shows it.
+#[must_use]
+pub fn key_value(value: &KeyValue) -> Value {
+    let instant = match value {
+        KeyValue::Null => return Value::Null,
+        KeyValue::Int(n) => return (*n).into(),
+        KeyValue::Text(text) => return text.as_str().into(),
+        KeyValue::Time(seconds) => Timestamp::from_second(*seconds),
+        KeyValue::Instant(micros) => Timestamp::from_microsecond(*micros),
+    };
     instant.map_or(Value::Null, |instant| instant.to_string().into())
 }
 

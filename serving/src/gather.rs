@@ -7,13 +7,24 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Entries of reads that are over are looked for once there are so many.
 const PRUNE_AT: usize = 1024;
+
+/// What tells questions apart. It is another one in each process: nobody can make up two questions that are
+/// taken for one.
+pub(crate) fn key_of(question: &impl Hash) -> u128 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()));
+    let mut hash = Xxh3::with_seed(*SEED);
+    question.hash(&mut hash);
+    hash.digest128()
+}
 
 type Read<T> = Shared<BoxFuture<'static, T>>;
 type WeakRead<T> = WeakShared<BoxFuture<'static, T>>;

@@ -23,6 +23,7 @@ mod rows;
 mod runs_seen;
 mod server;
 mod service;
+mod slots_seen;
 mod tally;
 mod walk;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsRead;
-use stores::canon::CanonWrite;
+use stores::admin::CanonAdmin;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::views::ViewsRead;
@@ -22,7 +22,7 @@ pub struct ServingPorts {
     /// Where events that come in over HTTP go, and notifications.
     pub ingest: Arc<dyn LogWrite>,
     /// Clubs, applications, and rows that come in over HTTP.
-    pub canon: Arc<dyn CanonWrite>,
+    pub canon: Arc<dyn CanonAdmin>,
     /// Live state.
     pub live: Arc<dyn LiveRead>,
     /// Batch rows and run records.

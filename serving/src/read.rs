@@ -18,6 +18,7 @@ use stores::live::{LiveAnswer, LiveParts, LiveQuery};
 use stores::views::{FoundRows, PartQuery, RunsSeen, TallyShape};
 use tokio::time::Duration;
 
+use crate::board::lookups::{BEHIND_MAX, Lookups};
 use crate::kept::Keep;
 use crate::metric::{Metric, log_key};
 use crate::options::{ServingOptions, ServingPorts};
@@ -26,6 +27,7 @@ use crate::plan::{GROUPS_MAX, Lane, Layout, Plan, PlanError, SKETCHES_MAX, has_c
 use crate::question::{Prefer, Question, Segments, Time};
 use crate::rows::{RowCache, RowsOf};
 use crate::runs_seen::RunsCache;
+use crate::slots_seen::SlotsCache;
 use crate::tally::{Columns, Tally};
 use crate::walk::{Walk, batch_rows, kept_rows, key_range, part_queries, sorted};
 
@@ -88,13 +90,19 @@ pub(crate) enum ReadError {
     #[error(transparent)]
     NotWhole(#[from] NotWhole),
     #[error(transparent)]
-    Store(#[from] stores::Error),
+    Store(Arc<stores::Error>),
     #[error(transparent)]
     Damaged(#[from] KeyError),
     #[error("the batch rows of a board are being replaced; the next read sees the new ones")]
     Replaced,
     #[error("{0}")]
     DamagedBoard(String),
+}
+
+impl From<stores::Error> for ReadError {
+    fn from(error: stores::Error) -> Self {
+        Self::Store(Arc::new(error))
+    }
 }
 
 /// What one try came to.
@@ -187,6 +195,8 @@ pub(crate) async fn read(
 pub(crate) struct Memory {
     rows: RowCache,
     pub(crate) runs: RunsCache,
+    pub(crate) slots: SlotsCache,
+    pub(crate) lookups: Lookups,
 }
 
 impl Memory {
@@ -194,6 +204,8 @@ impl Memory {
         Self {
             rows: RowCache::new(options),
             runs: RunsCache::new(options.runs_kept_for()),
+            slots: SlotsCache::new(),
+            lookups: Lookups::new(BEHIND_MAX),
         }
     }
 }

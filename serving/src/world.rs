@@ -1,5 +1,6 @@
 //! Ports over plain collections, for tests of what serving makes of them.
 
+mod admin;
 pub(crate) mod boards;
 
 use std::collections::BTreeMap;
@@ -587,16 +588,6 @@ impl CanonWrite for World {
 
     async fn revoke(&self, _: i64, _: i64, _: i64) -> Result<Revoked> {
         Ok(Revoked::UnknownApplication)
-    }
-
-    async fn set_capacity(&self, id: i64, capacity: i64) -> Result<Option<Application>> {
-        let mut boards = self.boards.lock().unwrap();
-        let mut applications = boards.applications.iter_mut();
-        let found = applications.find(|application| application.id == id);
-        Ok(found.map(|application| {
-            application.athlete_capacity = capacity;
-            application.clone()
-        }))
     }
 
     async fn notified(&self, _: &[i64]) -> Result<()> {

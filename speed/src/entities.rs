@@ -11,9 +11,9 @@ use schemas::achievement::Position;
 use schemas::entities::{Group, Miss, Notifications};
 use schemas::key::KeyValue;
 use schemas::plays::Rejected;
-use schemas::seam::{Fence, Slot};
+use schemas::seam::{Epoch, Fence, Slot};
 use stores::canon::CanonRead;
-use stores::live::{SlotId, States};
+use stores::live::{Changes, SlotId, States};
 use stores::log::Records;
 use stores::registry::{Schemas, writers_of};
 
@@ -75,13 +75,27 @@ impl Entities {
         self.reaches.as_ref()
     }
 
-    /// Nothing is known of the slot, which stands here.
-    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<()> {
+    /// Nothing is known of the slot, which stands here. Answers false if it does not any more.
+    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<bool> {
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
         self.teller.begin(slot, &jobs).await?;
-        self.boards.begin(slot, partitions).await?;
-        self.reaches = Some(slot.fence());
-        Ok(())
+        let is_there = self.boards.begin(slot, partitions).await?;
+        self.reaches = is_there.then(|| slot.fence());
+        Ok(is_there)
+    }
+
+    /// Learns the newest complete epoch of each view.
+    pub(crate) fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
+        self.boards.covers(newest);
+    }
+
+    /// The store is full: what can go makes room for some changes, and they forget it.
+    pub(crate) async fn make_room(
+        &mut self,
+        fence: Fence,
+        changes: &mut Changes,
+    ) -> Result<Stepped> {
+        self.boards.make_room(fence, &mut changes.boards).await
     }
 
     pub(crate) fn reached(&mut self, fence: Fence) {

@@ -7,14 +7,13 @@
 //! crate knows no store's client and nothing of the other layers.
 
 mod boards;
-mod cache;
 mod entities;
 mod error;
 mod facts;
 mod homes;
+mod notices;
 mod options;
 mod outbox;
-mod stored;
 mod supervise;
 mod taker;
 mod tell;

@@ -6,11 +6,12 @@ use schemas::clock::Clock;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsWrite;
-use stores::canon::CanonWrite;
+use stores::admin::CanonAdmin;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
 use stores::registry::Schemas;
 use stores::views::ViewsRead;
+use stores::webhook::Hook;
 
 use crate::Result;
 
@@ -22,7 +23,7 @@ pub struct SpeedPorts {
     /// Where dead letters go, and notifications that were left behind.
     pub log_writes: Arc<dyn LogWrite>,
     /// The canonical rows that notifications are about, and the outbox.
-    pub canon: Arc<dyn CanonWrite>,
+    pub canon: Arc<dyn CanonAdmin>,
     /// The live state that it keeps.
     pub live: Arc<dyn LiveWrite>,
     /// The run records, which it obeys.
@@ -31,6 +32,8 @@ pub struct SpeedPorts {
     pub achievements: Arc<dyn AchievementsWrite>,
     /// The schemas of records of Avro.
     pub schemas: Arc<dyn Schemas>,
+    /// Where notices of capacities go besides the log, if anywhere.
+    pub hook: Option<Arc<dyn Hook>>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }
@@ -53,6 +56,12 @@ pub struct SpeedOptions {
     /// Partitions of a topic of notifications that is not there yet.
     #[serde(skip)]
     pub partitions: u32,
+    /// The longest pause before a notice is posted again.
+    #[serde(skip)]
+    pub notice_retry_max_ms: u64,
+    /// How old a notice may become before it is no longer posted.
+    #[serde(skip)]
+    pub notice_give_up_after_ms: u64,
     /// Groups whose rows are read again in one micro-batch of notifications, at most.
     pub groups_max: usize,
     /// Rows of these groups in one micro-batch, at most; a group that has more comes alone.
@@ -86,6 +95,8 @@ impl Default for SpeedOptions {
             records_max: 50_000,
             bytes_max: 32 * 1024 * 1024,
             partitions: 4,
+            notice_retry_max_ms: 3_600_000,
+            notice_give_up_after_ms: 3 * 86_400_000,
             groups_max: 10_000,
             rows_max: 100_000,
             outbox_max: 10_000,

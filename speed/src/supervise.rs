@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::boards::Boards;
 use crate::entities::Entities;
 use crate::facts::Facts;
+use crate::notices::Deliverer;
 use crate::outbox::Outbox;
 use crate::taker::Taker;
 use crate::tell::{Outbox as Told, Teller};
@@ -41,6 +42,8 @@ pub struct Speed {
     outbox: Option<Outbox>,
     /// Where what changes on boards goes.
     telling: Option<Telling>,
+    /// Where notices of capacities go.
+    notices: Option<Deliverer>,
 }
 
 /// What the layer keeps.
@@ -104,7 +107,7 @@ impl Speed {
         let outbox = matches!(views, Views::Boards(_)).then(|| Outbox {
             canon: Arc::clone(&ports.canon) as _,
             relay: Relay::new(
-                Arc::clone(&ports.canon),
+                Arc::clone(&ports.canon) as _,
                 Arc::clone(&ports.log_writes),
                 Arc::clone(&ports.clock),
                 options.partitions,
@@ -121,6 +124,8 @@ impl Speed {
                 options.partitions,
             )
         });
+        let is_connecting = source == Source::Authorizations;
+        let notices = is_connecting.then(|| Deliverer::new(&ports, &options));
         let speed = Self {
             ports,
             views,
@@ -129,6 +134,7 @@ impl Speed {
             options,
             outbox,
             telling,
+            notices,
         };
         speed.taker(0).await?;
         Ok(speed)
@@ -201,7 +207,13 @@ impl Speed {
             Some(outbox) => workers.spawn(None, outbox.clone().watch(workers.stop.clone())),
             None => {}
         }
-        let outcome = self.supervise(&mut share, &mut workers).await;
+        if let (Some(notices), false) = (&self.notices, until_caught_up) {
+            workers.spawn(None, notices.clone().watch(workers.stop.clone()));
+        }
+        let mut outcome = self.supervise(&mut share, &mut workers).await;
+        if let (Some(notices), true, true) = (&self.notices, until_caught_up, outcome.is_ok()) {
+            outcome = notices.deliver(&workers.stop).await;
+        }
         let outcome = workers.end(outcome).await;
         share.leave().await;
         outcome.map(|()| workers.counts.report())

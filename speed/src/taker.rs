@@ -4,11 +4,11 @@
 //! again and make states ([`crate::entities`]). Where the records stand, and whether they count, is
 //! the worker's business.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::entities::Group;
 use schemas::plays::Rejected;
-use schemas::seam::{Fence, Offset, Slot};
+use schemas::seam::{Epoch, Fence, Offset, Slot};
 use schemas::source::Source;
 use stores::dead_letters::set_aside;
 use stores::live::Changes;
@@ -95,14 +95,37 @@ impl Taker {
         })
     }
 
-    /// Remembers what it must of the records before the fence.
-    pub(crate) async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<()> {
+    /// Remembers what it must of the records before the fence; answers false if the slot is not there any
+    /// more, and is to be looked at again.
+    pub(crate) async fn begin(&mut self, before: &Before<'_>, slot: &Slot) -> Result<bool> {
         match self {
             Self::Facts(facts) => {
                 let last = slot.position.last;
-                facts.begin(before, slot.fence(), last).await
+                facts.begin(before, slot.fence(), last).await?;
+                Ok(true)
             }
             Self::Entities(entities) => entities.begin(slot, before.partitions).await,
+        }
+    }
+
+    /// Learns the newest complete epoch of each view.
+    pub(crate) fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
+        match self {
+            Self::Facts(_) => {}
+            Self::Entities(entities) => entities.covers(newest),
+        }
+    }
+
+    /// The store is full: lets go of what can go there, and takes it out of some changes.
+    /// [`Stepped::Idle`] if there is nothing.
+    pub(crate) async fn make_room(
+        &mut self,
+        fence: Fence,
+        changes: &mut Changes,
+    ) -> Result<Stepped> {
+        match self {
+            Self::Facts(_) => Ok(Stepped::Idle),
+            Self::Entities(entities) => entities.make_room(fence, changes).await,
         }
     }
 

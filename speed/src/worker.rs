@@ -11,7 +11,7 @@ use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, Offset, Slot, Step, next_step};
 use schemas::source::Source;
 use stores::intake::append_dead_letters;
-use stores::live::SlotId;
+use stores::live::{Changes, SlotId};
 use stores::log::{FetchLimit, Fetched, LOST_REMEDY, Recogniser, Records};
 use stores::relay;
 use tokio_util::sync::CancellationToken;
@@ -148,7 +148,9 @@ impl Worker {
         let slot = seen.slots.into_iter().nth(partition as usize).flatten();
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
         let partitions = self.ports.partitions(self.source).await?;
-        let runs = self.ports.views.runs(self.source).await?.runs;
+        let seen = self.ports.views.runs(self.source).await?;
+        self.taker.covers(&seen.newest);
+        let runs = seen.runs;
         if partitions <= partition {
             let what = format!("{}/{partition}", self.source.topic());
             return Err(stores::Error::NoPartition { what }.into());
@@ -217,7 +219,9 @@ impl Worker {
         let look_interval = Duration::from_millis(self.options.look_interval_ms);
         let mut fence = slot.fence();
         let mut last = slot.position.last;
-        self.begin(slot).await?;
+        if !self.begin(slot).await? {
+            return Ok(self.moved());
+        }
         self.full_looks = if self.is_full() {
             self.full_looks + 1
         } else {
@@ -330,20 +334,14 @@ impl Worker {
         // while they are read, before anything comes of them.
         let (known, taken) = tokio::join!(known, self.taker.take(&records, limits));
         known?.map_err(|other| self.other_log(other.to_string()))?;
-        let taken = taken?;
+        let mut taken = taken?;
         if taken.moved {
             return Ok(None);
         }
         let next = next_after(&records, taken.records, end);
         self.set_aside(&records, &taken.rejected).await?;
         self.forward(&taken.forwarded).await?;
-        let views = self.taker.views();
-        let moved = self
-            .ports
-            .live
-            .apply(self.slot_id(), fence, next, &views, &taken.changes)
-            .await?;
-        if moved.is_err() {
+        if !self.put(fence, next, &mut taken.changes).await? {
             return Ok(None);
         }
         if let Some(outbox) = &self.outbox {
@@ -376,6 +374,24 @@ impl Worker {
             self.count(total, name, n);
         }
         Ok(Some(next))
+    }
+
+    /// Puts changes into live state, if need be in the place of what can go there; answers false if the
+    /// fence is not where it is believed to be.
+    async fn put(&mut self, fence: Fence, next: Cut, changes: &mut Changes) -> Result<bool> {
+        loop {
+            let (live, views) = (&self.ports.live, self.taker.views());
+            let applied = live.apply(self.slot_id(), fence, next, &views, changes);
+            let full = match applied.await {
+                Err(full @ stores::Error::Full { .. }) => full,
+                applied => return Ok(applied?.is_ok()),
+            };
+            match self.taker.make_room(fence, changes).await? {
+                Stepped::More => {}
+                Stepped::Idle => return Err(full.into()),
+                Stepped::Moved => return Ok(false),
+            }
+        }
     }
 
     /// Appends dead letters before the fence moves past them, so that none is lost. A crash in
@@ -437,10 +453,10 @@ impl Worker {
     }
 
     /// Looks once whether the log is the one that the slot was made from, and lets what takes the
-    /// records remember what it must of those before the fence.
-    async fn begin(&mut self, slot: &Slot) -> Result<()> {
+    /// records remember what it must of those before the fence. Answers false if the slot has moved.
+    async fn begin(&mut self, slot: &Slot) -> Result<bool> {
         if self.taker.stands_at(&slot.fence()) {
-            return Ok(());
+            return Ok(true);
         }
         // It may be another slot than before.
         self.recogniser = Recogniser::default();

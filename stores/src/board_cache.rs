@@ -5,12 +5,16 @@
 //! alone. It may go at any time; who finds none reads the batch rows with the live states on top.
 //!
 //! The slot's *register* says which boards there are. Only the worker of the partition changes it, with
-//! the number of the register's last change in the slot's record: so whoever applies changes knows all
-//! boards that they concern ([`crate::live::Changes::boards`]).
+//! a name for the register's last change in the slot's record: so whoever applies changes knows all
+//! boards that they concern ([`crate::live::Changes::boards`]). Names of changes and ids of boards are
+//! random: a server that lost its last writes would count the same numbers up once more, and a worker
+//! that knows the lost ones would take what they stand for now for what it knows.
 
 use async_trait::async_trait;
 use schemas::seam::{Epoch, Fence, Moved, Slot};
 use schemas::source::Source;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::Result;
 use crate::live::SlotId;
@@ -47,6 +51,8 @@ pub enum BoardWant {
     },
     /// Those of some members that are on the board, in no order.
     Members(Vec<Vec<u8>>),
+    /// The same, with their places.
+    Places(Vec<Vec<u8>>),
 }
 
 /// One question for a cached board.
@@ -69,7 +75,7 @@ pub struct BoardRow {
     pub member: Vec<u8>,
     /// The encoded score: eight bytes a number, the sign bit flipped, the high byte first.
     pub score: Vec<u8>,
-    /// The encoded payload.
+    /// The encoded payload, with null in the place of what is not shown.
     pub payload: Vec<u8>,
     /// How many of the source's rows stand behind it.
     pub weight: i64,
@@ -92,6 +98,8 @@ pub struct CachedBoard {
     pub first: u64,
     /// The rows that were wanted.
     pub rows: Vec<BoardRow>,
+    /// Their places, where these were wanted.
+    pub places: Vec<u64>,
     /// The place of the member that was asked for.
     pub found: Option<u64>,
 }
@@ -107,13 +115,26 @@ pub enum Cached {
     Board(CachedBoard),
 }
 
-/// Slots and cached boards as of one moment of each slot.
+/// A cached board and its slot as of one moment.
 #[derive(Debug, Clone)]
-pub struct CacheAnswer {
-    /// Each slot as it stood when its boards were read; nothing where it is missing.
-    pub slots: Vec<Option<Slot>>,
-    /// The answers, in the order of the queries.
-    pub boards: Vec<Cached>,
+pub struct BoardAnswer {
+    /// The slot; nothing where it is missing.
+    pub slot: Option<Slot>,
+    /// The board.
+    pub board: Cached,
+}
+
+/// The name of a change of a register; the default one stands for a register that never changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(u128);
+
+impl Revision {
+    /// One that no other change has.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Uuid::new_v4().as_u128())
+    }
 }
 
 /// A board of a register.
@@ -130,8 +151,8 @@ pub struct Registered {
 /// The register of a slot.
 #[derive(Debug, Clone, Default)]
 pub struct Register {
-    /// The number of its last change.
-    pub revision: u64,
+    /// Its last change.
+    pub revision: Revision,
     /// The boards of the slot's present generation.
     pub boards: Vec<Registered>,
     /// Those of generations before, which nobody reads.
@@ -150,9 +171,8 @@ pub struct BoardChange {
 /// What a micro-batch makes of cached boards.
 #[derive(Debug, Clone, Default)]
 pub struct BoardChanges {
-    /// The number of the register's last change that is known; 0 before the first one. If there was
-    /// another since, nothing is applied.
-    pub revision: u64,
+    /// The register's last change that is known. If there was another since, nothing is applied.
+    pub revision: Revision,
     /// The newest complete epoch: rows of it and before it count as the batch layer's.
     pub covered: Epoch,
     /// By board.
@@ -162,14 +182,14 @@ pub struct BoardChanges {
 /// Reading cached boards.
 #[async_trait]
 pub trait BoardCacheRead: std::fmt::Debug + Send + Sync {
-    /// The slots of partitions 0 to `partitions` - 1 and what is asked of cached boards, each slot with
-    /// its boards in one atomic step.
-    async fn read_boards(
-        &self,
-        source: Source,
-        partitions: u32,
-        queries: &[BoardQuery],
-    ) -> Result<CacheAnswer>;
+    /// What is asked of cached boards, in the order of the queries, each slot with its boards in one
+    /// atomic step.
+    async fn read_boards(&self, source: Source, queries: &[BoardQuery])
+    -> Result<Vec<BoardAnswer>>;
+
+    /// The slots of partitions 0 to `partitions` - 1, each as of a moment after the call began; nothing
+    /// where one is missing.
+    async fn slots(&self, source: Source, partitions: u32) -> Result<Vec<Option<Slot>>>;
 
     /// Notes that a board was read.
     async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()>;
@@ -181,40 +201,41 @@ pub trait BoardCache: BoardCacheRead {
     /// The register of a slot; empty where the slot is missing.
     async fn register(&self, slot: SlotId) -> Result<Register>;
 
-    /// Puts a board into the register, to be filled; answers its id. Changes that are applied from now
-    /// on count for it.
+    /// Puts a board into the register, to be filled; answers its id, and the register's change. Changes
+    /// that are applied from now on count for it.
     async fn begin_fill(
         &self,
         slot: SlotId,
-        believed: (Fence, u64),
+        believed: (Fence, Revision),
         name: &BoardName,
-    ) -> Result<std::result::Result<String, Moved>>;
+    ) -> Result<std::result::Result<(String, Revision), Moved>>;
 
     /// Puts rows into a board that is being filled, as its `step`, from 1 on; answers whether the board
     /// stood at the step before, or has taken this one already.
     async fn fill(&self, slot: SlotId, at: (&Registered, u64), rows: &[BoardRow]) -> Result<bool>;
 
     /// Ends the filling after so many steps: the board answers from now on. `changed` is the last epoch
-    /// in which a live state put a row there or took one away; 0 for none.
+    /// in which a live state put a row there or took one away; 0 for none. Answers the register's change.
     async fn end_fill(
         &self,
         slot: SlotId,
-        believed: (Fence, u64),
+        believed: (Fence, Revision),
         at: (&Registered, u64),
         changed: Epoch,
-    ) -> Result<std::result::Result<(), Moved>>;
+    ) -> Result<std::result::Result<Revision, Moved>>;
 
     /// Measures a board that is filled: its memory in bytes; nothing if it is not in the register.
     async fn measure(&self, slot: SlotId, board: &Registered, now_ms: i64) -> Result<Option<u64>>;
 
-    /// Takes boards out of the register and deletes them.
+    /// Takes boards out of the register and deletes them, also when memory is full; answers the
+    /// register's change.
     async fn drop_boards(
         &self,
         slot: SlotId,
-        believed: (Fence, u64),
+        believed: (Fence, Revision),
         boards: &[Registered],
-    ) -> Result<std::result::Result<(), Moved>>;
+    ) -> Result<std::result::Result<Revision, Moved>>;
 
-    /// The boards that were read least recently, at most `limit`.
+    /// The boards of the register that were read least recently, at most `limit`.
     async fn least_used(&self, slot: SlotId, limit: usize) -> Result<Vec<BoardName>>;
 }

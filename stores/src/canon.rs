@@ -165,7 +165,8 @@ pub trait CanonWrite: CanonRead {
     /// groups of all efforts of that athlete.
     async fn apply(&self, rows: &[Entity], now_ms: i64) -> Result<Applied>;
 
-    /// Connects an athlete to an application, if there is room or the athlete is connected already.
+    /// Connects an athlete to an application, if there is room, if its capacity is not enforced, or if the
+    /// athlete is connected already.
     /// What is counted is a counter of different connected athletes, which every way of changing
     /// authorizations keeps.
     async fn authorize(
@@ -179,11 +180,6 @@ pub trait CanonWrite: CanonRead {
     /// versions: a line that is applied later decides again. A row made by [`CanonWrite::authorize`]
     /// has version 0.
     async fn revoke(&self, application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
-
-    /// Sets how many athletes may be connected; the application as it is then, if there is one. Its
-    /// version stays: a line that is applied later decides again.
-    async fn set_capacity(&self, application_id: i64, capacity: i64)
-    -> Result<Option<Application>>;
 
     /// Takes notifications out of the outbox: they are in the log.
     async fn notified(&self, ids: &[i64]) -> Result<()>;

@@ -27,6 +27,14 @@ pub enum Error {
         /// What the store said.
         why: String,
     },
+    /// The store's memory is full. It is not waited for: the caller may have what can go first.
+    #[error("{what}: {why}; it may go through later")]
+    Full {
+        /// What was to be done, and where.
+        what: String,
+        /// What the store said, and what to do.
+        why: String,
+    },
     /// The log does not hold the offset that was asked for.
     #[error(
         "{topic}/{partition}: offset {asked} is not in the log, which reaches from {start} to {end}"
@@ -75,7 +83,7 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unavailable { .. } => ErrorKind::Retry,
+            Self::Unavailable { .. } | Self::Full { .. } => ErrorKind::Retry,
             Self::OffsetOutOfRange { .. } | Self::NoPartition { .. } | Self::Refused(_) => {
                 ErrorKind::Reject
             }

@@ -17,11 +17,16 @@ use tokio::sync::OnceCell;
 
 use crate::Result;
 use crate::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
+use crate::admin::{
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
+    Usage,
+};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
+use crate::notices::{Claimed, Notice, Notices, Outcome};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -131,6 +136,22 @@ hand_on! { CanonWrite {
     async fn apply(rows: &[Entity], now_ms: i64) -> Result<Applied>;
     async fn authorize(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Authorized>;
     async fn revoke(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
-    async fn set_capacity(application_id: i64, capacity: i64) -> Result<Option<Application>>;
     async fn notified(ids: &[i64]) -> Result<()>;
+} }
+
+hand_on! { CanonAdmin {
+    async fn usages(after: Option<i64>, limit: usize) -> Result<Vec<Usage>>;
+    async fn usages_of(ids: &[i64]) -> Result<Vec<Usage>>;
+    async fn change(application_id: i64, change: Change, by: &By, now_ms: i64) -> Result<Option<Usage>>;
+    async fn audit(application_id: i64, before: Option<i64>, limit: usize) -> Result<Vec<AuditEntry>>;
+    async fn request_capacity(application_id: i64, athlete_capacity: i64, by: &By, now_ms: i64) -> Result<Requested>;
+    async fn capacity_requests(of: RequestsOf, before: Option<i64>, limit: usize) -> Result<Vec<CapacityRequest>>;
+    async fn decide(request_id: i64, decision: Decision, by: &By, now_ms: i64) -> Result<Decided>;
+} }
+
+hand_on! { Notices {
+    async fn notices(application_id: Option<i64>, before: Option<i64>, limit: usize) -> Result<Vec<Notice>>;
+    async fn notices_waiting() -> Result<u64>;
+    async fn claim_notices(now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Claimed>>;
+    async fn settle_notice(id: i64, outcome: &Outcome) -> Result<()>;
 } }

@@ -5,6 +5,7 @@
 //! all of them.
 
 pub mod achievements;
+pub mod admin;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;
@@ -22,6 +23,7 @@ pub mod live;
 pub mod log;
 mod mysql;
 pub mod namespace;
+pub mod notices;
 pub mod parquet_file;
 mod patience;
 mod postgres;
@@ -35,6 +37,7 @@ mod stores;
 pub mod telling;
 mod tls;
 pub mod views;
+pub mod webhook;
 
 pub use error::{Error, ErrorKind, Result};
 pub use secret::Secret;

@@ -18,7 +18,7 @@ use schemas::seam::{LastRecord, Offset};
 use tokio::sync::watch;
 
 use crate::Result;
-pub(crate) use partitions::Partitions;
+pub use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
 pub use topics::make_topics;
 pub(crate) use topics::topics;

@@ -74,8 +74,8 @@ impl Patience {
         self.until(doing, Instant::now() + self.try_for, call).await
     }
 
-    /// Tries until it goes through, is refused, or all tries together took too long. The call must be
-    /// one that may be repeated: a try that failed may have had its effect.
+    /// Tries until it goes through, is refused, finds the store full, or all tries together took too long.
+    /// The call must be one that may be repeated: a try that failed may have had its effect.
     pub(crate) async fn repeated<T, F: Future<Output = Result<T>>>(
         &self,
         doing: &str,
@@ -86,6 +86,7 @@ impl Patience {
         loop {
             let until = deadline.min(Instant::now() + self.try_for);
             let error = match self.until(doing, until, call()).await {
+                Err(full @ Error::Full { .. }) => return Err(full),
                 Err(error) if error.kind() == ErrorKind::Retry => error,
                 done => return done,
             };

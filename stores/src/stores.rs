@@ -8,8 +8,8 @@ use futures::FutureExt;
 
 use crate::Result;
 use crate::achievements::AchievementsWrite;
+use crate::admin::CanonAdmin;
 use crate::archive::Archive;
-use crate::canon::CanonWrite;
 use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
 use crate::cassandra::{Cassandra, CassandraOptions};
 use crate::embedded::DataFolder;
@@ -23,6 +23,7 @@ use crate::redis::{RedisLive, RedisOptions};
 use crate::registry::{NoRegistry, Registry, RegistryOptions, Schemas};
 use crate::s3::{S3, S3Options};
 use crate::views::ViewsWrite;
+use crate::webhook::{Hook, NoticesOptions, Webhook};
 
 /// The stores of an installation.
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ pub struct Stores {
     /// Run records and batch rows.
     pub views: Arc<dyn ViewsWrite>,
     /// Entities.
-    pub canon: Arc<dyn CanonWrite>,
+    pub canon: Arc<dyn CanonAdmin>,
     /// The archive.
     pub archive: Archive,
     /// What athletes have achieved.
@@ -43,6 +44,8 @@ pub struct Stores {
     pub leases: Arc<dyn Leases>,
     /// Schemas of records of Avro.
     pub schemas: Arc<dyn Schemas>,
+    /// Where notices go besides the log, if anywhere.
+    pub hook: Option<Arc<dyn Hook>>,
 }
 
 /// Where the stores of an installation are: on a server where that is configured, else in the data
@@ -65,6 +68,8 @@ pub struct StoresOptions {
     pub s3: S3Options,
     /// Schemas of records of Avro, if an address is named.
     pub registry: RegistryOptions,
+    /// Where notices go, if an address is named.
+    pub notices: NoticesOptions,
 }
 
 impl StoresOptions {
@@ -245,7 +250,7 @@ struct OnDatabase {
 }
 
 impl OnDatabase {
-    fn store(self) -> Arc<dyn CanonWrite> {
+    fn store(self) -> Arc<dyn CanonAdmin> {
         Arc::new(Lazy::new(move || {
             let this = self.clone();
             async move { SqlCanon::open(&this.options, &this.namespace).await }.boxed()
@@ -340,7 +345,7 @@ impl Stores {
                 Arc::new(folder.leases()),
             ),
         };
-        let canon: Arc<dyn CanonWrite> = match options.database() {
+        let canon: Arc<dyn CanonAdmin> = match options.database() {
             Some(database) => database.store(),
             None => Arc::new(folder.canon().await?),
         };
@@ -352,6 +357,7 @@ impl Stores {
             Some(registry) => Arc::new(registry?),
             None => Arc::new(NoRegistry),
         };
+        let hook = Webhook::of(&options.notices)?.map(|hook| Arc::new(hook) as _);
         Ok(Self {
             log,
             live,
@@ -361,6 +367,7 @@ impl Stores {
             achievements,
             leases,
             schemas,
+            hook,
         })
     }
 
@@ -382,6 +389,7 @@ impl Stores {
             achievements: Arc::new(folder.achievements().await?),
             leases: Arc::new(folder.leases()),
             schemas: Arc::new(NoRegistry),
+            hook: None,
         })
     }
 }

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, Told};
+use bytes::Bytes;
+use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES, Told, Waiting};
 use schemas::clock::Clock;
 use schemas::seam::Offset;
 
@@ -58,16 +59,17 @@ impl Telling {
         let Some(outbox) = outboxes.into_iter().next().flatten() else {
             return Ok(0);
         };
-        let told = outbox.entries.iter().map(|entry| {
-            let told = Told::decode(entry);
-            told.map_err(|why| Error::broken("telling what waits in live state", why))
-        });
-        let told: Vec<Told> = told.collect::<Result<_>>()?;
-        if !told.is_empty() {
-            self.achievements.write(&told).await?;
-            for topic in [ACHIEVEMENTS, BOARD_CHANGES] {
-                self.append(topic, &told).await?;
-            }
+        let told = decoded(&outbox.entries, Waiting::decode)?;
+        let entries = outbox.entries.iter().zip(&told);
+        let achieved = entries.filter(|(_, told)| told.achieved.is_some());
+        let achieved = decoded(achieved.map(|(entry, _)| entry), |entry| {
+            Told::decode(entry)
+        })?;
+        if !achieved.is_empty() {
+            self.achievements.write(&achieved).await?;
+        }
+        for topic in [ACHIEVEMENTS, BOARD_CHANGES] {
+            self.append(topic, &told).await?;
         }
         let left = outbox.waiting.saturating_sub(told.len() as u64);
         let through = match told.last().filter(|_| left > 0) {
@@ -90,24 +92,34 @@ impl Telling {
         Ok(left)
     }
 
-    async fn append(&self, topic: &'static str, told: &[Told]) -> Result<()> {
+    async fn append(&self, topic: &'static str, told: &[Waiting<'_>]) -> Result<()> {
         if !told.iter().any(|told| told.topic() == topic) {
             return Ok(());
         }
-        let records = records(topic, told, self.partitions.of(topic).await?)?;
+        let records = records(topic, told, self.partitions.of(topic).await?);
         let now_ms = self.clock.now_ms();
         self.log.append(topic, &records, now_ms).await.map(drop)
     }
 }
 
+/// What waits, as far as it is wanted.
+fn decoded<'a, T>(
+    entries: impl IntoIterator<Item = &'a Bytes>,
+    decode: impl Fn(&'a [u8]) -> Result<T, String>,
+) -> Result<Vec<T>> {
+    let told = entries.into_iter().map(|entry| {
+        let told = decode(entry);
+        told.map_err(|why| Error::broken("telling what waits in live state", why))
+    });
+    told.collect()
+}
+
 /// What of it goes to a topic with `partitions` partitions, keyed as notifications are.
-fn records(topic: &str, told: &[Told], partitions: u32) -> Result<Vec<NewRecords>> {
+fn records(topic: &str, told: &[Waiting<'_>], partitions: u32) -> Vec<NewRecords> {
     let told = told.iter().filter(|told| told.topic() == topic);
     let records = told.map(|told| {
-        let value = serde_json::to_vec(&told.message);
-        let value = value.map_err(|error| Error::broken("writing a message", error))?;
-        Ok((told.key.to_string(), value))
+        let value = told.message.get().as_bytes().to_vec();
+        (told.key.to_string(), value)
     });
-    let records: Vec<_> = records.collect::<Result<_>>()?;
-    Ok(NewRecords::by_key(records, partitions))
+    NewRecords::by_key(records, partitions)
 }

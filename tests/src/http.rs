@@ -86,6 +86,22 @@ impl Client {
         (status, answer.body_mut().read_to_string().expect("a body"))
     }
 
+    /// Posts to a path as one who wants answers of a kind; status, kind and body.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn post_for(&self, accept: &str, path: &str, body: &[u8]) -> (u16, String, String) {
+        let url = format!("{}{path}", self.base);
+        let answer = self.agent.post(&url).header("accept", accept).send(body);
+        let mut answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
+        let kind = answer.headers().get("content-type");
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let (status, kind) = (answer.status().as_u16(), kind.to_owned());
+        let body = answer.body_mut().read_to_string().expect("a body");
+        (status, kind, body)
+    }
+
     /// Patches a path with a body; status and body.
     ///
     /// # Panics

@@ -1,14 +1,19 @@
 //! Servers of a test's own, which may be killed, stopped and started again. They end with the test.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 /// How long one may take until it answers.
-const START_MAX: Duration = Duration::from_secs(120);
+const START_MAX: Duration = Duration::from_secs(240);
+/// So many lines of the log of one that does not start are told.
+const LOG_LINES: usize = 20;
 
 /// A server that `deploy/servers` knows, on ports and in a folder of its own.
 #[derive(Debug)]
@@ -68,7 +73,7 @@ impl OwnServer {
         let path = folder.path().to_string_lossy().into_owned();
         variables.push(("BACKSTITCH_SERVERS_DIR", path));
         let child = spawn(name, &variables);
-        let server = Self {
+        let mut server = Self {
             name,
             folder,
             port,
@@ -134,7 +139,7 @@ impl OwnServer {
         String::from_utf8_lossy(&ran.stdout).trim().to_owned()
     }
 
-    fn wait(&self) {
+    fn wait(&mut self) {
         let begun = Instant::now();
         loop {
             let mut status = deploy(&["status", self.name], &self.variables);
@@ -142,13 +147,19 @@ impl OwnServer {
             if status.expect("deploy/servers").success() {
                 return;
             }
-            let log = self.folder.path().join("log").join(self.name);
-            assert!(
-                begun.elapsed() < START_MAX,
-                "{} does not answer: {}",
-                self.name,
-                std::fs::read_to_string(log.with_extension("log")).unwrap_or_default()
-            );
+            let ended = self.child.try_wait().expect("its state");
+            if ended.is_some() || begun.elapsed() > START_MAX {
+                let log = self.folder.path().join("log").join(self.name);
+                let log = std::fs::read_to_string(log.with_extension("log")).unwrap_or_default();
+                // The last lines say why.
+                let last = log.lines().rev().take(LOG_LINES).collect::<Vec<_>>();
+                let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+                panic!(
+                    "{} does not answer ({ended:?}) after {:?}: {last}",
+                    self.name,
+                    begun.elapsed()
+                );
+            }
             #[expect(
                 clippy::disallowed_methods,
                 reason = "a server's start is waited for anywhere"
@@ -182,18 +193,28 @@ fn spawn(name: &str, variables: &[(&'static str, String)]) -> Child {
     child.expect("deploy/servers")
 }
 
-/// The first of so many ports in a row that are free.
+/// Ports that are given out: below those that the system takes for the near end of a connection. There a
+/// server that was killed might find its port taken when it starts again, even by a client of its own
+/// that asks for it all the time.
+const PORTS: Range<u16> = 12_000..22_000;
+
+/// The first of so many ports in a row that nobody listens at, and that nobody else here was given.
 ///
 /// # Panics
 /// If there are no ports.
 #[must_use]
 pub fn free_ports(count: u16) -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = first.local_addr().expect("its address").port();
-        // The ports of a cluster's own connections lie 10,000 above, so not every free one will do.
-        if port < 55_000 && (1..count).all(|n| TcpListener::bind(("127.0.0.1", port + n)).is_ok()) {
-            return port;
+    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
+    // Two processes with tests begin at different places.
+    let next = NEXT.get_or_init(|| AtomicU16::new(rand::random_range(PORTS)));
+    for _ in 0..PORTS.len() / usize::from(count) {
+        let first = next.fetch_add(count, Ordering::Relaxed) % (PORTS.end - PORTS.start - count);
+        let mut ports = PORTS.skip(first.into()).take(count.into());
+        // The ports of a cluster's own connections lie 10,000 above.
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if ports.all(|port| is_free(port) && is_free(port + 10_000)) {
+            return PORTS.start + first;
         }
     }
+    panic!("no free ports");
 }

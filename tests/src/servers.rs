@@ -17,6 +17,7 @@ use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
 use stores::registry::RegistryOptions;
 use stores::s3::S3Options;
+use stores::webhook::NoticesOptions;
 use uuid::Uuid;
 
 /// The address of a server on this machine: the port of a variable, else `port`.
@@ -254,6 +255,7 @@ impl Default for Addresses {
 pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
     StoresOptions {
         registry: RegistryOptions::default(),
+        notices: NoticesOptions::default(),
         data_dir: folder.to_owned(),
         namespace: namespace(),
         kafka: KafkaOptions {
@@ -392,16 +394,27 @@ pub async fn delete_records(topic: &str, before: &[i64]) {
 /// # Panics
 /// If Redis can't be reached.
 pub fn forget_live(namespace: &Namespace) {
+    let deleted = delete_keys(&format!("{{{namespace}:*"));
+    assert!(deleted >= 0, "a number of keys");
+}
+
+/// Deletes keys of Redis by a pattern; how many there were.
+///
+/// # Panics
+/// If the server does not do it.
+pub fn delete_keys(pattern: &str) -> i64 {
     let address = redis();
     let port = address.rsplit(':').next().expect("a port");
     // Keys hold any bytes, so they stay on the server.
-    let script = "local cursor = '0' repeat \
+    let script = "local cursor, deleted = '0', 0 repeat \
         local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000) cursor = page[1] \
-        for _, key in ipairs(page[2]) do redis.call('UNLINK', key) end until cursor == '0'";
-    let pattern = format!("{{{namespace}:*");
+        for _, key in ipairs(page[2]) do deleted = deleted + redis.call('UNLINK', key) end \
+        until cursor == '0' return deleted";
     let output = Command::new("redis-cli")
-        .args(["-e", "-p", port, "EVAL", script, "0", &pattern])
+        .args(["-e", "-p", port, "EVAL", script, "0", pattern])
         .output();
     let output = output.expect("redis-cli");
     assert!(output.status.success(), "redis-cli: {output:?}");
+    let deleted = String::from_utf8_lossy(&output.stdout);
+    deleted.trim().parse().expect("a number of keys")
 }

@@ -372,6 +372,8 @@ impl World {
 
     /// Deletes live state.
     pub fn lose_live(&self) {
+        // What was lost before may not have been made again yet.
+        let was_lost = self.counted.lock().expect("no panic").disturbed;
         self.disturb();
         if let Some(namespace) = &self.namespace {
             servers::forget_live(namespace);
@@ -385,7 +387,7 @@ impl World {
                 deleted += usize::from(std::fs::remove_file(entry.path()).is_ok());
             }
         }
-        assert!(deleted > 0, "there is no live.db");
+        assert!(deleted > 0 || was_lost, "there is no live.db");
     }
 
     /// Something is wrong with the stores: questions may find no answer, or an earlier one.
@@ -423,15 +425,30 @@ impl World {
     /// The speed layer of a source with another way to write the log.
     pub async fn speed_writing(&self, source: Source, log_writes: Arc<dyn LogWrite>) -> Speed {
         let ports = SpeedPorts {
+            log_writes,
+            ..self.speed_ports()
+        };
+        self.speed_over(source, ports).await
+    }
+
+    /// What a speed layer works on.
+    #[must_use]
+    pub fn speed_ports(&self) -> SpeedPorts {
+        SpeedPorts {
             schemas: Arc::clone(&self.stores.schemas) as _,
             log: Arc::clone(&self.stores.log) as _,
-            log_writes,
+            log_writes: Arc::clone(&self.stores.log) as _,
             canon: Arc::clone(&self.stores.canon) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
+            hook: self.stores.hook.clone(),
             clock: Arc::clone(&self.clock) as _,
-        };
+        }
+    }
+
+    /// The speed layer of a source on ports of its own.
+    pub async fn speed_over(&self, source: Source, ports: SpeedPorts) -> Speed {
         let options = self.speed_options.clone();
         Speed::build(ports, &self.catalog, &self.engine, source, options)
             .await

@@ -33,7 +33,7 @@ pub(crate) async fn check(
         };
         let (rows, visible) = (manifest.rows(), snapshot.visible_rows);
         let (had, others) = had(views, view, manifest.keys.as_ref()).await?;
-        manifest.view_rows = others + rows;
+        manifest.view_rows = Some(others + rows);
         if had >= rows_min && rows < had / 2 {
             faults.push(format!("job {name}: {rows} rows are left of {had}"));
         } else if rows == 0 && visible >= rows_min {

@@ -1,11 +1,14 @@
 //! From rows in the order of their keys to editions: the trees of each key.
 
+use std::collections::BTreeMap;
+
 use arrow::array::RecordBatch;
-use jobs::board::{BoardRows, Sheet, member_key, rank_key};
-use jobs::tree::{Builder, Built, NodeId};
+use jobs::board::{BoardRows, GroupState, Place, Sheet, member_key, rank_key};
+use jobs::tree::{BuildError, Builder, Built, NodeId};
 use jobs::{Board, Job};
 use stores::views::{NewEdition, NewHead, NodeName};
 
+use super::held_back::HeldBack;
 use crate::{EditionOptions, Error, Result};
 
 /// The boards of one key, as trees.
@@ -23,13 +26,18 @@ pub(crate) struct Editions<'a> {
     job: &'a Job<Board>,
     options: EditionOptions,
     has_scores: bool,
-    open: Option<Open>,
+    held: &'a HeldBack,
+    open: Option<Open<'a>>,
 }
 
 /// The key that is being built.
 #[derive(Debug)]
-struct Open {
+struct Open<'a> {
     key: Vec<u8>,
+    /// The members whose rows are not those that come.
+    held: Option<&'a BTreeMap<Vec<u8>, GroupState>>,
+    /// Their rows that are still to come, the last one first.
+    stood: Vec<Stood<'a>>,
     by_rank: Builder,
     /// For boards with scores.
     by_member: ByMember,
@@ -39,14 +47,42 @@ struct Open {
     rows: u64,
 }
 
+/// A row of a member that is held back.
+#[derive(Debug)]
+struct Stood<'a> {
+    rank: Vec<u8>,
+    member: &'a [u8],
+    place: &'a Place,
+}
+
+/// A row of a board, encoded.
+#[derive(Debug, Clone, Copy)]
+struct Row<'a> {
+    rank: &'a [u8],
+    board: &'a [u8],
+    score: &'a [u8],
+    member: &'a [u8],
+    payload: &'a [u8],
+    weight: i64,
+}
+
 impl<'a> Editions<'a> {
-    pub(crate) fn new(job: &'a Job<Board>, options: EditionOptions) -> Self {
+    /// Editions of rows that come, but of members that are held back with the rows that these have.
+    pub(crate) fn new(job: &'a Job<Board>, options: EditionOptions, held: &'a HeldBack) -> Self {
         Self {
             job,
             options,
             has_scores: !job.score().0.is_empty(),
+            held,
             open: None,
         }
+    }
+
+    /// Begins a key.
+    pub(crate) fn begin(&mut self, key: &[u8], out: &mut Vec<Edition>) -> Result<()> {
+        self.end(out)?;
+        self.open = Some(Open::new(key, self.options, self.held.get(key)));
+        Ok(())
     }
 
     /// Takes rows and hands on the editions that they end.
@@ -55,21 +91,27 @@ impl<'a> Editions<'a> {
         for row in 0..rows.len() {
             let key = rows.keys.value(row);
             if self.open.as_ref().is_none_or(|open| open.key != key) {
-                self.end(out)?;
-                self.open = Some(Open::new(key, self.options));
+                self.begin(key, out)?;
             }
             let Some(open) = &mut self.open else { continue };
-            let (board, score) = (rows.boards.value(row), rows.scores.value(row));
-            let (member, weight) = (rows.members.value(row), rows.weights.value(row));
-            let rank = rank_key(board, score, member);
-            open.by_rank
-                .push(&rank, weight, rows.payloads.value(row))
-                .map_err(|error| wrong(self.job, error))?;
-            open.rows += 1;
-            if self.has_scores {
-                let key = member_key(member, board);
-                open.by_member.push(&key, weight, score);
+            let member = rows.members.value(row);
+            if open.held.is_some_and(|held| held.contains_key(member)) {
+                continue;
             }
+            let (board, score) = (rows.boards.value(row), rows.scores.value(row));
+            let rank = rank_key(board, score, member);
+            open.push_stood(Some(&rank), self.has_scores)
+                .map_err(|error| wrong(self.job, error))?;
+            let row = Row {
+                rank: &rank,
+                board,
+                score,
+                member,
+                payload: rows.payloads.value(row),
+                weight: rows.weights.value(row),
+            };
+            open.push(row, self.has_scores)
+                .map_err(|error| wrong(self.job, error))?;
             let nodes = open.by_rank.take_nodes();
             open.keep(nodes);
             if open.nodes_bytes > self.options.nodes_bytes_max {
@@ -85,6 +127,7 @@ impl<'a> Editions<'a> {
             return Ok(());
         };
         let wrong = |error| wrong(self.job, error);
+        open.push_stood(None, self.has_scores).map_err(wrong)?;
         let new_builder = || Builder::new(self.options.tree);
         let by_rank = std::mem::replace(&mut open.by_rank, new_builder());
         let Built { root, nodes, .. } = by_rank.finish();
@@ -112,10 +155,26 @@ impl<'a> Editions<'a> {
     }
 }
 
-impl Open {
-    fn new(key: &[u8], options: EditionOptions) -> Self {
+impl<'a> Open<'a> {
+    fn new(
+        key: &[u8],
+        options: EditionOptions,
+        held: Option<&'a BTreeMap<Vec<u8>, GroupState>>,
+    ) -> Self {
+        let of_member = |(member, state): (&'a Vec<u8>, &'a GroupState)| {
+            let stood = state.places.iter().map(move |place| Stood {
+                rank: rank_key(&place.board, &place.score, member),
+                member,
+                place,
+            });
+            stood.collect::<Vec<_>>()
+        };
+        let mut stood: Vec<Stood<'_>> = held.into_iter().flatten().flat_map(of_member).collect();
+        stood.sort_unstable_by(|one, other| other.rank.cmp(&one.rank));
         Self {
             key: key.to_vec(),
+            held,
+            stood,
             by_rank: Builder::new(options.tree),
             by_member: ByMember::default(),
             names: Vec::new(),
@@ -123,6 +182,40 @@ impl Open {
             nodes_bytes: 0,
             rows: 0,
         }
+    }
+
+    fn push(&mut self, row: Row<'_>, has_scores: bool) -> std::result::Result<(), BuildError> {
+        self.by_rank.push(row.rank, row.weight, row.payload)?;
+        self.rows += 1;
+        if has_scores {
+            let key = member_key(row.member, row.board);
+            self.by_member.push(&key, row.weight, row.score);
+        }
+        Ok(())
+    }
+
+    /// Pushes the rows of members that are held back which stand before a rank; all if there is none.
+    fn push_stood(
+        &mut self,
+        before: Option<&[u8]>,
+        has_scores: bool,
+    ) -> std::result::Result<(), BuildError> {
+        while let Some(next) = self.stood.pop() {
+            if before.is_some_and(|rank| rank < next.rank.as_slice()) {
+                self.stood.push(next);
+                break;
+            }
+            let row = Row {
+                rank: &next.rank,
+                board: &next.place.board,
+                score: &next.place.score,
+                member: next.member,
+                payload: &next.place.payload,
+                weight: next.place.weight,
+            };
+            self.push(row, has_scores)?;
+        }
+        Ok(())
     }
 
     fn keep(&mut self, nodes: Vec<(NodeId, bytes::Bytes)>) {
@@ -152,12 +245,12 @@ impl Open {
 #[derive(Debug, Default)]
 struct ByMember {
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<Placed>,
 }
 
 /// Where the key and the score of a row lie.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Placed {
     start: usize,
     score: usize,
     end: usize,
@@ -169,7 +262,7 @@ impl ByMember {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(score);
-        self.places.push(Place {
+        self.places.push(Placed {
             start,
             score: start + key.len(),
             end: self.bytes.len(),
@@ -178,7 +271,7 @@ impl ByMember {
     }
 
     fn sort(&mut self) {
-        let key = |place: &Place| self.bytes.get(place.start..place.score);
+        let key = |place: &Placed| self.bytes.get(place.start..place.score);
         self.places
             .sort_unstable_by(|one, other| key(one).cmp(&key(other)));
     }

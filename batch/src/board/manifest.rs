@@ -28,7 +28,7 @@ pub(crate) struct BoardManifest {
     /// For each file of the snapshot: the files of its rows. No two stretches share a key.
     pub(crate) stretches: Vec<Vec<ResultFile>>,
     /// Rows of all keys of the view once it is published.
-    pub(crate) view_rows: u64,
+    pub(crate) view_rows: Option<u64>,
 }
 
 impl BoardManifest {

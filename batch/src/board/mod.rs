@@ -4,6 +4,7 @@
 mod check;
 mod compute;
 mod editions;
+mod held_back;
 mod manifest;
 mod planning;
 mod publish;

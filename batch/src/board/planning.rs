@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use arrow::array::BinaryArray;
 use jobs::{Board, Job};
-use schemas::entities::Notifications;
+use schemas::entities::{Group, Notifications};
 use schemas::seam::{Cut, Offset, Run};
 use schemas::source::Source;
 use stores::log::{FetchLimit, LogRead};
@@ -17,7 +18,7 @@ use crate::{Error, Result, RunRequest};
 
 /// More keys than this are not listed: then all are computed.
 const KEYS_MAX: usize = 100_000;
-const FETCH: FetchLimit = FetchLimit {
+pub(super) const FETCH: FetchLimit = FetchLimit {
     records: 50_000,
     bytes: 32 * 1024 * 1024,
 };
@@ -86,7 +87,7 @@ pub(crate) async fn plan(
         let published = held.published.filter(|_| held.dirty.is_empty());
         views.push(View {
             job,
-            rows: published.map(|published| published.view_rows),
+            rows: published.and_then(|published| published.view_rows),
             wanted,
         });
     }
@@ -153,17 +154,8 @@ async fn notified(
             let below = offsets.partition_point(|offset| *offset < cut.next_offset);
             let records = fetched.records.slice(0, below);
             last = records.last().or(last);
-            let values = records.values;
-            let writers = writers_of(schemas, &values).await?;
-            let bytes = || values.iter().map(Option::unwrap_or_default);
-            let notifications = Notifications::read(source, bytes(), &writers)
-                .map_err(|error| Error::fault("decoding notifications", error))?;
-            for (index, value) in bytes().enumerate() {
-                // What is no notification is a dead letter of the speed layer.
-                if let Ok(group) = notifications.group(index, value) {
-                    keys.insert(group.key);
-                }
-            }
+            let groups = groups_of(schemas, source, &records.values).await?;
+            keys.extend(groups.iter().map(|group| group.key));
             if keys.len() > KEYS_MAX {
                 return Ok(false);
             }
@@ -180,4 +172,20 @@ async fn notified(
         }
     }
     Ok(true)
+}
+
+/// The groups that records of a source tell of. What is no notification is a dead letter of the speed layer.
+pub(super) async fn groups_of(
+    schemas: &dyn Schemas,
+    source: Source,
+    values: &BinaryArray,
+) -> Result<Vec<Group>> {
+    let writers = writers_of(schemas, values).await?;
+    let bytes = || values.iter().map(Option::unwrap_or_default);
+    let notifications = Notifications::read(source, bytes(), &writers)
+        .map_err(|error| Error::fault("decoding notifications", error))?;
+    let groups = bytes().enumerate();
+    Ok(groups
+        .filter_map(|(index, value)| notifications.group(index, value).ok())
+        .collect())
 }

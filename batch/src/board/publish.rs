@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::editions::{Edition, Editions, empty};
+use super::held_back::HeldBack;
 use super::manifest::{BoardManifest, ResultFile};
 use crate::{BatchPorts, EditionOptions, Error, Progress, Result};
 
@@ -48,15 +49,15 @@ pub(crate) struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Publishes a view.
+    /// Publishes a view, but of members that are held back what stands of them.
     pub(crate) async fn publish(
         &self,
         job: &Arc<Job<Board>>,
-        manifest: &BoardManifest,
+        (manifest, held): (&BoardManifest, &Arc<HeldBack>),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Published> {
         let (send, mut steps) = mpsc::channel(STEPS_WAITING);
-        let mut builders = self.builders(job, manifest, send);
+        let mut builders = self.builders(job, (manifest, held), send);
         let mut published = Published::default();
         let mut seen: HashSet<Vec<u8>> = HashSet::new();
         while let Some(step) = steps.recv().await {
@@ -70,8 +71,34 @@ impl Publisher<'_> {
         while let Some(ended) = builders.join_next().await {
             ended.map_err(|e| Error::fault("a task ended", e))??;
         }
+        self.stand(job, held, &mut seen, &mut published).await?;
         self.take_out(job, manifest, &seen, &mut published).await?;
         Ok(published)
+    }
+
+    /// Publishes the keys of which there are no rows but of members that are held back.
+    async fn stand(
+        &self,
+        job: &Job<Board>,
+        held: &HeldBack,
+        seen: &mut HashSet<Vec<u8>>,
+        published: &mut Published,
+    ) -> Result<()> {
+        let mut editions = Editions::new(job, self.editions, held);
+        let mut step = Vec::new();
+        for (key, members) in held {
+            if seen.contains(key) || members.values().all(|state| state.places.is_empty()) {
+                continue;
+            }
+            seen.insert(key.clone());
+            editions.begin(key, &mut step)?;
+            if is_full(&step) {
+                self.write(job, std::mem::take(&mut step), published)
+                    .await?;
+            }
+        }
+        editions.end(&mut step)?;
+        self.write(job, step, published).await
     }
 
     /// Starts to build the editions of all files. Files may end in the middle of a key, so those of
@@ -79,7 +106,7 @@ impl Publisher<'_> {
     fn builders(
         &self,
         job: &Arc<Job<Board>>,
-        manifest: &BoardManifest,
+        (manifest, held): (&BoardManifest, &Arc<HeldBack>),
         send: mpsc::Sender<Vec<Edition>>,
     ) -> JoinSet<Result<()>> {
         let mut builders = JoinSet::new();
@@ -91,11 +118,12 @@ impl Publisher<'_> {
             }
         }
         for of_thread in stretches {
-            let (job, send) = (Arc::clone(job), send.clone());
+            let (job, held, send) = (Arc::clone(job), Arc::clone(held), send.clone());
             let (archive, options) = (self.ports.archive.clone(), self.editions);
             builders.spawn(async move {
                 for files in of_thread {
-                    build(&archive, Editions::new(&job, options), files, &send).await?;
+                    let editions = Editions::new(&job, options, &held);
+                    build(&archive, editions, files, &send).await?;
                 }
                 Ok(())
             });

@@ -11,9 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::Compute;
+use super::held_back::HeldBack;
 use super::manifest::BoardManifest;
 use super::planning::{Plan, plan};
 use super::publish::Publisher;
+use super::told::Waited;
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, result_name};
 use crate::run::{Batch, behind, go_on, while_held};
@@ -50,17 +52,22 @@ impl Batch {
         let faults = check(views, &plan, &snapshot, &mut manifests, rows_min).await?;
         self.judge::<BoardManifest>(results, request, faults, &mut report, stop)
             .await?;
-        for manifest in manifests.values() {
+        stages.begin("wait", 0);
+        let held = self.hold_back(&plan, &mut report, stop).await?;
+        for manifest in manifests.values_mut() {
+            let is_changed = held
+                .get(&manifest.view)
+                .is_some_and(|held| !held.is_empty());
+            // The next run counts what there is.
+            manifest.view_rows = manifest.view_rows.filter(|_| !is_changed);
             results.create(manifest).await?;
         }
-        stages.begin("wait", 0);
-        self.wait_for_speed(results.source, stop).await?;
         stages.begin("publish", manifests.values().map(BoardManifest::rows).sum());
         let stamp_us = self
             .publish_boards(
                 request,
                 &plan,
-                &manifests,
+                (&manifests, &held),
                 &mut report,
                 (stages.progress, stop),
             )
@@ -80,12 +87,62 @@ impl Batch {
         Ok(report)
     }
 
+    /// Waits for the speed layer. By view: what is published of members to whose changes it has not come.
+    async fn hold_back(
+        &self,
+        plan: &Plan,
+        report: &mut RunReport,
+        stop: &CancellationToken,
+    ) -> Result<BTreeMap<String, Arc<HeldBack>>> {
+        let (source, cuts) = (plan.source, &plan.run.cuts);
+        // Before the log's end is looked at: then each is in one of both.
+        let unsent = self.unsent(source).await?;
+        let waited = self.wait_for_speed(source, cuts, stop).await?;
+        go_on(stop)?;
+        let Waited {
+            counted,
+            ends,
+            warnings,
+        } = waited;
+        report.warnings.extend(warnings);
+        let groups = self.uncounted(source, (&counted, &ends), unsent).await?;
+        let mut why = groups.is_none().then(|| "they are too many".to_owned());
+        let mut gone = counted.iter().zip(&ends).zip(cuts);
+        if gone.any(|((counted, end), cut)| counted.is_none() && *end > cut.next_offset) {
+            why = Some("there is no live state".to_owned());
+        }
+        if ends.len() > cuts.len() {
+            why = Some("partitions were added meanwhile".to_owned());
+        }
+        let groups = groups.filter(|_| ends.len() <= cuts.len());
+        let groups = groups.unwrap_or_default();
+        let mut held = BTreeMap::new();
+        let told = plan
+            .wanted()
+            .filter(|view| view.job.layers() == Layers::Both);
+        for view in told.filter(|_| !groups.is_empty()) {
+            let of_view = self.held_back(&view.job, plan, &groups, stop).await?;
+            why = why.or(of_view.why);
+            held.insert(view.job.view().to_owned(), Arc::new(of_view.held));
+        }
+        if let Some(why) = why {
+            tracing::warn!(%source, why, "a run publishes changes of boards to which the speed layer has not come: they are told to nobody");
+            report.warnings.push(format!(
+                "changes of boards to which the speed layer has not come may be published by this run, and are told to nobody then: {why}"
+            ));
+        }
+        Ok(held)
+    }
+
     /// Publishes every wanted view, and records the run complete; answers the stamp.
     async fn publish_boards(
         &self,
         request: &RunRequest,
         plan: &Plan,
-        manifests: &BTreeMap<String, BoardManifest>,
+        (manifests, held): (
+            &BTreeMap<String, BoardManifest>,
+            &BTreeMap<String, Arc<HeldBack>>,
+        ),
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<i64> {
@@ -112,7 +169,9 @@ impl Batch {
             let Some(manifest) = manifests.get(view.job.name()) else {
                 continue;
             };
-            let done = publisher.publish(&view.job, manifest, told).await?;
+            let of_view = held.get(view.job.view()).map(Arc::clone);
+            let what = (manifest, &of_view.unwrap_or_default());
+            let done = publisher.publish(&view.job, what, told).await?;
             report.rows_written += done.written;
             report.rows_skipped += done.skipped;
         }
@@ -218,7 +277,7 @@ impl Batch {
                 cuts: plan.run.cuts.clone(),
                 keys: plan.keys.clone(),
                 stretches,
-                view_rows: 0,
+                view_rows: None,
             };
             (job.name().to_owned(), manifest)
         });

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod applications;
 mod complaint;
 mod generate;
 mod values;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use schemas::source::Source;
 
+pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
 pub(crate) use generate::{Format, GenerateArgs};
 
@@ -70,6 +72,9 @@ pub(crate) enum Command {
     /// Show what could not be taken, or try it again
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Look after applications: how many athletes may connect, and who asks for more
+    #[command(subcommand)]
+    Applications(ApplicationsCommand),
     /// Make on the servers what is missing: topics, keyspaces, schemas, buckets
     Migrate,
     /// Test every store and name what is wrong

@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod applications;
 mod batch;
 mod check;
 mod config;
@@ -108,6 +109,7 @@ pub(crate) async fn run(
         Command::Batch(command) => batch::run(&command, context, stop).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
+        Command::Applications(command) => applications::run(command, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,
         Command::Config(command) => config::run(command, context),

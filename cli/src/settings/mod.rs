@@ -22,6 +22,7 @@ use stores::namespace::Namespace;
 use stores::redis::RedisOptions;
 use stores::registry::RegistryOptions;
 use stores::s3::S3Options;
+use stores::webhook::NoticesOptions;
 
 pub(crate) use load::{Flags, Loaded, load};
 pub(crate) use schema::schema;
@@ -35,10 +36,12 @@ const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Settings that are never shown. Each may be in a file, which `KEY_file` names.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 8] = [
     "cassandra.password",
     "database.password",
     "kafka.sasl_password",
+    "notices.webhook_secret",
+    "notices.webhook_secret_before",
     "redis.password",
     "registry.password",
     "s3.secret_access_key",
@@ -75,6 +78,9 @@ pub(crate) struct Settings {
     /// The schemas of records of Avro, if the address of a registry is named.
     #[schemars(schema_with = "schema::section::<RegistryOptions>")]
     pub(crate) registry: RegistryOptions,
+    /// Where notices of capacities go besides the log, if the address of a webhook is named.
+    #[schemars(schema_with = "schema::section::<NoticesOptions>")]
+    pub(crate) notices: NoticesOptions,
     /// The speed layer.
     #[schemars(schema_with = "schema::section::<SpeedOptions>")]
     pub(crate) speed: SpeedOptions,
@@ -146,6 +152,7 @@ impl Default for Settings {
             database: SqlOptions::default(),
             s3: S3Options::default(),
             registry: RegistryOptions::default(),
+            notices: NoticesOptions::default(),
             log: LogSection::default(),
             speed: SpeedOptions::default(),
             batch: BatchOptions::default(),
@@ -184,6 +191,7 @@ impl Settings {
             database: self.database.clone(),
             s3: self.s3.clone(),
             registry: self.registry.clone(),
+            notices: self.notices.clone(),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use schemas::entities;
-use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
+use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
 use schemas::source::SourceKind;
 use toml::Spanned;
 
@@ -97,6 +97,16 @@ impl Job<Board> {
     #[must_use]
     pub const fn payload(&self) -> &KeyShape {
         &self.kind.payload
+    }
+
+    /// A payload with null in the place of what can be filtered by.
+    ///
+    /// # Errors
+    /// If it does not decode.
+    pub fn shown_of(&self, payload: &[u8]) -> Result<Vec<u8>, KeyError> {
+        self.kind
+            .payload
+            .null_from(payload, self.kind.shown.0.len())
     }
 
     /// The column that says how many of the source's rows stand behind a row; each counts one where

@@ -65,8 +65,13 @@ impl Podium {
     /// Puts what a member has on the board now in the place of what it had, and answers what that
     /// brought to whom. The podium must not be short.
     pub fn change(&mut self, member: &[u8], after: Option<&Place>) -> Vec<Event> {
-        let before = self.rows.clone();
-        self.put(member, after);
+        let row = after.filter(|place| self.is_known((&place.score, member)));
+        let is_there = self.rows.iter().any(|row| row.member == member);
+        if row.is_none() && !is_there {
+            return Vec::new();
+        }
+        let before: Vec<Ranked> = self.rows.iter().take(TOP).cloned().collect();
+        self.put(member, row);
         let mut events = Vec::new();
         let (old, new) = (before.first(), self.rows.first());
         let holder = |row: Option<&Ranked>| row.map(|row| row.member.clone());
@@ -85,8 +90,7 @@ impl Podium {
             }));
         }
         for (rank, row) in (1..).zip(&self.rows).take(TOP).skip(1) {
-            let had = before.iter().take(TOP);
-            let had = had.clone().find(|old| old.member == row.member);
+            let had = before.iter().find(|old| old.member == row.member);
             let is_new = match had {
                 None => true,
                 Some(old) => row.member == member && row.score < old.score,
@@ -129,17 +133,18 @@ impl Podium {
             .map(|(rank, _)| rank)
     }
 
+    /// Whether a row of this order is not behind the last one that is known: what is there stays
+    /// unknown.
+    fn is_known(&self, order: (&[u8], &[u8])) -> bool {
+        self.is_whole || self.rows.last().is_some_and(|last| order <= last.order())
+    }
+
+    /// Puts a known row in the place of what a member had.
     fn put(&mut self, member: &[u8], after: Option<&Place>) {
-        // What is behind the last row that is known stays unknown.
-        let end = self.rows.last().cloned();
         self.rows.retain(|row| row.member != member);
         let Some(row) = after.map(|place| Ranked::of(member, place)) else {
             return;
         };
-        let is_known = self.is_whole || end.is_some_and(|end| row.order() <= end.order());
-        if !is_known {
-            return;
-        }
         let at = self
             .rows
             .partition_point(|other| other.order() < row.order());

@@ -1,6 +1,7 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use schemas::seam::{Cut, Epoch, NewLife, Run, RunState, Runs, Slot};
@@ -217,6 +218,11 @@ async fn check_all(case: &Case) {
     let score_bytes = usize::from(case.has_scores);
     let standings = Standings::merge::<Infallible>(&seam, head, live, score_bytes).unwrap();
     let expected = case.expected();
+    let boards: Vec<Vec<u8>> = (0..3).map(|board| vec![board]).collect();
+    let members: Vec<_> = (0..45).map(|of| (vec![of], boards.clone())).collect();
+    let states = standings.states(&stored, &members).await.unwrap();
+    let of_member = |member| state(&expected, member, case.has_scores);
+    assert_eq!(states, (0..45).map(of_member).collect::<Vec<_>>());
     for board in 0..3_u8 {
         let sorted = sorted(&expected, board, case.has_scores);
         let on_board = standings.board(&stored, &[board]).await.unwrap();
@@ -288,6 +294,51 @@ proptest! {
     fn boards_are_what_a_plain_sort_gives(case in cases()) {
         check(&case);
     }
+}
+
+/// Nodes of which those are known that were read before.
+#[derive(Default)]
+struct Known {
+    stored: Stored,
+    known: Mutex<BTreeSet<NodeId>>,
+    reads: AtomicUsize,
+}
+
+impl Nodes for Known {
+    type Error = Infallible;
+
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
+        let before = self.known.lock().unwrap().len();
+        self.known.lock().unwrap().extend(ids);
+        let is_read = self.known.lock().unwrap().len() > before;
+        self.reads
+            .fetch_add(usize::from(is_read), Ordering::Relaxed);
+        self.stored.nodes(ids).await
+    }
+}
+
+/// Members are looked up on one way down each tree.
+#[tokio::test]
+async fn many_members_cost_no_more_reads_than_one() {
+    let row = |of: u8| ((of % 3, of), (of % 7, of, 1));
+    let sheet: Rows = (0..200).map(row).collect();
+    let mut nodes = Known::default();
+    let root = publish(&sheet, true, &mut nodes.stored);
+    let standings = Standings::of_sheet(&root, 1).unwrap();
+    let members: Vec<_> = (0..200)
+        .step_by(5)
+        .map(|of| (vec![of], Vec::new()))
+        .collect();
+    let states = standings.states(&nodes, &members).await.unwrap();
+    assert_eq!(states.len(), 40);
+    let levels: usize = standings
+        .sheet
+        .iter()
+        .flat_map(Sheet::trees)
+        .map(Tree::height)
+        .sum();
+    let reads = nodes.reads.load(Ordering::Relaxed);
+    assert!(reads <= levels, "{reads} reads, {levels} levels");
 }
 
 /// Of the batch layer's rows none is left, of all boards or of one.

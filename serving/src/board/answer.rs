@@ -1,30 +1,28 @@
 //! Putting rows of boards into the shape that was asked for.
 
-use arrow::array::ArrayRef;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::{Board, Job};
-use schemas::key::{KeyError, KeyShape};
 use schemas::provenance::{Origin, Provenance};
 use schemas::seam::Epoch;
-use schemas::shown::value;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::entries::{Entries, Entry};
 use super::read::{BoardReading, Earlier};
 use crate::answer::{ProvenanceShape, provenance};
 use crate::read::Standing;
 
 /// A page of a board.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BoardPage {
     /// How many rows there are within all filters, also those of other pages.
     pub(crate) total: u64,
     /// In the order of ranks.
     #[schema(value_type = Vec<EntryShape>)]
-    pub(crate) entries: Vec<Map<String, Value>>,
+    pub(crate) entries: Entries,
     /// Where the next page begins; null on the last one.
     pub(crate) cursor: Option<String>,
     #[schema(value_type = ProvenanceShape)]
@@ -32,15 +30,15 @@ pub(crate) struct BoardPage {
 }
 
 /// One athlete on a board.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BoardPlace {
     /// How many rows there are within all filters.
     pub(crate) total: u64,
     #[schema(value_type = EntryShape)]
-    pub(crate) entry: Map<String, Value>,
+    pub(crate) entry: Option<Entry>,
     /// The rows around it, in the order of ranks, the own one among them.
     #[schema(value_type = Vec<EntryShape>)]
-    pub(crate) neighbours: Vec<Map<String, Value>>,
+    pub(crate) neighbours: Entries,
     /// The share of the rows that the place is at least as good as, in percent:
     /// 100 × (total − rank + 1) ÷ total, rounded to one decimal, halves up. The first place has 100.
     #[schema(example = 87.5)]
@@ -163,40 +161,6 @@ pub(crate) struct EntryShape {
     started_at: String,
 }
 
-/// The rows of a reading as an answer shows them: rank, member, score, and what the view shows
-/// besides.
-pub(crate) fn entries(
-    job: &Job<Board>,
-    reading: &BoardReading,
-) -> Result<Vec<Map<String, Value>>, KeyError> {
-    let rows = || reading.rows.iter();
-    let columns = [
-        columns(job.member(), rows().map(|row| row.member.as_slice()))?,
-        columns(job.score(), rows().map(|row| row.score.as_slice()))?,
-        columns(job.payload(), rows().map(|row| row.payload.as_slice()))?,
-    ];
-    let shown = |name: &str| {
-        let hidden = job.payload().0.iter().any(|column| column.name == name)
-            && !job.shown().0.iter().any(|column| column.name == name);
-        !hidden
-    };
-    let mut entries = Vec::with_capacity(reading.rows.len());
-    for (row, place) in (0..reading.rows.len()).zip(reading.first..) {
-        let place = reading
-            .places
-            .as_ref()
-            .map_or(Some(place), |places| places.get(row).copied());
-        let Some(place) = place else { continue };
-        let mut entry = Map::new();
-        entry.insert("rank".to_owned(), (place + 1).into());
-        for (name, column) in columns.iter().flatten().filter(|(name, _)| shown(name)) {
-            entry.insert(name.clone(), value(column, row));
-        }
-        entries.push(entry);
-    }
-    Ok(entries)
-}
-
 /// The share of a board's rows that a place (from 0 on) is at least as good as, in percent with one
 /// decimal.
 pub(crate) fn percentile(place: u64, total: u64) -> f64 {
@@ -207,22 +171,14 @@ pub(crate) fn percentile(place: u64, total: u64) -> f64 {
 }
 
 /// How far an entry is from the one before: whose that is, and the difference of what ranks them first.
-pub(crate) fn gap(
-    job: &Job<Board>,
-    before: &Map<String, Value>,
-    own: &Map<String, Value>,
-) -> Map<String, Value> {
+pub(crate) fn gap(job: &Job<Board>, before: &Entry, own: &Entry) -> Map<String, Value> {
     let mut gap = Map::new();
     let names = job.member().0.iter().map(|column| column.name.as_str());
     for name in std::iter::once("rank").chain(names) {
-        gap.extend(
-            before
-                .get(name)
-                .map(|value| (name.to_owned(), value.clone())),
-        );
+        gap.extend(before.field(name).map(|value| (name.to_owned(), value)));
     }
     if let Some(score) = job.score().0.first() {
-        let of = |entry: &Map<String, Value>| entry.get(&score.name).and_then(Value::as_i64);
+        let of = |entry: &Entry| entry.field(&score.name).as_ref().and_then(Value::as_i64);
         let difference = of(own).zip(of(before));
         // Canonical rows of an app's own may be as far apart as numbers can be.
         let difference = difference.map(|(own, before)| own.saturating_sub(before));
@@ -253,20 +209,11 @@ pub(crate) fn of_reading<'a>(
     provenance(Origin::of(batch, live, standing.epoch), standing)
 }
 
-fn columns<'a>(
-    shape: &KeyShape,
-    keys: impl Iterator<Item = &'a [u8]>,
-) -> Result<Vec<(String, ArrayRef)>, KeyError> {
-    let columns = shape.decode(keys)?;
-    let names = shape.0.iter().map(|column| column.name.clone());
-    Ok(names.zip(columns).collect())
-}
-
 /// The fields of entries as texts, for CSV.
-pub(crate) fn csv_row(names: &[&str], entry: &Map<String, Value>) -> Vec<String> {
-    let text = |name: &&str| match entry.get(*name) {
+pub(crate) fn csv_row(names: &[&str], field: impl Fn(&str) -> Option<Value>) -> Vec<String> {
+    let text = |name: &&str| match field(name) {
         None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text,
         Some(other) => other.to_string(),
     };
     names.iter().map(text).collect()

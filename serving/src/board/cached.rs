@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arrow::array::BinaryArray;
+use arrow::array::{Array, BinaryArray};
 use jobs::board::{Ranked, Section};
 use jobs::merge::Seam;
 use jobs::tree::Sum;
@@ -16,8 +16,11 @@ use moka::sync::Cache;
 use schemas::entities::Miss;
 use schemas::partition::partition_of;
 use schemas::seam::Epoch;
-use stores::board_cache::{BoardName, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard};
-use stores::live::SlotId;
+use stores::ErrorKind;
+use stores::board_cache::{
+    BoardAnswer, BoardName, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard,
+};
+use stores::live::{LiveStates, SlotId};
 use stores::log::NewRecords;
 use stores::views::RunsSeen;
 use tokio::task::JoinSet;
@@ -32,6 +35,8 @@ const KEYS_MAX: usize = 8;
 const MEMBERS_MAX: usize = 20_000;
 /// Places beyond this are none that any board has.
 const PLACES_MAX: u64 = 1 << 48;
+/// Where more live states than this are read for the sums of a board, it should be cached.
+const SUM_STATES_MAX: usize = 1_000;
 /// How long after a board was noted as missed, or as read, it is noted again.
 const NOTED_FOR: Duration = Duration::from_secs(5);
 /// Boards that are remembered as noted.
@@ -134,17 +139,16 @@ impl Reader<'_> {
     /// The answer of the cache; nothing if not all of it is there, or live state is not whole.
     pub(super) async fn cached(
         &self,
-        noted: &Noted,
         runs: &Arc<RunsSeen>,
         partitions: usize,
     ) -> Result<Option<BoardsReading>, ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
-        let (Some(cache), Some(queries)) = (
-            self.ports.live.cached_boards(),
-            self.cache_queries(partitions)?,
-        ) else {
+        if self.ports.live.cached_boards().is_none() {
+            return Ok(None);
+        }
+        let Some(queries) = self.cache_queries(partitions)? else {
             return Ok(None);
         };
         // Where partitions were added since the run, a key's states may be in two of them.
@@ -152,35 +156,35 @@ impl Reader<'_> {
             return Ok(None);
         }
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-        let read = cache.read_boards(source, count.saturating_add(1), &queries);
-        let mut answer = read.await?;
-        if is_one_more(&mut answer.slots) {
+        // The other partitions have no part in the boards.
+        let slots = &self.memory.slots;
+        let (answers, slots) = tokio::join!(
+            self.looked_up(&queries),
+            slots.seen(&self.ports.live, source, count.saturating_add(1))
+        );
+        let (answers, slots) = (answers?, slots.map_err(ReadError::Store)?);
+        let mut slots = Arc::unwrap_or_clone(slots);
+        if is_one_more(&mut slots) || slots.len() < partitions {
             return Ok(None);
         }
         let mut is_there = true;
-        for ((query, cached), key) in queries.iter().zip(&answer.boards).zip(&self.question.keys) {
-            match cached {
-                Cached::Board(_) => {
-                    let partition = query.partition;
-                    let slot = SlotId { source, partition };
-                    noted.read(self.ports, slot, &query.name);
-                }
-                Cached::Filling => is_there = false,
-                Cached::Not => {
-                    is_there = false;
-                    noted.missed(self.ports, self.job, *key, query);
-                }
+        for ((query, answer), key) in queries.iter().zip(&answers).zip(&self.question.keys) {
+            let slot = answer.slot.as_ref();
+            self.memory.slots.met(source, query.partition, slot);
+            if let Some(own) = slots.get_mut(query.partition as usize) {
+                *own = slot.cloned();
             }
+            is_there &= self.note(*key, query, &answer.board);
         }
         if !is_there {
             return Ok(None);
         }
         let seen = Seen {
             runs: Arc::clone(runs),
-            slots: answer.slots,
+            slots,
         };
         let mut boards = Vec::with_capacity(queries.len());
-        for (query, cached) in queries.iter().zip(answer.boards) {
+        for (query, answer) in queries.iter().zip(answers) {
             let seam = Seam {
                 view,
                 live: view,
@@ -191,7 +195,7 @@ impl Reader<'_> {
             };
             // Readers with more patience look again; the batch rows are no better now.
             seam.check(newest)?;
-            let Cached::Board(board) = cached else {
+            let Cached::Board(board) = answer.board else {
                 return Ok(None);
             };
             boards.push(self.reading(board, newest)?);
@@ -200,20 +204,78 @@ impl Reader<'_> {
         Ok(Some(BoardsReading { boards, standing }))
     }
 
+    /// What the cache answers.
+    async fn looked_up(&self, queries: &[BoardQuery]) -> Result<Vec<BoardAnswer>, ReadError> {
+        let (live, source) = (Arc::clone(&self.ports.live), self.job.source());
+        let ask = move |queries: Vec<BoardQuery>| async move {
+            match live.cached_boards() {
+                Some(cache) => cache.read_boards(source, &queries).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        match self.memory.lookups.read(source, queries, ask).await {
+            Ok(Some(answers)) => return Ok(answers),
+            // It may be the fault of another one's board.
+            Err(ReadError::Store(error)) if error.kind() != ErrorKind::Retry => {}
+            Err(error) => return Err(error),
+            Ok(None) => {}
+        }
+        match self.ports.live.cached_boards() {
+            Some(cache) => Ok(cache.read_boards(source, queries).await?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Notes that a board was read, or missed; whether it is there.
+    fn note(&self, key: i64, query: &BoardQuery, cached: &Cached) -> bool {
+        match cached {
+            Cached::Board(_) => {
+                let (source, partition) = (self.job.source(), query.partition);
+                let slot = SlotId { source, partition };
+                self.noted.read(self.ports, slot, &query.name);
+                return true;
+            }
+            // The head has the sums of a board without conditions.
+            Cached::Not if self.question.want != Want::Sums => {
+                self.noted.missed(self.ports, self.job, key, query);
+            }
+            Cached::Not | Cached::Filling => {}
+        }
+        false
+    }
+
+    /// Tells of boards of which only the sums are wanted, where many live states had to be read for them.
+    pub(super) fn sums_missed(
+        &self,
+        states: &[LiveStates],
+        partitions: usize,
+    ) -> Result<(), ReadError> {
+        let is_slow = |states: &LiveStates| states.members.len() > SUM_STATES_MAX;
+        if self.ports.live.cached_boards().is_none()
+            || self.question.want != Want::Sums
+            || !states.iter().any(is_slow)
+        {
+            return Ok(());
+        }
+        let queries = self.cache_queries(partitions)?.unwrap_or_default();
+        let of_keys = queries.iter().zip(&self.question.keys).zip(states);
+        for ((query, key), _) in of_keys.filter(|(_, states)| is_slow(states)) {
+            self.noted.missed(self.ports, self.job, *key, query);
+        }
+        Ok(())
+    }
+
     /// What is asked of the cache; nothing if this is no question for it.
     fn cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
         let question = self.question;
         let section = self.section()?;
-        let is_sum = question.want == Want::Sums && section.tests.is_empty();
-        let is_each = matches!(question.want, Want::Each(_));
-        let is_filtered = question.members.is_some();
-        if question.earlier_than.is_some()
-            || question.keys.len() > KEYS_MAX
-            || (!is_filtered && (is_sum || is_each))
-        {
+        if question.earlier_than.is_some() || question.keys.len() > KEYS_MAX {
             return Ok(None);
         }
-        let members = question.members.as_ref().map_or(0, Vec::len);
+        let members = match (&question.members, &question.want) {
+            (Some(members), _) | (None, Want::Each(members)) => members.len(),
+            _ => 0,
+        };
         let is_far = matches!(question.want, Want::Page { offset, .. } if offset > PLACES_MAX);
         if members.saturating_mul(question.keys.len()) > MEMBERS_MAX || is_far {
             return Ok(None);
@@ -228,7 +290,8 @@ impl Reader<'_> {
                 member: self.member(*member)?,
                 around: *around,
             },
-            (None, Want::Sums | Want::Each(_)) => BoardWant::Sums,
+            (None, Want::Each(members)) => BoardWant::Places(self.members(members)?),
+            (None, Want::Sums) => BoardWant::Sums,
         };
         let encoded = section.encode();
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);
@@ -277,6 +340,16 @@ impl Reader<'_> {
             reading.layers.1 |= is_changed && !is_all;
             return Ok(reading);
         }
+        let places = matches!(self.question.want, Want::Each(_));
+        let mut rows: Vec<Ranked> = rows(board.rows).into_iter().map(|(row, _)| row).collect();
+        let places = places.then(|| {
+            let mut placed: Vec<(u64, Ranked)> =
+                board.places.into_iter().zip(rows.drain(..)).collect();
+            placed.sort_unstable_by_key(|(place, _)| *place);
+            let (places, of_places): (Vec<u64>, Vec<Ranked>) = placed.into_iter().unzip();
+            rows = of_places;
+            places
+        });
         let live = board.epochs.iter().filter(|(epoch, _)| *epoch > newest);
         let live: u64 = live.map(|(_, rows)| rows).sum();
         Ok(BoardReading {
@@ -285,7 +358,8 @@ impl Reader<'_> {
                 weight: board.weight,
             },
             first: board.first,
-            rows: rows(board.rows).into_iter().map(|(row, _)| row).collect(),
+            rows,
+            places,
             found: board.found,
             layers: (board.count > live, is_changed),
             ..BoardReading::default()

@@ -2,6 +2,8 @@
 
 pub(crate) mod answer;
 pub(crate) mod cached;
+pub(crate) mod entries;
+pub(crate) mod lookups;
 pub(crate) mod question;
 pub(crate) mod read;
 

@@ -79,7 +79,7 @@ pub(crate) enum Window {
 }
 
 /// Which rows of which board: the columns that tell boards apart, and what the rows must hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Section {
     pub(crate) board: Vec<KeyValue>,
     /// By column of the payload.

@@ -18,7 +18,7 @@ use schemas::partition::partition_of;
 use schemas::seam::Epoch;
 use stores::ErrorKind;
 use stores::live::{LiveStates, StateQuery};
-use stores::views::{Head as StoredHead, NodeName, ViewsRead};
+use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
@@ -35,7 +35,7 @@ const DECODE_ROWS: usize = 1024;
 const KEYS_AT_ONCE: usize = 8;
 
 /// What is asked of the boards of some keys.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub(crate) struct BoardQuestion {
     pub(crate) keys: Vec<i64>,
     pub(crate) section: Section,
@@ -47,7 +47,7 @@ pub(crate) struct BoardQuestion {
 }
 
 /// Which rows are wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Want {
     /// None: only how many there are.
     Sums,
@@ -152,8 +152,8 @@ pub(super) struct Reader<'a> {
     pub(super) ports: &'a ServingPorts,
     pub(super) job: &'a Arc<Job<Board>>,
     pub(super) question: &'a BoardQuestion,
-    memory: &'a Memory,
-    noted: &'a Noted,
+    pub(super) memory: &'a Memory,
+    pub(super) noted: &'a Noted,
     /// Whether run records of a moment ago are too old.
     anew: bool,
     /// The key and the head whose nodes the last try did not find.
@@ -162,17 +162,15 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     async fn attempt(&mut self) -> Result<BoardsReading, ReadError> {
-        let (source, view) = (self.job.source(), self.job.view());
+        let source = self.job.source();
         let (partitions, runs) = tokio::try_join!(
             self.ports.log.partitions(source.topic()),
             self.memory.runs.seen(&*self.ports.views, source, self.anew)
         )?;
-        let newest = runs.newest.get(view).copied().unwrap_or(0);
-        let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
-        let mut partitions = (partitions as usize).max(runs.runs.partitions());
+        let partitions = (partitions as usize).max(runs.runs.partitions());
         if !self.anew {
-            match self.cached(self.noted, &runs, partitions).await {
+            match self.cached(&runs, partitions).await {
                 Ok(Some(reading)) => return Ok(reading),
                 Ok(None) => {}
                 // What is damaged there is not needed.
@@ -182,6 +180,19 @@ impl Reader<'_> {
                 Err(error) => return Err(error),
             }
         }
+        // Boxed, since it takes much more room than what was done so far.
+        Box::pin(self.stored(runs, partitions)).await
+    }
+
+    /// The answer of the batch rows with the live states on top.
+    async fn stored(
+        &mut self,
+        runs: Arc<RunsSeen>,
+        mut partitions: usize,
+    ) -> Result<BoardsReading, ReadError> {
+        let (source, view) = (self.job.source(), self.job.view());
+        let newest = runs.newest.get(view).copied().unwrap_or(0);
+        let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
         let mut queries = Vec::with_capacity(self.question.keys.len());
         let live = loop {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
@@ -206,6 +217,12 @@ impl Reader<'_> {
         };
         if partitions == 0 {
             return Ok(self.nothing());
+        }
+        for (slot, partition) in live.slots.iter().zip(0..) {
+            self.memory.slots.met(source, partition, slot.as_ref());
+        }
+        if newest > 0 && cuts == partitions {
+            self.sums_missed(&live.states, partitions)?;
         }
         let keys: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
         let heads = self.ports.views.heads(view, &keys).await?;
@@ -617,7 +634,7 @@ impl From<BoardError<NodesError>> for ReadError {
             BoardError::NotWhole(not_whole) => Self::NotWhole(not_whole),
             BoardError::Replaced => Self::Replaced,
             BoardError::Damaged(what) => Self::DamagedBoard(what),
-            BoardError::Store(NodesError::Store(error)) => Self::Store(error),
+            BoardError::Store(NodesError::Store(error)) => error.into(),
             BoardError::Store(NodesError::Damaged(error)) => Self::DamagedBoard(error.to_string()),
         }
     }

@@ -156,7 +156,8 @@ async fn page(api: &Api, of: Of, uri: &Uri) -> Result<Response, Problem> {
         Format::Csv => {
             let names = field_names(job);
             let rows = page.achievements.iter();
-            let rows = rows.map(|achievement| csv_row(&names, achievement));
+            let rows =
+                rows.map(|achievement| csv_row(&names, |name| achievement.get(name).cloned()));
             csv::list(&names, rows.collect(), Some(&page.provenance))
         }
     };

@@ -1,6 +1,6 @@
 //! Boards: pages, one athlete with neighbours, counts.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Json;
 use axum::extract::State;
@@ -9,18 +9,19 @@ use axum::response::{IntoResponse, Response};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::{Board, Job};
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::params::{Format, Params, Path, integer};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::board::answer::{
-    BoardPage, BoardPlace, Counts, PreviousPlace, csv_row, entries, field_names, gap, of_reading,
+    BoardPage, BoardPlace, Counts, PreviousPlace, csv_row, field_names, gap as gap_to, of_reading,
     percentile,
 };
+use crate::board::entries::Entries;
 use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, BoardsReading, Want, read};
+use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, Want, read};
+use crate::gather::key_of;
 
 /// Neighbours before and after, unless it is said.
 const AROUND_DEFAULT: u64 = 5;
@@ -79,15 +80,15 @@ pub(crate) async fn page(
         (None, None) => 0,
     };
     let asked = asked.question(&api, Want::Page { offset, limit }).await?;
-    let reading = read_boards(&api, job, &asked).await?;
-    let board = reading.boards.into_iter().next().unwrap_or_default();
+    let reading = read_boards(&api, job, asked).await?;
+    let board = first(&reading);
     let next = offset.saturating_add(board.rows.len() as u64);
     let more = !board.rows.is_empty() && next < board.sum.count;
     let page = BoardPage {
         total: board.sum.count,
-        entries: entries(job, &board)?,
+        entries: Entries::of(job, board)?,
         cursor: more.then(|| cursor::of_run(fingerprint, next)),
-        provenance: of_reading([&board], reading.standing),
+        provenance: of_reading([board], reading.standing.clone()),
     };
     // The next page is one of the same day's board, also after midnight.
     let is_dated = params.get("window").is_some() && params.get("date").is_none();
@@ -100,7 +101,8 @@ pub(crate) async fn page(
         Format::Json => Json(page).into_response(),
         Format::Csv => {
             let names = field_names(job);
-            let rows = page.entries.iter().map(|entry| csv_row(&names, entry));
+            let rows = page.entries.iter();
+            let rows = rows.map(|entry| csv_row(&names, |name| entry.field(name)));
             csv::list(&names, rows.collect(), Some(&page.provenance))
         }
     };
@@ -158,24 +160,25 @@ pub(crate) async fn place(
         around: around.max(1),
     };
     let mut asked = asked.question(&api, want).await?;
-    asked.earlier_than = history(&params)?.then_some(today);
-    let reading = read_boards(&api, job, &asked).await?;
-    let board = reading.boards.into_iter().next().unwrap_or_default();
+    let has_history = history(&params)?;
+    asked.earlier_than = has_history.then_some(today);
+    let reading = read_boards(&api, job, asked).await?;
+    let board = first(&reading);
     let place = board.found.ok_or_else(|| {
         Problem::new(
             Kind::NotOnBoard,
             format!("athlete {member} is not on this board"),
         )
     })?;
-    let mut neighbours = entries(job, &board)?;
+    let mut neighbours = Entries::of(job, board)?;
     let at = usize::try_from(place.saturating_sub(board.first)).unwrap_or(usize::MAX);
-    let own = neighbours.get(at).cloned().unwrap_or_default();
+    let own = neighbours.get(at);
     let before = at.checked_sub(1).and_then(|before| neighbours.get(before));
-    let gap = before.map(|before| gap(job, before, &own));
+    let gap = before.zip(own.as_ref());
+    let gap = gap.map(|(before, own)| gap_to(job, &before, own));
     if around == 0 {
-        neighbours = vec![own.clone()];
+        neighbours = neighbours.only(at);
     }
-    let has_history = asked.earlier_than.is_some();
     let rank = |place: u64| i64::try_from(place).unwrap_or(i64::MAX);
     let earlier = board.earlier.as_ref();
     let change = earlier.map(|earlier| rank(earlier.place) - rank(place));
@@ -187,7 +190,7 @@ pub(crate) async fn place(
         gap,
         previous: has_history.then(|| earlier.map(PreviousPlace::of)),
         change: has_history.then_some(change),
-        provenance: of_reading([&board], reading.standing),
+        provenance: of_reading([board], reading.standing.clone()),
     }))
 }
 
@@ -228,12 +231,12 @@ pub(crate) async fn counts(
         want: Want::Sums,
         earlier_than: None,
     };
-    let reading = read_boards(&api, job, &asked).await?;
-    let board = reading.boards.into_iter().next().unwrap_or_default();
+    let reading = read_boards(&api, job, asked).await?;
+    let board = first(&reading);
     Ok(Json(Counts {
         efforts: board.sum.weight,
         athletes: board.sum.count,
-        provenance: of_reading([&board], reading.standing),
+        provenance: of_reading([board], reading.standing.clone()),
     }))
 }
 
@@ -248,17 +251,27 @@ pub(super) fn find<'a>(api: &'a Api, name: &str) -> Result<&'a Arc<Job<Board>>, 
     })
 }
 
-/// Reads boards, of which only so many are read at once.
+/// Reads boards, once for all who ask the same at the same time; only so many are read at once.
 pub(super) async fn read_boards(
-    api: &Api,
+    api: &Arc<Api>,
     job: &Arc<Job<Board>>,
-    asked: &BoardQuestion,
-) -> Result<BoardsReading, Problem> {
-    let patience = api.options.whole_wait();
-    let with = (&api.board_reads, &api.memory, &api.noted);
-    let reading = read(&api.ports, with, job, asked, patience).await;
-    let key = xxh3_128(format!("{} {asked:?}", job.view()).as_bytes());
-    Ok(api.kept_boards.or_kept(key, reading)?)
+    asked: BoardQuestion,
+) -> Result<Arc<BoardsReading>, Problem> {
+    let key = key_of(&(job.view(), &asked));
+    let (gathered, job) = (Arc::clone(api), Arc::clone(job));
+    let read = async move {
+        let patience = gathered.options.whole_wait();
+        let with = (&gathered.board_reads, &gathered.memory, &gathered.noted);
+        let reading = read(&gathered.ports, with, &job, &asked, patience).await;
+        Ok(Arc::new(gathered.kept_boards.or_kept(key, reading)?))
+    };
+    api.gathered_boards.read(key, read).await
+}
+
+/// The board of the one key that was asked for.
+fn first(reading: &BoardsReading) -> &BoardReading {
+    static NOTHING: LazyLock<BoardReading> = LazyLock::new(BoardReading::default);
+    reading.boards.first().unwrap_or(&NOTHING)
 }
 
 /// The board of everybody and all time.
@@ -308,7 +321,7 @@ impl Asked {
         })
     }
 
-    async fn question(self, api: &Api, want: Want) -> Result<BoardQuestion, Problem> {
+    async fn question(self, api: &Arc<Api>, want: Want) -> Result<BoardQuestion, Problem> {
         Ok(BoardQuestion {
             keys: vec![self.key],
             members: members(api, self.club, self.follower).await?,
@@ -321,17 +334,17 @@ impl Asked {
 
 /// The members that a club or a following lets through; those that both do, if both are asked for.
 pub(super) async fn members(
-    api: &Api,
+    api: &Arc<Api>,
     club: Option<i64>,
     follower: Option<i64>,
 ) -> Result<Option<Vec<i64>>, Problem> {
-    let canon = &api.ports.canon;
     let mut members: Option<Vec<i64>> = None;
     if let Some(club) = club {
-        members = Some(canon.club_members(club).await?);
+        let members_of_club = gathered(api, (false, club)).await?;
+        members = Some(members_of_club.to_vec());
     }
     if let Some(follower) = follower {
-        let mut followed = canon.followed_by(follower).await?;
+        let mut followed = gathered(api, (true, follower)).await?.to_vec();
         followed.push(follower);
         followed.sort_unstable();
         members = Some(match members {
@@ -347,6 +360,22 @@ pub(super) async fn members(
         members.dedup();
     }
     Ok(members)
+}
+
+/// The members of a club, or whom an athlete follows, read once for all who ask at the same time.
+async fn gathered(api: &Arc<Api>, of: (bool, i64)) -> Result<Arc<[i64]>, Problem> {
+    let (is_following, id) = of;
+    let key = u128::from(is_following) << 64 | u128::from(id.cast_unsigned());
+    let canon = Arc::clone(&api.ports.canon);
+    let read = async move {
+        let members = if is_following {
+            canon.followed_by(id).await
+        } else {
+            canon.club_members(id).await
+        };
+        Ok(members?.into())
+    };
+    api.gathered_members.read(key, read).await
 }
 
 pub(super) fn date(text: &str) -> Result<Date, Problem> {

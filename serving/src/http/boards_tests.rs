@@ -444,11 +444,43 @@ async fn only_so_many_boards_are_read_at_once() {
     });
     fixture.publish(&[best(1)]);
     fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(30);
-    let asked = (0..7).map(|_| fixture.page(BOARD));
+    let boards: Vec<String> = (1..=7)
+        .map(|limit| format!("{BOARD}?limit={limit}"))
+        .collect();
+    let asked = boards.iter().map(|board| fixture.page(board));
     for (page, _) in futures::future::join_all(asked).await {
         assert_eq!(page["total"], 1);
     }
     assert_eq!(fixture.world.boards.lock().unwrap().under_way_max, 2);
+}
+
+/// What one of them is told is none of another question's, and nobody is told what was read before
+/// the request came.
+#[tokio::test]
+async fn who_asks_the_same_at_the_same_time_is_answered_by_one_read() {
+    let fixture = Fixture::of(impatient());
+    fixture.publish(&[best(1), best(2)]);
+    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(30);
+    let boards = [
+        BOARD.to_owned(),
+        format!("{BOARD}?limit=1"),
+        format!("{BOARD}?offset=1&limit=1"),
+    ];
+    let asked = boards.iter().cycle().take(30);
+    let fixture = &fixture;
+    let asked = asked.map(async |board| (board, fixture.page(board).await.0));
+    for (board, page) in futures::future::join_all(asked).await {
+        let entries = page["entries"].as_array().unwrap();
+        let ids: Vec<_> = entries.iter().map(|entry| &entry["athlete_id"]).collect();
+        let expected = match board {
+            board if *board == boards[0] => vec![1, 2],
+            board if *board == boards[1] => vec![1],
+            _ => vec![2],
+        };
+        assert_eq!(ids, expected, "{board}");
+    }
+    // Of each question the first one's, and one for all who came while that was read.
+    assert!(fixture.world.boards.lock().unwrap().under_way_max <= 3);
 }
 
 #[tokio::test]
@@ -459,8 +491,9 @@ async fn who_waits_too_long_for_a_board_is_told_to_come_again() {
         ..impatient()
     });
     fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(1_000);
-    let asked = (0..2).map(|_| async {
-        let request = Request::get(BOARD).body(Body::empty()).unwrap();
+    let boards = [1, 2].map(|limit| format!("{BOARD}?limit={limit}"));
+    let asked = boards.iter().map(|board| async {
+        let request = Request::get(board.as_str()).body(Body::empty()).unwrap();
         fixture.serving.router().oneshot(request).await.unwrap()
     });
     let answers = futures::future::join_all(asked).await;

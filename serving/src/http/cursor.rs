@@ -6,6 +6,7 @@ use schemas::key::KeyValue;
 use stores::achievements::Mark;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::applications::list;
 use super::problem::Problem;
 use crate::answer::{Place, RowKey};
 
@@ -58,6 +59,29 @@ pub(crate) fn mark(fingerprint: u64, cursor: &str) -> Result<Mark, Problem> {
     let (of, at_ms, id): (u64, i64, String) = read(cursor)?;
     same(of, fingerprint)?;
     Ok(Mark { at_ms, id })
+}
+
+/// The cursor after something that has a number.
+pub(crate) fn of_number(fingerprint: u64, number: i64) -> String {
+    of_run(fingerprint, number.cast_unsigned())
+}
+
+/// The number that a cursor stands for, if there is one.
+pub(crate) fn number(fingerprint: u64, cursor: Option<&str>) -> Result<Option<i64>, Problem> {
+    let number = cursor.map(|cursor| run(fingerprint, cursor));
+    Ok(number.transpose()?.map(u64::cast_signed))
+}
+
+/// The cursor after an application.
+pub(crate) fn after_application(fingerprint: u64, place: &list::Place) -> String {
+    write(&(fingerprint, place))
+}
+
+/// The place in the list of applications that a cursor stands for.
+pub(crate) fn of_application(fingerprint: u64, cursor: &str) -> Result<list::Place, Problem> {
+    let (of, place) = read(cursor)?;
+    same(of, fingerprint)?;
+    Ok(place)
 }
 
 fn same(of: u64, fingerprint: u64) -> Result<(), Problem> {

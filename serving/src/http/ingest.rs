@@ -95,7 +95,7 @@ pub(crate) async fn ingest(
         .get_or_try_init(|| {
             let ports = IntakePorts {
                 log: Arc::clone(&api.ports.ingest),
-                canon: Arc::clone(&api.ports.canon),
+                canon: Arc::clone(&api.ports.canon) as _,
                 clock: Arc::clone(&api.ports.clock),
             };
             Intake::open(ports, source, api.options.partitions)

@@ -88,11 +88,17 @@ pub(crate) fn request_id(request: &Request) -> Option<String> {
     id.header_value().to_str().ok().map(str::to_owned)
 }
 
+/// Marks a response that is a page for people, whatever its status.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page;
+
 /// The document of a problem, and one for errors that others answered without.
 fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
     let status = response.status();
+    let is_page = response.extensions().get::<Page>().is_some();
     let problem = match response.extensions_mut().remove::<Problem>() {
         Some(problem) => Some(problem),
+        None if is_page => None,
         None if status.is_client_error() || status.is_server_error() => {
             Some(Problem::new(kind_of(status), "the request was refused"))
         }

@@ -68,6 +68,9 @@ pub(crate) struct Api {
     /// Reads of statistics that are under way.
     pub(crate) tally_reads: Gather<Result<Arc<Reading>, Problem>>,
     pub(crate) kept_boards: Kept<BoardsReading>,
+    /// Reads of boards that are under way, and of members that they are asked for of.
+    pub(crate) gathered_boards: Gather<Result<Arc<BoardsReading>, Problem>>,
+    pub(crate) gathered_members: Gather<Result<Arc<[i64]>, Problem>>,
     /// What was noted of cached boards.
     pub(crate) noted: Noted,
     openapi: OnceLock<String>,
@@ -83,7 +86,7 @@ impl Api {
     ) -> Self {
         Self {
             relay: Relay::new(
-                Arc::clone(&ports.canon),
+                Arc::clone(&ports.canon) as _,
                 Arc::clone(&ports.ingest),
                 Arc::clone(&ports.clock),
                 options.partitions,
@@ -92,6 +95,8 @@ impl Api {
             memory: Memory::new(&options),
             tally_reads: Gather::new(),
             kept_boards: Kept::new(&options),
+            gathered_boards: Gather::new(),
+            gathered_members: Gather::new(),
             noted: Noted::new(),
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
@@ -135,7 +140,12 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(boards::counts))
         .routes(routes!(achievements::of_athlete))
         .routes(routes!(achievements::of_activity))
-        .routes(routes!(applications::list))
+        .routes(routes!(applications::list::list))
+        .routes(routes!(applications::admin::audit))
+        .routes(routes!(applications::requests::of_application))
+        .routes(routes!(applications::requests::all))
+        .routes(routes!(applications::notices::of_application))
+        .routes(routes!(applications::notices::all))
         .routes(routes!(applications::show))
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
@@ -148,6 +158,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(health::metrics))
         .routes(routes!(openapi_json))
         .routes(routes!(page::page))
+        .routes(routes!(applications::limit::limit))
         .layer(from_fn_with_state(Arc::clone(api), layers::time_out));
     // Events are written for as long as they come: a write is not dropped for being slow.
     let (router, openapi) = OpenApiRouter::with_openapi(Description::openapi())
@@ -155,7 +166,9 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .merge(
             OpenApiRouter::new()
                 .routes(routes!(ingest::ingest))
-                .routes(routes!(applications::change))
+                .routes(routes!(applications::admin::change))
+                .routes(routes!(applications::requests::ask))
+                .routes(routes!(applications::requests::decide))
                 .routes(routes!(applications::connect))
                 .routes(routes!(applications::disconnect)),
         )

@@ -30,8 +30,12 @@ pub(crate) enum Kind {
     UnknownRun,
     UnknownBoard,
     UnknownApplication,
+    UnknownRequest,
     NotOnBoard,
     CapacityExceeded,
+    RequestOpen,
+    AlreadyDecided,
+    ManagedElsewhere,
     NotCollected,
     MethodNotAllowed,
     SlowBody,
@@ -78,8 +82,12 @@ impl Kind {
             Self::UnknownRun => "/problems/unknown-run",
             Self::UnknownBoard => "/problems/unknown-board",
             Self::UnknownApplication => "/problems/unknown-application",
+            Self::UnknownRequest => "/problems/unknown-request",
             Self::NotOnBoard => "/problems/not-on-board",
             Self::CapacityExceeded => "/problems/capacity-exceeded",
+            Self::RequestOpen => "/problems/request-open",
+            Self::AlreadyDecided => "/problems/already-decided",
+            Self::ManagedElsewhere => "/problems/managed-elsewhere",
             Self::NotCollected => "/problems/not-collected",
             Self::MethodNotAllowed => "/problems/method-not-allowed",
             Self::SlowBody => "/problems/slow-body",
@@ -107,6 +115,10 @@ impl Kind {
             Self::UnknownApplication => "There is no such application",
             Self::NotOnBoard => "The athlete is not on the board",
             Self::CapacityExceeded => "The application is full",
+            Self::UnknownRequest => "There is no such request",
+            Self::RequestOpen => "A request is open already",
+            Self::AlreadyDecided => "The request is decided already",
+            Self::ManagedElsewhere => "The app changes this itself",
             Self::NotCollected => "Metrics are not collected here",
             Self::MethodNotAllowed => "The method is not allowed here",
             Self::SlowBody => "The body came too slowly",
@@ -131,9 +143,13 @@ impl Kind {
             | Self::UnknownRun
             | Self::UnknownBoard
             | Self::UnknownApplication
+            | Self::UnknownRequest
             | Self::NotOnBoard
             | Self::NotCollected => StatusCode::NOT_FOUND,
             Self::CapacityExceeded => StatusCode::FORBIDDEN,
+            Self::RequestOpen | Self::AlreadyDecided | Self::ManagedElsewhere => {
+                StatusCode::CONFLICT
+            }
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -159,6 +175,12 @@ impl Problem {
     /// A parameter that can't be used; the text says which, and what is expected.
     pub(crate) fn parameter(detail: impl Into<String>) -> Self {
         Self::new(Kind::BadParameter, detail)
+    }
+
+    /// The same of what stands in a body.
+    pub(crate) fn of_body(mut self) -> Self {
+        self.kind = Kind::BadBody;
+        self
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -216,7 +238,7 @@ impl From<ReadError> for Problem {
             ReadError::NotWhole(not_whole) => Self::new(Kind::NotWhole, not_whole.to_string())
                 .with("partition", not_whole.partition)
                 .with("view", not_whole.view.clone()),
-            ReadError::Store(error) => error.into(),
+            ReadError::Store(error) => (&*error).into(),
             ReadError::Replaced => Self::new(Kind::NotWhole, error.to_string()),
             ReadError::DamagedBoard(what) => {
                 tracing::error!(what, "a stored board can't be read");
@@ -238,6 +260,12 @@ impl From<ReadError> for Problem {
 
 impl From<stores::Error> for Problem {
     fn from(error: stores::Error) -> Self {
+        (&error).into()
+    }
+}
+
+impl From<&stores::Error> for Problem {
+    fn from(error: &stores::Error) -> Self {
         tracing::error!(%error, "a store could not be used");
         match error.kind() {
             stores::ErrorKind::Retry => Self::new(

@@ -16,9 +16,10 @@ use super::boards::{date, find, members, read_boards, today};
 use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, body, csv};
-use crate::board::answer::{BoardRanks, csv_row, entries, field_names, of_reading};
+use crate::board::answer::{BoardRanks, csv_row, field_names, of_reading};
+use crate::board::entries::{Entries, Entry};
 use crate::board::question::{Section, has_sections, named, section, window};
-use crate::board::read::{BoardQuestion, Want};
+use crate::board::read::{BoardQuestion, BoardReading, Want};
 use crate::read::Standing;
 
 /// Boards that may be asked for at once, athletes, and pairs of both.
@@ -102,18 +103,23 @@ pub(crate) async fn ranks(
             want: Want::Each(athletes.clone()),
             earlier_than: None,
         };
-        let reading = read_boards(&api, job, &asked).await?;
+        let reading = read_boards(&api, job, asked).await?;
         reach = Some(match reach {
-            None => reading.standing,
+            None => reading.standing.clone(),
             Some(reach) => reach.least(&reading.standing),
         });
-        for (key, mut board) in some.iter().zip(reading.boards) {
-            for entry in entries(job, &board)? {
-                rows.push(row(job, *key, board.sum.count, entry));
-            }
+        for (key, board) in some.iter().zip(&reading.boards) {
+            let entries = Entries::of(job, board)?;
+            rows.extend(
+                entries
+                    .iter()
+                    .map(|entry| row(job, *key, board.sum.count, &entry)),
+            );
             // Only where it is from is told of yet.
-            board.rows = Vec::new();
-            boards.push(board);
+            boards.push(BoardReading {
+                layers: board.layers,
+                ..BoardReading::default()
+            });
         }
     }
     let reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
@@ -122,7 +128,9 @@ pub(crate) async fn ranks(
         Format::Json => Json(BoardRanks { rows, provenance }).into_response(),
         Format::Csv => {
             let names = [vec![key_name(job)], field_names(job), vec!["total"]].concat();
-            let rows = rows.iter().map(|row| csv_row(&names, row));
+            let rows = rows
+                .iter()
+                .map(|row| csv_row(&names, |name| row.get(name).cloned()));
             csv::list(&names, rows.collect(), Some(&provenance))
         }
     })
@@ -134,11 +142,11 @@ fn key_name(job: &Job<Board>) -> &str {
     column.map_or("key", |column| &column.name)
 }
 
-fn row(job: &Job<Board>, key: i64, total: u64, entry: Map<String, Value>) -> Map<String, Value> {
+fn row(job: &Job<Board>, key: i64, total: u64, entry: &Entry) -> Map<String, Value> {
     let mut row = Map::new();
     row.insert(key_name(job).to_owned(), key.into());
     row.insert("total".to_owned(), total.into());
-    row.extend(entry);
+    entry.put_into(&mut row);
     row
 }
 
@@ -154,7 +162,7 @@ fn section_of(api: &Api, job: &Job<Board>, asked: &RanksAsked) -> Result<Section
     let window = window(asked.window.as_deref().unwrap_or("all")).map_err(wrong)?;
     let date = match &asked.date {
         None => today(api),
-        Some(text) => date(text)?,
+        Some(text) => date(text).map_err(Problem::of_body)?,
     };
     Ok(section(job, named, window, date))
 }

@@ -12,10 +12,10 @@ use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, csv, cursor};
 use crate::answer::{self, Breakdown, Frame, Series, Total, Uniques, UniquesSeries};
+use crate::gather::key_of;
 use crate::metric::{Metric, by_name};
 use crate::question::{Open, Prefer, Question, Segments, Time};
 use crate::read::{Reading, read};
-use xxhash_rust::xxh3::xxh3_128;
 
 /// Parameters that say which time a question is about.
 const TIME: [&str; 6] = ["period", "from", "to", "tz", "date", "compare"];
@@ -449,7 +449,7 @@ impl<'a> Asked<'a> {
             prefer: self.prefer()?,
             time,
         };
-        let key = xxh3_128(format!("{} {question:?}", self.metric.name).as_bytes());
+        let key = key_of(&(&self.metric.name, format!("{question:?}")));
         let (api, name) = (Arc::clone(api), self.metric.name.clone());
         let gathered = Arc::clone(&api);
         let read = async move {

@@ -1,23 +1,48 @@
 //! A cached board beside what it is a copy of: some of its rows are compared now and then.
 
+use bytes::Bytes;
 use jobs::board::{OnBoard, Ranked, ReadError as BoardError};
-use schemas::seam::{Fence, Slot};
-use stores::board_cache::{BoardCache, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard};
+use jobs::{Board, Job};
+use schemas::key::KeyError;
+use schemas::seam::{Fence, Offset, Slot};
+use stores::board_cache::{
+    BoardCache, BoardName, BoardQuery, BoardRow, BoardWant, Cached, CachedBoard,
+};
 use stores::live::LiveRead;
 
-use super::{Boards, Entry, Stepped};
+use super::entries::Entry;
+use super::{Boards, Stepped};
 use crate::Result;
-use crate::stored::{NodesError, StoredNodes, laid};
+use stored::boards::{NodesError, StoredNodes, laid};
 
 /// Rows that are compared at once.
 const ROWS: usize = 64;
 /// Steps through places that are looked at: a prime, so that they are spread.
 const STRIDE: u64 = 7_919;
 
+/// A board that differed from what it is a copy of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Suspect {
+    id: String,
+    /// The root of the batch rows that it differed from.
+    root: Bytes,
+    /// Where the log ended then.
+    log_end: Offset,
+}
+
 impl Boards {
     /// Compares some rows of one board, and drops it if they differ.
+    ///
+    /// A run's snapshot may be newer than the slot's position: then batch rows hold what the board does not
+    /// have yet. So a difference counts if the same batch rows still differ once the speed layer has come
+    /// to where the log ended when they were first seen to.
     pub(super) async fn check(&mut self, cache: &dyn BoardCache, fence: Fence) -> Result<Stepped> {
+        let suspect = self.suspect.as_ref();
+        if suspect.is_some_and(|suspect| fence.next_offset < suspect.log_end) {
+            return Ok(Stepped::Idle);
+        }
         let filled: Vec<&Entry> = self
+            .entries
             .all()
             .filter(|entry| entry.board.bytes.is_some())
             .collect();
@@ -34,42 +59,76 @@ impl Boards {
                 None
             }
         };
-        self.checks = self.checks.wrapping_add(1);
-        let Some(wrong) = wrong else {
+        let suspect = self.suspect.take();
+        let Some((wrong, root)) = wrong else {
+            self.checks = self.checks.wrapping_add(1);
             self.measure_one(cache, &board).await;
             return Ok(Stepped::Idle);
         };
+        if suspect.is_none_or(|suspect| suspect.id != board.id || suspect.root != root) {
+            let topic = self.slot.source.topic();
+            let log_end = self.ports.log.end(topic, self.slot.partition).await?;
+            let id = board.id;
+            self.suspect = Some(Suspect { id, root, log_end });
+            return Ok(Stepped::Idle);
+        }
+        self.checks = self.checks.wrapping_add(1);
         tracing::error!(
             view = board.name.view,
             wrong,
             "a cached board is not what it is a copy of; it is dropped, and filled anew when it is asked for"
         );
         self.count("backstitch_speed_cached_boards_wrong_total");
-        let dropped = self.drop_these(fence, &[board]).await?;
-        Ok(if dropped {
-            Stepped::More
-        } else {
-            Stepped::Moved
-        })
+        self.drop_these(fence, &[board]).await
     }
 
-    /// What is wrong with a cached board; nothing if all that was compared is right.
+    /// Drops a board that a reader did not find, if its keys are gone.
+    pub(super) async fn look_for(
+        &mut self,
+        cache: &dyn BoardCache,
+        fence: Fence,
+        name: &BoardName,
+    ) -> Result<Stepped> {
+        let Some(board) = self.entries.get(name).map(|entry| entry.board.clone()) else {
+            return Ok(Stepped::More);
+        };
+        let query = BoardQuery {
+            name: name.clone(),
+            partition: self.slot.partition,
+            score_bytes: 0,
+            want: BoardWant::Sums,
+        };
+        let mut read = cache.read_boards(self.slot.source, &[query]).await?;
+        let is_gone = read.pop().is_some_and(|read| {
+            let is_here = read.slot.is_some_and(|slot| slot.fence() == fence);
+            is_here && read.board == Cached::Not
+        });
+        if !is_gone {
+            return Ok(Stepped::More);
+        }
+        tracing::error!(
+            view = name.view,
+            "the keys of a cached board are gone; it is filled anew when it is asked for"
+        );
+        self.count("backstitch_speed_cached_boards_wrong_total");
+        self.drop_these(fence, &[board]).await
+    }
+
+    /// What differs in a cached board, and the root of the batch rows that it was compared with; nothing
+    /// if all that was compared is the same.
     async fn compare(
         &self,
         cache: &dyn BoardCache,
         fence: Fence,
         entry: &Entry,
-    ) -> Result<Option<String>, BoardError<NodesError>> {
+    ) -> Result<Option<(String, Bytes)>, BoardError<NodesError>> {
         let store = |error: stores::Error| BoardError::Store(NodesError::from(error));
         let name = &entry.board.name;
         let Some(job) = self.jobs.iter().find(|job| job.view() == name.view) else {
             return Ok(None);
         };
         let (source, partition) = (self.slot.source, self.slot.partition);
-        let stands = |slots: &[Option<Slot>]| {
-            let own = slots.get(partition as usize).and_then(Option::as_ref);
-            own.is_some_and(|slot| slot.fence() == fence)
-        };
+        let is_here = |slot: Option<&Slot>| slot.is_some_and(|slot| slot.fence() == fence);
         let with = (&*self.ports.live as &dyn LiveRead, &*self.ports.views);
         let laid = laid(with, job, self.slot, &name.key).await?;
         let nodes = StoredNodes {
@@ -83,7 +142,7 @@ impl Boards {
         let offset = self.checks.wrapping_mul(STRIDE) % sum.count.max(1);
         // Some rows of the board must be in the cache; those in the cache at some place must be of the
         // board, and if nothing is filtered at the same place.
-        let expected = on_board.page(offset, ROWS).await?;
+        let mut expected = on_board.page(offset, ROWS).await?;
         let members = expected.iter().map(|row| row.member.clone()).collect();
         let page = BoardWant::Page {
             offset,
@@ -98,38 +157,38 @@ impl Boards {
                 want,
             };
             let queries = [query];
-            let read = cache.read_boards(source, partition + 1, &queries);
-            let read = read.await.map_err(store)?;
+            let read = cache.read_boards(source, &queries).await;
+            let Some(read) = read.map_err(store)?.pop() else {
+                return Ok(None);
+            };
             // What changed in between can't be compared.
-            if !stands(&read.slots) {
+            if !is_here(read.slot.as_ref()) {
                 return Ok(None);
             }
-            match read.boards.into_iter().next() {
-                Some(Cached::Board(board)) => cached.push(board),
-                _ => return Ok(Some("it is not there".to_owned())),
+            match read.board {
+                Cached::Board(board) => cached.push(board),
+                _ => return Ok(Some(("it is not there".to_owned(), laid.root))),
             }
         }
-        let is_still = stands(&laid.slots);
+        let own = laid.slots.get(partition as usize).and_then(Option::as_ref);
+        let is_still = is_here(own);
         let (Some(placed), Some(found), true) = (cached.pop(), cached.pop(), is_still) else {
             return Ok(None);
         };
         let payloads = expected.iter().map(|row| row.payload.as_slice());
         let passing = entry.section.passing(job.payload(), payloads);
-        let passing = passing.map_err(|error| BoardError::Damaged(error.to_string()))?;
-        if !has(&found, &expected, &passing) {
-            return Ok(Some(format!("the row at place {offset} or soon after")));
-        }
-        if entry.section.tests.is_empty() {
+        let passing = passing.map_err(damaged)?;
+        strip(job, &mut expected)?;
+        let wrong = if !has(&found, &expected, &passing) {
+            Some(format!("the row at place {offset} or soon after"))
+        } else if entry.section.tests.is_empty() {
             let is_right = (placed.count, placed.weight) == (sum.count, sum.weight)
-                && placed.rows.len() == expected.len()
-                && placed
-                    .rows
-                    .iter()
-                    .zip(&expected)
-                    .all(|(cached, row)| is_same(cached, row));
-            return Ok((!is_right).then(|| "its rows by place, or its sums".to_owned()));
-        }
-        is_of(&on_board, &placed).await
+                && are_same(&placed.rows, &expected);
+            (!is_right).then(|| "its rows by place, or its sums".to_owned())
+        } else {
+            is_of(job, &on_board, &placed).await?
+        };
+        Ok(wrong.map(|wrong| (wrong, laid.root)))
     }
 }
 
@@ -146,6 +205,7 @@ fn has(found: &CachedBoard, expected: &[Ranked], passing: &[bool]) -> bool {
 
 /// What is wrong if rows of a cached board are none of the board that it is a part of.
 async fn is_of(
+    job: &Job<Board>,
     on_board: &OnBoard<'_, StoredNodes<'_>>,
     placed: &CachedBoard,
 ) -> Result<Option<String>, BoardError<NodesError>> {
@@ -154,7 +214,8 @@ async fn is_of(
         .iter()
         .map(|row| row.member.as_slice())
         .collect();
-    let rows = on_board.members(&members).await?;
+    let mut rows = on_board.members(&members).await?;
+    strip(job, &mut rows)?;
     for cached in &placed.rows {
         let row = rows.iter().find(|row| row.member == cached.member);
         if !row.is_some_and(|row| is_same(cached, row)) {
@@ -162,6 +223,23 @@ async fn is_of(
         }
     }
     Ok(None)
+}
+
+fn damaged(error: KeyError) -> BoardError<NodesError> {
+    BoardError::Damaged(error.to_string())
+}
+
+fn are_same(cached: &[BoardRow], rows: &[Ranked]) -> bool {
+    let mut pairs = cached.iter().zip(rows);
+    cached.len() == rows.len() && pairs.all(|(cached, row)| is_same(cached, row))
+}
+
+/// Takes away what cached rows do not have: what is filtered by.
+fn strip(job: &Job<Board>, rows: &mut [Ranked]) -> Result<(), BoardError<NodesError>> {
+    for row in rows {
+        row.payload = job.shown_of(&row.payload).map_err(damaged)?;
+    }
+    Ok(())
 }
 
 fn is_same(cached: &BoardRow, row: &Ranked) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jobs::board::{OnBoard, ReadError as BoardError, Section};
 use jobs::{Board, Job};
+use schemas::key::KeyError;
 use schemas::seam::{Epoch, Generation};
 use stores::board_cache::{BoardRow, Registered};
 use stores::live::{LiveRead, SlotId};
@@ -13,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::SpeedPorts;
-use crate::stored::{NodesError, StoredNodes, laid};
+use stored::boards::{NodesError, StoredNodes, laid};
 
 /// Pieces that wait for the worker, at most.
 const PIECES_WAITING: usize = 2;
@@ -21,8 +22,8 @@ const PIECES_WAITING: usize = 2;
 /// What comes of the reading.
 #[derive(Debug)]
 pub(super) enum Filled {
-    /// Some rows, of no member that came before; and the newest complete epoch.
-    Rows(Vec<BoardRow>, Epoch),
+    /// Some rows, of no member that came before.
+    Rows(Vec<BoardRow>),
     /// There are no more; the last epoch in which a live state put one there or took one away, 0 if none
     /// did.
     All(Epoch),
@@ -138,7 +139,7 @@ impl Reading {
             key: &self.key,
         };
         let on_board = laid.standings.board(&nodes, &self.section.board).await?;
-        self.pieces(&on_board, &epochs, newest).await
+        self.pieces(&on_board, &epochs).await
     }
 
     /// Hands the rows of a board on, as it stood when live states were read.
@@ -146,8 +147,8 @@ impl Reading {
         &self,
         on_board: &OnBoard<'_, StoredNodes<'_>>,
         epochs: &HashMap<&[u8], Epoch>,
-        newest: Epoch,
     ) -> Result<Filled, BoardError<NodesError>> {
+        let damaged = |error: KeyError| BoardError::Damaged(error.to_string());
         let count = on_board.sum().count;
         if self.section.tests.is_empty() && count > self.rows_max {
             return Ok(Filled::TooLarge(count));
@@ -161,17 +162,19 @@ impl Reading {
             offset += rows.len() as u64;
             let payloads = rows.iter().map(|row| row.payload.as_slice());
             let passing = self.section.passing(self.job.payload(), payloads);
-            let passing = passing.map_err(|error| BoardError::Damaged(error.to_string()))?;
+            let passing = passing.map_err(damaged)?;
             let mut piece = Vec::with_capacity(rows.len());
             for (row, passes) in rows.into_iter().zip(passing) {
                 if passes {
                     let is_live = on_board.is_live(&row.member);
                     let epoch = epochs.get(row.member.as_slice()).filter(|_| is_live);
+                    let payload = self.job.shown_of(&row.payload);
+                    let payload = payload.map_err(damaged)?;
                     piece.push(BoardRow {
                         epoch: epoch.copied().unwrap_or(0),
                         member: row.member,
                         score: row.score,
-                        payload: row.payload,
+                        payload,
                         weight: row.weight,
                     });
                 }
@@ -180,7 +183,7 @@ impl Reading {
             if passed > self.rows_max {
                 return Ok(Filled::TooLarge(passed));
             }
-            if !piece.is_empty() && self.pieces.send(Filled::Rows(piece, newest)).await.is_err() {
+            if !piece.is_empty() && self.pieces.send(Filled::Rows(piece)).await.is_err() {
                 break;
             }
         }

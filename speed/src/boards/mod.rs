@@ -6,22 +6,30 @@
 //! those members.
 
 mod check;
+mod entries;
 mod fill;
+mod room;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::Array;
-use jobs::board::{GroupState, Section};
+use jobs::board::{GroupState, Place, Section};
 use jobs::{Board, Job};
 use schemas::entities::Miss;
-use schemas::key::KeyValue;
+use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Fence, Slot};
-use stores::board_cache::{BoardCache, BoardChange, BoardChanges, BoardName, BoardRow, Registered};
+use stores::board_cache::{
+    BoardCache, BoardChange, BoardChanges, BoardName, BoardRow, Registered, Revision,
+};
 use stores::live::{SlotId, States};
 
+use self::check::Suspect;
+use self::entries::{Entries, Entry};
 use self::fill::{Filled, Filling};
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
@@ -51,13 +59,6 @@ pub(crate) enum Stepped {
     Moved,
 }
 
-/// A board that is in the cache, or being filled.
-#[derive(Debug)]
-struct Entry {
-    board: Registered,
-    section: Section,
-}
-
 /// The cached boards of one partition.
 #[derive(Debug)]
 pub(crate) struct Boards {
@@ -71,16 +72,22 @@ pub(crate) struct Boards {
     check_interval: Duration,
     /// How many partitions the topic has.
     partitions: u32,
-    revision: u64,
-    /// The newest complete epoch that is known.
+    /// The register's last change.
+    revision: Revision,
+    /// The newest epoch that is known to be complete for all views.
     covered: Epoch,
-    /// By view and key.
-    entries: HashMap<(String, Vec<u8>), Vec<Entry>>,
+    entries: Entries,
     wanted: VecDeque<BoardName>,
+    /// Filled ones that a reader did not find.
+    doubted: VecDeque<BoardName>,
+    /// When the server's memory was found full.
+    full: Option<Instant>,
     refused: HashSet<BoardName>,
     filling: Option<Filling>,
     checked: Instant,
     checks: u64,
+    /// What was found to differ, and may be right.
+    suspect: Option<Suspect>,
 }
 
 impl Boards {
@@ -98,25 +105,28 @@ impl Boards {
             fill_rows: options.board_fill_rows.max(1),
             check_interval: Duration::from_millis(options.board_check_interval_ms),
             partitions: 0,
-            revision: 0,
+            revision: Revision::default(),
             covered: 0,
-            entries: HashMap::new(),
+            entries: Entries::default(),
             wanted: VecDeque::new(),
+            doubted: VecDeque::new(),
+            full: None,
             refused: HashSet::new(),
             filling: None,
             checked: Instant::now(),
             checks: 0,
+            suspect: None,
         }
     }
 
-    /// Learns which boards there are, and drops those that nobody keeps any more.
-    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<()> {
+    /// Learns which boards there are, and drops those that nobody keeps any more. Answers false if the slot
+    /// is not where it was seen: then nothing is known.
+    pub(crate) async fn begin(&mut self, slot: &Slot, partitions: u32) -> Result<bool> {
         self.forget();
         self.partitions = partitions;
-        self.covered = slot.oldest.saturating_sub(1);
         let live = Arc::clone(&self.ports.live);
         let Some(cache) = live.board_cache() else {
-            return Ok(());
+            return Ok(true);
         };
         let register = cache.register(self.slot).await?;
         self.revision = register.revision;
@@ -127,25 +137,29 @@ impl Boards {
             let is_own = job.is_some_and(|job| self.is_own(job, &board.name.key));
             // One that was being filled lacks what its worker had not come to.
             match section.filter(|_| is_own && board.bytes.is_some()) {
-                Some(section) => self.enter(Entry { board, section }),
+                Some(section) => self.entries.enter(Entry { board, section }),
                 None => gone.push(board),
             }
         }
-        let mut fence = Some(slot.fence());
         for gone in gone.chunks(DROP_STEP) {
-            // Who has changed it meanwhile is noticed by the next change.
-            if let Some(at) = fence
-                && cache
-                    .drop_boards(self.slot, (at, self.revision), gone)
-                    .await?
-                    .is_ok()
-            {
-                self.revision += 1;
-            } else {
-                fence = None;
+            // What is left is found by whoever begins next.
+            if self.drop_these(slot.fence(), gone).await? == Stepped::Moved {
+                self.forget();
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Learns the newest complete epoch of each view: rows up to it are the batch layer's. A view without
+    /// one has no boards here.
+    pub(crate) fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
+        let views = self.jobs.iter().map(|job| newest.get(job.view()).copied());
+        self.covered = views
+            .flatten()
+            .filter(|epoch| *epoch > 0)
+            .min()
+            .unwrap_or(0);
     }
 
     /// Nothing is known any more.
@@ -160,15 +174,6 @@ impl Boards {
         })
     }
 
-    fn enter(&mut self, entry: Entry) {
-        let of = (entry.board.name.view.clone(), entry.board.name.key.clone());
-        self.entries.entry(of).or_default().push(entry);
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values().flatten()
-    }
-
     /// A reader has missed a board.
     pub(crate) fn want(&mut self, miss: Miss) {
         let job = self.jobs.iter().find(|job| job.view() == miss.view);
@@ -176,14 +181,23 @@ impl Boards {
         let (Some(key), Some(_)) = (key, self.ports.live.board_cache()) else {
             return;
         };
+        if self.was_full() {
+            return;
+        }
         let name = BoardName {
             view: miss.view,
             key,
             section: miss.section,
         };
-        let is_known = self.wanted.contains(&name)
-            || self.refused.contains(&name)
-            || self.all().any(|entry| entry.board.name == name);
+        if let Some(entry) = self.entries.get(&name) {
+            let is_filled = entry.board.bytes.is_some();
+            let is_new = !self.doubted.contains(&name) && self.doubted.len() < WANTED_MAX;
+            if is_filled && is_new {
+                self.doubted.push_back(name);
+            }
+            return;
+        }
+        let is_known = self.wanted.contains(&name) || self.refused.contains(&name);
         if !is_known && self.wanted.len() < WANTED_MAX && Section::decode(&name.section).is_ok() {
             self.wanted.push_back(name);
         }
@@ -218,10 +232,10 @@ impl Boards {
             > CHANGED_ROWS_MAX
         {
             let Some(most) = changes.pop() else { break };
-            let board = self.all().find(|entry| entry.board.id == most.id);
+            let board = self.entries.all().find(|entry| entry.board.id == most.id);
             beyond.extend(board.map(|entry| entry.board.clone()));
         }
-        if !beyond.is_empty() && !self.drop_these(fence, &beyond).await? {
+        if !beyond.is_empty() && self.drop_these(fence, &beyond).await? == Stepped::Moved {
             return Ok(None);
         }
         Ok(Some(BoardChanges {
@@ -246,9 +260,10 @@ impl Boards {
             of_key.entry(states.keys.value(row)).or_default().push(row);
         }
         for (key, rows) in of_key {
-            let Some(entries) = self.entries.get(&(states.view.clone(), key.to_vec())) else {
+            let mut entries = self.entries.of(&states.view, key).peekable();
+            if entries.peek().is_none() {
                 continue;
-            };
+            }
             let mut members = Vec::with_capacity(rows.len());
             for row in rows {
                 let state = states.state(row).map(GroupState::decode).transpose();
@@ -256,32 +271,8 @@ impl Boards {
                 members.push((states.members.value(row), state.unwrap_or_default()));
             }
             for Entry { board, section } in entries {
-                let found: Vec<_> = members
-                    .iter()
-                    .map(|(_, state)| state.on(&section.board))
-                    .collect();
-                let payloads: Vec<&[u8]> = found
-                    .iter()
-                    .flatten()
-                    .map(|place| place.payload.as_slice())
-                    .collect();
-                let passing = section.passing(job.payload(), payloads.into_iter());
-                let passing = passing.map_err(|error| Error::Fault(error.to_string()))?;
-                let mut passing = passing.into_iter();
-                let mut rows = Vec::with_capacity(members.len());
-                for ((member, _), place) in members.iter().zip(&found) {
-                    let place = place.filter(|_| passing.next() == Some(true));
-                    rows.push((
-                        member.to_vec(),
-                        place.map(|place| BoardRow {
-                            member: member.to_vec(),
-                            score: place.score.clone(),
-                            payload: place.payload.clone(),
-                            weight: place.weight,
-                            epoch,
-                        }),
-                    ));
-                }
+                let rows = rows_on((job, section), epoch, &members);
+                let rows = rows.map_err(|error| Error::Fault(error.to_string()))?;
                 if rows
                     .iter()
                     .filter_map(|(_, row)| row.as_ref())
@@ -322,9 +313,11 @@ impl Boards {
         if let Some(name) = self.wanted.pop_front() {
             return self.start(cache, fence, name).await;
         }
-        let bytes: u64 = self.all().filter_map(|entry| entry.board.bytes).sum();
-        self.measure(bytes);
-        if bytes > self.bytes_max {
+        if let Some(name) = self.doubted.pop_front() {
+            return self.look_for(cache, fence, &name).await;
+        }
+        self.tell_memory();
+        if self.entries.bytes() > self.bytes_max {
             return self.evict(cache, fence).await;
         }
         if self.checked.elapsed() >= self.check_interval {
@@ -332,17 +325,6 @@ impl Boards {
             return self.check(cache, fence).await;
         }
         Ok(Stepped::Idle)
-    }
-
-    fn measure(&self, bytes: u64) {
-        let labels = [
-            ("source", self.slot.source.name().to_owned()),
-            ("partition", self.slot.partition.to_string()),
-        ];
-        #[expect(clippy::cast_precision_loss, reason = "gauges")]
-        let (boards, bytes) = (self.all().count() as f64, bytes as f64);
-        metrics::gauge!("backstitch_speed_cached_boards", &labels).set(boards);
-        metrics::gauge!("backstitch_speed_cached_boards_bytes", &labels).set(bytes);
     }
 
     /// Puts a board into the register, and begins to read its rows.
@@ -356,16 +338,16 @@ impl Boards {
         let (Some(job), Ok(section)) = (job.map(Arc::clone), Section::decode(&name.section)) else {
             return Ok(Stepped::More);
         };
-        if !self.is_own(&job, &name.key) || self.all().any(|entry| entry.board.name == name) {
+        if !self.is_own(&job, &name.key) || self.entries.get(&name).is_some() {
             return Ok(Stepped::More);
         }
         let begun = cache
             .begin_fill(self.slot, (fence, self.revision), &name)
             .await?;
-        let Ok(id) = begun else {
+        let Ok((id, revision)) = begun else {
             return Ok(Stepped::Moved);
         };
-        self.revision += 1;
+        self.revision = revision;
         let board = Registered {
             name,
             id,
@@ -378,7 +360,7 @@ impl Boards {
             (job, section.clone(), board.clone()),
             (self.fill_rows, rows_max),
         ));
-        self.enter(Entry { board, section });
+        self.entries.enter(Entry { board, section });
         Ok(Stepped::More)
     }
 
@@ -393,8 +375,7 @@ impl Boards {
         };
         let board = filling.board.clone();
         match next {
-            Filled::Rows(rows, newest) => {
-                self.covered = self.covered.max(newest);
+            Filled::Rows(rows) => {
                 let rows: Vec<BoardRow> = rows
                     .into_iter()
                     .filter(|row| !filling.touched.contains(&row.member))
@@ -410,7 +391,12 @@ impl Boards {
                     Ok(true) => Ok(Stepped::More),
                     Ok(false) => Ok(Stepped::Moved),
                     // Such as a server without room: counting goes on.
-                    Err(error) => self.give_up(fence, &board, &error.to_string(), false).await,
+                    Err(error) => {
+                        if matches!(error, stores::Error::Full { .. }) {
+                            self.found_full();
+                        }
+                        self.give_up(fence, &board, &error.to_string(), false).await
+                    }
                 }
             }
             Filled::All(changed) => {
@@ -420,7 +406,7 @@ impl Boards {
                 let at = (&board, filling.steps);
                 let believed = (fence, self.revision);
                 match cache.end_fill(self.slot, believed, at, changed).await {
-                    Ok(Ok(())) => self.revision += 1,
+                    Ok(Ok(revision)) => self.revision = revision,
                     Ok(Err(_)) => return Ok(Stepped::Moved),
                     Err(error) => {
                         return self.give_up(fence, &board, &error.to_string(), false).await;
@@ -439,21 +425,6 @@ impl Boards {
         }
     }
 
-    /// Measures a board; one that can't be measured keeps what it had.
-    async fn measure_one(&mut self, cache: &dyn BoardCache, board: &Registered) {
-        let now_ms = self.ports.clock.now_ms();
-        let bytes = match cache.measure(self.slot, board, now_ms).await {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                tracing::warn!(%error, "a cached board could not be measured");
-                None
-            }
-        };
-        self.entry_mut(&board.id, |entry| {
-            entry.board.bytes = bytes.or(entry.board.bytes).or(Some(0));
-        });
-    }
-
     /// A board is not filled after all.
     async fn give_up(
         &mut self,
@@ -467,12 +438,7 @@ impl Boards {
         if for_good {
             self.refuse(board.name.clone());
         }
-        let dropped = self.drop_these(fence, std::slice::from_ref(board)).await?;
-        Ok(if dropped {
-            Stepped::More
-        } else {
-            Stepped::Moved
-        })
+        self.drop_these(fence, std::slice::from_ref(board)).await
     }
 
     fn refuse(&mut self, name: BoardName) {
@@ -481,66 +447,46 @@ impl Boards {
         }
     }
 
-    /// Drops the boards that were read least recently.
-    async fn evict(&mut self, cache: &dyn BoardCache, fence: Fence) -> Result<Stepped> {
-        let names = cache.least_used(self.slot, DROP_STEP).await?;
-        let found = names
-            .iter()
-            .find_map(|name| self.all().find(|entry| entry.board.name == *name));
-        // One that nobody has noted was never read.
-        let Some(board) = found
-            .or_else(|| self.all().next())
-            .map(|entry| entry.board.clone())
-        else {
-            return Ok(Stepped::Idle);
-        };
-        self.count("backstitch_speed_board_evictions_total");
-        let dropped = self.drop_these(fence, &[board]).await?;
-        Ok(if dropped {
-            Stepped::More
-        } else {
-            Stepped::Moved
-        })
-    }
-
-    /// Drops boards; answers false if the slot is not where it is believed to be.
-    async fn drop_these(&mut self, fence: Fence, boards: &[Registered]) -> Result<bool> {
-        let live = Arc::clone(&self.ports.live);
-        let Some(cache) = live.board_cache() else {
-            return Ok(true);
-        };
-        let dropped = cache
-            .drop_boards(self.slot, (fence, self.revision), boards)
-            .await?;
-        if dropped.is_err() {
-            return Ok(false);
-        }
-        self.revision += 1;
-        let is_gone = |id: &str| boards.iter().any(|board| board.id == id);
-        if self
-            .filling
-            .as_ref()
-            .is_some_and(|filling| is_gone(&filling.board.id))
-        {
-            self.filling = None;
-        }
-        for entries in self.entries.values_mut() {
-            entries.retain(|entry| !is_gone(&entry.board.id));
-        }
-        self.entries.retain(|_, entries| !entries.is_empty());
-        Ok(true)
-    }
-
-    fn entry_mut(&mut self, id: &str, change: impl FnOnce(&mut Entry)) {
-        let mut all = self.entries.values_mut().flatten();
-        if let Some(entry) = all.find(|entry| entry.board.id == id) {
-            change(entry);
-        }
-    }
-
     fn count(&self, name: &'static str) {
         metrics::counter!(name, "source" => self.slot.source.name()).increment(1);
     }
+}
+
+/// A member, and its row where there is one.
+type RowOf = (Vec<u8>, Option<BoardRow>);
+
+/// What some members have in a section by their states.
+fn rows_on(
+    (job, section): (&Job<Board>, &Section),
+    epoch: Epoch,
+    members: &[(&[u8], GroupState)],
+) -> Result<Vec<RowOf>, KeyError> {
+    let places = members.iter().map(|(_, state)| state.on(&section.board));
+    let places: Vec<Option<&Place>> = places.collect();
+    let payloads = places
+        .iter()
+        .flatten()
+        .map(|place| place.payload.as_slice());
+    let payloads: Vec<&[u8]> = payloads.collect();
+    let mut passing = section
+        .passing(job.payload(), payloads.into_iter())?
+        .into_iter();
+    let mut rows = Vec::with_capacity(members.len());
+    for ((member, _), place) in members.iter().zip(places) {
+        let place = place.filter(|_| passing.next() == Some(true));
+        let row = place.map(|place| {
+            Ok::<_, KeyError>(BoardRow {
+                member: member.to_vec(),
+                score: place.score.clone(),
+                // What is filtered by has been decided.
+                payload: job.shown_of(&place.payload)?,
+                weight: place.weight,
+                epoch,
+            })
+        });
+        rows.push((member.to_vec(), row.transpose()?));
+    }
+    Ok(rows)
 }
 
 /// Whether the first number of a score is beyond what doubles tell apart.

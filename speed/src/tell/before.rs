@@ -3,10 +3,13 @@
 //!
 //! What was read of runs and heads is used again while it joins live state: a run that came since
 //! changes nothing of what stood there. It is read anew as soon as it does not.
+//!
+//! Rows of a key that are gone or damaged come back with a later run, if at all. Nobody is to wait for
+//! that: until then nothing is known of the key.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jobs::board::{GroupState, Podium, ReadError as BoardError};
@@ -14,12 +17,14 @@ use jobs::merge::{Gap, NotWhole, Seam};
 use jobs::tree::{Node, NodeId};
 use jobs::{Board, Job};
 use schemas::seam::{Fence, Slot};
+use stores::ErrorKind;
 use stores::live::{LiveRead, MembersQuery, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, RunsSeen, ViewsRead};
 
-use crate::cache::Cache;
-use crate::stored::{NodesError, StoredNodes, seam, standings};
+use crate::tell::messages;
 use crate::{Error, Result};
+use stored::boards::{NodesError, StoredNodes, seam, standings};
+use stored::cache::Cache;
 
 /// Heads of keys that are remembered.
 const HEADS_MAX: usize = 50_000;
@@ -33,6 +38,14 @@ const MEMBERS_MAX: usize = 5_000;
 const KEYS_MAX: usize = 64;
 /// How often a read is made that does not join.
 const TRIES: u32 = 6;
+/// How often rows are read that are gone or damaged: a run may have replaced them meanwhile.
+const UNREAD_TRIES: u32 = 3;
+/// How often a read is made of rows that hold what comes.
+const BEHIND_TRIES: u32 = 3;
+/// After so long rows are tried again that could not be read, if they are of the same head still.
+const LOST_AGAIN: Duration = Duration::from_secs(60);
+/// Keys whose rows can't be read and that are remembered as such.
+const LOST_MAX: usize = 10_000;
 const PAUSE_MS: u64 = 10;
 
 /// What a read found.
@@ -64,6 +77,15 @@ pub(super) type Members = Vec<Member>;
 /// A member, and the boards on which it may be.
 type Member = (Vec<u8>, Vec<Vec<u8>>);
 
+/// By key and member, what stood there; those of which nothing can be known are missing.
+pub(super) type StatesOf = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, GroupState>>;
+
+/// View and key.
+type Name = (String, Vec<u8>);
+
+/// What was read of a key, or why its rows can't be.
+type OfKey<T> = std::result::Result<T, String>;
+
 /// Reads what stood before.
 #[derive(Debug)]
 pub(super) struct Before {
@@ -71,15 +93,45 @@ pub(super) struct Before {
     live: Arc<dyn LiveRead>,
     views: Arc<dyn ViewsRead>,
     runs: Option<Arc<RunsSeen>>,
-    /// By view and key.
-    heads: Cache<(String, Vec<u8>), Option<StoredHead>>,
+    heads: Cache<Name, Option<StoredHead>>,
     nodes: Mutex<Cache<NodeId, Arc<Node>>>,
+    /// Keys whose rows can't be read.
+    lost: BTreeMap<Name, Lost>,
+}
+
+/// Rows that can't be read.
+#[derive(Debug)]
+struct Lost {
+    /// What leads to them.
+    head: Option<StoredHead>,
+    /// When they were tried last.
+    tried: Instant,
+}
+
+/// How often was tried.
+#[derive(Debug, Default)]
+struct Tries {
+    all: u32,
+    /// Of them, those that found rows gone or damaged.
+    unread: u32,
+}
+
+impl Tries {
+    /// Whether rows that still can't be read are lost.
+    const fn are_over(&self) -> bool {
+        self.unread >= UNREAD_TRIES
+    }
 }
 
 /// Why a try found nothing.
 enum Failed {
     /// It may find something at once.
     Again(String),
+    /// So it may; else the slot's life began at an earlier run than the newest, and has not come to its cut:
+    /// the rows hold already what comes.
+    Behind(usize, String),
+    /// So it may, but rows are gone or damaged.
+    Unread(String),
     Moved,
     Unknown,
     Error(Error),
@@ -98,11 +150,15 @@ impl From<BoardError<NodesError>> for Failed {
                 gap: Gap::Uncounted | Gap::Deleted,
                 ..
             }) => Self::Unknown,
+            BoardError::NotWhole(not_whole) if not_whole.gap == Gap::Boundary => {
+                Self::Behind(not_whole.partition, not_whole.to_string())
+            }
             BoardError::NotWhole(not_whole) => Self::Again(not_whole.to_string()),
-            error @ BoardError::Replaced => Self::Again(error.to_string()),
-            BoardError::Damaged(what) => Self::Error(Error::Damaged(what)),
-            BoardError::Store(NodesError::Damaged(error)) => {
-                Self::Error(Error::Damaged(error.to_string()))
+            error @ BoardError::Replaced => Self::Unread(error.to_string()),
+            BoardError::Damaged(what) => Self::Unread(what),
+            BoardError::Store(NodesError::Damaged(error)) => Self::Unread(error.to_string()),
+            BoardError::Store(NodesError::Store(error)) if error.kind() == ErrorKind::Fatal => {
+                Self::Unread(error.to_string())
             }
             BoardError::Store(NodesError::Store(error)) => error.into(),
         }
@@ -118,18 +174,19 @@ impl Before {
             runs: None,
             heads: Cache::new(HEADS_MAX),
             nodes: Mutex::new(Cache::new(NODES_MAX)),
+            lost: BTreeMap::new(),
         }
     }
 
-    /// What members have under their keys.
+    /// What members have under their keys, where that can be known.
     pub(super) async fn states(
         &mut self,
         at: At<'_>,
         asked: &BTreeMap<Vec<u8>, Members>,
-    ) -> Result<Found<BTreeMap<(Vec<u8>, Vec<u8>), GroupState>>> {
-        let mut tries = 0;
+    ) -> Result<Found<StatesOf>> {
+        let mut tries = Tries::default();
         loop {
-            let failed = match self.try_states(at, asked).await {
+            let failed = match self.try_states(at, asked, tries.are_over()).await {
                 Ok(found) => return Ok(Found::Here(found)),
                 Err(failed) => failed,
             };
@@ -139,16 +196,16 @@ impl Before {
         }
     }
 
-    /// The podiums of keys, on all boards of the view that are told. Some members have another state
-    /// by now than the slot tells.
+    /// The podiums of keys, on all boards of the view that are told, where they can be known. Some
+    /// members have another state by now than the slot tells.
     pub(super) async fn podiums(
         &mut self,
         at: At<'_>,
         asked: &BTreeMap<Vec<u8>, Vec<(Vec<u8>, GroupState)>>,
     ) -> Result<Found<BTreeMap<Vec<u8>, Vec<Podium>>>> {
-        let mut tries = 0;
+        let mut tries = Tries::default();
         loop {
-            let failed = match self.try_podiums(at, asked).await {
+            let failed = match self.try_podiums(at, asked, tries.are_over()).await {
                 Ok(found) => return Ok(Found::Here(found)),
                 Err(failed) => failed,
             };
@@ -163,26 +220,42 @@ impl Before {
         &mut self,
         at: At<'_>,
         failed: Failed,
-        tries: &mut u32,
+        tries: &mut Tries,
     ) -> Result<Option<Found<T>>> {
         let why = match failed {
             Failed::Moved => return Ok(Some(Found::Moved)),
             Failed::Error(error) => return Err(error),
             // What is remembered of runs may be what is old.
-            Failed::Unknown if *tries > 0 => return Ok(Some(Found::Unknown)),
+            Failed::Unknown if tries.all > 0 => return Ok(Some(Found::Unknown)),
             Failed::Unknown => "its definition is new".to_owned(),
-            Failed::Again(why) => why,
+            // Another partition's slot comes to its cut by itself.
+            Failed::Behind(partition, why)
+                if tries.all >= BEHIND_TRIES && partition == self.slot.partition as usize =>
+            {
+                let view = at.job.view();
+                tracing::warn!(
+                    view,
+                    why,
+                    "a run holds already what is counted again after live state was lost: no change of it is told"
+                );
+                return Ok(Some(Found::Unknown));
+            }
+            Failed::Again(why) | Failed::Behind(_, why) => why,
+            Failed::Unread(why) => {
+                tries.unread += 1;
+                why
+            }
         };
         self.runs = None;
         self.heads.clear();
-        *tries += 1;
-        if *tries > TRIES {
+        tries.all += 1;
+        if tries.all > TRIES {
             return Err(Error::NotWhole(format!(
                 "what stood on the boards of {} can't be told: {why}",
                 at.job.view()
             )));
         }
-        tokio::time::sleep(Duration::from_millis(PAUSE_MS << *tries)).await;
+        tokio::time::sleep(Duration::from_millis(PAUSE_MS << tries.all)).await;
         Ok(None)
     }
 
@@ -260,12 +333,92 @@ impl Before {
             .collect())
     }
 
+    /// Whether the rows of a key could not be read a short while ago, and are still the same.
+    fn is_lost(&mut self, view: &str, key: &[u8], head: Option<&StoredHead>) -> bool {
+        if self.lost.is_empty() {
+            return false;
+        }
+        let name = (view.to_owned(), key.to_vec());
+        let is_lost = self
+            .lost
+            .get(&name)
+            .is_some_and(|lost| lost.head.as_ref() == head && lost.tried.elapsed() < LOST_AGAIN);
+        if is_lost {
+            // A run that comes is to be noticed at once.
+            self.heads.remove(&name);
+        }
+        is_lost
+    }
+
+    /// What was read of keys, of those whose rows can be. The others are lost if it `is_last`.
+    fn sift<'k, T>(
+        &mut self,
+        at: At<'_>,
+        is_last: bool,
+        read: Vec<(&'k Vec<u8>, Option<StoredHead>, OfKey<T>)>,
+    ) -> Result<Vec<(&'k Vec<u8>, T)>, Failed> {
+        let mut found = Vec::with_capacity(read.len());
+        for (key, head, read) in read {
+            let of_key = match read {
+                Ok(of_key) if self.lost.is_empty() => Ok(of_key),
+                read => self.note(at, (key, head, is_last), read),
+            };
+            match of_key {
+                Ok(of_key) => found.push((key, of_key)),
+                Err(Some(why)) => return Err(Failed::Unread(why)),
+                Err(None) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes whether the rows of a key can be read; if not, answers why if they are to be tried again.
+    fn note<T>(
+        &mut self,
+        at: At<'_>,
+        (key, head, is_last): (&[u8], Option<StoredHead>, bool),
+        read: OfKey<T>,
+    ) -> Result<T, Option<String>> {
+        let view = at.job.view();
+        let name = (view.to_owned(), key.to_vec());
+        let before = self.lost.remove(&name);
+        let shown = messages::int(at.job.key(), key).unwrap_or_default();
+        let why = match read {
+            Ok(read) => {
+                if before.is_some() {
+                    tracing::info!(
+                        view,
+                        key = shown,
+                        "the rows of boards can be read again: changes are told"
+                    );
+                }
+                return Ok(read);
+            }
+            Err(why) => why,
+        };
+        if !is_last && before.is_none_or(|before| before.head != head) {
+            return Err(Some(why));
+        }
+        tracing::warn!(
+            view, key = shown, %why,
+            "the batch rows of boards are gone or damaged: counting goes on, and no change of these boards is told until they can be read"
+        );
+        self.heads.remove(&name);
+        if self.lost.len() >= LOST_MAX {
+            self.lost.clear();
+        }
+        let tried = Instant::now();
+        self.lost.insert(name, Lost { head, tried });
+        Err(None)
+    }
+
     async fn try_states(
         &mut self,
         at: At<'_>,
         asked: &BTreeMap<Vec<u8>, Members>,
-    ) -> Result<BTreeMap<(Vec<u8>, Vec<u8>), GroupState>, Failed> {
-        let mut found = BTreeMap::new();
+        is_last: bool,
+    ) -> Result<StatesOf, Failed> {
+        let mut found = StatesOf::new();
         let (mut step, mut room) = (Vec::new(), MEMBERS_MAX);
         for (key, members) in asked {
             // A key may have more members than are read at once.
@@ -275,14 +428,14 @@ impl Before {
                 step.push((key, now));
                 (members, room) = (rest, room - now.len());
                 if room == 0 {
-                    self.try_step(at, &step, &mut found).await?;
+                    self.try_step(at, &step, is_last, &mut found).await?;
                     step.clear();
                     room = MEMBERS_MAX;
                 }
             }
         }
         if !step.is_empty() {
-            self.try_step(at, &step, &mut found).await?;
+            self.try_step(at, &step, is_last, &mut found).await?;
         }
         Ok(found)
     }
@@ -291,7 +444,8 @@ impl Before {
         &mut self,
         at: At<'_>,
         asked: &[(&Vec<u8>, &[Member])],
-        found: &mut BTreeMap<(Vec<u8>, Vec<u8>), GroupState>,
+        is_last: bool,
+        found: &mut StatesOf,
     ) -> Result<(), Failed> {
         let runs = self.runs().await?;
         let view = at.job.view();
@@ -299,11 +453,7 @@ impl Before {
         let queries: Vec<MembersQuery> = asked
             .iter()
             .map(|(key, members)| MembersQuery {
-                of: StateQuery {
-                    view: view.to_owned(),
-                    key: (*key).clone(),
-                    partition: only,
-                },
+                of: query(view, key, only),
                 members: members.iter().map(|(member, _)| member.clone()).collect(),
             })
             .collect();
@@ -314,21 +464,30 @@ impl Before {
         let seam = seam(view, &runs, &slots, only);
         let keys: Vec<&Vec<u8>> = asked.iter().map(|(key, _)| *key).collect();
         let heads = self.heads(&seam, &keys).await?;
-        let (this, seam) = (&*self, &seam);
         let calls = asked.iter().zip(heads).zip(&answer.states);
-        let calls = calls.map(|(((key, members), head), states)| async move {
-            let standings = standings(seam, at.job, head.as_ref(), at.is_live.then_some(states))?;
-            let nodes = this.nodes_of(view, key);
-            let mut of_key = Vec::with_capacity(members.len());
-            for (member, boards) in *members {
-                let state = standings.state(&nodes, member, boards).await?;
-                of_key.push((((*key).clone(), member.clone()), state));
-            }
-            Ok::<_, Failed>(of_key)
-        });
+        let calls = calls
+            .filter(|(((key, _), head), _)| !self.is_lost(view, key, head.as_ref()))
+            .collect::<Vec<_>>();
+        let (this, seam) = (&*self, &seam);
+        let calls = calls
+            .into_iter()
+            .map(|(((key, members), head), states)| async move {
+                let read = async {
+                    let live = at.is_live.then_some(states);
+                    let standings = standings(seam, at.job, head.as_ref(), live)?;
+                    let nodes = this.nodes_of(view, key);
+                    let states = standings.states(&nodes, members).await?;
+                    let names = members.iter().map(|(member, _)| member.clone());
+                    Ok(names.zip(states).collect::<BTreeMap<_, _>>())
+                };
+                let read = of_key(read.await)?;
+                Ok::<_, Failed>((*key, head, read))
+            });
         let calls: Vec<_> = calls.collect();
-        let all: Vec<Vec<_>> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
-        found.extend(all.into_iter().flatten());
+        let all: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
+        for (key, of_key) in self.sift(at, is_last, all)? {
+            found.entry(key.clone()).or_default().extend(of_key);
+        }
         Ok(())
     }
 
@@ -336,6 +495,7 @@ impl Before {
         &mut self,
         at: At<'_>,
         asked: &BTreeMap<Vec<u8>, Vec<(Vec<u8>, GroupState)>>,
+        is_last: bool,
     ) -> Result<BTreeMap<Vec<u8>, Vec<Podium>>, Failed> {
         let mut found = BTreeMap::new();
         let all: Vec<_> = asked.iter().collect();
@@ -343,14 +503,8 @@ impl Before {
             let runs = self.runs().await?;
             let view = at.job.view();
             let (only, partitions) = self.only(at, &runs);
-            let queries: Vec<StateQuery> = asked
-                .iter()
-                .map(|(key, _)| StateQuery {
-                    view: view.to_owned(),
-                    key: (*key).clone(),
-                    partition: only,
-                })
-                .collect();
+            let queries = asked.iter().map(|(key, _)| query(view, key, only));
+            let queries: Vec<StateQuery> = queries.collect();
             let source = self.slot.source;
             let read = self.live.read_states(source, partitions.end, &queries);
             let answer = read.await?;
@@ -358,25 +512,35 @@ impl Before {
             let seam = seam(view, &runs, &slots, only);
             let keys: Vec<&Vec<u8>> = asked.iter().map(|(key, _)| *key).collect();
             let heads = self.heads(&seam, &keys).await?;
-            let (this, seam) = (&*self, &seam);
             let calls = asked.iter().zip(heads).zip(&answer.states);
-            let calls = calls.map(|(((key, newer), head), states)| async move {
-                let mut standings =
-                    standings(seam, at.job, head.as_ref(), at.is_live.then_some(states))?;
-                for (member, state) in newer.iter() {
-                    standings.put(member, state.clone());
-                }
-                let nodes = this.nodes_of(view, key);
-                let mut podiums = Vec::new();
-                for told in at.job.achievements() {
-                    let on_board = standings.board(&nodes, &told.board).await?;
-                    podiums.push(Podium::of(on_board.page(0, Podium::ROWS).await?));
-                }
-                Ok::<_, Failed>(((*key).clone(), podiums))
-            });
+            let calls = calls
+                .filter(|(((key, _), head), _)| !self.is_lost(view, key, head.as_ref()))
+                .collect::<Vec<_>>();
+            let (this, seam) = (&*self, &seam);
+            let calls = calls
+                .into_iter()
+                .map(|(((key, newer), head), states)| async move {
+                    let read = async {
+                        let live = at.is_live.then_some(states);
+                        let mut standings = standings(seam, at.job, head.as_ref(), live)?;
+                        for (member, state) in newer.iter() {
+                            standings.put(member, state.clone());
+                        }
+                        let nodes = this.nodes_of(view, key);
+                        let mut podiums = Vec::new();
+                        for told in at.job.achievements() {
+                            let on_board = standings.board(&nodes, &told.board).await?;
+                            podiums.push(Podium::of(on_board.page(0, Podium::ROWS).await?));
+                        }
+                        Ok(podiums)
+                    };
+                    let read = of_key(read.await)?;
+                    Ok::<_, Failed>((*key, head, read))
+                });
             let calls: Vec<_> = calls.collect();
-            let of_keys: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
-            found.extend(of_keys);
+            let all: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
+            let of_keys = self.sift(at, is_last, all)?.into_iter();
+            found.extend(of_keys.map(|(key, podiums)| (key.clone(), podiums)));
         }
         Ok(found)
     }
@@ -388,5 +552,22 @@ impl Before {
             view,
             key,
         }
+    }
+}
+
+fn query(view: &str, key: &[u8], partition: Option<u32>) -> StateQuery {
+    StateQuery {
+        view: view.to_owned(),
+        key: key.to_vec(),
+        partition,
+    }
+}
+
+/// What was read of a key; that its rows can't be read is no matter of the others.
+fn of_key<T>(read: Result<T, BoardError<NodesError>>) -> Result<OfKey<T>, Failed> {
+    match read.map_err(Failed::from) {
+        Ok(read) => Ok(Ok(read)),
+        Err(Failed::Unread(why)) => Ok(Err(why)),
+        Err(failed) => Err(failed),
     }
 }

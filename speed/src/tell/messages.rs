@@ -4,8 +4,8 @@ use jobs::board::{Achieving, Event, GroupState, Place};
 use jobs::{Board, Job};
 use schemas::achievement::{Achieved, Kind, Position, Told, id};
 use schemas::entities::Group;
-use schemas::key::KeyShape;
-use schemas::shown::{moment, value};
+use schemas::key::{KeyShape, KeyValue};
+use schemas::shown::{key_value, moment};
 use serde_json::{Map, Value, json};
 
 use crate::{Error, Result};
@@ -25,8 +25,12 @@ pub(crate) struct Named {
 /// Whether what a member has on a board is the same; how many efforts stand behind it is nobody's
 /// business.
 pub(super) fn is_same(one: Option<&Place>, other: Option<&Place>) -> bool {
-    let row = |place: &Place| (place.score.clone(), place.payload.clone());
-    one.map(row) == other.map(row)
+    one.map(shown) == other.map(shown)
+}
+
+/// What a message shows of a place.
+fn shown(place: &Place) -> (&[u8], &[u8]) {
+    (&place.score, &place.payload)
 }
 
 /// The boards on which a group's row is another one now.
@@ -47,15 +51,24 @@ pub(super) fn change(
     boards: &[&[u8]],
 ) -> Result<Told> {
     let mut changes = Vec::with_capacity(boards.len());
+    // The same effort stands on many boards.
+    let mut last: Option<(&Place, Map<String, Value>)> = None;
     for board in boards {
         let mut entry = Map::new();
         columns(job.boards(), board, &mut entry)?;
         let (old, new) = (before.on(board), after.on(board));
         let old = old.map(|place| row(job, &place.score, None)).transpose()?;
-        let new = new.map(|place| row(job, &place.score, Some(&place.payload)));
         entry.insert("before".to_owned(), old.map_or(Value::Null, Value::Object));
-        let new = new.transpose()?;
-        entry.insert("after".to_owned(), new.map_or(Value::Null, Value::Object));
+        let new = match (new, &last) {
+            (None, _) => Value::Null,
+            (Some(place), Some((same, row))) if shown(same) == shown(place) => row.clone().into(),
+            (Some(place), _) => {
+                let row = row(job, &place.score, Some(&place.payload))?;
+                last = Some((place, row.clone()));
+                row.into()
+            }
+        };
+        entry.insert("after".to_owned(), new);
         changes.push(Value::Object(entry));
     }
     let Group { key, member } = named.group;
@@ -140,11 +153,12 @@ fn row(job: &Job<Board>, score: &[u8], payload: Option<&[u8]>) -> Result<Map<Str
     let mut row = Map::new();
     columns(job.score(), score, &mut row)?;
     if let Some(payload) = payload {
-        let mut stored = Map::new();
-        columns(job.payload(), payload, &mut stored)?;
+        let values = decoded(job.payload(), payload)?;
+        let stored = job.payload().0.iter().zip(&values);
         for column in &job.shown().0 {
-            let value = stored.remove(&column.name).unwrap_or_default();
-            row.insert(column.name.clone(), value);
+            let mut of_name = stored.clone().filter(|(of, _)| of.name == column.name);
+            let value = of_name.next().map(|(_, value)| key_value(value));
+            row.insert(column.name.clone(), value.unwrap_or_default());
         }
     }
     Ok(row)
@@ -152,20 +166,22 @@ fn row(job: &Job<Board>, score: &[u8], payload: Option<&[u8]>) -> Result<Map<Str
 
 /// Adds the values of encoded columns by their names.
 fn columns(shape: &KeyShape, bytes: &[u8], into: &mut Map<String, Value>) -> Result<()> {
-    let columns = shape.decode(std::iter::once(bytes));
-    let columns = columns.map_err(|error| Error::Damaged(error.to_string()))?;
-    for (column, values) in shape.0.iter().zip(columns) {
-        into.insert(column.name.clone(), value(&values, 0));
+    let values = decoded(shape, bytes)?;
+    for (column, value) in shape.0.iter().zip(&values) {
+        into.insert(column.name.clone(), key_value(value));
     }
     Ok(())
 }
 
-fn int(shape: &KeyShape, bytes: &[u8]) -> Result<i64> {
-    let mut values = Map::new();
-    columns(shape, bytes, &mut values)?;
-    let value = values
-        .into_iter()
-        .next()
-        .and_then(|(_, value)| value.as_i64());
-    value.ok_or_else(|| Error::Damaged("a member is no number".to_owned()))
+fn decoded(shape: &KeyShape, bytes: &[u8]) -> Result<Vec<KeyValue>> {
+    let values = shape.decode_values(bytes);
+    values.map_err(|error| Error::Damaged(error.to_string()))
+}
+
+/// The number that an encoded key or member is.
+pub(super) fn int(shape: &KeyShape, bytes: &[u8]) -> Result<i64> {
+    match decoded(shape, bytes)?.first() {
+        Some(KeyValue::Int(n)) => Ok(*n),
+        _ => Err(Error::Damaged("a member is no number".to_owned())),
+    }
 }

@@ -11,6 +11,7 @@ mod outbox;
 mod replay;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::Array;
@@ -25,8 +26,8 @@ use self::before::{At, Before, Found, Members};
 pub(crate) use self::messages::Named;
 pub(crate) use self::outbox::Outbox;
 use self::replay::{AsTold, GroupName, Replay, encoded};
-use crate::cache::Cache;
 use crate::{Error, Result, SpeedPorts};
+use stored::cache::Cache;
 
 /// Keys whose podiums are remembered.
 const PODIUMS_MAX: usize = 4_000;
@@ -65,6 +66,9 @@ struct Changed<'a> {
     after: GroupState,
 }
 
+/// A group with what it had before.
+type Step<'g, 'n> = (&'g Changed<'n>, GroupState);
+
 impl Teller {
     pub(crate) fn new(slot: SlotId, ports: &SpeedPorts) -> Self {
         Self {
@@ -84,6 +88,14 @@ impl Teller {
     pub(crate) async fn begin(&mut self, slot: &Slot, jobs: &[Arc<Job<Board>>]) -> Result<()> {
         self.forget();
         let told = self.ports.achievements.told_through(self.slot).await?;
+        if let Some(lost) = lost(slot, told) {
+            tracing::warn!(
+                partition = self.slot.partition,
+                from = lost.start,
+                until = lost.end,
+                "live state was lost with what had not been told yet, and a run covers it: what may have changed on boards from offset `from` until `until` is told to nobody"
+            );
+        }
         // A life that began at a run takes up again what an earlier one had counted.
         let from_a_run = slot.bounds.values().next();
         let from_a_run = from_a_run.is_some_and(|begin| begin.next_offset > 0);
@@ -203,39 +215,11 @@ impl Teller {
     }
 
     async fn of_view(&mut self, at: At<'_>, groups: &[Changed<'_>]) -> Result<Found<Vec<Told>>> {
-        let mut asked: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
-        for group in groups {
-            let mut boards: Vec<Vec<u8>> =
-                group.after.places.iter().map(|p| p.board.clone()).collect();
-            if at.job.boards().0.is_empty() {
-                boards = vec![Vec::new()];
-            }
-            let members = asked.entry(group.key.clone()).or_default();
-            members.push((group.member.clone(), boards));
-        }
-        let before = match self.before.states(at, &asked).await? {
-            Found::Here(before) => before,
+        let steps = match self.steps(at, groups).await? {
+            Found::Here(steps) => steps,
             Found::Moved => return Ok(Found::Moved),
             Found::Unknown => return Ok(Found::Unknown),
         };
-        let none = GroupState::default();
-        let mut steps = Vec::with_capacity(groups.len());
-        for group in groups {
-            let name = (
-                at.job.view().to_owned(),
-                group.key.clone(),
-                group.member.clone(),
-            );
-            let stood = before.get(&(group.key.clone(), group.member.clone()));
-            let stood = match self.as_told.get(&name) {
-                Some((_, told)) => {
-                    self.settled.push(name);
-                    told.clone()
-                }
-                None => stood.unwrap_or(&none).clone(),
-            };
-            steps.push((group, stood));
-        }
         let mut podiums = match self.podiums_of(at, &steps).await? {
             Found::Here(podiums) => podiums,
             Found::Moved => return Ok(Found::Moved),
@@ -249,18 +233,24 @@ impl Teller {
                 let states = (before, &group.after);
                 told.push(messages::change(at.job, group.named, states, &boards)?);
             }
-            if let Some(of_key) = podiums.get_mut(&group.key) {
-                if of_key.iter().any(Podium::is_short) {
-                    let mut states = self.as_told(at.job, &group.key);
-                    let newer = newer.get(group.key.as_slice());
-                    states.extend(newer.into_iter().flatten().cloned());
-                    let asked = BTreeMap::from([(group.key.clone(), states)]);
-                    match self.before.podiums(at, &asked).await? {
-                        Found::Here(found) => of_key.clone_from(&found[&group.key]),
-                        Found::Moved => return Ok(Found::Moved),
-                        Found::Unknown => return Ok(Found::Unknown),
+            let of_key = podiums.get(&group.key).into_iter().flatten();
+            if of_key.into_iter().any(Podium::is_short) {
+                let mut states = self.as_told(at.job, &group.key);
+                let newer = newer.get(group.key.as_slice());
+                states.extend(newer.into_iter().flatten().cloned());
+                let asked = BTreeMap::from([(group.key.clone(), states)]);
+                match self.before.podiums(at, &asked).await? {
+                    Found::Here(found) => {
+                        // It may be that it can't be read any more.
+                        podiums.remove(&group.key);
+                        self.pending.push((name(at.job, &group.key), None));
+                        podiums.extend(found);
                     }
+                    Found::Moved => return Ok(Found::Moved),
+                    Found::Unknown => return Ok(Found::Unknown),
                 }
+            }
+            if let Some(of_key) = podiums.get_mut(&group.key) {
                 told.extend(achieved(at.job, group, before, of_key)?);
             }
             let newer = newer.entry(&group.key).or_default();
@@ -270,6 +260,46 @@ impl Teller {
         self.pending
             .extend(podiums.map(|(key, podiums)| (name(at.job, &key), Some(podiums))));
         Ok(Found::Here(told))
+    }
+
+    /// The groups with what they had before, but for those under keys of which that can't be known.
+    async fn steps<'g, 'n>(
+        &mut self,
+        at: At<'_>,
+        groups: &'g [Changed<'n>],
+    ) -> Result<Found<Vec<Step<'g, 'n>>>> {
+        let mut asked: BTreeMap<Vec<u8>, Members> = BTreeMap::new();
+        for group in groups {
+            let boards = boards_asked(at.job, &group.after);
+            let members = asked.entry(group.key.clone()).or_default();
+            members.push((group.member.clone(), boards));
+        }
+        let mut before = match self.before.states(at, &asked).await? {
+            Found::Here(before) => before,
+            Found::Moved => return Ok(Found::Moved),
+            Found::Unknown => return Ok(Found::Unknown),
+        };
+        before.retain(|key, found| {
+            asked
+                .get(key)
+                .is_some_and(|asked| asked.len() == found.len())
+        });
+        let mut steps = Vec::with_capacity(groups.len());
+        for group in groups {
+            let mut told = None;
+            if !self.as_told.is_empty() {
+                let (key, member) = (group.key.clone(), group.member.clone());
+                let name = (at.job.view().to_owned(), key, member);
+                told = self.as_told.get(&name).map(|(_, told)| told.clone());
+                self.settled.extend(told.is_some().then_some(name));
+            }
+            let of_key = before.get_mut(&group.key);
+            match of_key.and_then(|of_key| of_key.remove(&group.member)) {
+                Some(stood) => steps.push((group, told.unwrap_or(stood))),
+                None => self.forget_podiums(at.job, std::slice::from_ref(group)),
+            }
+        }
+        Ok(Found::Here(steps))
     }
 
     /// What was told of the members of a key whose live states are newer.
@@ -286,7 +316,7 @@ impl Teller {
     async fn podiums_of(
         &mut self,
         at: At<'_>,
-        steps: &[(&Changed<'_>, GroupState)],
+        steps: &[Step<'_, '_>],
     ) -> Result<Found<BTreeMap<Vec<u8>, Vec<Podium>>>> {
         let mut podiums = BTreeMap::new();
         let mut missing = BTreeMap::new();
@@ -314,6 +344,24 @@ impl Teller {
         }
         Ok(Found::Here(podiums))
     }
+}
+
+/// The boards on which a member is looked for: where they have scores, it is found by itself.
+fn boards_asked(job: &Job<Board>, after: &GroupState) -> Vec<Vec<u8>> {
+    if job.boards().0.is_empty() {
+        return vec![Vec::new()];
+    }
+    let boards = after.places.iter().filter(|_| job.score().0.is_empty());
+    boards.map(|place| place.board.clone()).collect()
+}
+
+/// What nobody will be told any more, where the slot is at the very beginning of a life: it was not
+/// noted as told, and a run covers it.
+fn lost(slot: &Slot, told: Option<Offset>) -> Option<Range<Offset>> {
+    let begin = slot.bounds.values().next()?.next_offset;
+    let told = told.unwrap_or(0);
+    // Nothing has been counted of any view.
+    (slot.since.is_empty() && told < begin).then_some(told..begin)
 }
 
 fn name(job: &Job<Board>, key: &[u8]) -> Name {
@@ -368,4 +416,46 @@ fn groups<'a>(job: &Job<Board>, named: &'a [Named], states: &States) -> Result<V
         });
     }
     Ok(groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::seam::{Cut, NewLife};
+
+    use super::*;
+
+    #[test]
+    fn what_a_run_covers_and_nobody_was_told_is_lost() {
+        let cut = Cut {
+            next_offset: 10,
+            last: None,
+        };
+        let mut slot = Slot::new_generation(
+            2,
+            &NewLife {
+                newest: 1,
+                cut,
+                log_end: 15,
+                hint: 2,
+            },
+        );
+        assert_eq!(lost(&slot, Some(10)), None);
+        assert_eq!(lost(&slot, Some(12)), None);
+        assert_eq!(lost(&slot, Some(7)), Some(7..10));
+        assert_eq!(lost(&slot, None), Some(0..10));
+        // A life that has begun long ago has what is not told yet in its outbox; it was said at once
+        // what it has not.
+        let fence = slot.fence();
+        let moved = slot.apply(&fence, cut, &["a view"]);
+        assert_eq!(moved, Ok(()));
+        assert_eq!(lost(&slot, Some(7)), None);
+        // The very first life covers nothing.
+        let first = NewLife {
+            newest: 0,
+            cut: Cut::start(),
+            log_end: 15,
+            hint: 1,
+        };
+        assert_eq!(lost(&Slot::new_generation(1, &first), None), None);
+    }
 }

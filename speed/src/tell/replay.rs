@@ -97,6 +97,10 @@ impl Replay<'_> {
             let Found::Here(found) = before.states(at, &asked).await? else {
                 continue;
             };
+            let found = found.into_iter().flat_map(|(key, members)| {
+                let of_key = move |(member, state)| ((key.clone(), member), state);
+                members.into_iter().map(of_key)
+            });
             for ((key, member), mut state) in found {
                 let offset = named.get(&(key.clone(), member.clone()));
                 let offset = offset.copied().unwrap_or(self.told_through);

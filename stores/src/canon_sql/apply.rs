@@ -15,6 +15,7 @@ use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership,
 };
 
+use super::admin;
 use super::connect::lock_counters;
 use super::decide::{Decided, Known, Versioned};
 use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
@@ -80,8 +81,12 @@ fn unstorable(link: &Link<'_>, row: &Entity) -> Option<String> {
 pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> Sql<Applied> {
     let mut rejected = Vec::new();
     let kinds = ByKind::of(link, rows, &mut rejected);
-    let applications = kinds.authorizations.iter();
-    lock_counters(link, applications.map(|(_, row)| row.application_id)).await?;
+    let applications = newest(&kinds.applications, |row| (row.id, 0), |row| row.version);
+    let counted = counted(link, &applications).await?;
+    let connecting = kinds.authorizations.iter();
+    let connecting = connecting.map(|(_, row)| row.application_id);
+    let changing = counted.widened.iter().chain(&counted.connected).copied();
+    lock_counters(link, connecting.chain(changing)).await?;
     let changed = kinds.athletes.iter().map(|(_, row)| row.id);
     let with_efforts = kinds.efforts.iter().map(|(_, row)| row.athlete_id);
     // One lock after the other, and never a shared one that is to become another's obstacle.
@@ -107,8 +112,7 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
         |row| row.version,
     );
     write(link, &sheet::follows(&follows), Conflict::Newer).await?;
-    let applications = newest(&kinds.applications, |row| (row.id, 0), |row| row.version);
-    write(link, &sheet::applications(&applications), Conflict::Newer).await?;
+    write_applications(link, &applications, &counted, now_ms).await?;
     let (notifications, more_pending) = tell(link, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
@@ -117,6 +121,53 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
         notifications,
         more_pending,
     })
+}
+
+/// Applications whose counters are to be held while their lines are written.
+#[derive(Debug, Default)]
+struct Counted {
+    /// Those that are stored, of which lines say another capacity; ascending.
+    widened: Vec<i64>,
+    /// Those that are not stored; ascending.
+    new: Vec<i64>,
+    /// Of these the ones to which somebody is connected.
+    connected: Vec<i64>,
+}
+
+async fn counted(link: &mut Link<'_>, rows: &[&Application]) -> Sql<Counted> {
+    let mut counted = Counted::default();
+    for rows in rows.chunks(AT_ONCE) {
+        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        let stored = admin::capacities(link, &ids).await?;
+        counted.widened.extend(admin::differing(&stored, rows));
+        let new = admin::new(&stored, rows);
+        counted
+            .connected
+            .extend(admin::connected(link, &new).await?);
+        counted.new.extend(new);
+    }
+    Ok(counted)
+}
+
+/// Writes applications, and records which capacities change and what is reached of them.
+async fn write_applications(
+    link: &mut Link<'_>,
+    rows: &[&Application],
+    counted: &Counted,
+    now_ms: i64,
+) -> Sql<()> {
+    let mut before = Vec::with_capacity(counted.widened.len());
+    for ids in counted.widened.chunks(AT_ONCE) {
+        before.extend(admin::capacities(link, ids).await?);
+    }
+    write(link, &sheet::applications(rows), Conflict::Newer).await?;
+    for before in before.chunks(AT_ONCE) {
+        admin::record_lines(link, before, now_ms).await?;
+    }
+    for new in counted.new.chunks(AT_ONCE) {
+        admin::note_new(link, new, now_ms).await?;
+    }
+    Ok(())
 }
 
 async fn write(link: &mut Link<'_>, sheet: &Sheet, conflict: Conflict) -> Sql<()> {

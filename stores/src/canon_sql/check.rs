@@ -28,7 +28,7 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 12] = [
     "efforts",
     "athletes",
     "disqualified",
@@ -37,6 +37,10 @@ const TABLES: [&str; 8] = [
     "authorizations",
     "applications",
     "connected",
+    "unlimited",
+    "application_audit",
+    "capacity_requests",
+    "capacity_notices",
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
@@ -280,16 +284,36 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
             let column = match table {
                 "connected" => "athletes",
                 "disqualified" => "athlete_id",
+                "unlimited" => "application_id",
+                "application_audit" | "capacity_requests" => "reason",
+                "capacity_notices" => "done",
                 _ => "version",
             };
             statements.push(format!(
                 "UPDATE {table} SET {column} = {column} WHERE 1 = 0"
             ));
-            statements.push(format!(
-                "INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"
-            ));
+            // Numbers are given by the server.
+            statements.push(match table {
+                "application_audit" => "INSERT INTO application_audit
+                    (application_id, at_ms, actor, action, value_before, value_after)
+                    SELECT application_id, at_ms, actor, action, value_before, value_after
+                    FROM application_audit WHERE 1 = 0"
+                    .to_owned(),
+                "capacity_requests" => "INSERT INTO capacity_requests
+                    (application_id, athlete_capacity, asked_by, asked_at_ms, state)
+                    SELECT application_id, athlete_capacity, asked_by, asked_at_ms, state
+                    FROM capacity_requests WHERE 1 = 0"
+                    .to_owned(),
+                "capacity_notices" => "INSERT INTO capacity_notices
+                    (application_id, threshold, athlete_capacity, connected, made_at_ms)
+                    SELECT application_id, threshold, athlete_capacity, connected, made_at_ms
+                    FROM capacity_notices WHERE 1 = 0"
+                    .to_owned(),
+                _ => format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"),
+            });
         }
     }
+    statements.push("DELETE FROM unlimited WHERE 1 = 0".to_owned());
     if !views.contains("disqualified") {
         statements.push("DELETE FROM disqualified WHERE 1 = 0".to_owned());
     }

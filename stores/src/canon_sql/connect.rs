@@ -20,9 +20,10 @@ const ID_BITS: u32 = 53;
 const COLUMNS: &str = "CAST(id AS SIGNED), name, owner, CAST(athlete_capacity AS SIGNED),
     CAST(version AS SIGNED)";
 
-type Row = (i64, String, String, i64, i64);
+/// A row of an application.
+pub(crate) type Row = (i64, String, String, i64, i64);
 
-fn of((id, name, owner, athlete_capacity, version): Row) -> Sql<Application> {
+pub(crate) fn of((id, name, owner, athlete_capacity, version): Row) -> Sql<Application> {
     Ok(Application {
         id,
         name,
@@ -52,17 +53,6 @@ pub(crate) async fn applications(
         .rows(&statement, &[Value::Int(from), Value::Int(limit)])
         .await?;
     rows.into_iter().map(of).collect()
-}
-
-pub(crate) async fn set_capacity(
-    link: &mut Link<'_>,
-    id: i64,
-    capacity: i64,
-) -> Sql<Option<Application>> {
-    let statement = "UPDATE applications SET athlete_capacity = ? WHERE id = ?";
-    link.run(statement, &[Value::Int(capacity), Value::Int(id)])
-        .await?;
-    application(link, id).await
 }
 
 /// Holds the counters of some applications until the commit; those that are not there are made.
@@ -104,21 +94,22 @@ pub(crate) async fn authorize(link: &mut Link<'_>, pair: Group, now_ms: i64) -> 
     // What was read before the lock may be old by now.
     let statement = "SELECT CAST(p.athlete_capacity AS SIGNED), c.athletes,
             (SELECT count(*) FROM connections o
-             WHERE o.application_id = ? AND o.athlete_id = ? AND o.live > 0)
+             WHERE o.application_id = ? AND o.athlete_id = ? AND o.live > 0),
+            (SELECT count(*) FROM unlimited u WHERE u.application_id = p.id)
         FROM applications p JOIN connected c ON c.application_id = p.id WHERE p.id = ?";
     let values = [
         Value::Int(pair.key),
         Value::Int(pair.member),
         Value::Int(pair.key),
     ];
-    let found: Option<(i64, i64, i64)> = link.row(statement, &values).await?;
-    let Some((capacity, connected, already)) = found else {
+    let found: Option<(i64, i64, i64, i64)> = link.row(statement, &values).await?;
+    let Some((capacity, connected, already, unlimited)) = found else {
         return Ok(Authorized::UnknownApplication);
     };
     if already > 0 {
         return Ok(Authorized::Already);
     }
-    if connected >= capacity {
+    if connected >= capacity && unlimited == 0 {
         return Ok(Authorized::Full {
             connected,
             capacity,

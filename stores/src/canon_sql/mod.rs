@@ -14,15 +14,17 @@
 //! and columns in the place of our tables, which are then read; writing is the app's, and
 //! `apply` refuses rows of that kind. See the page on the canonical store.
 
+pub(crate) mod admin;
 mod apply;
 mod check;
 pub(crate) mod columns;
-mod connect;
+pub(crate) mod connect;
 mod counters;
 pub(crate) mod decide;
 pub(crate) mod decode;
 pub(crate) mod dump;
 mod fault;
+pub(crate) mod notices;
 mod options;
 pub(crate) mod outbox;
 pub(crate) mod server;
@@ -43,10 +45,15 @@ pub(crate) use fault::Meaning;
 pub use options::{SqlOptions, SqlServer, SqlTls};
 pub(crate) use server::Purpose;
 
+use crate::admin::{
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
+    Usage,
+};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::namespace::Namespace;
+use crate::notices::{Claimed, Notice, Notices, Outcome};
 use crate::{Error, Result, mysql, postgres};
 use decode::Grouped;
 use server::{Server, on};
@@ -297,20 +304,6 @@ impl CanonWrite for SqlCanon {
             .await
     }
 
-    async fn set_capacity(
-        &self,
-        application_id: i64,
-        capacity: i64,
-    ) -> Result<Option<Application>> {
-        self.ours("applications")?;
-        self.server
-            .write(
-                "setting a capacity",
-                on!(link => connect::set_capacity(link, application_id, capacity)),
-            )
-            .await
-    }
-
     async fn notified(&self, ids: &[i64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -321,6 +314,148 @@ impl CanonWrite for SqlCanon {
                 on!(link => outbox::notified(link, ids)),
             )
             .await
+    }
+}
+
+#[async_trait]
+impl CanonAdmin for SqlCanon {
+    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>> {
+        let doing = "reading applications";
+        let call = on!(link => admin::usages(link, after, limit));
+        let found = self.server.read(doing, call).await?;
+        Ok(found.into_iter().map(|usage| self.counted(usage)).collect())
+    }
+
+    async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>> {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(outbox::AT_ONCE) {
+            let doing = "reading applications";
+            let call = on!(link => admin::usages_of(link, ids));
+            found.extend(self.server.read(doing, call).await?);
+        }
+        Ok(found.into_iter().map(|usage| self.counted(usage)).collect())
+    }
+
+    async fn change(
+        &self,
+        application_id: i64,
+        change: Change,
+        by: &By,
+        now_ms: i64,
+    ) -> Result<Option<Usage>> {
+        if change.athlete_capacity.is_some() {
+            self.ours("applications")?;
+        }
+        let doing = "changing an application";
+        let call = on!(link => admin::change(link, application_id, change, by, now_ms));
+        let changed = self.server.write(doing, call).await?;
+        Ok(changed.map(|usage| self.counted(usage)))
+    }
+
+    async fn audit(
+        &self,
+        application_id: i64,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<AuditEntry>> {
+        let doing = "reading what was changed of an application";
+        let call = on!(link => admin::audit(link, application_id, before, limit));
+        self.server.read(doing, call).await
+    }
+
+    async fn request_capacity(
+        &self,
+        application_id: i64,
+        athlete_capacity: i64,
+        by: &By,
+        now_ms: i64,
+    ) -> Result<Requested> {
+        let doing = "asking for a capacity";
+        let asked = (application_id, athlete_capacity);
+        let call = on!(link => admin::request_capacity(link, asked.0, asked.1, by, now_ms));
+        self.server.write(doing, call).await
+    }
+
+    async fn capacity_requests(
+        &self,
+        of: RequestsOf,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<CapacityRequest>> {
+        let doing = "reading requests for capacity";
+        let call = on!(link => admin::capacity_requests(link, of, before, limit));
+        self.server.read(doing, call).await
+    }
+
+    async fn decide(
+        &self,
+        request_id: i64,
+        decision: Decision,
+        by: &By,
+        now_ms: i64,
+    ) -> Result<Decided> {
+        if let Decision::Grant(_) = decision {
+            self.ours("applications")?;
+        }
+        let doing = "deciding a request for capacity";
+        let call = on!(link => admin::decide(link, request_id, decision, by, now_ms));
+        Ok(match self.server.write(doing, call).await? {
+            Decided::Done { request, usage } => Decided::Done {
+                request,
+                usage: self.counted(usage),
+            },
+            other => other,
+        })
+    }
+}
+
+#[async_trait]
+impl Notices for SqlCanon {
+    async fn notices(
+        &self,
+        application_id: Option<i64>,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<Notice>> {
+        let doing = "reading notices of capacities";
+        let call = on!(link => notices::notices(link, application_id, before, limit));
+        self.server.read(doing, call).await
+    }
+
+    async fn notices_waiting(&self) -> Result<u64> {
+        let doing = "reading notices of capacities";
+        let call = on!(link => notices::waiting(link));
+        self.server.read(doing, call).await
+    }
+
+    async fn claim_notices(
+        &self,
+        now_ms: i64,
+        until_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<Claimed>> {
+        let doing = "claiming notices of capacities";
+        let call = on!(link => notices::claim(link, now_ms, until_ms, limit));
+        self.server.write(doing, call).await
+    }
+
+    async fn settle_notice(&self, id: i64, outcome: &Outcome) -> Result<()> {
+        let doing = "settling a notice of a capacity";
+        let call = on!(link => notices::settle(link, id, outcome));
+        self.server.write(doing, call).await
+    }
+}
+
+impl SqlCanon {
+    /// Nobody counts the athletes of an app's own authorizations.
+    fn counted(&self, mut usage: Usage) -> Usage {
+        if self.views.contains("authorizations") {
+            usage.connected = None;
+        }
+        usage
     }
 }
 

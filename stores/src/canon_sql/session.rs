@@ -5,7 +5,10 @@
 
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, FromRow, MySql, Postgres};
+
+use super::connect::lock_counters;
 
 pub(crate) type Sql<T> = Result<T, sqlx::Error>;
 
@@ -13,20 +16,64 @@ pub(crate) type Sql<T> = Result<T, sqlx::Error>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
     Int(i64),
+    IntOrNull(Option<i64>),
     Text(&'a str),
+    TextOrNull(Option<&'a str>),
     /// Not empty, and few enough for one statement.
     Ints(&'a [i64]),
 }
 
-/// Rows of either server.
+/// Rows of any of the databases.
 pub(crate) trait Fetched:
-    for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, MySqlRow> + Send + Unpin
+    for<'r> FromRow<'r, PgRow>
+    + for<'r> FromRow<'r, MySqlRow>
+    + for<'r> FromRow<'r, SqliteRow>
+    + Send
+    + Unpin
 {
 }
 
 impl<T> Fetched for T where
-    T: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, MySqlRow> + Send + Unpin
+    T: for<'r> FromRow<'r, PgRow>
+        + for<'r> FromRow<'r, MySqlRow>
+        + for<'r> FromRow<'r, SqliteRow>
+        + Send
+        + Unpin
 {
+}
+
+/// What runs statements that all databases understand, within one transaction.
+pub(crate) trait Statements: Send {
+    /// Runs a statement; answers how many rows it changed.
+    fn run(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = Sql<u64>> + Send;
+
+    /// All rows that a statement finds.
+    fn rows<T: Fetched>(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = Sql<Vec<T>>> + Send;
+
+    /// Holds the counter of an application until the commit.
+    fn hold(&mut self, application: i64) -> impl Future<Output = Sql<()>> + Send;
+}
+
+impl Statements for Link<'_> {
+    async fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<u64> {
+        Link::run(self, statement, values).await
+    }
+
+    async fn rows<T: Fetched>(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<Vec<T>> {
+        Link::rows(self, statement, values).await
+    }
+
+    async fn hold(&mut self, application: i64) -> Sql<()> {
+        lock_counters(self, std::iter::once(application)).await
+    }
 }
 
 /// A connection that runs statements.
@@ -46,6 +93,8 @@ impl Link<'_> {
                     query = match value {
                         Value::Int(value) => query.bind(value),
                         Value::Text(value) => query.bind(value),
+                        Value::IntOrNull(value) => query.bind(value),
+                        Value::TextOrNull(value) => query.bind(value),
                         Value::Ints(values) => query.bind(values),
                     };
                 }
@@ -57,6 +106,8 @@ impl Link<'_> {
                     query = match value {
                         Value::Int(value) => query.bind(value),
                         Value::Text(value) => query.bind(value),
+                        Value::IntOrNull(value) => query.bind(value),
+                        Value::TextOrNull(value) => query.bind(value),
                         Value::Ints(values) => padded(values).fold(query, sqlx::query::Query::bind),
                     };
                 }
@@ -79,6 +130,8 @@ impl Link<'_> {
                     query = match value {
                         Value::Int(value) => query.bind(value),
                         Value::Text(value) => query.bind(value),
+                        Value::IntOrNull(value) => query.bind(value),
+                        Value::TextOrNull(value) => query.bind(value),
                         Value::Ints(values) => query.bind(values),
                     };
                 }
@@ -91,6 +144,8 @@ impl Link<'_> {
                     query = match value {
                         Value::Int(value) => query.bind(value),
                         Value::Text(value) => query.bind(value),
+                        Value::IntOrNull(value) => query.bind(value),
+                        Value::TextOrNull(value) => query.bind(value),
                         Value::Ints(values) => {
                             padded(values).fold(query, sqlx::query::QueryAs::bind)
                         }

@@ -10,12 +10,102 @@ use schemas::source::Source;
 use sqlx::Connection;
 
 use super::canon_rows::Grouped;
+use super::canon_statement::Embedded;
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions};
 use crate::Result;
+use crate::admin::{
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
+    Usage,
+};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
+use crate::canon_sql::{admin, notices};
+use crate::notices::{Claimed, Notice, Notices, Outcome};
+
+/// The tables of those who look after applications; new ones in a file of version 2.
+macro_rules! applications_tables {
+    () => {
+        "
+        CREATE TABLE unlimited (
+            application_id INTEGER PRIMARY KEY
+        ) STRICT;
+        CREATE TABLE application_audit (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            application_id INTEGER NOT NULL,
+            at_ms INTEGER NOT NULL,
+            actor TEXT NOT NULL,
+            action TEXT NOT NULL,
+            value_before INTEGER NOT NULL,
+            value_after INTEGER NOT NULL,
+            reason TEXT,
+            request_id INTEGER
+        ) STRICT;
+        CREATE INDEX application_audit_by_application ON application_audit (application_id, id);
+        CREATE TABLE capacity_requests (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            application_id INTEGER NOT NULL,
+            athlete_capacity INTEGER NOT NULL,
+            asked_by TEXT NOT NULL,
+            reason TEXT,
+            asked_at_ms INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            decided_by TEXT,
+            answer TEXT,
+            decided_at_ms INTEGER,
+            granted_capacity INTEGER
+        ) STRICT;
+        CREATE INDEX capacity_requests_by_application
+            ON capacity_requests (application_id, state, id);
+        CREATE INDEX capacity_requests_by_state ON capacity_requests (state, id);
+        CREATE UNIQUE INDEX capacity_requests_open ON capacity_requests (application_id)
+            WHERE state = 'open';
+        CREATE TABLE capacity_notices (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            application_id INTEGER NOT NULL,
+            threshold INTEGER NOT NULL,
+            athlete_capacity INTEGER NOT NULL,
+            connected INTEGER NOT NULL,
+            made_at_ms INTEGER NOT NULL,
+            armed INTEGER DEFAULT 1,
+            topic_at_ms INTEGER,
+            webhook_at_ms INTEGER,
+            failed_at_ms INTEGER,
+            tries INTEGER NOT NULL DEFAULT 0,
+            last_error TEXT,
+            next_try_ms INTEGER NOT NULL DEFAULT 0,
+            claimed_until_ms INTEGER NOT NULL DEFAULT 0,
+            done INTEGER NOT NULL DEFAULT 0
+        ) STRICT;
+        CREATE UNIQUE INDEX capacity_notices_once
+            ON capacity_notices (application_id, athlete_capacity, threshold, armed);
+        CREATE INDEX capacity_notices_by_application ON capacity_notices (application_id, id);
+        CREATE INDEX capacity_notices_waiting ON capacity_notices (id) WHERE done = 0;
+        CREATE VIEW usage_to_note AS
+            SELECT c.application_id, t.threshold, p.athlete_capacity, c.athletes AS connected,
+                CAST(unixepoch('subsec') * 1000 AS INTEGER) AS made_at_ms
+            FROM connected c JOIN applications p ON p.id = c.application_id
+            CROSS JOIN (SELECT 80 AS threshold UNION ALL SELECT 90 UNION ALL SELECT 100) t
+            WHERE (p.athlete_capacity > 0 OR t.threshold = 100)
+                AND c.athletes * 100 >= p.athlete_capacity * t.threshold
+                AND NOT EXISTS (SELECT 1 FROM capacity_notices n
+                    WHERE n.application_id = c.application_id AND n.threshold = t.threshold
+                        AND n.athlete_capacity = p.athlete_capacity AND n.armed = 1)
+            ORDER BY t.threshold;
+        CREATE TRIGGER first_connected AFTER INSERT ON connected BEGIN
+            INSERT INTO capacity_notices
+                (application_id, threshold, athlete_capacity, connected, made_at_ms)
+            SELECT * FROM usage_to_note WHERE application_id = new.application_id;
+        END;
+        CREATE TRIGGER more_connected AFTER UPDATE ON connected
+        WHEN new.athletes > old.athletes BEGIN
+            INSERT INTO capacity_notices
+                (application_id, threshold, athlete_capacity, connected, made_at_ms)
+            SELECT * FROM usage_to_note WHERE application_id = new.application_id;
+        END;"
+    };
+}
 
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
 /// written side by side; an index brings them in the order of their groups.
@@ -28,8 +118,9 @@ use crate::canon::{
 /// forget them.
 static CANON: Kind = Kind {
     name: "canon.db",
-    version: 2,
-    tables: "
+    version: 3,
+    tables: concat!(
+        "
         CREATE TABLE efforts (
             id INTEGER PRIMARY KEY,
             segment_id INTEGER NOT NULL,
@@ -143,12 +234,18 @@ static CANON: Kind = Kind {
             member INTEGER NOT NULL,
             made_at_ms INTEGER NOT NULL
         ) STRICT;",
-    upgrades: &[(
-        1,
-        Upgrade::Statements(
-            "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;",
+        // What those write who look after applications.
+        applications_tables!()
+    ),
+    upgrades: &[
+        (
+            1,
+            Upgrade::Statements(
+                "ALTER TABLE athletes ADD COLUMN is_disqualified INTEGER NOT NULL DEFAULT 0;",
+            ),
         ),
-    )],
+        (2, Upgrade::Statements(applications_tables!())),
+    ],
     replaceable: false,
     page_bytes: 4096,
     cache_kib: 128 * 1024,
@@ -317,21 +414,6 @@ impl CanonWrite for SqliteCanon {
         Ok(done)
     }
 
-    async fn set_capacity(
-        &self,
-        application_id: i64,
-        capacity: i64,
-    ) -> Result<Option<Application>> {
-        let db = self.db.current().await?;
-        let fault = db.fault("setting a capacity");
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let done = canon_connect::set_capacity(&mut tx, application_id, capacity).await;
-        let done = done.map_err(fault)?;
-        tx.commit().await.map_err(fault)?;
-        Ok(done)
-    }
-
     async fn notified(&self, ids: &[i64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -341,6 +423,153 @@ impl CanonWrite for SqliteCanon {
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let done = canon_outbox::notified(&mut tx, ids).await;
+        done.map_err(fault)?;
+        tx.commit().await.map_err(fault)
+    }
+}
+
+#[async_trait]
+impl CanonAdmin for SqliteCanon {
+    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = admin::usages(&mut Embedded(&mut connection), after, limit).await;
+        found.map_err(db.fault("reading applications"))
+    }
+
+    async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = admin::usages_of(&mut Embedded(&mut connection), ids).await;
+        found.map_err(db.fault("reading applications"))
+    }
+
+    async fn change(
+        &self,
+        application_id: i64,
+        change: Change,
+        by: &By,
+        now_ms: i64,
+    ) -> Result<Option<Usage>> {
+        let db = self.db.current().await?;
+        let fault = db.fault("changing an application");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let link = &mut Embedded(&mut tx);
+        let done = admin::change(link, application_id, change, by, now_ms).await;
+        let done = done.map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(done)
+    }
+
+    async fn audit(
+        &self,
+        application_id: i64,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<AuditEntry>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let link = &mut Embedded(&mut connection);
+        let found = admin::audit(link, application_id, before, limit).await;
+        found.map_err(db.fault("reading what was changed of an application"))
+    }
+
+    async fn request_capacity(
+        &self,
+        application_id: i64,
+        athlete_capacity: i64,
+        by: &By,
+        now_ms: i64,
+    ) -> Result<Requested> {
+        let db = self.db.current().await?;
+        let fault = db.fault("asking for a capacity");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let link = &mut Embedded(&mut tx);
+        let done =
+            admin::request_capacity(link, application_id, athlete_capacity, by, now_ms).await;
+        let done = done.map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(done)
+    }
+
+    async fn capacity_requests(
+        &self,
+        of: RequestsOf,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<CapacityRequest>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let link = &mut Embedded(&mut connection);
+        let found = admin::capacity_requests(link, of, before, limit).await;
+        found.map_err(db.fault("reading requests for capacity"))
+    }
+
+    async fn decide(
+        &self,
+        request_id: i64,
+        decision: Decision,
+        by: &By,
+        now_ms: i64,
+    ) -> Result<Decided> {
+        let db = self.db.current().await?;
+        let fault = db.fault("deciding a request for capacity");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let link = &mut Embedded(&mut tx);
+        let done = admin::decide(link, request_id, decision, by, now_ms).await;
+        let done = done.map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(done)
+    }
+}
+
+#[async_trait]
+impl Notices for SqliteCanon {
+    async fn notices(
+        &self,
+        application_id: Option<i64>,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<Notice>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let link = &mut Embedded(&mut connection);
+        let found = notices::notices(link, application_id, before, limit).await;
+        found.map_err(db.fault("reading notices of capacities"))
+    }
+
+    async fn notices_waiting(&self) -> Result<u64> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = notices::waiting(&mut Embedded(&mut connection)).await;
+        found.map_err(db.fault("reading notices of capacities"))
+    }
+
+    async fn claim_notices(
+        &self,
+        now_ms: i64,
+        until_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<Claimed>> {
+        let db = self.db.current().await?;
+        let fault = db.fault("claiming notices of capacities");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let done = notices::claim(&mut Embedded(&mut tx), now_ms, until_ms, limit).await;
+        let done = done.map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(done)
+    }
+
+    async fn settle_notice(&self, id: i64, outcome: &Outcome) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("settling a notice of a capacity");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let done = notices::settle(&mut Embedded(&mut tx), id, outcome).await;
         done.map_err(fault)?;
         tx.commit().await.map_err(fault)
     }

@@ -13,8 +13,9 @@ use schemas::entities::{
 use sqlx::{Arguments, SqliteConnection};
 
 use super::canon_outbox::{Touched, keep_segments, tell};
-use super::canon_statement::{RowsOf, json};
+use super::canon_statement::{Embedded, RowsOf, json};
 use crate::canon::Applied;
+use crate::canon_sql::admin;
 use crate::canon_sql::decide::{Decided, Known, Versioned};
 
 type Sql<T> = Result<T, sqlx::Error>;
@@ -167,15 +168,7 @@ pub(super) async fn apply(
             values.add(row.version)
         })
         .await?;
-    APPLICATIONS
-        .run(connection, &kinds.applications, |values, row| {
-            values.add(row.id)?;
-            values.add(&*row.name)?;
-            values.add(row.owner.to_string())?;
-            values.add(row.athlete_capacity)?;
-            values.add(row.version)
-        })
-        .await?;
+    applications(connection, &kinds.applications, now_ms).await?;
     let (notifications, more_pending) = tell(connection, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
@@ -184,6 +177,28 @@ pub(super) async fn apply(
         notifications,
         more_pending,
     })
+}
+
+/// Writes applications, and records which capacities change.
+async fn applications(
+    connection: &mut SqliteConnection,
+    rows: &[&Application],
+    now_ms: i64,
+) -> Sql<()> {
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let before = admin::capacities(&mut Embedded(connection), &ids).await?;
+    APPLICATIONS
+        .run(connection, rows, |values, row| {
+            values.add(row.id)?;
+            values.add(&*row.name)?;
+            values.add(row.owner.to_string())?;
+            values.add(row.athlete_capacity)?;
+            values.add(row.version)
+        })
+        .await?;
+    let link = &mut Embedded(connection);
+    admin::record_lines(link, &before, now_ms).await?;
+    admin::note_new(link, &admin::new(&before, rows), now_ms).await
 }
 
 /// Writes efforts; answers the groups that they touch.

@@ -64,19 +64,6 @@ pub(super) async fn applications(
     rows.into_iter().map(of).collect()
 }
 
-pub(super) async fn set_capacity(
-    connection: &mut SqliteConnection,
-    id: i64,
-    capacity: i64,
-) -> Sql<Option<Application>> {
-    sqlx::query("UPDATE applications SET athlete_capacity = ? WHERE id = ?")
-        .bind(capacity)
-        .bind(id)
-        .execute(&mut *connection)
-        .await?;
-    application(connection, id).await
-}
-
 /// Connects an athlete; call it within a transaction that writes.
 pub(super) async fn authorize(
     connection: &mut SqliteConnection,
@@ -103,7 +90,7 @@ pub(super) async fn authorize(
     .fetch_one(&mut *connection)
     .await?;
     let capacity = application.athlete_capacity;
-    if connected >= capacity {
+    if connected >= capacity && is_enforced(connection, pair.key).await? {
         return Ok(Authorized::Full {
             connected,
             capacity,
@@ -121,6 +108,13 @@ pub(super) async fn authorize(
     write_authorizations(connection, &[&authorization]).await?;
     let notification = tell_of(connection, pair, now_ms).await?;
     Ok(Authorized::New { id, notification })
+}
+
+async fn is_enforced(connection: &mut SqliteConnection, id: i64) -> Sql<bool> {
+    sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM unlimited WHERE application_id = ?)")
+        .bind(id)
+        .fetch_one(connection)
+        .await
 }
 
 /// Disconnects an athlete; call it within a transaction that writes.

@@ -6,6 +6,8 @@ use sqlx::error::BoxDynError;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments, AssertSqlSafe, SqliteConnection};
 
+use crate::canon_sql::session::{Fetched, Sql, Statements, Value};
+
 /// The numbers of rows that a statement may have, largest first. Its text depends only on this
 /// number, so a few sizes make up every number and stay prepared. At the largest, rows of ten
 /// values stay well below the 32,766 that SQLite lets a statement have.
@@ -58,6 +60,55 @@ impl RowsOf {
         }
         Ok(())
     }
+}
+
+/// A connection to `canon.db` for statements that all databases understand.
+#[derive(Debug)]
+pub(super) struct Embedded<'a>(pub(super) &'a mut SqliteConnection);
+
+impl Statements for Embedded<'_> {
+    async fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<u64> {
+        let (text, arguments) = prepared(statement, values)?;
+        let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut *self.0);
+        Ok(done.await?.rows_affected())
+    }
+
+    async fn rows<T: Fetched>(&mut self, statement: &str, values: &[Value<'_>]) -> Sql<Vec<T>> {
+        let (text, arguments) = prepared(statement, values)?;
+        sqlx::query_as_with(AssertSqlSafe(text), arguments)
+            .fetch_all(&mut *self.0)
+            .await
+    }
+
+    /// A transaction that writes is alone here.
+    async fn hold(&mut self, _: i64) -> Sql<()> {
+        Ok(())
+    }
+}
+
+/// The statement as SQLite writes it, with its values: a list of numbers is one of them.
+fn prepared(statement: &str, values: &[Value<'_>]) -> Sql<(String, SqliteArguments)> {
+    let statement = statement.replace(" AS SIGNED)", " AS INTEGER)");
+    let mut text = String::with_capacity(statement.len());
+    let mut arguments = SqliteArguments::default();
+    let mut parts = statement.split('?');
+    text.push_str(parts.next().unwrap_or_default());
+    for (part, value) in parts.zip(values) {
+        let added = match value {
+            Value::Int(value) => arguments.add(*value),
+            Value::IntOrNull(value) => arguments.add(*value),
+            Value::Text(value) => arguments.add((*value).to_owned()),
+            Value::TextOrNull(value) => arguments.add(value.map(str::to_owned)),
+            Value::Ints(values) => arguments.add(json(values.iter().copied())),
+        };
+        added.map_err(sqlx::Error::Encode)?;
+        text.push_str(match value {
+            Value::Ints(_) => "(SELECT value FROM json_each(?))",
+            _ => "?",
+        });
+        text.push_str(part);
+    }
+    Ok((text, arguments))
 }
 
 /// Numbers as a JSON array: a list of any length in one parameter, for SQLite's `json_each`.

@@ -10,9 +10,15 @@ use super::*;
 async fn age(folder: &Path) -> Result<(), sqlx::Error> {
     let path = folder.join("canon.db");
     let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
-    sqlx::raw_sql("ALTER TABLE athletes DROP COLUMN is_disqualified; PRAGMA user_version = 1;")
-        .execute(&mut file)
-        .await?;
+    sqlx::raw_sql(
+        "ALTER TABLE athletes DROP COLUMN is_disqualified;
+         DROP TABLE unlimited; DROP TABLE application_audit; DROP TABLE capacity_requests;
+         DROP TRIGGER first_connected; DROP TRIGGER more_connected; DROP VIEW usage_to_note;
+         DROP TABLE capacity_notices;
+         PRAGMA user_version = 1;",
+    )
+    .execute(&mut file)
+    .await?;
     file.close().await
 }
 

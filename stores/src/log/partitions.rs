@@ -15,7 +15,7 @@ const BELIEVED_FOR: Duration = Duration::from_secs(2);
 
 /// How many partitions topics have, as it was a moment ago.
 #[derive(Debug, Clone)]
-pub(crate) struct Partitions {
+pub struct Partitions {
     log: Arc<dyn LogWrite>,
     of_new: u32,
     /// By topic: how many it has, and when that was asked.
@@ -24,7 +24,8 @@ pub(crate) struct Partitions {
 
 impl Partitions {
     /// Makes topics that are not there with `of_new` partitions.
-    pub(crate) fn new(log: Arc<dyn LogWrite>, of_new: u32) -> Self {
+    #[must_use]
+    pub fn new(log: Arc<dyn LogWrite>, of_new: u32) -> Self {
         Self {
             log,
             of_new,
@@ -36,7 +37,7 @@ impl Partitions {
     ///
     /// # Errors
     /// Those of the log.
-    pub(crate) async fn of(&self, topic: &'static str) -> Result<u32> {
+    pub async fn of(&self, topic: &'static str) -> Result<u32> {
         let mut known = self.known.lock().await;
         if let Some((partitions, asked)) = known.get(topic)
             && asked.elapsed() < BELIEVED_FOR

@@ -21,12 +21,16 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 3] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 4] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
         "disqualified",
         include_str!("migrations/0003_disqualified.sql"),
+    ),
+    (
+        "applications",
+        include_str!("migrations/0004_applications.sql"),
     ),
 ];
 

@@ -1,7 +1,9 @@
 #!lua
 -- Rows of cached boards. A board ID has three keys: `b:ID:z`, a sorted set by the score's first number,
 -- of the rest of the score and the member; `b:ID:h`, a hash from member to value; `b:ID:m`, a hash of
--- sums: `w` the weights, `eEPOCH` the rows of an epoch, `c` the last epoch of a change, and `f`: the rows
+-- sums: `w` the weights, `eEPOCH` the rows of an epoch, `c` the last epoch of a change, `k`
+-- the mark that the keys are there since filling began (else somebody has deleted them, and the board is
+-- gone), and `f`: the rows
 -- of this epoch and of those before it are counted under `e0`.
 --
 -- A value is `NUMBER:EPOCH:WEIGHT:LENGTH:REST…PAYLOAD`: the score's first number, the row's epoch (0: of
@@ -38,6 +40,9 @@ end
 local function put_rows(prefix, id, changed, covered, at)
     local ranks, rows, sums = board_keys(prefix, id)
     local count = tonumber(ARGV[at])
+    if not redis.call('HGET', sums, 'k') then
+        return at + 1 + 2 * count
+    end
     local folded = tonumber(redis.call('HGET', sums, 'f') or '0')
     local weights, epochs, is_changed = 0, {}, false
     local function note(epoch, more)

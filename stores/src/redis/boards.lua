@@ -1,15 +1,19 @@
 #!lua flags=no-writes
 -- Reads the record and, of the same moment, what is asked of cached boards (see board_rows.lua).
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with; then for each question the board's
--- field in the register, the length of the rest of its scores, a letter, and what that needs:
--- `s` (sums): nothing; `p` (page): offset and limit; `a` (around): member and how many; `m` (members): how
--- many, and these.
--- Answers the record (empty: missing), then for each question what the register says of the board (empty:
--- nothing) and, if it is filled: rows, sums, place of the first row, place of the member (-1: none), and
--- members with their values by turns.
+-- KEYS[1]: the record. ARGV: what all keys of the slot begin with; the mark of the record that the asker
+-- has (empty: none); then for each question the board's field in the register, the length of the rest of
+-- its scores, a letter, and what that needs: `s` (sums): nothing; `p` (page): offset and limit; `a`
+-- (around): member and how many; `m` (members) and `r` (their places too): how many, and these.
+-- Answers the record (empty: missing; 1: the one that the asker has), then for each question what the
+-- register says of the board (empty: nothing) and, if it is filled: sums (none: it is gone), place of the first row,
+-- place of the member (-1: none), members with their values by turns, and places where they are wanted.
 local CHUNK = 4000
-local answer = { redis.call('GET', KEYS[1]) or '' }
+local record = redis.call('GET', KEYS[1]) or ''
+if ARGV[2] ~= '' and string.find(record, ARGV[2], 1, true) then
+    record = 1
+end
+local answer = { record }
 local prefix, last = ARGV[1], #ARGV
 local register = prefix .. 'boards'
 
@@ -29,14 +33,44 @@ local function with_values(rows, members)
     return found
 end
 
-local at = 2
+-- Where a row ranks.
+local function place_of(ranks, member, value)
+    local _, _, length, begin = string.match(value, '^(-?%d+):%d+:(-?%d+):(%d+):()')
+    if not begin then
+        return -1
+    end
+    local score = string.sub(value, begin, begin + tonumber(length) - 1)
+    return redis.call('ZRANK', ranks, score .. member) or -1
+end
+
+-- A board's sums; none if somebody has deleted one of its keys.
+local function sums(key)
+    local all, count, is_marked = redis.call('HGETALL', key .. ':m'), 0, false
+    for index = 1, #all, 2 do
+        is_marked = is_marked or all[index] == 'k'
+        if string.sub(all[index], 1, 1) == 'e' then
+            count = count + tonumber(all[index + 1])
+        end
+    end
+    if is_marked and redis.call('ZCARD', key .. ':z') == count and redis.call('HLEN', key .. ':h') == count then
+        return all
+    end
+    return {}
+end
+
+-- Questions that come together are mostly of one board.
+local said_of, sums_of = {}, {}
+
+local at = 3
 while at <= last do
-    local value = redis.call('HGET', register, ARGV[at]) or ''
+    local name = ARGV[at]
+    local value = said_of[name] or redis.call('HGET', register, name) or ''
+    said_of[name] = value
     local rest, want = tonumber(ARGV[at + 1]), ARGV[at + 2]
     local first_of_next = at + 3
     if want == 'p' or want == 'a' then
         first_of_next = at + 5
-    elseif want == 'm' then
+    elseif want == 'm' or want == 'r' then
         first_of_next = at + 4 + tonumber(ARGV[at + 3])
     end
     answer[#answer + 1] = value
@@ -50,16 +84,14 @@ while at <= last do
         elseif want == 'a' then
             local own = redis.call('HGET', rows, ARGV[at + 3])
             if own then
-                local _, _, length, begin = string.match(own, '^(-?%d+):%d+:(-?%d+):(%d+):()')
-                local score = string.sub(own, begin, begin + tonumber(length) - 1)
-                found = redis.call('ZRANK', ranks, score .. ARGV[at + 3]) or -1
+                found = place_of(ranks, ARGV[at + 3], own)
             end
             if found >= 0 then
                 local around = tonumber(ARGV[at + 4])
                 first = math.max(0, found - around)
                 from, to = first, found + around
             end
-        elseif want == 'm' then
+        elseif want == 'm' or want == 'r' then
             for index = at + 4, first_of_next - 1 do
                 members[#members + 1] = ARGV[index]
             end
@@ -70,11 +102,19 @@ while at <= last do
                 members[index] = string.sub(ranked, rest + 1)
             end
         end
-        answer[#answer + 1] = redis.call('ZCARD', ranks)
-        answer[#answer + 1] = redis.call('HGETALL', key .. ':m')
+        sums_of[key] = sums_of[key] or sums(key)
+        answer[#answer + 1] = sums_of[key]
         answer[#answer + 1] = first
         answer[#answer + 1] = found
-        answer[#answer + 1] = with_values(rows, members)
+        local found_rows = with_values(rows, members)
+        answer[#answer + 1] = found_rows
+        if want == 'r' then
+            local places = {}
+            for index = 1, #found_rows, 2 do
+                places[#places + 1] = place_of(ranks, found_rows[index], found_rows[index + 1])
+            end
+            answer[#answer + 1] = places
+        end
     end
     at = first_of_next
 end

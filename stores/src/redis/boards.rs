@@ -1,21 +1,23 @@
 //! The cache of boards in Redis.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Epoch, Fence, Moved};
+use schemas::seam::{Epoch, Fence, Moved, Slot};
 use schemas::source::Source;
 
 use super::fault;
-use super::live::RedisLive;
+use super::live::{RedisLive, Seen};
 use super::live_read::pairs;
 use super::live_write::Decided;
 use super::nodes::{Call, Request};
 use super::record::Record;
-use super::script::{BOARDS, FILL, MEASURE, REGISTER};
+use super::script::{BOARDS, FILL, LEAST_USED, MEASURE, NOTE_USE, REGISTER};
 use crate::board_cache::{
-    BoardCache, BoardCacheRead, BoardChanges, BoardName, BoardQuery, BoardRow, BoardWant,
-    CacheAnswer, Cached, CachedBoard, Register, Registered,
+    BoardAnswer, BoardCache, BoardCacheRead, BoardChanges, BoardName, BoardQuery, BoardRow,
+    BoardWant, Cached, CachedBoard, Register, Registered, Revision,
 };
 use crate::live::SlotId;
 use crate::{Error, Result};
@@ -34,15 +36,24 @@ const FILLING: char = 'f';
 const READY: char = 'r';
 
 impl RedisLive {
-    fn boards_request(&self, slot: SlotId, queries: &[BoardQuery]) -> (Request, Vec<usize>) {
+    /// What is asked of one slot by those of the queries that are of its partition.
+    fn boards_request(
+        &self,
+        slot: SlotId,
+        known: Option<&Arc<Seen>>,
+        queries: &[BoardQuery],
+    ) -> Request {
         let keys = self.keys(slot);
-        let mut arguments = vec![Bytes::from(keys.prefix)];
-        let mut asked = Vec::new();
-        for (index, query) in queries.iter().enumerate() {
-            if query.partition != slot.partition {
-                continue;
-            }
-            asked.push(index);
+        let record = known.and_then(|seen| seen.record.as_ref());
+        let mark = record.map_or("", |record| record.mark());
+        let mut arguments = vec![
+            Bytes::from(keys.prefix),
+            Bytes::copy_from_slice(mark.as_bytes()),
+        ];
+        let own = queries
+            .iter()
+            .filter(|query| query.partition == slot.partition);
+        for query in own {
             arguments.push(field(&query.name).into());
             arguments.push(text(rest_bytes(query.score_bytes)));
             match &query.want {
@@ -56,8 +67,10 @@ impl RedisLive {
                     arguments.push(Bytes::copy_from_slice(member));
                     arguments.push(text(*around));
                 }
-                BoardWant::Members(members) => {
-                    arguments.push(Bytes::from_static(b"m"));
+                BoardWant::Members(members) | BoardWant::Places(members) => {
+                    let has_places = matches!(query.want, BoardWant::Places(_));
+                    let letter: &[u8] = if has_places { b"r" } else { b"m" };
+                    arguments.push(Bytes::from_static(letter));
                     arguments.push(text(members.len()));
                     arguments.extend(members.iter().map(|m| Bytes::copy_from_slice(m)));
                 }
@@ -69,7 +82,29 @@ impl RedisLive {
             arguments,
         };
         let hash_slot = keys.hash_slot;
-        (Request { hash_slot, call }, asked)
+        Request { hash_slot, call }
+    }
+
+    /// The record that a script answers with, which may be the one that was known.
+    fn answered_seen(
+        &self,
+        doing: &str,
+        (slot, known): (SlotId, Option<&Arc<Seen>>),
+        answer: Option<Value>,
+    ) -> Result<Arc<Seen>> {
+        let strange = || fault::strange(&self.nodes.patience, doing);
+        let bytes = match answer {
+            Some(Value::Int(1)) => return known.cloned().ok_or_else(strange),
+            Some(Value::BulkString(bytes)) => Bytes::from(bytes),
+            Some(Value::Nil) => Bytes::new(),
+            _ => return Err(strange()),
+        };
+        if let Some(known) = known.filter(|known| known.bytes == bytes) {
+            return Ok(Arc::clone(known));
+        }
+        let seen = Arc::new(self.seen_as(doing, &self.keys(slot), bytes)?);
+        self.read_last().insert(slot, Arc::clone(&seen));
+        Ok(seen)
     }
 
     /// What a script says of one board, by the record of the same moment.
@@ -77,7 +112,7 @@ impl RedisLive {
         &self,
         doing: &str,
         record: Option<&Record>,
-        score_bytes: usize,
+        query: &BoardQuery,
         answer: &mut impl Iterator<Item = Value>,
     ) -> Result<Cached> {
         let strange = || fault::strange(&self.nodes.patience, doing);
@@ -98,9 +133,15 @@ impl RedisLive {
             });
         }
         let mut values = || answer.next().ok_or_else(strange);
-        let (count, sums, first) = (values()?, values()?, values()?);
+        let (sums, first) = (values()?, values()?);
         let (found, rows) = (values()?, values()?);
-        if !is_present {
+        let places = match &query.want {
+            BoardWant::Places(_) => values()?,
+            _ => Value::Array(Vec::new()),
+        };
+        // A filled board has sums, unless somebody has deleted its keys.
+        let has_sums = |sums: &[Value]| !sums.is_empty();
+        if !is_present || !sums.as_sequence().is_some_and(has_sums) {
             return Ok(Cached::Not);
         }
         let number = |value| match value {
@@ -112,7 +153,6 @@ impl RedisLive {
         };
         let natural = |number: i64| u64::try_from(number).map_err(|_| strange());
         let mut board = CachedBoard {
-            count: natural(number(count)?)?,
             first: natural(number(first)?)?,
             found: u64::try_from(number(found)?).ok(),
             ..CachedBoard::default()
@@ -124,17 +164,24 @@ impl RedisLive {
                 b"c" => board.changed = natural(value)?,
                 [b'e', epoch @ ..] => {
                     let epoch = natural(self.count(doing, epoch)?)?;
+                    board.count += natural(value)?;
                     board.epochs.push((epoch, natural(value)?));
                 }
                 _ => {}
             }
         }
         for (member, value) in pairs(rows).ok_or_else(strange)? {
-            let row = row_of(member, &value, score_bytes).ok_or_else(|| {
+            let row = row_of(member, &value, query.score_bytes).ok_or_else(|| {
                 let why = "a row of a cached board does not decode";
                 Error::broken(self.nodes.patience.what(doing), why)
             })?;
             board.rows.push(row);
+        }
+        let Value::Array(places) = places else {
+            return Err(strange());
+        };
+        for place in places {
+            board.places.push(natural(number(place)?)?);
         }
         Ok(Cached::Board(board))
     }
@@ -143,7 +190,7 @@ impl RedisLive {
     async fn change_register<T: Clone + Send + Sync>(
         &self,
         doing: &str,
-        (slot, believed): (SlotId, (Fence, u64)),
+        (slot, believed): (SlotId, (Fence, Revision)),
         next: impl Fn(&mut Record) -> T + Sync,
         arguments: impl Fn(&T) -> Vec<Bytes> + Sync,
     ) -> Result<std::result::Result<T, Moved>> {
@@ -175,45 +222,74 @@ impl BoardCacheRead for RedisLive {
     async fn read_boards(
         &self,
         source: Source,
-        partitions: u32,
         queries: &[BoardQuery],
-    ) -> Result<CacheAnswer> {
+    ) -> Result<Vec<BoardAnswer>> {
         let doing = "reading cached boards";
-        let (requests, asked): (Vec<Request>, Vec<Vec<usize>>) = (0..partitions)
-            .map(|partition| self.boards_request(SlotId { source, partition }, queries))
+        let mut partitions: Vec<u32> = queries.iter().map(|query| query.partition).collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        let (slots, requests): (Vec<_>, Vec<Request>) = partitions
+            .into_iter()
+            .map(|partition| {
+                let slot = SlotId { source, partition };
+                let known = self.read_last().get(&slot).cloned();
+                let request = self.boards_request(slot, known.as_ref(), queries);
+                ((slot, known), request)
+            })
             .unzip();
         let patience = &self.nodes.patience;
         let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
         let strange = || fault::strange(patience, doing);
-        let mut slots = Vec::with_capacity(requests.len());
-        let mut boards = vec![Cached::Not; queries.len()];
-        for ((answer, asked), partition) in answers.await?.into_iter().zip(asked).zip(0_u32..) {
+        let mut found: Vec<Option<BoardAnswer>> = queries.iter().map(|_| None).collect();
+        for (answer, (slot, known)) in answers.await?.into_iter().zip(slots) {
             let Value::Array(answer) = answer else {
                 return Err(strange());
             };
             let mut answer = answer.into_iter();
-            let keys = self.keys(SlotId { source, partition });
-            let record = self.answered_record(doing, &keys, answer.next())?;
-            for index in asked {
-                let (Some(query), Some(board)) = (queries.get(index), boards.get_mut(index)) else {
-                    continue;
-                };
-                *board = self.cached(doing, record.as_ref(), query.score_bytes, &mut answer)?;
+            let seen = self.answered_seen(doing, (slot, known.as_ref()), answer.next())?;
+            let own = queries.iter().zip(&mut found);
+            for (query, found) in own.filter(|(query, _)| query.partition == slot.partition) {
+                *found = Some(BoardAnswer {
+                    board: self.cached(doing, seen.record.as_ref(), query, &mut answer)?,
+                    slot: seen.record.as_ref().map(|record| record.slot.clone()),
+                });
             }
-            slots.push(record.map(|record| record.slot));
         }
-        Ok(CacheAnswer { slots, boards })
+        found.into_iter().collect::<Option<_>>().ok_or_else(strange)
+    }
+
+    async fn slots(&self, source: Source, partitions: u32) -> Result<Vec<Option<Slot>>> {
+        let doing = "reading slots";
+        let slots = (0..partitions).map(|partition| SlotId { source, partition });
+        let requests: Vec<Request> = slots
+            .clone()
+            .map(|slot| {
+                let keys = self.keys(slot);
+                let call = Call::Command(redis::cmd("GET").arg(&keys.record).take());
+                let hash_slot = keys.hash_slot;
+                Request { hash_slot, call }
+            })
+            .collect();
+        let patience = &self.nodes.patience;
+        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let mut found = Vec::with_capacity(requests.len());
+        for (answer, slot) in answers.await?.into_iter().zip(slots) {
+            let known = self.read_last().get(&slot).cloned();
+            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
+            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
+        }
+        Ok(found)
     }
 
     async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()> {
         let keys = self.keys(slot);
-        let key = format!("{}boards:used", keys.prefix);
-        let mut command = redis::cmd("ZADD");
-        // Nothing for one that was dropped meanwhile.
-        command.arg(key).arg("XX").arg("GT").arg(now_ms);
-        command.arg(field(name));
-        let call = Call::Command(command);
-        self.one("noting the use of a board", &keys, call).await?;
+        let arguments = vec![
+            Bytes::from(keys.prefix.clone()),
+            Bytes::from(field(name)),
+            text(now_ms),
+        ];
+        self.script("noting the use of a board", &keys, &NOTE_USE, arguments)
+            .await?;
         Ok(())
     }
 }
@@ -233,7 +309,7 @@ impl BoardCache for RedisLive {
         let tries = || self.one(doing, &keys, Call::Command(command.clone()));
         let mut register = Register::default();
         let record = seen.record.as_ref();
-        register.revision = record.map_or(0, |record| record.boards_revision);
+        register.revision = record.map_or(Revision::default(), |record| record.boards_revision);
         let all = match patience.repeated(doing, tries).await? {
             Value::Array(all) => pairs(all).ok_or_else(strange)?,
             Value::Map(all) => all
@@ -265,10 +341,10 @@ impl BoardCache for RedisLive {
     async fn begin_fill(
         &self,
         slot: SlotId,
-        believed: (Fence, u64),
+        believed: (Fence, Revision),
         name: &BoardName,
-    ) -> Result<std::result::Result<String, Moved>> {
-        let arguments = |id: &String| {
+    ) -> Result<std::result::Result<(String, Revision), Moved>> {
+        let arguments = |(id, _): &(String, Revision)| {
             let said = filling(id, 0).into();
             vec![field(name).into(), Bytes::new(), said, text(0)]
         };
@@ -308,18 +384,17 @@ impl BoardCache for RedisLive {
     async fn end_fill(
         &self,
         slot: SlotId,
-        believed: (Fence, u64),
+        believed: (Fence, Revision),
         (board, steps): (&Registered, u64),
         changed: Epoch,
-    ) -> Result<std::result::Result<(), Moved>> {
-        let arguments = |(): &()| {
+    ) -> Result<std::result::Result<Revision, Moved>> {
+        let arguments = |_: &Revision| {
             let (before, after) = (filling(&board.id, steps), format!("{READY}{}", board.id));
             let name = field(&board.name).into();
             vec![name, before.into(), after.into(), text(changed)]
         };
         let doing = "ending the filling of a cached board";
-        let next = |record: &mut Record| record.boards_revision += 1;
-        self.change_register(doing, (slot, believed), next, arguments)
+        self.change_register(doing, (slot, believed), Record::change_boards, arguments)
             .await
     }
 
@@ -344,10 +419,10 @@ impl BoardCache for RedisLive {
     async fn drop_boards(
         &self,
         slot: SlotId,
-        believed: (Fence, u64),
+        believed: (Fence, Revision),
         boards: &[Registered],
-    ) -> Result<std::result::Result<(), Moved>> {
-        let arguments = |(): &()| {
+    ) -> Result<std::result::Result<Revision, Moved>> {
+        let arguments = |_: &Revision| {
             let mut all = vec![Bytes::new(), Bytes::new(), Bytes::new(), text(0)];
             for board in boards {
                 all.push(Bytes::from(field(&board.name)));
@@ -356,18 +431,15 @@ impl BoardCache for RedisLive {
             all
         };
         let doing = "dropping cached boards";
-        let next = |record: &mut Record| record.boards_revision += 1;
-        self.change_register(doing, (slot, believed), next, arguments)
+        self.change_register(doing, (slot, believed), Record::change_boards, arguments)
             .await
     }
 
     async fn least_used(&self, slot: SlotId, limit: usize) -> Result<Vec<BoardName>> {
         let doing = "looking for boards that are not read any more";
         let (keys, patience) = (self.keys(slot), &self.nodes.patience);
-        let last = i64::try_from(limit).unwrap_or(i64::MAX) - 1;
-        let key = format!("{}boards:used", keys.prefix);
-        let command = redis::cmd("ZRANGE").arg(key).arg(0).arg(last).take();
-        let tries = || self.one(doing, &keys, Call::Command(command.clone()));
+        let arguments = vec![Bytes::from(keys.prefix.clone()), text(limit)];
+        let tries = || self.script(doing, &keys, &LEAST_USED, arguments.clone());
         let Value::Array(fields) = patience.repeated(doing, tries).await? else {
             return Err(fault::strange(patience, doing));
         };

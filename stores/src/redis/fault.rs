@@ -65,12 +65,12 @@ fn of_code(patience: &Patience, doing: &str, (code, details): (&str, &str)) -> E
         "LOADING" | "BUSY" | "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" | "READONLY"
         | "NOREPLICAS" | "MISCONF" => return patience.unavailable(doing, said),
         _ if within("OOM") => {
-            return patience.unavailable(
-                doing,
-                format!(
+            return Error::Full {
+                what: patience.what(doing),
+                why: format!(
                     "{said}: the server's memory is full; give it more (maxmemory), or finish a batch run so that old epochs are let go"
                 ),
-            );
+            };
         }
         "NOAUTH" | "WRONGPASS" => "set the user and the password",
         "NOPERM" => "give the user the rights that the documentation of the Redis adapter lists",

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -46,6 +46,8 @@ pub struct RedisLive {
     /// Records as they were seen last: most changes begin with the one that this process has made
     /// before. A script tells when one is old.
     seen: Mutex<HashMap<SlotId, Arc<Seen>>>,
+    /// Records as readers of cached boards met them last: they need not be sent and parsed each time.
+    read: Mutex<HashMap<SlotId, Arc<Seen>>>,
 }
 
 impl RedisLive {
@@ -58,6 +60,7 @@ impl RedisLive {
             nodes: Nodes::new(options)?,
             namespace: namespace.clone(),
             seen: Mutex::default(),
+            read: Mutex::default(),
         })
     }
 
@@ -143,6 +146,10 @@ impl RedisLive {
             Error::broken(self.nodes.patience.what(doing), why)
         })?;
         Ok(Seen { bytes, record })
+    }
+
+    pub(super) fn read_last(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<Seen>>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn seen_last(&self, slot: SlotId) -> Option<Arc<Seen>> {

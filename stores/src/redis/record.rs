@@ -7,13 +7,14 @@ use schemas::seam::{Epoch, Slot};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::board_cache::Revision;
 use crate::live::SlotId;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-/// A program that knows an earlier format only would leave cached boards as they are when it applies
-/// changes.
-const FORMAT: u32 = 2;
+/// A program that knows format 1 only would leave cached boards as they are when it applies changes, and
+/// one of format 2 would count the changes of their register.
+const FORMAT: u32 = 3;
 /// The formats that are read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
@@ -49,9 +50,9 @@ pub(super) struct Record {
     live: BTreeMap<String, Vec<(String, Epoch)>>,
     /// The names of places, and of outboxes, that can't be read any more.
     pub(super) garbage: Vec<String>,
-    /// The number of the last change of the register of cached boards.
+    /// The last change of the register of cached boards.
     #[serde(default)]
-    pub(super) boards_revision: u64,
+    pub(super) boards_revision: Revision,
     /// The name of the list of what waits to be told, once there was anything in this life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) outbox: Option<String>,
@@ -67,7 +68,7 @@ impl Record {
             next_place: 0,
             live: BTreeMap::new(),
             garbage: Vec::new(),
-            boards_revision: 0,
+            boards_revision: Revision::default(),
             outbox: None,
         }
     }
@@ -95,6 +96,11 @@ impl Record {
     pub(super) fn encode(&mut self) -> Result<Vec<u8>> {
         self.mark = Uuid::new_v4().simple().to_string();
         serde_json::to_vec(self).map_err(|error| Error::broken("writing a live slot", error))
+    }
+
+    /// What no other record has.
+    pub(super) fn mark(&self) -> &str {
+        &self.mark
     }
 
     /// The places of a view that can be read, with their epochs.
@@ -127,12 +133,17 @@ impl Record {
         name
     }
 
-    /// The id of one more cached board.
-    pub(super) fn next_board(&mut self) -> String {
-        let id = format!("{}.{}", self.slot.generation, self.next_place);
-        self.next_place += 1;
-        self.boards_revision += 1;
-        id
+    /// The register of cached boards changes.
+    pub(super) fn change_boards(&mut self) -> Revision {
+        self.boards_revision = Revision::random();
+        self.boards_revision
+    }
+
+    /// The id of one more cached board, and the register's change.
+    pub(super) fn next_board(&mut self) -> (String, Revision) {
+        let own = Uuid::new_v4().simple();
+        let id = format!("{}.{own}", self.slot.generation);
+        (id, self.change_boards())
     }
 
     /// Whether an id is of a board of the present generation.
@@ -270,6 +281,14 @@ mod tests {
         let read = Record::parse(&other).expect("a record").expect("a record");
         assert_eq!(read, record);
         assert_eq!(Record::parse(b""), Ok(None));
+        let board = record.next_board();
+        let read = Record::parse(&record.encode().expect("JSON"));
+        let mut read = read.expect("a record").expect("a record");
+        assert_eq!(read.boards_revision, board.1);
+        assert!(read.has_board(&board.0));
+        // Two that go on from the same record never name the same.
+        assert_ne!(read.next_board(), record.next_board());
+        assert_ne!(read.boards_revision, record.boards_revision);
         assert!(Record::parse(b"{}").is_err());
     }
 }

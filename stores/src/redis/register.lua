@@ -12,24 +12,38 @@ end
 local prefix = ARGV[3]
 local register, used = prefix .. 'boards', prefix .. 'boards:used'
 local before = redis.call('HGET', register, ARGV[4])
+local function id_of(value)
+    return value and string.match(value, '^[fr]([^ ]+)')
+end
+local function delete(id)
+    local key = prefix .. 'b:' .. id
+    redis.call('UNLINK', key .. ':z', key .. ':h', key .. ':m')
+end
 redis.call('ZCARD', used)
 if ARGV[5] ~= '' and before ~= ARGV[5] then
     return record
 end
 for at = 8, #ARGV, 2 do
-    local value = redis.call('HGET', register, ARGV[at])
-    if value and string.match(value, '^[fr]([^ ]+)') == ARGV[at + 1] then
+    if id_of(redis.call('HGET', register, ARGV[at])) == ARGV[at + 1] then
         redis.call('HDEL', register, ARGV[at])
         redis.call('ZREM', used, ARGV[at])
     end
-    local key = prefix .. 'b:' .. ARGV[at + 1]
-    redis.call('UNLINK', key .. ':z', key .. ':h', key .. ':m')
+    delete(ARGV[at + 1])
 end
 if ARGV[4] ~= '' then
+    local replaced = id_of(before)
+    if replaced and replaced ~= id_of(ARGV[6]) then
+        -- Nobody knows its keys from now on.
+        delete(replaced)
+        redis.call('ZREM', used, ARGV[4])
+    end
     redis.call('HSET', register, ARGV[4], ARGV[6])
 end
-if ARGV[7] ~= '0' then
-    local sums = prefix .. 'b:' .. string.match(ARGV[6], '^[fr]([^ ]+)') .. ':m'
+if ARGV[6] ~= '' then
+    local sums = prefix .. 'b:' .. id_of(ARGV[6]) .. ':m'
+    if string.sub(ARGV[6], 1, 1) == 'f' then
+        redis.call('HSET', sums, 'k', '1')
+    end
     local changed = tonumber(redis.call('HGET', sums, 'c') or '0')
     if changed < tonumber(ARGV[7]) then
         redis.call('HSET', sums, 'c', ARGV[7])

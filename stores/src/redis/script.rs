@@ -31,6 +31,8 @@ script!(BOARDS, "boards.lua");
 script!(REGISTER, "register.lua");
 script!(FILL, "board_rows.lua", "fill.lua");
 script!(MEASURE, "measure.lua");
+script!(NOTE_USE, "note_use.lua");
+script!(LEAST_USED, "least_used.lua");
 script!(CHANGE, "change.lua");
 script!(READ, "read.lua");
 script!(SCAN, "scan.lua");

@@ -1,11 +1,14 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps] [serving]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//! same run: `deploy/bench [plays] [dumps] [serving] [boards]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod bare;
+mod boards;
 mod dumps;
+mod load;
+mod minimal;
 mod plays;
 mod serving;
 
@@ -14,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Events, and rows to dump, unless said.
 const ROWS: u64 = 5_000_000;
+/// Rows of the largest board, at most.
+const BOARD_ROWS: u64 = 1_000_000;
 /// How often what is compared is done, in turns.
 const ROUNDS: usize = 3;
 
@@ -28,8 +33,8 @@ fn main() {
     assert!(
         named
             .iter()
-            .all(|name| ["plays", "dumps", "serving"].contains(&&**name)),
-        "there are the benchmarks plays, dumps and serving, not {named:?}"
+            .all(|name| ["plays", "dumps", "serving", "boards"].contains(&&**name)),
+        "there are the benchmarks plays, dumps, serving and boards, not {named:?}"
     );
     let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
     if is_asked("plays") {
@@ -40,6 +45,9 @@ fn main() {
     }
     if is_asked("serving") {
         serving::run(rows);
+    }
+    if is_asked("boards") {
+        boards::run(rows.min(BOARD_ROWS));
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
-use std::time::{Duration, Instant};
 
 use jiff::ToSpan;
 use jiff::civil::Date;
@@ -13,18 +12,14 @@ use tests::http::Client;
 use tests::place::Place;
 use tests::process::{Server, done};
 use tests::servers::Addresses;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
+use super::load::{CONNECTIONS, load};
 use super::plays::generated;
 use super::say;
 
 const STATS: &str = "/api/v1/stats/plays";
 const PARTITIONS: u32 = 4;
 const CONFIG: &str = "bench.toml";
-const CONNECTIONS: [usize; 3] = [1, 32, 256];
-/// How long each question is asked.
-const ROUND: Duration = Duration::from_secs(3);
 /// Of the events so many parts in ten are in the batch rows, the others live on top.
 const BATCH_TENTHS: usize = 9;
 /// A track with a play in every hour of five years, and its owner.
@@ -214,7 +209,9 @@ fn measure(server: &Server, told: &Told) {
         let bytes = read_bytes(&server.client) - before;
         let mut told = format!("{bytes:>9.0} bytes read, {answered:>7} answered");
         for connections in CONNECTIONS {
-            let load = runtime.block_on(load(server, &paths, connections));
+            let rounds = [paths.clone()];
+            let load = runtime.block_on(load(server.client.address(), &rounds, connections));
+            assert_eq!(load.failed, 0, "{what}");
             let beside = *constant.entry(connections).or_insert(load.rate);
             told.push_str(&format!(
                 "; {connections}: p50 {:.2} p99 {:.2} ms, {:.0}/s ({:.2})",
@@ -235,77 +232,4 @@ fn read_bytes(client: &Client) -> f64 {
         .filter(|line| line.starts_with("backstitch_serving_read_bytes_total"))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum()
-}
-
-struct Load {
-    p50_ms: f64,
-    p99_ms: f64,
-    rate: f64,
-}
-
-/// The same requests one after the other on so many connections, each asking again as soon as all are
-/// answered.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "connections side by side, each waited for"
-)]
-async fn load(server: &Server, paths: &[String], connections: usize) -> Load {
-    let address = server.client.address();
-    let request = |path: &String| format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
-    let requests: Vec<String> = paths.iter().map(request).collect();
-    let until = Instant::now() + ROUND;
-    let asking = (0..connections).map(|_| {
-        let (address, requests) = (address.to_owned(), requests.clone());
-        tokio::spawn(async move {
-            let mut stream = TcpStream::connect(&address).await.expect("a connection");
-            stream.set_nodelay(true).expect("an option");
-            let (mut took, mut buffer) = (Vec::new(), Vec::new());
-            while Instant::now() < until {
-                let begun = Instant::now();
-                for request in &requests {
-                    stream.write_all(request.as_bytes()).await.expect("asking");
-                    answered(&mut stream, &mut buffer).await;
-                }
-                took.push(begun.elapsed().as_secs_f64() * 1_000.0);
-            }
-            took
-        })
-    });
-    let asking: Vec<_> = asking.collect();
-    let mut took = Vec::new();
-    for one in asking {
-        took.extend(one.await.expect("answers"));
-    }
-    took.sort_by(f64::total_cmp);
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let rate = took.len() as f64 / ROUND.as_secs_f64();
-    Load {
-        p50_ms: took[took.len() / 2],
-        p99_ms: took[took.len() * 99 / 100],
-        rate,
-    }
-}
-
-/// Reads one answer, which says how long it is.
-async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
-    buffer.clear();
-    let mut whole = None;
-    while whole.is_none_or(|whole| buffer.len() < whole) {
-        let read = stream.read_buf(buffer).await.expect("an answer");
-        assert!(read > 0, "the connection was closed");
-        if whole.is_none()
-            && let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n")
-        {
-            let head = std::str::from_utf8(&buffer[..end]).expect("a head");
-            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-            let length = head.lines().find_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                let is_length = name.eq_ignore_ascii_case("content-length");
-                is_length
-                    .then(|| value.trim().parse::<usize>().ok())
-                    .flatten()
-            });
-            whole = Some(end + 4 + length.expect("a length"));
-        }
-    }
 }

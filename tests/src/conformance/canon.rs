@@ -6,6 +6,7 @@ use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership, schema,
 };
 use schemas::source::Source;
+use stores::admin::{By, Change};
 use stores::canon::{Applied, Authorized, CanonWrite, NOTIFICATIONS_MAX, Notification, Revoked};
 use stores::{ErrorKind, Result, Stores};
 
@@ -33,7 +34,8 @@ pub async fn nothing_is_there_at_first(ports: &Stores) -> Result<()> {
     assert_eq!(canon.application(1).await?, None);
     assert_eq!(canon.applications(None, 10).await?, []);
     assert_eq!(pending(canon, 10).await?, []);
-    assert_eq!(canon.set_capacity(1, 5).await?, None);
+    let (change, by) = (Change::capacity(5), By::default());
+    assert_eq!(canon.change(1, change, &by, NOW_MS).await?, None);
     let refused = canon.authorize(1, 2, NOW_MS).await?;
     assert_eq!(refused, Authorized::UnknownApplication);
     let refused = canon.revoke(1, 2, NOW_MS).await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schemas::entities::{Application, Authorization, Entity};
 use schemas::source::Source;
+use stores::admin::{By, Change};
 use stores::canon::{Authorized, Revoked};
 use stores::{Result, Stores};
 
@@ -32,7 +33,9 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
     };
     assert_eq!(canon.authorize(5, 12, NOW_MS).await?, full(2, 2));
     assert_eq!(canon.authorize(5, 11, NOW_MS).await?, Authorized::Already);
-    let wider = canon.set_capacity(5, 3).await?.expect("an application");
+    let (change, by) = (Change::capacity(3), By::default());
+    let wider = canon.change(5, change, &by, 1).await?;
+    let wider = wider.expect("an application").application;
     assert_eq!(wider, application(5, 3), "and nothing else changes");
     let made = canon.authorize(5, 12, NOW_MS).await?;
     let Authorized::New { id, notification } = made else {
@@ -82,7 +85,9 @@ pub async fn a_capacity_stays_until_a_line_says_more(ports: &Stores) -> Result<(
         ..application(5, capacity)
     };
     apply(canon, &[Entity::Application(line(2, 4))]).await?;
-    assert_eq!(canon.set_capacity(5, 7).await?, Some(line(7, 4)));
+    let (change, by) = (Change::capacity(7), By::default());
+    let set = canon.change(5, change, &by, 1).await?;
+    assert_eq!(set.map(|usage| usage.application), Some(line(7, 4)));
     apply(canon, &[Entity::Application(line(3, 3))]).await?;
     assert_eq!(canon.application(5).await?, Some(line(7, 4)));
     apply(canon, &[Entity::Application(line(2, 4))]).await?;
@@ -141,19 +146,23 @@ pub async fn revoking_takes_back_everything(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// However many ask at once, no more are connected than there are places.
+/// However many ask at once, no more are connected than there are places; and who is connected is let in.
 pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
-    const PLACES: i64 = 5;
-    apply(&*one.canon, &[Entity::Application(application(1, PLACES))]).await?;
+    const CAPACITY: i64 = 500;
+    const LEFT: i64 = 10;
+    const ASKING: i64 = 1_000;
+    const CONNECTED: i64 = 50;
+    let connected = 0..CAPACITY - LEFT;
+    let rows = connected.map(|n| Entity::Authorization(authorization(n, 1, n)));
+    let application = Entity::Application(application(1, CAPACITY));
+    let rows: Vec<Entity> = [application].into_iter().chain(rows).collect();
+    apply(&*one.canon, &rows).await?;
     let mut asking = tokio::task::JoinSet::new();
-    for athlete_id in 0..50 {
-        // Each asks twice.
-        let canon = Arc::clone(if athlete_id % 3 == 0 {
-            &one.canon
-        } else {
-            &other.canon
-        });
-        asking.spawn(async move { canon.authorize(1, athlete_id / 2, NOW_MS).await });
+    for n in 0..ASKING {
+        let canon = Arc::clone(if n % 3 == 0 { &one.canon } else { &other.canon });
+        // Some are connected. Of the others each asks twice.
+        let athlete_id = if n < CONNECTED { n } else { CAPACITY + n / 2 };
+        asking.spawn(async move { canon.authorize(1, athlete_id, NOW_MS).await });
     }
     let (mut ids, mut already, mut full) = (BTreeSet::new(), 0, 0);
     while let Some(answer) = asking.join_next().await {
@@ -164,16 +173,19 @@ pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
                 connected,
                 capacity,
             } => {
-                assert_eq!((connected, capacity), (PLACES, PLACES));
+                assert_eq!((connected, capacity), (CAPACITY, CAPACITY));
                 full += 1;
             }
             Authorized::UnknownApplication => panic!("the application is known"),
         }
     }
-    assert_eq!((ids.len(), already, full), (5, 5, 40));
+    let twice = CONNECTED + LEFT;
+    assert_eq!(ids.len() as u64, LEFT.unsigned_abs(), "new ones");
+    assert_eq!((already, full), (twice, ASKING - LEFT - twice));
     let rows = authorizations(&*other.canon).await?;
     let athletes: BTreeSet<i64> = rows.iter().map(|row| row.athlete_id).collect();
-    assert_eq!((rows.len(), athletes.len()), (5, 5));
-    assert_eq!(pending(&*one.canon, 100).await?.len(), 5);
+    assert_eq!((rows.len(), athletes.len()), (500, 500));
+    let new = rows.iter().filter(|row| ids.contains(&row.id));
+    assert_eq!(new.count(), ids.len());
     Ok(())
 }

@@ -9,7 +9,8 @@ use schemas::entities::{
 };
 use schemas::source::Source;
 use stores::Result;
-use stores::canon::{Authorized, CanonWrite, Notification, Revoked};
+use stores::admin::{By, CanonAdmin, Change};
+use stores::canon::{Authorized, Notification, Revoked};
 
 use super::canon::pending;
 use super::canon_calls::{Call, shifted};
@@ -198,7 +199,7 @@ fn put<K: Ord, T>(rows: &mut BTreeMap<K, T>, id: K, row: T, version: impl Fn(&T)
 ///
 /// # Errors
 /// Those of the store.
-pub async fn follows_the_model(canon: &dyn CanonWrite, number: i64, calls: &[Call]) -> Result<()> {
+pub async fn follows_the_model(canon: &dyn CanonAdmin, number: i64, calls: &[Call]) -> Result<()> {
     let base = number * IDS;
     let mut model = Model::default();
     // Histories that share a store share its outbox.
@@ -222,7 +223,7 @@ pub async fn follows_the_model(canon: &dyn CanonWrite, number: i64, calls: &[Cal
 }
 
 async fn run(
-    canon: &dyn CanonWrite,
+    canon: &dyn CanonAdmin,
     base: i64,
     model: &mut Model,
     call: &Call,
@@ -244,7 +245,9 @@ async fn run(
                 row.athlete_capacity = *capacity;
                 row.clone()
             });
-            let found = canon.set_capacity(key + base, *capacity).await?;
+            let (change, by) = (Change::capacity(*capacity), By::default());
+            let found = canon.change(key + base, change, &by, now_ms).await?;
+            let found = found.map(|usage| usage.application);
             assert_eq!(found, expected, "{call:?}");
         }
         Call::Notified(count, oldest) => {
@@ -262,7 +265,7 @@ async fn run(
 }
 
 async fn apply(
-    canon: &dyn CanonWrite,
+    canon: &dyn CanonAdmin,
     model: &mut Model,
     rows: Vec<Entity>,
     now_ms: i64,
@@ -300,7 +303,7 @@ async fn apply(
 }
 
 async fn authorize(
-    canon: &dyn CanonWrite,
+    canon: &dyn CanonAdmin,
     model: &mut Model,
     (key, member): (i64, i64),
     now_ms: i64,
@@ -334,7 +337,7 @@ async fn authorize(
 }
 
 async fn revoke(
-    canon: &dyn CanonWrite,
+    canon: &dyn CanonAdmin,
     model: &mut Model,
     (key, member): (i64, i64),
     now_ms: i64,
@@ -360,7 +363,7 @@ async fn revoke(
     Ok(())
 }
 
-async fn compare(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()> {
+async fn compare(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Result<()> {
     let mine = base..base + IDS;
     let efforts = model.effort_rows();
     let authorizations = model.authorization_rows();
@@ -404,7 +407,7 @@ async fn compare(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()>
     compare_lists(canon, base, model).await
 }
 
-async fn compare_lists(canon: &dyn CanonWrite, base: i64, model: &Model) -> Result<()> {
+async fn compare_lists(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Result<()> {
     for id in base..base + 4 {
         let members = model.clubs.values();
         let members = members.filter(|row| row.club_id == id && !row.is_deleted);

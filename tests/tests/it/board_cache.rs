@@ -1,20 +1,25 @@
 //! Cached boards where live state is on a server: what is missed is filled, what is read stays, what is
 //! wrong is found and dropped.
 
+use std::time::{Duration, Instant};
+
 use jobs::board::Section;
-use schemas::key::KeyValue;
+use jobs::{Board, Job};
+use schemas::key::{KeyShape, KeyValue};
+use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::board_cache::{BoardChange, BoardChanges, BoardRow, Registered};
 use stores::live::{Changes, SlotId};
 use tests::http::Client;
+use tests::servers::delete_keys;
 use tests::world::{PARTITIONS, World};
 
 use batch::RunRequest;
 
 const ATHLETES: i64 = 40;
 
-fn effort(athlete: i64, time: i64) -> String {
+pub(crate) fn effort(athlete: i64, time: i64) -> String {
     let row = json!({
         "id": athlete, "segment_id": 7, "athlete_id": athlete, "activity_id": athlete,
         "elapsed_time": time, "started_at": "2026-01-01T00:00:00Z",
@@ -23,7 +28,7 @@ fn effort(athlete: i64, time: i64) -> String {
 }
 
 /// All cached boards of efforts that are filled, each with its slot.
-async fn filled(world: &World) -> Vec<(SlotId, Registered)> {
+pub(crate) async fn filled(world: &World) -> Vec<(SlotId, Registered)> {
     let cache = world.stores.live.board_cache().expect("a cache on servers");
     let mut filled = Vec::new();
     for partition in 0..PARTITIONS {
@@ -36,7 +41,7 @@ async fn filled(world: &World) -> Vec<(SlotId, Registered)> {
     filled
 }
 
-async fn athletes(client: &Client, path: &str) -> Vec<i64> {
+pub(crate) async fn athletes(client: &Client, path: &str) -> Vec<i64> {
     let answer: Value = client.ask(path).await;
     let entries = answer["entries"].as_array().expect("entries").iter();
     entries
@@ -45,7 +50,7 @@ async fn athletes(client: &Client, path: &str) -> Vec<i64> {
 }
 
 /// Asks for a board until it is in the cache.
-async fn fill(world: &World, client: &Client, path: &str) {
+pub(crate) async fn fill(world: &World, client: &Client, path: &str) {
     let before = filled(world).await.len();
     for _ in 0..100 {
         athletes(client, path).await;
@@ -53,14 +58,18 @@ async fn fill(world: &World, client: &Client, path: &str) {
         if filled(world).await.len() > before {
             return;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("{path} does not come into the cache");
 }
 
 async fn world() -> World {
-    let world = World::on_servers().await;
-    let lines: Vec<String> = (1..=ATHLETES).map(|id| effort(id, 100 + id)).collect();
+    world_on(World::on_servers().await, ATHLETES).await
+}
+
+/// A world in which so many athletes are on a board that a run has published.
+pub(crate) async fn world_on(world: World, athletes: i64) -> World {
+    let lines: Vec<String> = (1..=athletes).map(|id| effort(id, 100 + id)).collect();
     world.ingest_into(Source::Efforts, &lines).await;
     world.catch_up_on(Source::Efforts).await;
     let request = RunRequest::default();
@@ -71,7 +80,7 @@ async fn world() -> World {
     world
 }
 
-const OVERALL: &str = "/api/v1/boards/segments/7?limit=5";
+pub(crate) const OVERALL: &str = "/api/v1/boards/segments/7?limit=5";
 
 /// A cached board follows every change, and what a reader is told is the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +101,7 @@ async fn a_board_in_demand_is_cached_and_kept() {
         .await
         .expect("a run");
     // Run records of a moment ago may be used.
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
     let answer = served.client.ask(OVERALL).await;
     assert_eq!(answer["provenance"]["source"], "batch", "{answer}");
     assert_eq!(filled(&world).await.len(), 1);
@@ -126,9 +135,45 @@ async fn boards_that_take_too_much_memory_go() {
 async fn fill_or_not(world: &World, client: &Client, path: &str) {
     for _ in 0..4 {
         athletes(client, path).await;
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         world.catch_up_on(Source::Efforts).await;
     }
+}
+
+/// A row for a member, better than all others.
+fn first_of(job: &Job<Board>, member: i64, epoch: Epoch) -> (Vec<u8>, Option<BoardRow>) {
+    let encoded = |shape: &KeyShape, value: i64| {
+        let values = shape.0.iter().map(|column| match column.nullable {
+            true => KeyValue::Null,
+            false => KeyValue::Int(value),
+        });
+        let values: Vec<KeyValue> = values.collect();
+        shape.encode_values(&values).expect("bytes")
+    };
+    let member = encoded(job.member(), member);
+    let row = BoardRow {
+        member: member.clone(),
+        score: encoded(job.score(), 1),
+        payload: encoded(job.payload(), 0),
+        weight: 1,
+        epoch,
+    };
+    (member, Some(row))
+}
+
+/// Athletes of the segment with their ranks.
+async fn ranks(client: &Client, athletes: &[i64]) -> Vec<(i64, i64)> {
+    let body = json!({"segments": [7], "athletes": athletes}).to_string();
+    let client = client.clone();
+    let path = "/api/v1/boards/segments/ranks";
+    let answer = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes())).await;
+    let (status, body) = answer.expect("an answer");
+    assert_eq!(status, 200, "{body}");
+    let answer: Value = serde_json::from_str(&body).expect("JSON");
+    let number = |row: &Value, name: &str| row[name].as_i64().expect("a number");
+    let rows = answer["rows"].as_array().expect("rows").iter();
+    rows.map(|row| (number(row, "athlete_id"), number(row, "rank")))
+        .collect()
 }
 
 /// A row that is not what it should be is noticed by the worker, and the board goes.
@@ -147,34 +192,16 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
         .expect("slots")
         .slots;
     let seen = seen[slot.partition as usize].clone().expect("a slot");
-    let job = world
-        .catalog
-        .boards()
-        .iter()
-        .find(|job| job.board() == "segments");
+    let mut jobs = world.catalog.boards().iter();
+    let job = jobs.find(|job| job.board() == "segments");
     let job = job.expect("the board");
-    let encoded = |shape: &schemas::key::KeyShape, value: i64| {
-        let values = shape.0.iter().map(|column| match column.nullable {
-            true => KeyValue::Null,
-            false => KeyValue::Int(value),
-        });
-        shape
-            .encode_values(&values.collect::<Vec<_>>())
-            .expect("bytes")
-    };
-    let member = encoded(job.member(), 3);
-    let row = BoardRow {
-        member: member.clone(),
-        score: encoded(job.score(), 1),
-        payload: encoded(job.payload(), 0),
-        weight: 1,
-        epoch: seen.epoch,
-    };
+    // A member who stands elsewhere, and one who is none.
+    let rows = [3, 99].map(|id| first_of(job, id, seen.epoch));
     let changes = Changes {
         boards: BoardChanges {
             boards: vec![BoardChange {
                 id: board.id.clone(),
-                rows: vec![(member, Some(row))],
+                rows: rows.to_vec(),
             }],
             ..BoardChanges::default()
         },
@@ -190,6 +217,10 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
         3,
         "it is wrong now"
     );
+    // Places and sums come from the cache too.
+    let counts = served.client.ask("/api/v1/segments/7/counts").await;
+    assert_eq!(counts["athletes"], 41, "{counts}");
+    assert_eq!(ranks(&served.client, &[5, 3, 98]).await, [(3, 1), (5, 6)]);
     world.speed_options.board_check_interval_ms = 0;
     for _ in 0..20 {
         // The worker looks while it has work.
@@ -201,6 +232,78 @@ async fn a_wrong_row_is_found_and_the_board_dropped() {
         names.iter().all(|(_, other)| other.id != board.id),
         "{names:?}"
     );
+    assert_eq!(athletes(&served.client, OVERALL).await, [1, 2, 3, 4, 5]);
+    assert_eq!(ranks(&served.client, &[5, 3, 98]).await, [(3, 3), (5, 5)]);
+    served.end().await;
+}
+
+/// Whoever deletes keys of a board takes it out of the cache, and makes no answer wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_board_whose_keys_are_gone_is_filled_anew() {
+    let world = world().await;
+    let served = world.serve().await;
+    fill(&world, &served.client, OVERALL).await;
+    let (_, board) = filled(&world).await.remove(0);
+    let mut gone = board;
+    for what in [("?", 3, 90), ("m", 1, 89), ("z", 1, 88), ("h", 1, 87)] {
+        gone = delete_and_fill(&world, &served.client, &gone, what).await;
+    }
+    assert_eq!(athletes(&served.client, OVERALL).await, [40, 1, 2, 3, 4]);
+    served.end().await;
+}
+
+/// Deletes keys of a board; the board that is in its place in the end.
+async fn delete_and_fill(
+    world: &World,
+    client: &Client,
+    board: &Registered,
+    (keys, count, time): (&str, i64, i64),
+) -> Registered {
+    let namespace = world.namespace().expect("servers");
+    let deleted = delete_keys(&format!("{{{namespace}:*b:{}:{keys}", board.id));
+    assert_eq!(deleted, count, "the keys of {board:?}");
+    // Somebody's time changes before anybody has noticed.
+    let line = effort(40, time);
+    world.ingest_into(Source::Efforts, &[line]).await;
+    world.catch_up_on(Source::Efforts).await;
+    let begun = Instant::now();
+    loop {
+        let first = athletes(client, OVERALL).await;
+        assert_eq!(first, [40, 1, 2, 3, 4], "without {keys}");
+        world.catch_up_on(Source::Efforts).await;
+        let mut now = filled(world).await.into_iter();
+        let again = now.find(|(_, now)| now.name == board.name && now.id != board.id);
+        if let Some((_, again)) = again {
+            return again;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it is not filled"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A run may publish what the speed layer has not come to: that is no reason to drop a board.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_rows_that_are_ahead_do_not_make_a_board_wrong() {
+    let mut world = world().await;
+    let served = world.serve().await;
+    fill(&world, &served.client, OVERALL).await;
+    let (_, board) = filled(&world).await.remove(0);
+    // A run makes those keys anew of which it was told before its cut.
+    world.ingest_into(Source::Efforts, &[effort(30, 99)]).await;
+    world.catch_up_on(Source::Efforts).await;
+    world.speed_options.board_check_interval_ms = 0;
+    world.speed_options.records_max = 1;
+    let lines: Vec<String> = (1..=8).map(|id| effort(id, 50 + id)).collect();
+    world.ingest_into(Source::Efforts, &lines).await;
+    let request = RunRequest::default();
+    let run = world.run_on(Source::Efforts, &request).await;
+    run.expect("a run");
+    world.catch_up_on(Source::Efforts).await;
+    let left = filled(&world).await;
+    assert_eq!(left[0].1.id, board.id);
     assert_eq!(athletes(&served.client, OVERALL).await, [1, 2, 3, 4, 5]);
     served.end().await;
 }

@@ -191,6 +191,19 @@ macro_rules! laws_of {
             }
         }
     };
+    (@canon_admin $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_admin {
+                changes_are_recorded
+                enforcement_is_a_switch
+                requests_are_decided
+                thresholds_are_noted_once
+            } and with two {
+                one_asks_and_one_decides
+                notices_are_claimed_once
+            }
+        }
+    };
     (@lease $stage:ty) => {
         $crate::conformance::laws! {
             $stage, lease {

@@ -3,11 +3,13 @@
 #![allow(clippy::panic, reason = "what does not hold ends the test")]
 
 mod achievements;
+mod applications;
 mod avro;
 mod backfill;
 mod board_cache;
 mod board_cases;
 mod board_law;
+mod capacity;
 mod cases;
 mod conformance;
 mod cutting;
@@ -27,3 +29,4 @@ mod retention;
 mod runs;
 mod strays;
 mod tidy;
+mod untold;

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Questions must not be all that the machine does.
 const ASK_PAUSE: Duration = Duration::from_millis(200);
 const QUESTIONS: usize = 8;
-/// So many of the last questions may be asked again.
+/// So many of the last questions that were answered may be asked again.
 const AGAIN_MAX: usize = 6;
 
 /// Little patience and small steps, so that much happens in a short time.
@@ -220,8 +220,11 @@ impl Scene {
             if output.status.success() {
                 return;
             }
-            // A busy machine may be too slow for a lease that is so short.
-            let again = said.contains("a batch run is under way") || said.contains("lease");
+            // A busy machine may be too slow for a lease that is so short, and for a server that has only
+            // just started again.
+            let again = ["a batch run is under way", "lease", "may go through later"]
+                .iter()
+                .any(|why| said.contains(why));
             assert!(again, "{said}");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
@@ -250,6 +253,20 @@ impl Scene {
             } else if now.complete >= since.complete + 10 {
                 return;
             }
+        }
+    }
+
+    /// Waits until a question is answered as it was before: so that somebody hears that it is not complete.
+    pub(super) async fn answers_of_before(&self, since: Counts) {
+        let begun = Instant::now();
+        while self.heard().earlier == since.earlier {
+            let refused = lock(&self.asker.heard).refused.last().cloned();
+            assert!(
+                begun.elapsed() < SETTLE_MAX,
+                "no answers of before: {since:?}, {:?}, {refused:?}",
+                self.heard()
+            );
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -388,15 +405,11 @@ impl Asker {
             let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
             let mut before: VecDeque<Asked> = VecDeque::new();
             while !until.is_cancelled() {
-                // People ask the same again.
+                // People ask again what was answered.
                 let asked = match before.iter().choose(&mut rng) {
                     Some(asked) if before.len() == AGAIN_MAX && rng.random() => asked.clone(),
                     _ => Asked::make_up_of_both(&mut rng),
                 };
-                before.push_back(asked.clone());
-                if before.len() > AGAIN_MAX {
-                    before.pop_front();
-                }
                 let (asker, path) = (client.clone(), asked.path.clone());
                 let begun = Instant::now();
                 let answer = tokio::task::spawn_blocking(move || asker.get(&path)).await;
@@ -407,6 +420,12 @@ impl Asker {
                     asked.path,
                     begun.elapsed()
                 );
+                if status == 200 {
+                    before.push_back(asked.clone());
+                    if before.len() > AGAIN_MAX {
+                        before.pop_front();
+                    }
+                }
                 note(&mut lock(&into), asked, status, &body);
                 tokio::time::sleep(ASK_PAUSE).await;
             }

@@ -23,8 +23,9 @@ async fn cassandra_is_killed_during_a_load_and_reads_on_servers() {
         scene.take_rows(3).await;
         scene.settle().await;
         scene.compare().await;
-        let run = scene.start(&["batch", "run", "--log-level", "warn,batch=debug"]);
+        let mut run = scene.start(&["batch", "run", "--log-level", "warn,batch=debug"]);
         while !run.said()[1].contains(&format!("stage=\"{stage}\"")) {
+            assert!(run.is_running(), "{:?}", run.said());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         scene.world.disturb();
@@ -35,9 +36,7 @@ async fn cassandra_is_killed_during_a_load_and_reads_on_servers() {
         assert!(!succeeded, "a run without Cassandra: {said:?}");
         let last = said[1].trim().lines().last().unwrap_or_default().to_owned();
         assert!(last.contains("Cassandra"), "{last}");
-        while scene.heard().earlier == before.earlier {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        scene.answers_of_before(before).await;
         during = scene.heard();
         cassandra.start_again();
         scene.settle().await;

@@ -1,5 +1,6 @@
 //! What Redis alone can do wrong.
 
+mod boards;
 mod cluster;
 mod server;
 mod tls;

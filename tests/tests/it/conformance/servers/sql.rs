@@ -173,7 +173,7 @@ impl Stage for OnMariaDb {
 mod postgres {
     use super::OnPostgres;
 
-    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect }
+    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin }
 
     #[test]
     fn entities_follow_the_model() {
@@ -184,7 +184,7 @@ mod postgres {
 mod mariadb {
     use super::OnMariaDb;
 
-    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect }
+    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin }
 
     #[test]
     fn entities_follow_the_model() {

@@ -141,8 +141,11 @@ const FIVE: FetchLimit = FetchLimit {
 async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Result<()> {
     let topics = Topics::set().await;
     let proxy = Proxy::start().await;
+    // Who waits so little must not be the first one: a broker makes topics, and finds leaders, in its own time.
+    let patient = topics.ports().await?.log;
+    patient.ensure_topic(TOPIC, 1).await?;
+    patient.append(TOPIC, &ten(), 0).await?;
     let log = proxy.log(&topics.namespace)?;
-    log.ensure_topic(TOPIC, 1).await?;
     log.append(TOPIC, &ten(), 0).await?;
     assert_eq!(log.fetch(TOPIC, 0, 0, FIVE).await?.next_offset, 5);
     assert_eq!(log.offset_at(TOPIC, 0, 0).await?, 0);

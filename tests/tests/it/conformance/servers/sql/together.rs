@@ -7,6 +7,7 @@ use futures::TryStreamExt;
 use schemas::entities::{Athlete, Authorization, Effort, Entity, Gender, Group};
 use schemas::source::Source;
 use stores::Result;
+use stores::admin::{By, CanonAdmin, Change};
 use stores::canon::{Authorized, CanonRead, CanonWrite};
 use stores::canon_sql::{SqlCanon, SqlOptions};
 use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
@@ -91,7 +92,8 @@ async fn versions_win_in_any_order(server: Server) -> Result<()> {
             .map(|row| row % 11)
             .collect();
         let connected = i64::try_from(pairs.len()).unwrap_or_default();
-        canon.set_capacity(id, connected).await?;
+        let (change, by) = (Change::capacity(connected), By::default());
+        canon.change(id, change, &by, 1).await?;
         let full = Authorized::Full {
             connected,
             capacity: connected,

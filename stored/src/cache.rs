@@ -6,14 +6,16 @@ use std::hash::Hash;
 
 /// Values by key, at most so many. Those that were used since half of them came stay.
 #[derive(Debug)]
-pub(crate) struct Cache<K, V> {
+pub struct Cache<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     half: usize,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
-    pub(crate) fn new(max: usize) -> Self {
+    /// Room for so many values.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
         Self {
             young: HashMap::new(),
             old: HashMap::new(),
@@ -21,7 +23,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         }
     }
 
-    pub(crate) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    /// The value of a key, which is used by that.
+    pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -33,7 +36,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         Some(value)
     }
 
-    pub(crate) fn put(&mut self, key: K, value: V) {
+    /// Puts a value in the place of what its key has.
+    pub fn put(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.half && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
@@ -41,7 +45,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.young.insert(key, value);
     }
 
-    pub(crate) fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q)
+    /// Forgets a key.
+    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
     {
@@ -49,7 +54,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.old.remove(key);
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all.
+    pub fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
     }

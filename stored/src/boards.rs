@@ -1,8 +1,9 @@
-//! What the batch layer stored of boards, as the speed layer reads it.
+//! Boards: heads with their nodes, and the live states that count.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::Array;
+use bytes::Bytes;
 use jobs::board::{Head, LiveState, ReadError as BoardError, Standings};
 use jobs::merge::Seam;
 use jobs::tree::{Damaged, Node, NodeId, Nodes};
@@ -14,7 +15,7 @@ use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 use crate::cache::Cache;
 
 /// What a read saw of the seam of a view of boards.
-pub(crate) fn seam<'a>(
+pub fn seam<'a>(
     view: &'a str,
     runs: &'a RunsSeen,
     slots: &'a [Option<Slot>],
@@ -31,7 +32,11 @@ pub(crate) fn seam<'a>(
 }
 
 /// The boards of a key, of its head and its live states, where these count.
-pub(crate) fn standings(
+///
+/// # Errors
+/// [`BoardError::NotWhole`] where the layers do not join, [`BoardError::Damaged`] and
+/// [`BoardError::Replaced`] for rows that can't be read.
+pub fn standings(
     seam: &Seam<'_>,
     job: &Job<Board>,
     head: Option<&StoredHead>,
@@ -57,16 +62,24 @@ pub(crate) fn standings(
 
 /// The boards of a key as of one moment, and what they were read of.
 #[derive(Debug)]
-pub(crate) struct Laid {
-    pub(crate) runs: RunsSeen,
+pub struct Laid {
+    /// The run records that were read first.
+    pub runs: RunsSeen,
     /// From partition 0 to the key's own.
-    pub(crate) slots: Vec<Option<Slot>>,
-    pub(crate) states: Option<LiveStates>,
-    pub(crate) standings: Standings,
+    pub slots: Vec<Option<Slot>>,
+    /// All live states of the key, also those that count no more.
+    pub states: Option<LiveStates>,
+    /// The root of the batch rows; empty where there are none.
+    pub root: Bytes,
+    /// What both layers together give.
+    pub standings: Standings,
 }
 
 /// Reads the boards of a key, whose states are all in the slot, in the order that the seam demands.
-pub(crate) async fn laid(
+///
+/// # Errors
+/// As [`standings`], and those of the stores.
+pub async fn laid(
     (live, views): (&dyn LiveRead, &dyn ViewsRead),
     job: &Job<Board>,
     slot: SlotId,
@@ -91,6 +104,7 @@ pub(crate) async fn laid(
     let standings = standings(&seam, job, head.as_ref(), states.as_ref())?;
     Ok(Laid {
         standings,
+        root: head.map_or_else(Bytes::new, |head| head.root),
         states,
         slots: answer.slots,
         runs,
@@ -99,18 +113,24 @@ pub(crate) async fn laid(
 
 /// The nodes of one key, and those that are known.
 #[derive(Debug)]
-pub(crate) struct StoredNodes<'a> {
-    pub(crate) views: &'a dyn ViewsRead,
-    pub(crate) known: Option<&'a Mutex<Cache<NodeId, Arc<Node>>>>,
-    pub(crate) view: &'a str,
-    pub(crate) key: &'a [u8],
+pub struct StoredNodes<'a> {
+    /// Where they are.
+    pub views: &'a dyn ViewsRead,
+    /// Those that were read before.
+    pub known: Option<&'a Mutex<Cache<NodeId, Arc<Node>>>>,
+    /// The view.
+    pub view: &'a str,
+    /// The encoded key.
+    pub key: &'a [u8],
 }
 
 /// Why nodes could not be had.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NodesError {
+pub enum NodesError {
+    /// The store.
     #[error(transparent)]
     Store(#[from] stores::Error),
+    /// What it holds is no node.
     #[error(transparent)]
     Damaged(#[from] Damaged),
 }
@@ -149,7 +169,10 @@ impl Nodes for StoredNodes<'_> {
         let read = self.read(&missing).await?;
         let mut known = all_known.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, node) in missing.iter().zip(&read) {
-            if let Some(node) = node {
+            // One that is damaged may be mended.
+            if let Some(node) = node
+                && node.id() == *id
+            {
                 known.put(*id, Arc::clone(node));
             }
         }

@@ -1,0 +1,367 @@
+//! `applications`: looking after how many athletes may connect.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use schemas::clock::Clock;
+use serde::Serialize;
+use serde_json::Value;
+use stores::admin::{
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, RequestState,
+    Requested, RequestsOf, TEXT_BYTES_MAX, Usage,
+};
+
+use super::Context;
+use crate::args::{self, ApplicationsCommand, Switch};
+use crate::clock::SystemClock;
+use crate::failure;
+use crate::installation::Installation;
+
+/// Applications that are read in one step.
+const STEP: usize = 1_000;
+/// What is shown of what was changed and asked for.
+const SHOWN: usize = 10;
+
+/// Runs the command.
+pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyhow::Result<()> {
+    let by = said(&command)?;
+    let installation = Installation::open_existing(context.settings()).await?;
+    let canon = &*installation.stores().canon;
+    let now_ms = SystemClock.now_ms();
+    match command {
+        ApplicationsCommand::List { limit, search } => {
+            list(context, canon, usize::try_from(limit)?, search).await
+        }
+        ApplicationsCommand::Show { id } => show(context, canon, id).await,
+        ApplicationsCommand::Set {
+            id,
+            capacity,
+            enforce,
+            ..
+        } => {
+            let change = Change {
+                athlete_capacity: capacity,
+                is_enforced: enforce.map(|switch| switch == Switch::On),
+            };
+            let changed = canon.change(id, change, &by, now_ms).await?;
+            let shown = Shown::of(changed.with_context(|| unknown(id))?);
+            context.output().result(&shown, Shown::line)
+        }
+        ApplicationsCommand::Ask { id, capacity, .. } => {
+            let request = match canon.request_capacity(id, capacity, &by, now_ms).await? {
+                Requested::New(request) => request,
+                Requested::Open(request) => bail!(
+                    "application {id}: request {} for a capacity of {} is open already; grant or refuse it first",
+                    request.id,
+                    request.athlete_capacity
+                ),
+                Requested::Enough { athlete_capacity } => bail!(
+                    "application {id}: its capacity is {athlete_capacity} already; ask for more than that"
+                ),
+                Requested::UnknownApplication => bail!(unknown(id)),
+            };
+            let request = RequestShown::of(request);
+            context.output().result(&request, RequestShown::line)
+        }
+        ApplicationsCommand::Requests { all, limit } => {
+            let of = RequestsOf {
+                application_id: None,
+                state: (!all).then_some(RequestState::Open),
+            };
+            let found = canon
+                .capacity_requests(of, None, usize::try_from(limit)?)
+                .await?;
+            let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
+            context
+                .output()
+                .result(&shown, |shown| match shown.is_empty() {
+                    true => "nobody asks for a higher capacity".to_owned(),
+                    false => shown
+                        .iter()
+                        .map(|one| RequestShown::line(one) + "\n")
+                        .collect(),
+                })
+        }
+        ApplicationsCommand::Grant {
+            request, capacity, ..
+        } => {
+            let decided = canon.decide(request, Decision::Grant(capacity), &by, now_ms);
+            done(context, request, decided.await?)
+        }
+        ApplicationsCommand::Refuse { request, .. } => {
+            let decided = canon.decide(request, Decision::Refuse, &by, now_ms);
+            done(context, request, decided.await?)
+        }
+    }
+}
+
+fn unknown(id: i64) -> String {
+    format!("application {id}: there is none; ingest it as a line of applications first")
+}
+
+/// Who does something and why, as the command says.
+fn said(command: &ApplicationsCommand) -> anyhow::Result<By> {
+    let (by, why) = match command {
+        ApplicationsCommand::Set { by, reason, .. }
+        | ApplicationsCommand::Ask { by, reason, .. } => (by, reason),
+        ApplicationsCommand::Grant { by, answer, .. }
+        | ApplicationsCommand::Refuse { by, answer, .. } => (by, answer),
+        _ => return Ok(By::default()),
+    };
+    let args::By { by } = by;
+    for text in std::iter::once(by).chain(why) {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(failure::usage(format!(
+                "a text has {} bytes; at most {TEXT_BYTES_MAX} are kept",
+                text.len()
+            )));
+        }
+    }
+    Ok(By {
+        actor: by.clone(),
+        reason: why.clone(),
+    })
+}
+
+/// An application, as it is printed.
+#[derive(Debug, Serialize)]
+struct Shown {
+    id: i64,
+    name: String,
+    owner: Value,
+    /// By the counter that connecting is decided by.
+    connected_athletes: Option<i64>,
+    athlete_capacity: i64,
+    enforced: bool,
+}
+
+impl Shown {
+    fn of(usage: Usage) -> Self {
+        Self {
+            id: usage.application.id,
+            name: usage.application.name,
+            owner: usage.application.owner,
+            connected_athletes: usage.connected,
+            athlete_capacity: usage.application.athlete_capacity,
+            enforced: usage.is_enforced,
+        }
+    }
+
+    fn line(&self) -> String {
+        let connected = match self.connected_athletes {
+            Some(connected) => connected.to_string(),
+            None => "?".to_owned(),
+        };
+        let enforced = if self.enforced { "" } else { ", not enforced" };
+        format!(
+            "{}  {}: {connected} of {} athletes are connected{enforced}",
+            self.id,
+            self.name.escape_debug(),
+            self.athlete_capacity
+        )
+    }
+}
+
+/// The applications that use most of their capacity.
+async fn list(
+    context: &Context,
+    canon: &dyn CanonAdmin,
+    limit: usize,
+    search: Option<String>,
+) -> anyhow::Result<()> {
+    let search = search.map(|text| text.to_lowercase());
+    let is_found = |usage: &Usage| {
+        search.as_deref().is_none_or(|text| {
+            let owner = usage.application.owner.to_string().to_lowercase();
+            usage.application.name.to_lowercase().contains(text) || owner.contains(text)
+        })
+    };
+    // Usage in parts of a billion, then by id: as many as are shown are kept.
+    let part = |usage: &Usage| {
+        let connected = i128::from(usage.connected.unwrap_or_default());
+        connected * 1_000_000_000 / i128::from(usage.application.athlete_capacity.max(1))
+    };
+    let (mut first, mut kept) = (BTreeSet::new(), std::collections::HashMap::new());
+    let mut after = None;
+    loop {
+        let usages = canon.usages(after, STEP).await?;
+        let is_last = usages.len() < STEP;
+        after = usages.last().map(|usage| usage.application.id);
+        for usage in usages.into_iter().filter(&is_found) {
+            first.insert((Reverse(part(&usage)), usage.application.id));
+            kept.insert(usage.application.id, usage);
+            if first.len() > limit {
+                let last = first.pop_last();
+                last.and_then(|(_, id)| kept.remove(&id));
+            }
+        }
+        if is_last {
+            break;
+        }
+    }
+    let ids = first.into_iter().filter_map(|(_, id)| kept.remove(&id));
+    let shown: Vec<Shown> = ids.map(Shown::of).collect();
+    context
+        .output()
+        .result(&shown, |shown| match shown.is_empty() {
+            true => "no applications".to_owned(),
+            false => shown.iter().map(|one| one.line() + "\n").collect(),
+        })
+}
+
+/// What is known of an application.
+#[derive(Debug, Serialize)]
+struct All {
+    #[serde(flatten)]
+    application: Shown,
+    /// Newest first.
+    requests: Vec<RequestShown>,
+    /// Newest first.
+    changes: Vec<ChangeShown>,
+}
+
+async fn show(context: &Context, canon: &dyn CanonAdmin, id: i64) -> anyhow::Result<()> {
+    let usage = canon.usages_of(&[id]).await?.pop();
+    let of = RequestsOf {
+        application_id: Some(id),
+        state: None,
+    };
+    let requests = canon.capacity_requests(of, None, SHOWN).await?;
+    let changes = canon.audit(id, None, SHOWN).await?;
+    let all = All {
+        application: Shown::of(usage.with_context(|| unknown(id))?),
+        requests: requests.into_iter().map(RequestShown::of).collect(),
+        changes: changes.into_iter().map(ChangeShown::of).collect(),
+    };
+    context.output().result(&all, |all| {
+        let mut text = all.application.line() + "\n";
+        for request in &all.requests {
+            let _written = writeln!(text, "    {}", request.line());
+        }
+        for change in &all.changes {
+            let _written = writeln!(text, "    {}", change.line());
+        }
+        text
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct RequestShown {
+    id: i64,
+    application_id: i64,
+    athlete_capacity: i64,
+    reason: Option<String>,
+    asked_by: String,
+    asked_at: String,
+    state: &'static str,
+    granted_capacity: Option<i64>,
+    decided_by: Option<String>,
+    answer: Option<String>,
+}
+
+impl RequestShown {
+    fn of(request: CapacityRequest) -> Self {
+        let (decided_by, answer) = match request.decided {
+            Some(By { actor, reason }) => (Some(actor), reason),
+            None => (None, None),
+        };
+        Self {
+            id: request.id,
+            application_id: request.application_id,
+            athlete_capacity: request.athlete_capacity,
+            reason: request.asked.reason,
+            asked_by: request.asked.actor,
+            asked_at: instant(request.asked_at_ms),
+            state: request.state.name(),
+            granted_capacity: request.granted_capacity,
+            decided_by,
+            answer,
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut text = format!(
+            "request {}: application {} asks for {}, by {} at {}, is {}",
+            self.id,
+            self.application_id,
+            self.athlete_capacity,
+            self.asked_by.escape_debug(),
+            self.asked_at,
+            self.state
+        );
+        if let Some(granted) = self.granted_capacity {
+            let _written = write!(text, " ({granted})");
+        }
+        if let Some(by) = &self.decided_by {
+            let _written = write!(text, " by {}", by.escape_debug());
+        }
+        if let Some(reason) = &self.reason {
+            let _written = write!(text, "; {}", reason.escape_debug());
+        }
+        text
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct ChangeShown {
+    at: String,
+    by: String,
+    changed: &'static str,
+    before: Value,
+    after: Value,
+    reason: Option<String>,
+    request_id: Option<i64>,
+}
+
+impl ChangeShown {
+    fn of(entry: AuditEntry) -> Self {
+        let (changed, before, after) = match entry.changed {
+            Changed::Capacity { before, after } => ("capacity", before.into(), after.into()),
+            Changed::Enforcement { before, after } => ("enforced", before.into(), after.into()),
+        };
+        Self {
+            at: instant(entry.at_ms),
+            by: entry.actor,
+            changed,
+            before,
+            after,
+            reason: entry.reason,
+            request_id: entry.request_id,
+        }
+    }
+
+    fn line(&self) -> String {
+        let why = match &self.reason {
+            Some(reason) => format!("; {}", reason.escape_debug()),
+            None => String::new(),
+        };
+        format!(
+            "{}  {}: {} -> {}, by {}{why}",
+            self.at,
+            self.changed,
+            self.before,
+            self.after,
+            self.by.escape_debug()
+        )
+    }
+}
+
+fn done(context: &Context, id: i64, decided: Decided) -> anyhow::Result<()> {
+    match decided {
+        Decided::Done { request, .. } => {
+            let request = RequestShown::of(request);
+            context.output().result(&request, RequestShown::line)
+        }
+        Decided::Already(request) => {
+            bail!("request {id}: it is {} already", request.state.name())
+        }
+        Decided::Unknown => bail!("request {id}: there is none, or its application is gone"),
+    }
+}
+
+fn instant(at_ms: i64) -> String {
+    Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
+}

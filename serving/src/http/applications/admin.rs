@@ -1,0 +1,245 @@
+//! Changing how many athletes may connect, and what was changed.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use stores::admin::{self, AuditEntry, By, Changed, TEXT_BYTES_MAX};
+use utoipa::ToSchema;
+
+use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of};
+use crate::answer::shown_ms;
+use crate::http::boards::id;
+use crate::http::layers::in_time;
+use crate::http::params::{Format, Params, Path};
+use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::stats::link_to_next;
+use crate::http::{Api, body, csv, cursor};
+
+/// Who changes something where nobody says who it is.
+const SOMEBODY: &str = "http";
+
+/// What can be changed of an application: at least one of the first two.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Change {
+    /// How many athletes may be connected at once, from 0 on. Those that are connected stay.
+    athlete_capacity: Option<i64>,
+    /// Whether no more athletes are let in than that.
+    enforced: Option<bool>,
+    /// Why, for the record: at most 1,024 bytes.
+    reason: Option<String>,
+    /// Who, for the record: at most 1,024 bytes; "http" if left out.
+    by: Option<String>,
+}
+
+/// The record of a change.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct EntryShown {
+    /// Its number, which rises.
+    id: i64,
+    /// When, in UTC.
+    at: String,
+    /// Who: as it was given; "ingest" for a line that was ingested.
+    by: String,
+    /// capacity or enforced.
+    changed: &'static str,
+    /// A number of athletes, or whether it was enforced.
+    #[schema(value_type = Object)]
+    before: serde_json::Value,
+    #[schema(value_type = Object)]
+    after: serde_json::Value,
+    /// Why, if that was said.
+    reason: Option<String>,
+    /// The request that was granted by it.
+    request_id: Option<i64>,
+}
+
+/// What was changed of an application.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Audit {
+    application_id: i64,
+    /// Newest first.
+    entries: Vec<EntryShown>,
+    /// Where the next page begins; null on the last one.
+    cursor: Option<String>,
+    provenance: Canonical,
+}
+
+/// Sets how many athletes may be connected to an application and whether that is enforced, and keeps a
+/// record of it. The capacity stays until it is set again or a line of the application is ingested, which says its
+/// capacity too.
+#[utoipa::path(
+    patch,
+    path = "/api/v1/applications/{id}",
+    tag = "applications",
+    params(("id" = i64, Path, description = "The application")),
+    request_body = Change,
+    responses(
+        (status = 200, description = "The application as it is now", body = ApplicationShown),
+        (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "Applications are a view of an app's own table: change it there", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer: ask again", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn change(
+    State(api): State<Arc<Api>>,
+    Path(application): Path<String>,
+    uri: Uri,
+    request: Request,
+) -> Result<Json<ApplicationShown>, Problem> {
+    Params::read(&uri, &[])?;
+    let application = id("id", &application)?;
+    let asked: Change = body::object(&api, request, "{\"athlete_capacity\": 100}").await?;
+    if asked.athlete_capacity.is_none() && asked.enforced.is_none() {
+        let detail = "nothing is to be changed: send athlete_capacity, enforced or both";
+        return Err(Problem::new(Kind::BadBody, detail));
+    }
+    if let Some(capacity) = asked.athlete_capacity {
+        in_range("athlete_capacity", capacity)?;
+    }
+    let by = by(asked.by, ("reason", asked.reason))?;
+    let canon = &api.ports.canon;
+    // What is answered is read before: if that fails nothing has changed.
+    let read = async {
+        let found = usage_of(&api, application).await?;
+        one(&api, found).await
+    };
+    let mut shown = in_time(&api, read).await??;
+    let change = admin::Change {
+        athlete_capacity: asked.athlete_capacity,
+        is_enforced: asked.enforced,
+    };
+    let now_ms = api.ports.clock.now_ms();
+    let changed = canon.change(application, change, &by, now_ms).await;
+    let changed = changed.map_err(refused)?;
+    shown.now(changed.ok_or_else(|| unknown(application))?);
+    Ok(Json(shown))
+}
+
+/// What was changed of an application: by whom, when and why.
+#[utoipa::path(
+    get,
+    path = "/api/v1/applications/{id}/audit",
+    tag = "applications",
+    params(
+        ("id" = i64, Path, description = "The application"),
+        ("limit" = Option<usize>, Query, description = "Entries of a page, at most 1,000; 50 if left out"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
+        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+    ),
+    responses(
+        (status = 200, description = "Changes, newest first", body = Audit),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn audit(
+    State(api): State<Arc<Api>>,
+    Path(application): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["limit", "cursor", "format"])?;
+    let (limit, format) = (params.limit()?, params.format()?);
+    let application = id("id", &application)?;
+    let fingerprint = cursor::fingerprint(&format!("audit of {application}"));
+    let before = cursor::number(fingerprint, params.get("cursor"))?;
+    let canon = &api.ports.canon;
+    let mut found = canon.audit(application, before, limit + 1).await?;
+    if found.is_empty() {
+        usage_of(&api, application).await?;
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more).map(|entry| entry.id);
+    let next = last.map(|last| cursor::of_number(fingerprint, last));
+    let link = next
+        .as_deref()
+        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let entries: Vec<EntryShown> = found.into_iter().map(EntryShown::of).collect();
+    let answer = match format {
+        Format::Json => Json(Audit {
+            application_id: application,
+            entries,
+            cursor: next,
+            provenance: Canonical::default(),
+        })
+        .into_response(),
+        Format::Csv => {
+            let names = [
+                "id",
+                "at",
+                "by",
+                "changed",
+                "before",
+                "after",
+                "reason",
+                "request_id",
+            ];
+            let rows = entries.into_iter().map(|entry| {
+                let values = (entry.before.to_string(), entry.after.to_string());
+                let why = (entry.reason, entry.request_id);
+                (entry.id, entry.at, entry.by, entry.changed, values, why)
+            });
+            csv::list(&names, rows.collect(), None)
+        }
+    };
+    Ok((link.map(|link| [link]), answer).into_response())
+}
+
+impl EntryShown {
+    fn of(entry: AuditEntry) -> Self {
+        let (changed, before, after) = match entry.changed {
+            Changed::Capacity { before, after } => ("capacity", before.into(), after.into()),
+            Changed::Enforcement { before, after } => ("enforced", before.into(), after.into()),
+        };
+        Self {
+            id: entry.id,
+            at: shown_ms(entry.at_ms),
+            by: entry.actor,
+            changed,
+            before,
+            after,
+            reason: entry.reason,
+            request_id: entry.request_id,
+        }
+    }
+}
+
+pub(super) fn in_range(name: &str, capacity: i64) -> Result<(), Problem> {
+    if (0..=CAPACITY_MAX).contains(&capacity) {
+        return Ok(());
+    }
+    let detail = format!("{name}: {capacity} is not from 0 to {CAPACITY_MAX}");
+    Err(Problem::new(Kind::BadBody, detail))
+}
+
+/// Who does something and why, as a body says it.
+pub(super) fn by(
+    actor: Option<String>,
+    (why, reason): (&str, Option<String>),
+) -> Result<By, Problem> {
+    for (name, text) in [("by", &actor), (why, &reason)] {
+        let Some(text) = text else { continue };
+        if text.len() > TEXT_BYTES_MAX {
+            let detail = format!(
+                "{name}: {} bytes are more than the {TEXT_BYTES_MAX} that are kept",
+                text.len()
+            );
+            return Err(Problem::new(Kind::BadBody, detail));
+        }
+        if text.contains('\0') {
+            let detail = format!("{name}: holds U+0000, which is not kept; leave it out");
+            return Err(Problem::new(Kind::BadBody, detail));
+        }
+    }
+    Ok(By {
+        actor: actor.unwrap_or_else(|| SOMEBODY.to_owned()),
+        reason,
+    })
+}

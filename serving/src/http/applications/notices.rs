@@ -1,0 +1,169 @@
+//! Which thresholds of capacities were reached, and who was told.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use stores::notices::Notice;
+use utoipa::ToSchema;
+
+use super::{Canonical, usage_of};
+use crate::answer::shown_ms;
+use crate::http::boards::id;
+use crate::http::params::{Format, Params, Path};
+use crate::http::problem::{Problem, ProblemShape};
+use crate::http::stats::link_to_next;
+use crate::http::{Api, csv, cursor};
+
+/// That so much of a capacity came in use: told once for each threshold and capacity.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct NoticeShown {
+    /// Its number, which rises.
+    id: i64,
+    application_id: i64,
+    /// 80, 90 or 100.
+    threshold_percent: i64,
+    /// The athletes who were connected.
+    connected_athletes: i64,
+    /// The capacity then.
+    athlete_capacity: i64,
+    /// When it was reached, in UTC.
+    at: String,
+    /// Since when it is in the log, in UTC; null while it waits.
+    logged_at: Option<String>,
+    /// When the webhook took it, in UTC; null while it waits, or where there is none.
+    delivered_at: Option<String>,
+    /// When delivery to the webhook was given up, in UTC.
+    failed_at: Option<String>,
+    /// How often delivery to the webhook was tried.
+    tries: i64,
+    /// Why the last try failed.
+    error: Option<String>,
+}
+
+/// A page of notices.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct NoticesShown {
+    /// Newest first.
+    notices: Vec<NoticeShown>,
+    /// Where the next page begins; null on the last one.
+    cursor: Option<String>,
+    provenance: Canonical,
+}
+
+impl From<Notice> for NoticeShown {
+    fn from(notice: Notice) -> Self {
+        Self {
+            id: notice.id,
+            application_id: notice.application_id,
+            threshold_percent: notice.threshold,
+            connected_athletes: notice.connected,
+            athlete_capacity: notice.athlete_capacity,
+            at: shown_ms(notice.made_at_ms),
+            logged_at: notice.topic_at_ms.map(shown_ms),
+            delivered_at: notice.webhook_at_ms.map(shown_ms),
+            failed_at: notice.failed_at_ms.map(shown_ms),
+            tries: notice.tries,
+            error: notice.last_error,
+        }
+    }
+}
+
+/// Notices of all applications.
+#[utoipa::path(
+    get,
+    path = "/api/v1/capacity-notices",
+    tag = "applications",
+    params(
+        ("limit" = Option<usize>, Query, description = "Notices of a page, at most 1,000; 50 if left out"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
+        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+    ),
+    responses(
+        (status = 200, description = "Notices, newest first", body = NoticesShown),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn all(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
+    listed(&api, &uri, None).await
+}
+
+/// Notices of an application.
+#[utoipa::path(
+    get,
+    path = "/api/v1/applications/{id}/capacity-notices",
+    tag = "applications",
+    params(
+        ("id" = i64, Path, description = "The application"),
+        ("limit" = Option<usize>, Query, description = "Notices of a page, at most 1,000; 50 if left out"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
+        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+    ),
+    responses(
+        (status = 200, description = "Notices, newest first", body = NoticesShown),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn of_application(
+    State(api): State<Arc<Api>>,
+    Path(application): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let application = id("id", &application)?;
+    listed(&api, &uri, Some(application)).await
+}
+
+async fn listed(
+    api: &Arc<Api>,
+    uri: &Uri,
+    application_id: Option<i64>,
+) -> Result<Response, Problem> {
+    let params = Params::read(uri, &["limit", "cursor", "format"])?;
+    let (limit, format) = (params.limit()?, params.format()?);
+    let fingerprint = cursor::fingerprint(&format!("notices of {application_id:?}"));
+    let before = cursor::number(fingerprint, params.get("cursor"))?;
+    let canon = &api.ports.canon;
+    let mut found = canon.notices(application_id, before, limit + 1).await?;
+    if let (Some(application), true) = (application_id, found.is_empty()) {
+        usage_of(api, application).await?;
+    }
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more).map(|notice| notice.id);
+    let next = last.map(|last| cursor::of_number(fingerprint, last));
+    let link = next
+        .as_deref()
+        .and_then(|cursor| link_to_next(uri, cursor, None));
+    let notices: Vec<NoticeShown> = found.into_iter().map(NoticeShown::from).collect();
+    let answer = match format {
+        Format::Json => Json(NoticesShown {
+            notices,
+            cursor: next,
+            provenance: Canonical::default(),
+        })
+        .into_response(),
+        Format::Csv => {
+            let names = [
+                "id",
+                "application_id",
+                "threshold_percent",
+                "connected_athletes",
+                "athlete_capacity",
+                "at",
+                "logged_at",
+                "delivered_at",
+                "failed_at",
+                "tries",
+                "error",
+            ];
+            csv::list(&names, notices, None)
+        }
+    };
+    Ok((link.map(|link| [link]), answer).into_response())
+}

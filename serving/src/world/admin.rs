@@ -1,0 +1,91 @@
+//! Looking after the applications of the world: capacities can be set, and nothing else.
+
+use async_trait::async_trait;
+use schemas::entities::Application;
+use stores::admin::{
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
+    Usage,
+};
+use stores::notices::{Claimed, Notice, Notices, Outcome};
+use stores::{Error, Result};
+
+use super::World;
+
+fn usage(application: &Application) -> Usage {
+    Usage {
+        application: application.clone(),
+        is_enforced: true,
+        connected: Some(application.id),
+    }
+}
+
+#[async_trait]
+impl CanonAdmin for World {
+    async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>> {
+        let boards = self.boards.lock().unwrap();
+        let later = boards
+            .applications
+            .iter()
+            .filter(|application| after.is_none_or(|after| application.id > after));
+        Ok(later.take(limit).map(usage).collect())
+    }
+
+    async fn usages_of(&self, ids: &[i64]) -> Result<Vec<Usage>> {
+        let boards = self.boards.lock().unwrap();
+        let applications = boards.applications.iter();
+        let found = applications.filter(|application| ids.contains(&application.id));
+        Ok(found.map(usage).collect())
+    }
+
+    async fn change(&self, id: i64, change: Change, _: &By, _: i64) -> Result<Option<Usage>> {
+        let mut boards = self.boards.lock().unwrap();
+        let mut applications = boards.applications.iter_mut();
+        let found = applications.find(|application| application.id == id);
+        Ok(found.map(|application| {
+            if let Some(capacity) = change.athlete_capacity {
+                application.athlete_capacity = capacity;
+            }
+            usage(application)
+        }))
+    }
+
+    async fn audit(&self, _: i64, _: Option<i64>, _: usize) -> Result<Vec<AuditEntry>> {
+        Ok(Vec::new())
+    }
+
+    async fn request_capacity(&self, _: i64, _: i64, _: &By, _: i64) -> Result<Requested> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn capacity_requests(
+        &self,
+        _: RequestsOf,
+        _: Option<i64>,
+        _: usize,
+    ) -> Result<Vec<CapacityRequest>> {
+        Ok(Vec::new())
+    }
+
+    async fn decide(&self, _: i64, _: Decision, _: &By, _: i64) -> Result<Decided> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+}
+
+#[async_trait]
+impl Notices for World {
+    async fn notices(&self, _: Option<i64>, _: Option<i64>, _: usize) -> Result<Vec<Notice>> {
+        Ok(Vec::new())
+    }
+
+    async fn notices_waiting(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    async fn claim_notices(&self, _: i64, _: i64, _: usize) -> Result<Vec<Claimed>> {
+        Ok(Vec::new())
+    }
+
+    async fn settle_notice(&self, _: i64, _: &Outcome) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Notices of capacities, on their way to the log and to the webhook.
+//!
+//! They wait in the canonical store. Whoever delivers claims some, so that no other process does the same;
+//! what a crash left claimed is free again when the claim ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use schemas::clock::Clock;
+use stores::log::{LogWrite, NewRecords, Partitions};
+use stores::notices::{CAPACITY_NOTICES, Claimed, Notices, Outcome};
+use stores::webhook::{Answer, Hook};
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::pause;
+use crate::{Result, SpeedOptions, SpeedPorts};
+
+/// Notices that are delivered side by side.
+const AT_ONCE: usize = 8;
+/// How much longer than a post may take they are claimed, for the log and for what became of them.
+const CLAIM_MORE: Duration = Duration::from_secs(60);
+/// The first pause before a notice is posted again; each is twice the one before.
+const PAUSE_MS: u64 = 1_000;
+/// Of why a post failed so many bytes are kept.
+const ERROR_BYTES_MAX: usize = 500;
+
+/// Delivers notices.
+#[derive(Debug, Clone)]
+pub(crate) struct Deliverer {
+    notices: Arc<dyn Notices>,
+    log: Arc<dyn LogWrite>,
+    hook: Option<Arc<dyn Hook>>,
+    clock: Arc<dyn Clock>,
+    partitions: Partitions,
+    look_interval_ms: u64,
+    retry_max_ms: u64,
+    give_up_after_ms: u64,
+}
+
+impl Deliverer {
+    pub(crate) fn new(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
+        Self {
+            notices: Arc::clone(&ports.canon) as _,
+            log: Arc::clone(&ports.log_writes),
+            hook: ports.hook.clone(),
+            clock: Arc::clone(&ports.clock),
+            partitions: Partitions::new(Arc::clone(&ports.log_writes), options.partitions),
+            look_interval_ms: options.look_interval_ms.max(1),
+            retry_max_ms: options.notice_retry_max_ms.max(PAUSE_MS),
+            give_up_after_ms: options.notice_give_up_after_ms,
+        }
+    }
+
+    /// Delivers what waits, now and then, until `stop`. Errors are told and tried again: counting does not
+    /// wait for them.
+    pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
+        while !stop.is_cancelled() {
+            if let Err(error) = self.deliver(&stop).await {
+                tracing::warn!(%error, "notices of capacities can't be delivered; trying again");
+            }
+            pause(self.look_interval_ms, &stop).await;
+        }
+        Ok(())
+    }
+
+    /// Tries everything that is to be delivered now, each once.
+    pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
+        let post = self
+            .hook
+            .as_ref()
+            .map_or(Duration::ZERO, |hook| hook.timeout());
+        let claim_ms = i64::try_from((post + CLAIM_MORE).as_millis()).unwrap_or(i64::MAX);
+        let waiting = self.notices.notices_waiting().await?;
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        metrics::gauge!("backstitch_speed_notices_waiting").set(waiting as f64);
+        if waiting == 0 {
+            return Ok(());
+        }
+        while !stop.is_cancelled() {
+            let now_ms = self.clock.now_ms();
+            let until_ms = now_ms.saturating_add(claim_ms);
+            let claimed = self
+                .notices
+                .claim_notices(now_ms, until_ms, AT_ONCE)
+                .await?;
+            if claimed.is_empty() {
+                return Ok(());
+            }
+            self.append(&claimed).await?;
+            let mut delivering = FuturesUnordered::new();
+            for claimed in &claimed {
+                delivering.push(self.one(claimed));
+            }
+            while let Some(done) = delivering.next().await {
+                done?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings those into the log that are not in it.
+    async fn append(&self, claimed: &[Claimed]) -> Result<()> {
+        let mut told = Vec::new();
+        for claimed in claimed {
+            if claimed.notice.topic_at_ms.is_none() {
+                let key = claimed.notice.application_id.to_string();
+                told.push((key, claimed.message()));
+            }
+        }
+        if told.is_empty() {
+            return Ok(());
+        }
+        let count = told.len() as u64;
+        let partitions = self.partitions.of(CAPACITY_NOTICES).await?;
+        let records = NewRecords::by_key(told, partitions);
+        let now_ms = self.clock.now_ms();
+        self.log.append(CAPACITY_NOTICES, &records, now_ms).await?;
+        told_to("topic", count);
+        Ok(())
+    }
+
+    /// Posts one that is in the log, if it is to be posted, and writes down what became of it.
+    async fn one(&self, claimed: &Claimed) -> Result<()> {
+        let notice = &claimed.notice;
+        let now_ms = self.clock.now_ms();
+        let mut outcome = Outcome {
+            topic_at_ms: Some(notice.topic_at_ms.unwrap_or(now_ms)),
+            webhook_at_ms: notice.webhook_at_ms,
+            tries: notice.tries,
+            is_done: true,
+            ..Outcome::default()
+        };
+        if let Some(hook) = &self.hook {
+            outcome.tries += 1;
+            let at_s = now_ms.div_euclid(1000);
+            let answer = hook
+                .post(&claimed.message_id(), at_s, &claimed.message())
+                .await;
+            self.answered(claimed, answer, &mut outcome);
+        }
+        Ok(self.notices.settle_notice(notice.id, &outcome).await?)
+    }
+
+    fn answered(&self, claimed: &Claimed, answer: Answer, outcome: &mut Outcome) {
+        let now_ms = self.clock.now_ms();
+        let (mut why, after_s) = match answer {
+            Answer::Taken => {
+                outcome.webhook_at_ms = Some(now_ms);
+                told_to("webhook", 1);
+                return;
+            }
+            Answer::Gone => ("it wants no more messages (410)".to_owned(), None),
+            Answer::Later(why, after_s) => (why, Some(after_s)),
+        };
+        why.truncate(why.floor_char_boundary(ERROR_BYTES_MAX));
+        let age_ms = now_ms.saturating_sub(claimed.notice.made_at_ms);
+        let is_old = u64::try_from(age_ms).is_ok_and(|age_ms| age_ms >= self.give_up_after_ms);
+        let id = claimed.message_id();
+        match after_s {
+            Some(after_s) if !is_old => {
+                outcome.is_done = false;
+                let doubled = u32::try_from(outcome.tries.saturating_sub(1)).unwrap_or(u32::MAX);
+                let pause_ms = PAUSE_MS
+                    .saturating_mul(2_u64.saturating_pow(doubled))
+                    .max(after_s.unwrap_or_default().saturating_mul(1000))
+                    .min(self.retry_max_ms);
+                let pause_ms = i64::try_from(pause_ms).unwrap_or(i64::MAX);
+                outcome.next_try_ms = now_ms.saturating_add(pause_ms);
+                metrics::counter!("backstitch_speed_notice_failures_total").increment(1);
+                tracing::warn!(
+                    id,
+                    why,
+                    tries = outcome.tries,
+                    "the webhook did not take a notice; trying again"
+                );
+            }
+            _ => {
+                outcome.failed_at_ms = Some(now_ms);
+                metrics::counter!("backstitch_speed_notices_given_up_total").increment(1);
+                tracing::error!(
+                    id,
+                    why,
+                    tries = outcome.tries,
+                    "the webhook did not take a notice; it is given up"
+                );
+            }
+        }
+        outcome.last_error = Some(why);
+    }
+}
+
+fn told_to(channel: &'static str, count: u64) {
+    metrics::counter!("backstitch_speed_notices_total", "channel" => channel).increment(count);
+}

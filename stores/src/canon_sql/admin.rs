@@ -1,0 +1,448 @@
+//! Looking after applications: statements that all three databases understand.
+//!
+//! What is decided is decided while the counter of the application is held ([`Statements::hold`]), and
+//! from what is read after that.
+
+use schemas::entities::Application;
+
+use super::connect::{Row, of};
+use super::decode::undecodable;
+use super::notices;
+use super::session::{Sql, Statements, Value};
+use crate::admin::{
+    AuditEntry, By, CapacityRequest, Change, Changed, Decided, Decision, RequestState, Requested,
+    RequestsOf, Usage,
+};
+
+const CAPACITY: &str = "capacity";
+const ENFORCEMENT: &str = "enforcement";
+
+const USAGES: &str = "SELECT CAST(p.id AS SIGNED), p.name, p.owner,
+        CAST(p.athlete_capacity AS SIGNED), CAST(p.version AS SIGNED),
+        CAST(coalesce(c.athletes, 0) AS SIGNED),
+        CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED)
+    FROM applications p LEFT JOIN connected c ON c.application_id = p.id
+    LEFT JOIN unlimited u ON u.application_id = p.id";
+
+type UsageRow = (i64, String, String, i64, i64, i64, i64);
+
+fn usage(row: UsageRow) -> Sql<Usage> {
+    let (id, name, owner, capacity, version, connected, is_enforced) = row;
+    let application: Row = (id, name, owner, capacity, version);
+    Ok(Usage {
+        application: of(application)?,
+        is_enforced: is_enforced != 0,
+        connected: Some(connected),
+    })
+}
+
+pub(crate) async fn usages(
+    link: &mut impl Statements,
+    after: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<Usage>> {
+    let Some(from) = after.map_or(Some(i64::MIN), |after| after.checked_add(1)) else {
+        return Ok(Vec::new());
+    };
+    let statement = format!("{USAGES} WHERE p.id >= ? ORDER BY p.id LIMIT ?");
+    let values = [Value::Int(from), Value::Int(bounded(limit))];
+    let rows: Vec<UsageRow> = link.rows(&statement, &values).await?;
+    rows.into_iter().map(usage).collect()
+}
+
+/// The usage of applications; `ids` are few enough for one statement.
+pub(crate) async fn usages_of(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<Usage>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = format!("{USAGES} WHERE p.id IN ? ORDER BY p.id");
+    let rows: Vec<UsageRow> = link.rows(&statement, &[Value::Ints(ids)]).await?;
+    rows.into_iter().map(usage).collect()
+}
+
+async fn usage_of(link: &mut impl Statements, id: i64) -> Sql<Option<Usage>> {
+    Ok(usages_of(link, &[id]).await?.pop())
+}
+
+/// The usage of an application whose counter is held from now on; nothing if there is none.
+async fn held(link: &mut impl Statements, id: i64) -> Sql<Option<Usage>> {
+    // Nobody holds what is not there: a counter would be made.
+    if usage_of(link, id).await?.is_none() {
+        return Ok(None);
+    }
+    link.hold(id).await?;
+    usage_of(link, id).await
+}
+
+/// Changes an application; call it within a transaction that writes.
+pub(crate) async fn change(
+    link: &mut impl Statements,
+    id: i64,
+    change: Change,
+    by: &By,
+    now_ms: i64,
+) -> Sql<Option<Usage>> {
+    let Some(before) = held(link, id).await? else {
+        return Ok(None);
+    };
+    put(link, &before, change, (by, None), now_ms).await?;
+    usage_of(link, id).await
+}
+
+/// Changes what is to be changed, and records it.
+async fn put(
+    link: &mut impl Statements,
+    of: &Usage,
+    change: Change,
+    by: (&By, Option<i64>),
+    now_ms: i64,
+) -> Sql<()> {
+    let id = of.application.id;
+    let before = of.application.athlete_capacity;
+    if let Some(after) = change.athlete_capacity.filter(|after| *after != before) {
+        let statement = "UPDATE applications SET athlete_capacity = ? WHERE id = ?";
+        link.run(statement, &[Value::Int(after), Value::Int(id)])
+            .await?;
+        record(link, id, Changed::Capacity { before, after }, by, now_ms).await?;
+        notices::arm(link, id, now_ms).await?;
+    }
+    let before = of.is_enforced;
+    if let Some(after) = change.is_enforced.filter(|after| *after != before) {
+        let statement = match after {
+            true => "DELETE FROM unlimited WHERE application_id = ?",
+            false => "INSERT INTO unlimited (application_id) VALUES (?)",
+        };
+        link.run(statement, &[Value::Int(id)]).await?;
+        record(link, id, Changed::Enforcement { before, after }, by, now_ms).await?;
+    }
+    Ok(())
+}
+
+async fn record(
+    link: &mut impl Statements,
+    application: i64,
+    changed: Changed,
+    (by, request): (&By, Option<i64>),
+    now_ms: i64,
+) -> Sql<()> {
+    let (action, before, after) = match changed {
+        Changed::Capacity { before, after } => (CAPACITY, before, after),
+        Changed::Enforcement { before, after } => {
+            (ENFORCEMENT, i64::from(before), i64::from(after))
+        }
+    };
+    let statement = "INSERT INTO application_audit
+            (application_id, at_ms, actor, action, value_before, value_after, reason, request_id)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+    let values = [
+        Value::Int(application),
+        Value::Int(now_ms),
+        Value::Text(&by.actor),
+        Value::Text(action),
+        Value::Int(before),
+        Value::Int(after),
+        Value::TextOrNull(by.reason.as_deref()),
+        Value::IntOrNull(request),
+    ];
+    link.run(statement, &values).await?;
+    Ok(())
+}
+
+/// Of applications that are stored: their capacities; `ids` are few enough for one statement.
+pub(crate) async fn capacities(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<(i64, i64)>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = "SELECT CAST(id AS SIGNED), CAST(athlete_capacity AS SIGNED) FROM applications
+                     WHERE id IN ? ORDER BY id";
+    link.rows(statement, &[Value::Ints(ids)]).await
+}
+
+/// Records what lines changed: the capacities were `before`, as [`capacities`] gave them.
+pub(crate) async fn record_lines(
+    link: &mut impl Statements,
+    before: &[(i64, i64)],
+    now_ms: i64,
+) -> Sql<()> {
+    let ids: Vec<i64> = before.iter().map(|(id, _)| *id).collect();
+    let by = By {
+        actor: crate::admin::INGEST.to_owned(),
+        reason: None,
+    };
+    for ((id, before), (_, after)) in before.iter().zip(capacities(link, &ids).await?) {
+        if *before != after {
+            let changed = Changed::Capacity {
+                before: *before,
+                after,
+            };
+            record(link, *id, changed, (&by, None), now_ms).await?;
+            notices::arm(link, *id, now_ms).await?;
+        }
+    }
+    Ok(())
+}
+
+type AuditRow = (
+    i64,
+    i64,
+    String,
+    String,
+    i64,
+    i64,
+    Option<String>,
+    Option<i64>,
+);
+
+pub(crate) async fn audit(
+    link: &mut impl Statements,
+    application_id: i64,
+    before: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<AuditEntry>> {
+    let statement = "SELECT id, at_ms, actor, action, value_before, value_after, reason, request_id
+        FROM application_audit WHERE application_id = ? AND id < ? ORDER BY id DESC LIMIT ?";
+    let values = [
+        Value::Int(application_id),
+        Value::Int(before.unwrap_or(i64::MAX)),
+        Value::Int(bounded(limit)),
+    ];
+    let rows: Vec<AuditRow> = link.rows(statement, &values).await?;
+    let entry = |(id, at_ms, actor, action, before, after, reason, request_id): AuditRow| {
+        let changed = match &*action {
+            CAPACITY => Changed::Capacity { before, after },
+            ENFORCEMENT => Changed::Enforcement {
+                before: before != 0,
+                after: after != 0,
+            },
+            other => return Err(undecodable(format!("{other:?} is no change that is known"))),
+        };
+        Ok(AuditEntry {
+            id,
+            application_id,
+            at_ms,
+            actor,
+            changed,
+            reason,
+            request_id,
+        })
+    };
+    rows.into_iter().map(entry).collect()
+}
+
+const REQUESTS: &str = "SELECT id, application_id, athlete_capacity, asked_by, reason, asked_at_ms,
+        state, decided_by, answer, decided_at_ms, granted_capacity
+    FROM capacity_requests";
+
+type RequestRow = (
+    i64,
+    i64,
+    i64,
+    String,
+    Option<String>,
+    i64,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+);
+
+fn request(row: RequestRow) -> Sql<CapacityRequest> {
+    let (id, application_id, athlete_capacity, actor, reason, asked_at_ms, state, ..) = &row;
+    let (.., decided_by, answer, decided_at_ms, granted_capacity) = &row;
+    let decided = decided_by.as_ref().map(|actor| By {
+        actor: actor.clone(),
+        reason: answer.clone(),
+    });
+    Ok(CapacityRequest {
+        id: *id,
+        application_id: *application_id,
+        athlete_capacity: *athlete_capacity,
+        asked: By {
+            actor: actor.clone(),
+            reason: reason.clone(),
+        },
+        asked_at_ms: *asked_at_ms,
+        state: RequestState::of_name(state)
+            .ok_or_else(|| undecodable(format!("{state:?} is no state of a request")))?,
+        decided,
+        decided_at_ms: *decided_at_ms,
+        granted_capacity: *granted_capacity,
+    })
+}
+
+/// Writes down that a higher capacity is wished for; call it within a transaction that writes.
+pub(crate) async fn request_capacity(
+    link: &mut impl Statements,
+    id: i64,
+    athlete_capacity: i64,
+    by: &By,
+    now_ms: i64,
+) -> Sql<Requested> {
+    let Some(usage) = held(link, id).await? else {
+        return Ok(Requested::UnknownApplication);
+    };
+    if athlete_capacity <= usage.application.athlete_capacity {
+        return Ok(Requested::Enough {
+            athlete_capacity: usage.application.athlete_capacity,
+        });
+    }
+    if let Some(open) = open_of(link, id).await? {
+        return Ok(Requested::Open(open));
+    }
+    let statement = "INSERT INTO capacity_requests
+            (application_id, athlete_capacity, asked_by, reason, asked_at_ms, state)
+        VALUES (?, ?, ?, ?, ?, ?)";
+    let values = [
+        Value::Int(id),
+        Value::Int(athlete_capacity),
+        Value::Text(&by.actor),
+        Value::TextOrNull(by.reason.as_deref()),
+        Value::Int(now_ms),
+        Value::Text(RequestState::Open.name()),
+    ];
+    link.run(statement, &values).await?;
+    let made = open_of(link, id).await?;
+    made.map(Requested::New).ok_or(sqlx::Error::RowNotFound)
+}
+
+/// The open request of an application.
+async fn open_of(link: &mut impl Statements, id: i64) -> Sql<Option<CapacityRequest>> {
+    let of = RequestsOf {
+        application_id: Some(id),
+        state: Some(RequestState::Open),
+    };
+    Ok(capacity_requests(link, of, None, 1).await?.pop())
+}
+
+pub(crate) async fn capacity_requests(
+    link: &mut impl Statements,
+    of: RequestsOf,
+    before: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<CapacityRequest>> {
+    let mut statement = format!("{REQUESTS} WHERE id < ?");
+    let mut values = vec![Value::Int(before.unwrap_or(i64::MAX))];
+    if let Some(id) = of.application_id {
+        statement.push_str(" AND application_id = ?");
+        values.push(Value::Int(id));
+    }
+    if let Some(state) = of.state {
+        statement.push_str(" AND state = ?");
+        values.push(Value::Text(state.name()));
+    }
+    statement.push_str(" ORDER BY id DESC LIMIT ?");
+    values.push(Value::Int(bounded(limit)));
+    let rows: Vec<RequestRow> = link.rows(&statement, &values).await?;
+    rows.into_iter().map(request).collect()
+}
+
+async fn request_of(link: &mut impl Statements, id: i64) -> Sql<Option<CapacityRequest>> {
+    let statement = format!("{REQUESTS} WHERE id = ?");
+    let rows: Vec<RequestRow> = link.rows(&statement, &[Value::Int(id)]).await?;
+    rows.into_iter().next().map(request).transpose()
+}
+
+/// Decides a request; call it within a transaction that writes.
+pub(crate) async fn decide(
+    link: &mut impl Statements,
+    request_id: i64,
+    decision: Decision,
+    by: &By,
+    now_ms: i64,
+) -> Sql<Decided> {
+    let Some(found) = request_of(link, request_id).await? else {
+        return Ok(Decided::Unknown);
+    };
+    let id = found.application_id;
+    let Some(before) = held(link, id).await? else {
+        return Ok(Decided::Unknown);
+    };
+    // Somebody else may have decided before the counter was held.
+    let Some(found) = request_of(link, request_id).await? else {
+        return Ok(Decided::Unknown);
+    };
+    if found.state != RequestState::Open {
+        return Ok(Decided::Already(found));
+    }
+    let (state, granted) = match decision {
+        Decision::Refuse => (RequestState::Refused, None),
+        Decision::Grant(granted) => {
+            let granted = granted.unwrap_or(found.athlete_capacity);
+            let granted = granted.max(before.application.athlete_capacity);
+            (RequestState::Granted, Some(granted))
+        }
+    };
+    let statement = "UPDATE capacity_requests
+        SET state = ?, decided_by = ?, answer = ?, decided_at_ms = ?, granted_capacity = ?
+        WHERE id = ?";
+    let values = [
+        Value::Text(state.name()),
+        Value::Text(&by.actor),
+        Value::TextOrNull(by.reason.as_deref()),
+        Value::Int(now_ms),
+        Value::IntOrNull(granted),
+        Value::Int(request_id),
+    ];
+    link.run(statement, &values).await?;
+    let change = Change {
+        athlete_capacity: granted,
+        is_enforced: None,
+    };
+    put(link, &before, change, (by, Some(request_id)), now_ms).await?;
+    match (
+        request_of(link, request_id).await?,
+        usage_of(link, id).await?,
+    ) {
+        (Some(request), Some(usage)) => Ok(Decided::Done { request, usage }),
+        _ => Ok(Decided::Unknown),
+    }
+}
+
+pub(super) fn bounded(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// Of applications those to which somebody is connected, ascending; `ids` are few enough for one statement.
+pub(crate) async fn connected(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<i64>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = "SELECT application_id FROM connected
+                     WHERE application_id IN ? AND athletes > 0 ORDER BY application_id";
+    let rows: Vec<(i64,)> = link.rows(statement, &[Value::Ints(ids)]).await?;
+    Ok(rows.into_iter().map(|(id,)| id).collect())
+}
+
+/// Notes what is reached of the capacities of applications that came after their athletes: nobody knew
+/// them when those connected.
+pub(crate) async fn note_new(link: &mut impl Statements, ids: &[i64], now_ms: i64) -> Sql<()> {
+    for id in connected(link, ids).await? {
+        notices::arm(link, id, now_ms).await?;
+    }
+    Ok(())
+}
+
+/// The applications of lines that are not stored, ascending.
+pub(crate) fn new(stored: &[(i64, i64)], rows: &[&Application]) -> Vec<i64> {
+    let is_new = |row: &&&Application| {
+        let stored = stored.binary_search_by_key(&row.id, |(id, _)| *id);
+        stored.is_err()
+    };
+    let mut ids: Vec<i64> = rows.iter().filter(is_new).map(|row| row.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The stored applications of which a line says another capacity than is stored; ascending.
+pub(crate) fn differing(stored: &[(i64, i64)], rows: &[&Application]) -> Vec<i64> {
+    let differs = |row: &&&Application| {
+        let at = stored.binary_search_by_key(&row.id, |(id, _)| *id);
+        at.is_ok_and(|at| stored[at].1 != row.athlete_capacity)
+    };
+    let mut ids: Vec<i64> = rows.iter().filter(differs).map(|row| row.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

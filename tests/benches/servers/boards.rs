@@ -1,0 +1,345 @@
+//! A board of a million athletes, from the cache in Redis and from the rows in Cassandra: how long
+//! answers take, beside a minimal server of the same board, and what keeping it costs.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use schemas::source::Source;
+use serde_json::{Value, json};
+use stores::Stores;
+use stores::live::SlotId;
+use tests::place::Place;
+use tests::process::{Process, Server, done};
+use tests::servers::Addresses;
+use tokio::runtime::Runtime;
+
+use super::load::{CONNECTIONS, load};
+use super::minimal::Minimal;
+use super::{rate, say, timed};
+
+const PARTITIONS: u32 = 4;
+/// The segment with all athletes, and one with a part of them.
+const LARGE: i64 = 1;
+const SMALL: i64 = 2;
+const SMALL_ROWS: u64 = 10_000;
+const CLUB: i64 = 1;
+const CLUB_MEMBERS: usize = 10_000;
+/// Athletes who are asked for.
+const ASKED: usize = 1_000;
+/// Efforts that are better than the ones before.
+const BETTER: u64 = 50_000;
+/// Rows that the bare client writes at once.
+const BARE_ROWS: usize = 500;
+/// How long filling may take.
+const FILL_MAX: Duration = Duration::from_secs(600);
+const CACHED: &str = "cached.toml";
+const UNCACHED: &str = "uncached.toml";
+const BOARDS: &str = "/api/v1/boards/segments";
+
+pub(crate) fn run(rows: u64) {
+    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    for (name, bytes) in [(CACHED, "8589934592"), (UNCACHED, "0")] {
+        let more = format!("\n[speed]\nboard_cache_bytes_max = {bytes}\n");
+        place.configure(name, &Addresses::default(), &more);
+    }
+    println!("boards: {rows} athletes on a segment, {SMALL_ROWS} on another");
+    bring_in(&place, rows);
+    let club = members(rows, CLUB_MEMBERS);
+    let runtime = Runtime::new().expect("a runtime");
+    let mut minimal = runtime.block_on(Minimal::fill(rows, club.clone(), time));
+    let small = runtime.block_on(Minimal::fill(SMALL_ROWS, club, time));
+    let server = Server::start_with(place.data(), CACHED, &[]);
+    let speed = Process::start_with(place.data(), CACHED, &["speed", "--source", "efforts"]);
+    let world = runtime.block_on(place.world());
+    let at = (&runtime, &world.stores);
+    fill(&server, at, LARGE, rows);
+    fill(&server, at, SMALL, SMALL_ROWS);
+    memory(at, &mut minimal, rows);
+    check(&server, &runtime, &mut minimal, rows);
+    for (segment, count, board) in [(LARGE, rows, &minimal), (SMALL, SMALL_ROWS, &small)] {
+        let hits = hits(&server);
+        println!("{count} athletes, from the cache in Redis:");
+        measure(&server, &runtime, (segment, count), Some(board));
+        assert!(hits < self::hits(&server), "the cache answers");
+    }
+    let (is_done, said) = speed.end();
+    assert!(is_done, "{said:?}");
+    updates(&place, &runtime, &mut minimal, rows);
+    drop(server);
+    runtime.block_on(async {
+        minimal.forget().await;
+        small.forget().await;
+    });
+    done_with(&place, UNCACHED, &["batch", "run"]);
+    let server = Server::start_with(place.data(), UNCACHED, &[]);
+    for (segment, count) in [(LARGE, rows), (SMALL, SMALL_ROWS)] {
+        println!("{count} athletes, from the rows in Cassandra:");
+        measure(&server, &runtime, (segment, count), None);
+    }
+}
+
+/// The seconds of an athlete's effort: many have the same.
+const fn time(athlete: i64) -> i64 {
+    60 + athlete.wrapping_mul(7_919) % 9_973
+}
+
+/// Athletes that are spread over all.
+fn members(rows: u64, count: usize) -> Vec<i64> {
+    let rows = i64::try_from(rows).expect("rows");
+    let count = i64::try_from(count).expect("a number").min(rows);
+    (0..count).map(|index| 1 + index * (rows / count)).collect()
+}
+
+fn effort(athlete: i64, segment: i64, time: i64, version: u64) -> Value {
+    json!({"id": segment * 10_000_000_000 + athlete, "segment_id": segment, "athlete_id": athlete,
+        "activity_id": athlete, "elapsed_time": time, "started_at": "2026-01-01T00:00:00Z",
+        "version": version})
+}
+
+fn write(place: &Place, name: &str, rows: impl Iterator<Item = Value>) -> String {
+    let mut text = String::new();
+    for row in rows {
+        writeln!(text, "{row}").expect("text");
+    }
+    let path = place.folder().join(name);
+    std::fs::write(&path, text).expect("a file");
+    path.to_string_lossy().into_owned()
+}
+
+fn done_with(place: &Place, config: &str, args: &[&str]) -> String {
+    let mut command = tests::process::command_with(place.data(), config, args);
+    let output = command.output().expect("starting the binary");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {said}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Rows into PostgreSQL, Kafka, Redis and Cassandra.
+fn bring_in(place: &Place, rows: u64) {
+    let all = || 1..=i64::try_from(rows).expect("rows");
+    let athletes = all().map(|id| json!({"id": id, "gender": if id % 3 == 0 { "F" } else { "M" }}));
+    let athletes = write(place, "athletes.jsonl", athletes);
+    let clubs = members(rows, CLUB_MEMBERS).into_iter();
+    let clubs = clubs.map(|id| json!({"club_id": CLUB, "athlete_id": id}));
+    let clubs = write(place, "clubs.jsonl", clubs);
+    let small = all().take(usize::try_from(SMALL_ROWS).expect("rows"));
+    let efforts = all().map(|id| effort(id, LARGE, time(id), 1));
+    let efforts = efforts.chain(small.map(|id| effort(id, SMALL, time(id), 1)));
+    let efforts = write(place, "efforts.jsonl", efforts);
+    for (source, file, count) in [
+        ("athletes", &athletes, rows),
+        ("clubs", &clubs, CLUB_MEMBERS as u64),
+        ("efforts", &efforts, rows + SMALL_ROWS),
+    ] {
+        let (took, _) = timed(|| done(place.data(), &["ingest", source, file]));
+        let what = format!("{source} from JSON lines into PostgreSQL");
+        say(what, format_args!("{:.0}/s", rate(count, took)));
+    }
+    let speed = ["speed", "--until-caught-up", "--source", "efforts"];
+    let (took, _) = timed(|| done(place.data(), &speed));
+    let what = "changed groups from PostgreSQL into Redis, before a first run";
+    say(what, format_args!("{:.0}/s", rate(rows + SMALL_ROWS, took)));
+    let (took, _) = timed(|| done(place.data(), &["batch", "run"]));
+    let took = took.as_secs_f64();
+    say("the run that takes them in, s", format_args!("{took:.1}"));
+    done(place.data(), &speed);
+}
+
+/// Boards of the cache that are filled, and what they take in bytes.
+fn filled(runtime: &Runtime, stores: &Stores) -> (usize, u64) {
+    let cache = stores.live.board_cache().expect("a cache on servers");
+    let (mut boards, mut bytes) = (0, 0);
+    for partition in 0..PARTITIONS {
+        let source = Source::Efforts;
+        let register = runtime.block_on(cache.register(SlotId { source, partition }));
+        for board in register.expect("a register").boards {
+            boards += usize::from(board.bytes.is_some());
+            bytes += board.bytes.unwrap_or(0);
+        }
+    }
+    (boards, bytes)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark asks at its leisure")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Boards that this server has read from the cache.
+fn hits(server: &Server) -> f64 {
+    let (_, text) = server.client.get("/metrics");
+    let lines = text.lines();
+    let lines = lines.filter(|line| line.starts_with("backstitch_serving_board_cache_hits_total"));
+    lines
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+/// Asks for a board until the cache has it.
+fn fill(server: &Server, (runtime, stores): (&Runtime, &Stores), segment: i64, count: u64) {
+    let (before, _) = filled(runtime, stores);
+    let begun = Instant::now();
+    let answer = server.client.json(&format!("{BOARDS}/{segment}?limit=1"));
+    assert_eq!(answer["total"], count);
+    while filled(runtime, stores).0 <= before {
+        assert!(begun.elapsed() < FILL_MAX, "the board is filled");
+        pause(Duration::from_millis(20));
+    }
+    let took = begun.elapsed();
+    say(
+        format_args!("a board of {count} in the cache after it was asked for first, s"),
+        format_args!(
+            "{:.2} ({:.0} rows/s)",
+            took.as_secs_f64(),
+            rate(count, took)
+        ),
+    );
+}
+
+fn memory((runtime, stores): (&Runtime, &Stores), minimal: &mut Minimal, rows: u64) {
+    #[expect(clippy::cast_precision_loss, reason = "bytes")]
+    let each = |bytes: u64, rows: u64| bytes as f64 / rows as f64;
+    let (ranks, shown) = runtime.block_on(minimal.bytes());
+    let (ranks, shown) = (each(ranks, rows), each(shown, rows));
+    let ours = each(filled(runtime, stores).1, rows + SMALL_ROWS);
+    say(
+        "bytes an entry",
+        format_args!(
+            "{ours:.0}; a bare sorted set {ranks:.0} ({:.1}), with a hash of what is shown {:.0} ({:.1})",
+            ours / ranks,
+            ranks + shown,
+            ours / (ranks + shown)
+        ),
+    );
+}
+
+/// The same rows come from both.
+fn check(server: &Server, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
+    for first in [0, 149, rows / 2] {
+        let page = format!("{BOARDS}/{LARGE}?offset={first}&limit=26");
+        let answer = server.client.json(&page);
+        let entries = answer["entries"].as_array().expect("entries");
+        let first = i64::try_from(first).expect("a place");
+        let (bare, total) = runtime.block_on(minimal.rows(first, first + 25));
+        assert_eq!(answer["total"], total);
+        let times = |row: &Value| row["elapsed_time"].as_i64().expect("a time");
+        let ours: Vec<i64> = entries.iter().map(times).collect();
+        let theirs: Vec<i64> = bare.iter().map(|(_, time)| *time).collect();
+        assert_eq!(ours, theirs, "{page}");
+    }
+}
+
+/// By name: what is asked of us and of the minimal server.
+fn questions(segment: i64, count: u64) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
+    let board = format!("{BOARDS}/{segment}");
+    let asked = members(count, ASKED);
+    let each = |ours: &dyn Fn(i64) -> String| asked.iter().map(|id| ours(*id)).collect::<Vec<_>>();
+    let one = |path: String| vec![path];
+    vec![
+        (
+            "top ten",
+            one(format!("{board}?limit=10")),
+            one("/page?offset=0&limit=10".into()),
+        ),
+        (
+            "rank",
+            each(&|id| format!("{board}/athletes/{id}?around=0")),
+            each(&|id| format!("/around/{id}?around=0")),
+        ),
+        (
+            "around, 5 and 5",
+            each(&|id| format!("{board}/athletes/{id}")),
+            each(&|id| format!("/around/{id}?around=5")),
+        ),
+        (
+            "places 150 to 175",
+            one(format!("{board}?offset=149&limit=26")),
+            one("/page?offset=149&limit=26".into()),
+        ),
+        (
+            "size",
+            one(format!("/api/v1/segments/{segment}/counts")),
+            one("/size".into()),
+        ),
+        (
+            "club of 10,000, top ten",
+            one(format!("{board}?club_id={CLUB}&limit=10")),
+            one("/club".into()),
+        ),
+    ]
+}
+
+fn measure(
+    server: &Server,
+    runtime: &Runtime,
+    (segment, count): (i64, u64),
+    minimal: Option<&Minimal>,
+) {
+    let beside = minimal.map(|minimal| runtime.block_on(minimal.serve()));
+    for (what, ours, theirs) in questions(segment, count) {
+        let rounds = |paths: &[String]| -> Vec<Vec<String>> {
+            paths.iter().map(|path| vec![path.clone()]).collect()
+        };
+        let (ours, theirs) = (rounds(&ours), rounds(&theirs));
+        let mut told = String::new();
+        for connections in CONNECTIONS {
+            let asked = load(server.client.address(), &ours, connections);
+            let load_of_ours = runtime.block_on(asked);
+            write!(
+                told,
+                " | {connections}: {:.2}, {:.2}; {:.0}/s",
+                load_of_ours.p50_ms, load_of_ours.p99_ms, load_of_ours.rate
+            )
+            .expect("text");
+            if load_of_ours.failed > 0 {
+                write!(told, ", {} failed", load_of_ours.failed).expect("text");
+            }
+            if let Some(address) = &beside {
+                let bare = runtime.block_on(load(address, &theirs, connections));
+                let ratio = load_of_ours.rate / bare.rate;
+                write!(told, " beside {:.0}/s ({ratio:.2})", bare.rate).expect("text");
+            }
+        }
+        say(what, told);
+    }
+}
+
+/// Better efforts, with the board in the cache and achievements told; then without the cache.
+fn updates(place: &Place, runtime: &Runtime, minimal: &mut Minimal, rows: u64) {
+    let better = BETTER.min(rows / 2);
+    let args = ["speed", "--until-caught-up", "--source", "efforts"];
+    for (version, config, what) in [
+        (2, CACHED, "better efforts a second, the board in the cache"),
+        (
+            3,
+            UNCACHED,
+            "better efforts a second, no board in the cache",
+        ),
+    ] {
+        let less = i64::try_from(version).expect("a version") - 1;
+        let changed: Vec<(i64, i64)> = members(rows, usize::try_from(better).expect("rows"))
+            .into_iter()
+            // Others each time: who was changed before is in live state already.
+            .map(|id| (id + less, time(id + less) - 1))
+            .collect();
+        let lines = changed
+            .iter()
+            .map(|(id, time)| effort(*id, LARGE, *time, version));
+        let file = write(place, "better.jsonl", lines);
+        done(place.data(), &["ingest", "efforts", &file]);
+        let (took, _) = timed(|| done_with(place, config, &args));
+        let (bare, ()) = timed(|| {
+            for rows in changed.chunks(BARE_ROWS) {
+                runtime.block_on(minimal.put(rows));
+            }
+        });
+        let (ours, bare) = (rate(better, took), rate(better, bare));
+        say(
+            what,
+            format_args!(
+                "{ours:.0}/s beside bare ZADD and HSET {bare:.0}/s ({:.2})",
+                ours / bare
+            ),
+        );
+    }
+}

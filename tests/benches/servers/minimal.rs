@@ -1,0 +1,233 @@
+//! A minimal server of one leaderboard: a sorted set of times and a hash of what is shown, in Redis, and
+//! an answer of JSON that is written by hand. No epochs, no filters, no provenance, nothing exact about
+//! ties; it is what is left if one takes all of that away.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+use tests::servers;
+use tokio::net::TcpListener;
+
+/// Rows of an answer for a club.
+const CLUB_ROWS: usize = 10;
+/// Rows that are written at once.
+const STEP_ROWS: usize = 10_000;
+
+/// The keys of the board.
+#[derive(Debug, Clone)]
+pub(crate) struct Minimal {
+    connection: MultiplexedConnection,
+    ranks: String,
+    rows: String,
+    club: Vec<i64>,
+}
+
+impl Minimal {
+    /// Writes a board of so many rows, whose times are given by a function.
+    pub(crate) async fn fill(count: u64, club: Vec<i64>, time: impl Fn(i64) -> i64) -> Self {
+        let address = format!("redis://{}", servers::redis());
+        let client = redis::Client::open(address).expect("an address");
+        // Hundreds of clubs at once take longer than the client waits of itself.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&patient)
+            .await;
+        // Deleted together with the installation that it stands beside.
+        let prefix = format!("{{{}:minimal}}:", servers::namespace());
+        let mut minimal = Self {
+            connection: connection.expect("a connection"),
+            ranks: format!("{prefix}z"),
+            rows: format!("{prefix}h"),
+            club,
+        };
+        let members: Vec<i64> = (1..=i64::try_from(count).expect("rows")).collect();
+        for step in members.chunks(STEP_ROWS) {
+            let rows: Vec<(i64, i64)> =
+                step.iter().map(|member| (*member, time(*member))).collect();
+            minimal.put(&rows).await;
+        }
+        minimal
+    }
+
+    /// Writes rows, each a member and its time, in one round trip.
+    pub(crate) async fn put(&mut self, rows: &[(i64, i64)]) {
+        let mut pipe = redis::pipe();
+        for (member, time) in rows {
+            let shown = format!(
+                "\"effort_id\":{member},\"activity_id\":{member},\"started_at\":\"2026-01-01T00:00:00Z\""
+            );
+            pipe.cmd("ZADD").arg(&self.ranks).arg(time).arg(member);
+            pipe.cmd("HSET").arg(&self.rows).arg(member).arg(shown);
+        }
+        let written: Vec<i64> = pipe.query_async(&mut self.connection).await.expect("rows");
+        assert_eq!(written.len(), rows.len() * 2, "all are written");
+    }
+
+    /// The memory of the sorted set and of the hash, in bytes.
+    pub(crate) async fn bytes(&mut self) -> (u64, u64) {
+        let mut pipe = redis::pipe();
+        for key in [&self.ranks, &self.rows] {
+            pipe.cmd("MEMORY")
+                .arg("USAGE")
+                .arg(key)
+                .arg("SAMPLES")
+                .arg(1_000);
+        }
+        pipe.query_async(&mut self.connection).await.expect("bytes")
+    }
+
+    pub(crate) async fn forget(mut self) {
+        let mut unlink = redis::cmd("UNLINK");
+        unlink.arg(&self.ranks).arg(&self.rows);
+        let gone: i64 = unlink
+            .query_async(&mut self.connection)
+            .await
+            .expect("it goes");
+        assert_eq!(gone, 2, "both keys");
+    }
+
+    /// Serves it until the runtime ends; its address.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a server for as long as the runtime is there"
+    )]
+    pub(crate) async fn serve(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let routes = Router::new()
+            .route("/page", get(page))
+            .route("/around/{member}", get(around))
+            .route("/size", get(size))
+            .route("/club", get(club))
+            .with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        address
+    }
+
+    /// Rows from a place to another, and how many there are.
+    pub(crate) async fn rows(&mut self, from: i64, to: i64) -> (Ranked, i64) {
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANGE")
+            .arg(&self.ranks)
+            .arg(from)
+            .arg(to)
+            .arg("WITHSCORES");
+        pipe.cmd("ZCARD").arg(&self.ranks);
+        pipe.query_async(&mut self.connection).await.expect("rows")
+    }
+
+    /// A member's place, and how many there are.
+    pub(crate) async fn place(&mut self, member: i64) -> (i64, i64) {
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANK").arg(&self.ranks).arg(member);
+        pipe.cmd("ZCARD").arg(&self.ranks);
+        pipe.query_async(&mut self.connection)
+            .await
+            .expect("a place")
+    }
+
+    /// How many there are.
+    pub(crate) async fn size(&mut self) -> i64 {
+        let mut command = redis::cmd("ZCARD");
+        command.arg(&self.ranks);
+        command
+            .query_async(&mut self.connection)
+            .await
+            .expect("a size")
+    }
+
+    /// The best of the club.
+    pub(crate) async fn of_club(&mut self) -> (Ranked, i64) {
+        let mut command = redis::cmd("ZMSCORE");
+        command.arg(&self.ranks).arg(&self.club);
+        let scores: Vec<Option<i64>> = command
+            .query_async(&mut self.connection)
+            .await
+            .expect("times");
+        let found = self.club.iter().zip(scores);
+        let mut found: Ranked = found
+            .filter_map(|(member, score)| Some((*member, score?)))
+            .collect();
+        found.sort_unstable_by_key(|(member, score)| (*score, *member));
+        let total = i64::try_from(found.len()).expect("a size");
+        found.truncate(CLUB_ROWS);
+        (found, total)
+    }
+
+    /// What is shown of rows.
+    pub(crate) async fn shown(&mut self, rows: &Ranked) -> Vec<String> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(&self.rows);
+        for (member, _) in rows {
+            command.arg(member);
+        }
+        command
+            .query_async(&mut self.connection)
+            .await
+            .expect("rows")
+    }
+
+    async fn answer(&mut self, first: i64, (rows, total): (Ranked, i64)) -> Response {
+        let shown = self.shown(&rows).await;
+        let mut text = format!("{{\"total\":{total},\"entries\":[");
+        for (place, ((member, time), shown)) in (first + 1..).zip(rows.iter().zip(shown)) {
+            let comma = if place == first + 1 { "" } else { "," };
+            let row = format_args!(
+                "{comma}{{\"rank\":{place},\"athlete_id\":{member},\"elapsed_time\":{time},{shown}}}"
+            );
+            text.write_fmt(row).expect("text");
+        }
+        text.push_str("]}");
+        ([(CONTENT_TYPE, "application/json")], text).into_response()
+    }
+}
+
+/// Members with their times.
+type Ranked = Vec<(i64, i64)>;
+
+fn number(asked: &HashMap<String, String>, name: &str) -> i64 {
+    asked
+        .get(name)
+        .map_or(0, |text| text.parse().expect("a number"))
+}
+
+async fn page(
+    State(mut board): State<Minimal>,
+    Query(asked): Query<HashMap<String, String>>,
+) -> Response {
+    let first = number(&asked, "offset");
+    let rows = board.rows(first, first + number(&asked, "limit") - 1).await;
+    board.answer(first, rows).await
+}
+
+async fn around(
+    State(mut board): State<Minimal>,
+    Path(member): Path<i64>,
+    Query(asked): Query<HashMap<String, String>>,
+) -> Response {
+    let (place, _) = board.place(member).await;
+    let around = number(&asked, "around");
+    let first = (place - around).max(0);
+    let rows = board.rows(first, place + around).await;
+    board.answer(first, rows).await
+}
+
+async fn size(State(mut board): State<Minimal>) -> impl IntoResponse {
+    let total = board.size().await;
+    (
+        [(CONTENT_TYPE, "application/json")],
+        format!("{{\"total\":{total}}}"),
+    )
+}
+
+async fn club(State(mut board): State<Minimal>) -> Response {
+    let rows = board.of_club().await;
+    board.answer(0, rows).await
+}

@@ -1,0 +1,466 @@
+//! The laws of the canonical port: looking after applications.
+
+use std::sync::Arc;
+
+use schemas::entities::{Application, Entity};
+use stores::admin::{
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
+    RequestState, Requested, RequestsOf, Usage,
+};
+use stores::canon::Authorized;
+use stores::notices::{Notice, Outcome};
+use stores::{Result, Stores};
+use tokio::task::JoinSet;
+
+use super::canon_rows::{NOW_MS, application, apply, authorization};
+
+const LIMIT: usize = 100;
+
+fn by(actor: &str, reason: Option<&str>) -> By {
+    By {
+        actor: actor.to_owned(),
+        reason: reason.map(str::to_owned),
+    }
+}
+
+fn capacity(before: i64, after: i64) -> Changed {
+    Changed::Capacity { before, after }
+}
+
+fn enforcement(after: bool) -> Changed {
+    Changed::Enforcement {
+        before: !after,
+        after,
+    }
+}
+
+async fn changes(canon: &dyn CanonAdmin, id: i64) -> Result<Vec<(String, Changed)>> {
+    let found = canon.audit(id, None, LIMIT).await?;
+    let shown = |entry: AuditEntry| (entry.actor, entry.changed);
+    Ok(found.into_iter().map(shown).collect())
+}
+
+/// Every change that goes through the port leaves a record, also that of a line; what stays as it was
+/// leaves none.
+pub async fn changes_are_recorded(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let me = by("cli:ann", Some("more \u{e9}\u{1f600} 'x'"));
+    assert_eq!(canon.change(5, Change::capacity(3), &me, 1).await?, None);
+    assert_eq!(changes(canon, 5).await?, []);
+    let rows = [5, 6].map(|id| Entity::Application(application(id, 2)));
+    apply(canon, &rows).await?;
+    assert_eq!(changes(canon, 5).await?, [], "a first line changes nothing");
+
+    let usage = |athlete_capacity, is_enforced| Usage {
+        application: application(5, athlete_capacity),
+        is_enforced,
+        connected: Some(0),
+    };
+    let both = Change {
+        athlete_capacity: Some(3),
+        is_enforced: Some(false),
+    };
+    for at_ms in [NOW_MS, NOW_MS + 1] {
+        let changed = canon.change(5, both, &me, at_ms).await?;
+        assert_eq!(changed, Some(usage(3, false)));
+    }
+    let nothing = canon.change(5, Change::default(), &me, NOW_MS).await?;
+    assert_eq!(nothing, Some(usage(3, false)));
+    let line = |capacity, version| {
+        let row = application(5, capacity);
+        [Entity::Application(Application { version, ..row })]
+    };
+    for (capacity, version) in [(7, 2), (8, 1), (7, 3), (9, 4)] {
+        apply(canon, &line(capacity, version)).await?;
+    }
+    let on = by("x", None);
+    canon
+        .change(5, Change::enforced(true), &on, NOW_MS + 2)
+        .await?;
+
+    let told = |actor: &str, changed| (actor.to_owned(), changed);
+    let expected = [
+        told("x", enforcement(true)),
+        told(INGEST, capacity(7, 9)),
+        told(INGEST, capacity(3, 7)),
+        told("cli:ann", enforcement(false)),
+        told("cli:ann", capacity(2, 3)),
+    ];
+    assert_eq!(changes(canon, 5).await?, expected);
+    assert_eq!(changes(canon, 6).await?, []);
+    let (mut found, mut before) = (Vec::new(), None);
+    loop {
+        let page = canon.audit(5, before, 2).await?;
+        before = page.last().map(|entry| entry.id);
+        if page.is_empty() {
+            break;
+        }
+        found.extend(page);
+    }
+    assert_eq!(found, canon.audit(5, None, LIMIT).await?);
+    let first = found.pop().expect("five");
+    let expected = AuditEntry {
+        id: first.id,
+        application_id: 5,
+        at_ms: NOW_MS,
+        actor: me.actor.clone(),
+        changed: capacity(2, 3),
+        reason: me.reason.clone(),
+        request_id: None,
+    };
+    assert_eq!(first, expected);
+    Ok(())
+}
+
+/// Where a capacity is not enforced everybody is let in; once it is again, nobody new is, and who is
+/// connected stays.
+pub async fn enforcement_is_a_switch(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    apply(canon, &[Entity::Application(application(5, 0))]).await?;
+    let full = |connected| Authorized::Full {
+        connected,
+        capacity: 0,
+    };
+    assert_eq!(canon.authorize(5, 1, NOW_MS).await?, full(0));
+    let me = by("me", None);
+    let off = canon
+        .change(5, Change::enforced(false), &me, NOW_MS)
+        .await?;
+    assert!(off.is_some_and(|usage| !usage.is_enforced));
+    for member in [1, 2] {
+        let made = canon.authorize(5, member, NOW_MS).await?;
+        assert!(matches!(made, Authorized::New { .. }), "{made:?}");
+    }
+    canon.change(5, Change::enforced(true), &me, NOW_MS).await?;
+    assert_eq!(canon.authorize(5, 2, NOW_MS).await?, Authorized::Already);
+    assert_eq!(canon.authorize(5, 3, NOW_MS).await?, full(2));
+    let rows = [3, 7].map(|id| Entity::Application(application(id, 4)));
+    apply(canon, &rows).await?;
+    apply(canon, &[Entity::Authorization(authorization(1, 7, 1))]).await?;
+    let numbers = |usages: Vec<Usage>| -> Vec<(i64, Option<i64>)> {
+        let number = |usage: Usage| (usage.application.id, usage.connected);
+        usages.into_iter().map(number).collect()
+    };
+    let all = [(3, Some(0)), (5, Some(2)), (7, Some(1))];
+    assert_eq!(numbers(canon.usages(None, LIMIT).await?), all);
+    assert_eq!(numbers(canon.usages(Some(3), 1).await?), all[1..2]);
+    assert_eq!(numbers(canon.usages(Some(i64::MAX), 1).await?), []);
+    let some = canon.usages_of(&[7, 9, 3, 7]).await?;
+    assert_eq!(numbers(some), [all[0], all[2]]);
+    assert_eq!(canon.usages_of(&[]).await?, []);
+    Ok(())
+}
+
+/// A developer asks, an admin decides: once, and with the capacity and its record.
+pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let (dev, admin) = (by("dev", Some("a launch")), by("admin", Some("fine")));
+    let asked = canon.request_capacity(5, 10, &dev, NOW_MS).await?;
+    assert_eq!(asked, Requested::UnknownApplication);
+    let rows = [5, 6].map(|id| Entity::Application(application(id, 4)));
+    apply(canon, &rows).await?;
+    for wish in [4, 1] {
+        let asked = canon.request_capacity(5, wish, &dev, NOW_MS).await?;
+        let athlete_capacity = 4;
+        assert_eq!(asked, Requested::Enough { athlete_capacity });
+    }
+    let first = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
+    let expected = CapacityRequest {
+        id: first.id,
+        application_id: 5,
+        athlete_capacity: 10,
+        asked: dev.clone(),
+        asked_at_ms: NOW_MS,
+        state: RequestState::Open,
+        decided: None,
+        decided_at_ms: None,
+        granted_capacity: None,
+    };
+    assert_eq!(first, expected);
+    let again = canon.request_capacity(5, 99, &dev, NOW_MS).await?;
+    assert_eq!(again, Requested::Open(first.clone()));
+    let other = made(canon.request_capacity(6, 8, &by("o", None), 1).await?);
+
+    let refused = done(canon.decide(first.id, Decision::Refuse, &admin, 2).await?);
+    let expected = CapacityRequest {
+        state: RequestState::Refused,
+        decided: Some(admin.clone()),
+        decided_at_ms: Some(2),
+        ..first
+    };
+    assert_eq!(refused, (expected.clone(), 4));
+    let late = canon.decide(expected.id, Decision::Grant(None), &admin, 3);
+    assert_eq!(late.await?, Decided::Already(expected.clone()));
+    let unknown = canon.decide(i64::MAX, Decision::Refuse, &admin, 3).await?;
+    assert_eq!(unknown, Decided::Unknown);
+
+    let second = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
+    assert!(second.id > expected.id);
+    let granted = Decision::Grant(Some(7));
+    let (granted, now) = done(canon.decide(second.id, granted, &admin, 4).await?);
+    assert_eq!((granted.granted_capacity, now), (Some(7), 7));
+    // What was raised meanwhile is not lowered.
+    let third = made(canon.request_capacity(5, 8, &dev, NOW_MS).await?);
+    let me = by("me", None);
+    canon.change(5, Change::capacity(20), &me, NOW_MS).await?;
+    let (raised, now) = done(
+        canon
+            .decide(third.id, Decision::Grant(None), &me, 5)
+            .await?,
+    );
+    assert_eq!((raised.granted_capacity, now), (Some(20), 20));
+    let audit = canon.audit(5, None, LIMIT).await?;
+    let audit: Vec<_> = audit.iter().map(|e| (e.changed, e.request_id)).collect();
+    let expected_audit = [(capacity(7, 20), None), (capacity(4, 7), Some(second.id))];
+    assert_eq!(audit, expected_audit);
+
+    let listed = async |application_id, state, before| {
+        let of = RequestsOf {
+            application_id,
+            state,
+        };
+        let found = canon.capacity_requests(of, before, LIMIT).await?;
+        Result::Ok(found.iter().map(|found| found.id).collect::<Vec<_>>())
+    };
+    let all = [third.id, second.id, other.id, expected.id];
+    assert_eq!(listed(None, None, None).await?, all);
+    assert_eq!(listed(None, None, Some(second.id)).await?, all[2..]);
+    assert_eq!(listed(Some(6), None, None).await?, [other.id]);
+    let state = |state| Some(state);
+    assert_eq!(
+        listed(None, state(RequestState::Open), None).await?,
+        [other.id]
+    );
+    assert_eq!(
+        listed(Some(5), state(RequestState::Refused), None).await?,
+        [expected.id]
+    );
+    Ok(())
+}
+
+/// Of many who ask one makes a request; of many who decide it one decides.
+pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()> {
+    const TASKS: i64 = 24;
+    let canons = [Arc::clone(&one.canon), Arc::clone(&other.canon)];
+    apply(&*one.canon, &[Entity::Application(application(5, 1))]).await?;
+    let mut asking = JoinSet::new();
+    for task in 0..TASKS {
+        let canon = Arc::clone(&canons[usize::from(task % 2 == 0)]);
+        asking.spawn(async move {
+            let me = by(&format!("dev {task}"), None);
+            canon.request_capacity(5, 10 + task, &me, NOW_MS).await
+        });
+    }
+    let (mut new, mut open) = (Vec::new(), Vec::new());
+    while let Some(asked) = asking.join_next().await {
+        match asked.expect("it ends")? {
+            Requested::New(request) => new.push(request),
+            Requested::Open(request) => open.push(request),
+            asked => panic!("{asked:?}"),
+        }
+    }
+    let [request] = &new[..] else {
+        panic!("one request: {new:?}");
+    };
+    assert!(open.iter().all(|found| found == request), "{open:?}");
+
+    let mut deciding = JoinSet::new();
+    for task in 0..TASKS {
+        let canon = Arc::clone(&canons[usize::from(task % 2 == 0)]);
+        let (id, me) = (request.id, by(&format!("admin {task}"), None));
+        deciding.spawn(async move {
+            let decision = match task % 3 {
+                0 => Decision::Refuse,
+                _ => Decision::Grant(Some(100 + task)),
+            };
+            canon.decide(id, decision, &me, NOW_MS).await
+        });
+    }
+    let (mut decided, mut late) = (Vec::new(), Vec::new());
+    while let Some(asked) = deciding.join_next().await {
+        match asked.expect("it ends")? {
+            Decided::Done { request, usage } => decided.push((request, usage)),
+            Decided::Already(request) => late.push(request),
+            Decided::Unknown => panic!("it is there"),
+        }
+    }
+    let [(request, usage)] = &decided[..] else {
+        panic!("one decision: {decided:?}");
+    };
+    assert!(late.iter().all(|found| found == request), "{late:?}");
+    let expected = request.granted_capacity.unwrap_or(1);
+    assert_eq!(usage.application.athlete_capacity, expected);
+    let stored = one.canon.application(5).await?.expect("an application");
+    assert_eq!(stored.athlete_capacity, expected);
+    let recorded = one.canon.audit(5, None, LIMIT).await?.len();
+    assert_eq!(recorded, usize::from(request.granted_capacity.is_some()));
+    Ok(())
+}
+
+/// A threshold is noted once while the capacity stays, whichever way it is reached.
+pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let noted = async || {
+        let found = canon.notices(Some(5), None, LIMIT).await?;
+        let shown = |notice: &Notice| (notice.threshold, notice.connected, notice.athlete_capacity);
+        let mut shown: Vec<_> = found.iter().map(shown).collect();
+        shown.reverse();
+        Result::Ok(shown)
+    };
+    let rows = [(5, 10), (6, 0), (7, 1)];
+    let rows = rows.map(|(id, capacity)| Entity::Application(application(id, capacity)));
+    apply(canon, &rows).await?;
+    for member in 1..=7 {
+        canon.authorize(5, member, NOW_MS).await?;
+    }
+    assert_eq!(noted().await?, []);
+    canon.authorize(5, 8, NOW_MS).await?;
+    let mut expected = vec![(80, 8, 10)];
+    assert_eq!(noted().await?, expected);
+    // Somebody leaves and comes back.
+    canon.revoke(5, 8, NOW_MS).await?;
+    canon.authorize(5, 8, NOW_MS).await?;
+    assert_eq!(noted().await?, expected);
+    // Lines go beyond it, in one step.
+    let lines: Vec<Entity> = (9..=12)
+        .map(|member| Entity::Authorization(authorization(member, 5, member)))
+        .collect();
+    apply(canon, &lines).await?;
+    let thresholds: Vec<i64> = noted().await?.iter().map(|noted| noted.0).collect();
+    assert_eq!(thresholds, [80, 90, 100]);
+    expected = noted().await?;
+    // A higher capacity is a new one; what is reached of it is noted at once.
+    let me = by("me", None);
+    canon.change(5, Change::capacity(15), &me, NOW_MS).await?;
+    expected.push((80, 12, 15));
+    assert_eq!(noted().await?, expected);
+    canon.change(5, Change::capacity(15), &me, NOW_MS).await?;
+    canon
+        .change(5, Change::enforced(false), &me, NOW_MS)
+        .await?;
+    assert_eq!(noted().await?, expected);
+    canon.change(5, Change::capacity(1), &me, NOW_MS).await?;
+    expected.extend([80, 90, 100].map(|threshold| (threshold, 12, 1)));
+    assert_eq!(noted().await?, expected);
+    // And one of before that comes again is new again, also by a line.
+    let line = Application {
+        version: 9,
+        ..application(5, 15)
+    };
+    apply(canon, &[Entity::Application(line)]).await?;
+    expected.push((80, 12, 15));
+    assert_eq!(noted().await?, expected);
+    // Where nobody may connect, whoever does so by a line is all of it.
+    let lines =
+        [(21, 6), (22, 7)].map(|(id, app)| Entity::Authorization(authorization(id, app, 1)));
+    apply(canon, &lines).await?;
+    let of = async |id| {
+        let found = canon.notices(Some(id), None, LIMIT).await?;
+        Result::Ok(
+            found
+                .iter()
+                .map(|notice| notice.threshold)
+                .rev()
+                .collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!((of(6).await?, of(7).await?), (vec![100], vec![80, 90, 100]));
+    let all = canon.notices(None, None, LIMIT).await?;
+    assert_eq!(all.len(), expected.len() + 4);
+    assert_eq!(canon.notices(None, Some(all[1].id), 2).await?, all[2..4]);
+    Ok(())
+}
+
+/// Notices are claimed by one at a time, until they are settled or the claim ends.
+pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()> {
+    let rows: Vec<Entity> = (1..=30)
+        .flat_map(|id| {
+            let connected = Entity::Authorization(authorization(id, id, 1));
+            [Entity::Application(application(id, 1)), connected]
+        })
+        .collect();
+    apply(&*one.canon, &rows).await?;
+    assert_eq!(other.canon.notices_waiting().await?, 90);
+    let canons = [Arc::clone(&one.canon), Arc::clone(&other.canon)];
+    let mut claiming = JoinSet::new();
+    for task in 0..16 {
+        let canon = Arc::clone(&canons[task % 2]);
+        claiming.spawn(async move { canon.claim_notices(1_000, 2_000, 8).await });
+    }
+    let mut ids = Vec::new();
+    while let Some(claimed) = claiming.join_next().await {
+        let claimed = claimed.expect("it ends")?;
+        ids.extend(claimed.iter().map(|claimed| claimed.notice.id));
+    }
+    loop {
+        let claimed = one.canon.claim_notices(1_000, 2_000, 8).await?;
+        if claimed.is_empty() {
+            break;
+        }
+        ids.extend(claimed.iter().map(|claimed| claimed.notice.id));
+    }
+    ids.sort_unstable();
+    let all = ids.len();
+    ids.dedup();
+    assert_eq!((all, ids.len()), (90, 90), "each once");
+    assert_eq!(one.canon.claim_notices(1_999, 3_000, 8).await?, []);
+    let again = one.canon.claim_notices(2_000, 3_000, 1).await?;
+    let [claimed] = &again[..] else {
+        panic!("the claim has ended: {again:?}");
+    };
+    assert_eq!((claimed.notice.id, claimed.is_enforced), (ids[0], true));
+    assert_eq!(claimed.name, application(1, 1).name);
+    let later = Outcome {
+        topic_at_ms: Some(1),
+        tries: 1,
+        last_error: Some("no".to_owned()),
+        next_try_ms: 5_000,
+        ..Outcome::default()
+    };
+    one.canon.settle_notice(ids[0], &later).await?;
+    let first = async |now_ms| {
+        let claimed = other.canon.claim_notices(now_ms, now_ms, 1).await?;
+        Result::Ok(claimed.first().map(|claimed| claimed.notice.clone()))
+    };
+    assert!(
+        first(4_999)
+            .await?
+            .is_some_and(|notice| notice.id == ids[1])
+    );
+    let due = first(5_000).await?.expect("a notice");
+    let seen = (
+        due.id,
+        due.topic_at_ms,
+        due.tries,
+        due.last_error.as_deref(),
+    );
+    assert_eq!(seen, (ids[0], Some(1), 1, Some("no")));
+    let done = Outcome {
+        webhook_at_ms: Some(7),
+        is_done: true,
+        ..later
+    };
+    one.canon.settle_notice(ids[0], &done).await?;
+    assert_eq!(one.canon.notices_waiting().await?, 89);
+    assert!(
+        first(9_000)
+            .await?
+            .is_some_and(|notice| notice.id == ids[1])
+    );
+    Ok(())
+}
+
+fn made(asked: Requested) -> CapacityRequest {
+    match asked {
+        Requested::New(request) => request,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The request, and the capacity of its application.
+fn done(decided: Decided) -> (CapacityRequest, i64) {
+    match decided {
+        Decided::Done { request, usage } => (request, usage.application.athlete_capacity),
+        other => panic!("{other:?}"),
+    }
+}

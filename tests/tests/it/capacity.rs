@@ -1,0 +1,78 @@
+//! A capacity holds, however many ask for the last places at once, and through whatever process.
+
+use std::fmt::Write as _;
+use std::sync::Barrier;
+
+use serde_json::json;
+use tests::place::Place;
+use tests::process::{Server, done, run_with_input};
+
+const CAPACITY: i64 = 500;
+const LEFT: i64 = 10;
+const ASKING: i64 = 1_000;
+/// Of those who ask.
+const CONNECTED: i64 = 40;
+const PATH: &str = "/api/v1/applications/7/authorizations";
+
+#[test]
+fn a_thousand_ask_for_the_last_ten_embedded() {
+    a_thousand_ask_for_the_last_ten(&Place::embedded(), 1);
+}
+
+#[test]
+fn a_thousand_ask_for_the_last_ten_on_servers() {
+    a_thousand_ask_for_the_last_ten(&Place::on_servers(), 2);
+}
+
+fn ingest(place: &Place, source: &str, lines: &str) {
+    let output = run_with_input(place.data(), &["ingest", source, "-"], lines.as_bytes());
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn a_thousand_ask_for_the_last_ten(place: &Place, processes: usize) {
+    let _raised = rlimit::increase_nofile_limit(u64::MAX);
+    let application = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": CAPACITY});
+    ingest(place, "applications", &application.to_string());
+    let mut lines = String::new();
+    for athlete in 0..CAPACITY - LEFT {
+        let row = json!({"id": athlete, "application_id": 7, "athlete_id": athlete, "created_at": "2026-01-01T00:00:00Z"});
+        writeln!(lines, "{row}").expect("writing");
+    }
+    ingest(place, "authorizations", &lines);
+    let servers = (0..processes).map(|_| Server::start(place.data(), &[]));
+    let servers: Vec<Server> = servers.collect();
+    let all_at_once = Barrier::new(usize::try_from(ASKING).expect("small"));
+    let answers: Vec<(i64, u16, String)> = std::thread::scope(|scope| {
+        let mut asking = Vec::new();
+        for (n, server) in (0..ASKING).zip(servers.iter().cycle()) {
+            let athlete = if n < CONNECTED { n } else { CAPACITY + n };
+            let (client, all_at_once) = (server.client.clone(), &all_at_once);
+            asking.push(scope.spawn(move || {
+                let body = json!({"athlete_id": athlete}).to_string();
+                all_at_once.wait();
+                let (status, text) = client.post(PATH, body.as_bytes());
+                (athlete, status, text)
+            }));
+        }
+        let answers = asking.into_iter().map(|one| one.join());
+        answers.map(|answer| answer.expect("an answer")).collect()
+    });
+    let with = |status: u16| answers.iter().filter(|answer| answer.1 == status).count() as i64;
+    let counts = (with(201), with(200), with(403));
+    let odd = answers
+        .iter()
+        .find(|answer| ![200, 201, 403].contains(&answer.1));
+    assert_eq!(odd, None, "{counts:?}");
+    assert_eq!(counts, (LEFT, CONNECTED, ASKING - LEFT - CONNECTED));
+    for (athlete, status, text) in &answers {
+        assert_eq!(*athlete < CAPACITY, *status == 200, "{athlete}: {text}");
+        let is_full = text.contains("/problems/capacity-exceeded");
+        assert_eq!(*status == 403, is_full, "{text}");
+    }
+    done(place.data(), &["speed", "--until-caught-up"]);
+    for server in &servers {
+        let shown = server.client.json("/api/v1/applications/7");
+        let counted = (&shown["connected_athletes"], &shown["athlete_capacity"]);
+        assert_eq!(counted, (&json!(CAPACITY), &json!(CAPACITY)), "{shown}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Cached boards on a server that is full, or has lost what it wrote last.
+
+use schemas::source::Source;
+use stores::board_cache::{
+    BoardCache, BoardCacheRead, BoardChange, BoardChanges, BoardName, BoardRow, Register,
+    Registered, Revision,
+};
+use stores::live::Changes;
+use tests::world::World;
+
+use super::*;
+use crate::board_cache::{OVERALL, athletes, effort, fill, filled, world_on};
+
+fn name(key: u8) -> BoardName {
+    BoardName {
+        view: VIEW.to_owned(),
+        key: vec![key],
+        section: vec![0],
+    }
+}
+
+fn rows(count: usize) -> Vec<BoardRow> {
+    let row = |member: usize| BoardRow {
+        member: member.to_be_bytes().to_vec(),
+        score: Vec::new(),
+        payload: vec![b'x'; 100],
+        weight: 1,
+        epoch: 0,
+    };
+    (0..count).map(row).collect()
+}
+
+/// Puts a board with some rows into the cache.
+async fn put(live: &RedisLive, at: Fence, key: u8, count: usize) -> Result<Registered> {
+    let revision = live.register(slot(0)).await?.revision;
+    let begun = live.begin_fill(slot(0), (at, revision), &name(key)).await?;
+    let (id, revision) = begun.expect("the slot stands");
+    let (name, bytes) = (name(key), None);
+    let board = Registered { name, id, bytes };
+    assert!(live.fill(slot(0), (&board, 1), &rows(count)).await?);
+    let ended = live.end_fill(slot(0), (at, revision), (&board, 1), 0);
+    ended.await?.expect("the slot stands");
+    let bytes = live.measure(slot(0), &board, i64::from(key)).await?;
+    Ok(Registered { bytes, ..board })
+}
+
+fn keys(server: &Server, of: &str) -> usize {
+    let found = server.ask(&["KEYS", of]);
+    found.lines().filter(|line| !line.is_empty()).count()
+}
+
+/// The board that another one replaces leaves nothing behind.
+#[tokio::test]
+async fn a_board_in_the_place_of_another_leaves_none_of_it() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    put(&live, fence(0, 1), 1, 3).await?;
+    assert_eq!(keys(&server, "*:b:*"), 3);
+    let second = put(&live, fence(0, 1), 1, 3).await?;
+    assert_eq!(keys(&server, "*:b:*"), 3);
+    let Register {
+        boards, leftovers, ..
+    } = live.register(slot(0)).await?;
+    assert_eq!((boards, leftovers), (vec![second], vec![]));
+    Ok(())
+}
+
+/// Whoever goes on from what the server still had names nothing as those did whose writes are lost.
+#[tokio::test]
+async fn lost_changes_of_the_register_are_not_taken_for_others() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    let key = server.ask(&["KEYS", "*:slot"]);
+    server.ask(&["COPY", &key, "aside"]);
+    let (at, none) = (fence(0, 1), Revision::default());
+    let lost = live.begin_fill(slot(0), (at, none), &name(1)).await?;
+    let (lost, lost_revision) = lost.expect("the slot stands");
+    server.ask(&["COPY", "aside", &key, "REPLACE"]);
+    server.ask(&["DEL", &key.replace(":slot", ":boards")]);
+
+    let other = open(&server.options()).await?;
+    let kept = other.begin_fill(slot(0), (at, none), &name(2)).await?;
+    let (kept, kept_revision) = kept.expect("the slot stands");
+    assert_ne!((&lost, lost_revision), (&kept, kept_revision));
+    let (name, bytes) = (name(1), None);
+    let (id, believed) = (lost, (at, lost_revision));
+    let lost = Registered { name, id, bytes };
+    assert!(!live.fill(slot(0), (&lost, 1), &rows(1)).await?);
+    let ended = live.end_fill(slot(0), believed, (&lost, 0), 0).await?;
+    assert!(ended.is_err(), "{ended:?}");
+    let dropped = live.drop_boards(slot(0), believed, &[lost]).await?;
+    assert!(dropped.is_err(), "{dropped:?}");
+    let register = live.register(slot(0)).await?;
+    assert_eq!(register.revision, kept_revision);
+    assert_eq!(register.boards[0].id, kept);
+    Ok(())
+}
+
+/// A note that comes after a board has gone is none, and one that is there nevertheless is passed over.
+#[tokio::test]
+async fn only_boards_of_the_register_are_noted_as_read() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    let boards = [
+        put(&live, fence(0, 1), 1, 1).await?,
+        put(&live, fence(0, 1), 2, 1).await?,
+        put(&live, fence(0, 1), 3, 1).await?,
+    ];
+    assert_eq!(live.least_used(slot(0), 2).await?, [name(1), name(2)]);
+    live.note_use(slot(0), &name(1), 10).await?;
+    // An earlier note that comes late.
+    live.note_use(slot(0), &name(1), 4).await?;
+    assert_eq!(
+        live.least_used(slot(0), 9).await?,
+        [name(2), name(3), name(1)]
+    );
+    let revision = live.register(slot(0)).await?.revision;
+    let gone = live.drop_boards(slot(0), (fence(0, 1), revision), &boards[1..2]);
+    gone.await?.expect("the slot stands");
+    live.note_use(slot(0), &name(2), 11).await?;
+    let used = server.ask(&["KEYS", "*:boards:used"]);
+    assert_eq!(server.ask(&["ZCARD", &used]), "2");
+    for stale in ["one", "two", "three"] {
+        server.ask(&["ZADD", &used, "1", stale]);
+    }
+    assert_eq!(live.least_used(slot(0), 1).await?, [name(3)]);
+    assert_eq!(live.least_used(slot(0), 2).await?, [name(3), name(1)]);
+    assert_eq!(server.ask(&["ZCARD", &used]), "2");
+    Ok(())
+}
+
+/// It is told at once, and everything goes through that gives memory back.
+#[tokio::test]
+async fn boards_can_go_when_memory_is_full() -> Result<()> {
+    let server = Server::start(&[]);
+    let live = open(&server.options()).await?;
+    heal(&live, 0).await?;
+    let board = put(&live, fence(0, 1), 1, 100).await?;
+    server.ask(&["CONFIG", "SET", "maxmemory", "1000"]);
+    let changes = Changes {
+        boards: BoardChanges {
+            boards: vec![BoardChange {
+                id: board.id.clone(),
+                rows: vec![(vec![1], None)],
+            }],
+            ..BoardChanges::default()
+        },
+        ..Changes::default()
+    };
+    let begun = Instant::now();
+    let full = live.apply(slot(0), fence(0, 1), cut(1), &[VIEW], &changes);
+    let full = full.await.expect_err("no memory");
+    assert!(matches!(full, stores::Error::Full { .. }), "{full}");
+    assert!(begun.elapsed() < Duration::from_secs(1), "it waited");
+    live.note_use(slot(0), &name(1), 9).await?;
+    assert_eq!(live.least_used(slot(0), 9).await?, [name(1)]);
+    assert!(live.measure(slot(0), &board, 9).await?.is_some());
+    let revision = live.register(slot(0)).await?.revision;
+    let gone = [board];
+    let gone = live.drop_boards(slot(0), (fence(0, 1), revision), &gone);
+    gone.await?.expect("the slot stands");
+    assert_eq!(keys(&server, "*:b*"), 0);
+    Ok(())
+}
+
+/// The memory that a server uses.
+fn used(server: &Server) -> u64 {
+    let info = server.ask(&["INFO", "memory"]);
+    let used = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    used.and_then(|used| used.trim().parse().ok())
+        .expect("its memory")
+}
+
+/// A worker goes on counting where a full server holds cached boards: they make room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_boards_make_room_for_counts() {
+    let server = Server::start(&[]);
+    let mut world = World::on_servers().await;
+    let live = open(&server.options()).await.expect("the server");
+    world.stores.live = Arc::new(live);
+    // Rows enough that their memory is more than what connections take.
+    world.speed_options = speed::SpeedOptions {
+        poll_interval_ms: 1,
+        look_interval_ms: 5,
+        run_wait_ms: 200,
+        ..speed::SpeedOptions::default()
+    };
+    let world = world_on(world, 5_000).await;
+    let served = world.serve().await;
+    fill(&world, &served.client, OVERALL).await;
+    let (_, board) = filled(&world).await.remove(0);
+    let bytes = board.bytes.expect("its memory");
+    assert!(bytes > 1_000_000, "{bytes}");
+    let max = (used(&server) - bytes / 2).to_string();
+    server.ask(&["CONFIG", "SET", "maxmemory", &max]);
+    world.ingest_into(Source::Efforts, &[effort(9, 1)]).await;
+    let begun = Instant::now();
+    world.catch_up_on(Source::Efforts).await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
+    assert_eq!(filled(&world).await.len(), 0);
+    assert_eq!(athletes(&served.client, OVERALL).await, [9, 1, 2, 3, 4]);
+    served.end().await;
+}
