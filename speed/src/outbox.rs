@@ -11,9 +11,11 @@ use tokio_util::sync::CancellationToken;
 use crate::worker::pause;
 use crate::{Error, Result};
 
-/// What was there at one look and is there so much later was left behind: whoever makes a notification
-/// sends it at once otherwise. Its stamp says nothing, since clocks differ and are set.
-const LEFT_BEHIND: Duration = Duration::from_secs(1);
+/// What was there at one look and is there so much later was left behind, or made by an app's own SQL: whoever else makes a
+/// notification sends it at once. Its stamp says nothing, since clocks differ and are set. One that is sent twice does no harm.
+const LEFT_BEHIND: Duration = Duration::from_millis(200);
+/// The longest pause between two looks: what an app's own SQL changes is to be live within a second.
+const LOOK_INTERVAL_MS_MAX: u64 = 200;
 
 /// How often sending is tried when what waits must be sent.
 const TRIES: u32 = 20;
@@ -56,7 +58,7 @@ impl Outbox {
                 Err(error) if error.may_pass() => trying_again(&error),
                 sent => sent?,
             }
-            pause(self.look_interval_ms, &stop).await;
+            pause(self.look_interval_ms.min(LOOK_INTERVAL_MS_MAX), &stop).await;
         }
         Ok(())
     }

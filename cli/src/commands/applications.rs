@@ -51,39 +51,12 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             context.output().result(&shown, Shown::line)
         }
         ApplicationsCommand::Ask { id, capacity, .. } => {
-            let request = match canon.request_capacity(id, capacity, &by, now_ms).await? {
-                Requested::New(request) => request,
-                Requested::Open(request) => bail!(
-                    "application {id}: request {} for a capacity of {} is open already; grant or refuse it first",
-                    request.id,
-                    request.athlete_capacity
-                ),
-                Requested::Enough { athlete_capacity } => bail!(
-                    "application {id}: its capacity is {athlete_capacity} already; ask for more than that"
-                ),
-                Requested::UnknownApplication => bail!(unknown(id)),
-            };
-            let request = RequestShown::of(request);
+            let asked = canon.request_capacity(id, capacity, &by, now_ms).await?;
+            let request = RequestShown::of(made(id, asked)?);
             context.output().result(&request, RequestShown::line)
         }
         ApplicationsCommand::Requests { all, limit } => {
-            let of = RequestsOf {
-                application_id: None,
-                state: (!all).then_some(RequestState::Open),
-            };
-            let found = canon
-                .capacity_requests(of, None, usize::try_from(limit)?)
-                .await?;
-            let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
-            context
-                .output()
-                .result(&shown, |shown| match shown.is_empty() {
-                    true => "nobody asks for a higher capacity".to_owned(),
-                    false => shown
-                        .iter()
-                        .map(|one| RequestShown::line(one) + "\n")
-                        .collect(),
-                })
+            requests(context, canon, all, usize::try_from(limit)?).await
         }
         ApplicationsCommand::Grant {
             request, capacity, ..
@@ -96,6 +69,45 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             done(context, request, decided.await?)
         }
     }
+}
+
+/// The request that was made; an error if there is none.
+fn made(id: i64, asked: Requested) -> anyhow::Result<CapacityRequest> {
+    match asked {
+        Requested::New(request) => Ok(request),
+        Requested::Open(request) => bail!(
+            "application {id}: request {} for a capacity of {} is open already; grant or refuse it first",
+            request.id,
+            request.athlete_capacity
+        ),
+        Requested::Enough { athlete_capacity } => bail!(
+            "application {id}: its capacity is {athlete_capacity} already; ask for more than that"
+        ),
+        Requested::UnknownApplication => bail!(unknown(id)),
+    }
+}
+
+async fn requests(
+    context: &Context,
+    canon: &dyn CanonAdmin,
+    all: bool,
+    limit: usize,
+) -> anyhow::Result<()> {
+    let of = RequestsOf {
+        application_id: None,
+        state: (!all).then_some(RequestState::Open),
+    };
+    let found = canon.capacity_requests(of, None, limit).await?;
+    let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
+    context
+        .output()
+        .result(&shown, |shown| match shown.is_empty() {
+            true => "nobody asks for a higher capacity".to_owned(),
+            false => shown
+                .iter()
+                .map(|one| RequestShown::line(one) + "\n")
+                .collect(),
+        })
 }
 
 fn unknown(id: i64) -> String {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use schemas::entities::{
     Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Membership,
 };
+use stores::admin::Decision;
 
 use super::canon_rows::{application, athlete, authorization, effort};
 
@@ -25,17 +26,30 @@ pub enum Call {
     Revoke(i64, i64),
     /// An application gets another capacity.
     SetCapacity(i64, i64),
+    /// Its capacity is to be enforced, or not.
+    Enforce(i64, bool),
+    /// A higher capacity is asked for.
+    Ask(i64, i64),
+    /// One of the requests is decided: granted, with another capacity perhaps, or refused.
+    Decide(usize, Decision),
     /// So many of what waits in the outbox are taken out, from the oldest or the newest on.
     Notified(usize, bool),
 }
 
 /// Histories of entities.
 pub fn histories() -> impl Strategy<Value = Vec<Call>> {
+    let decision = prop_oneof![
+        1 => Just(Decision::Refuse),
+        2 => proptest::option::of(0..8_i64).prop_map(Decision::Grant),
+    ];
     let call = prop_oneof![
         8 => proptest::collection::vec(entities(), 0..12).prop_map(Call::Apply),
         3 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Authorize(key, member)),
         2 => (0..3_i64, 0..5_i64).prop_map(|(key, member)| Call::Revoke(key, member)),
         1 => (0..3_i64, 0..4_i64).prop_map(|(key, capacity)| Call::SetCapacity(key, capacity)),
+        1 => (0..3_i64, any::<bool>()).prop_map(|(key, is_on)| Call::Enforce(key, is_on)),
+        2 => (0..3_i64, 0..8_i64).prop_map(|(key, capacity)| Call::Ask(key, capacity)),
+        2 => (0..20_usize, decision).prop_map(|(nth, decision)| Call::Decide(nth, decision)),
         3 => (0..20_usize, any::<bool>()).prop_map(|(count, oldest)| Call::Notified(count, oldest)),
     ];
     proptest::collection::vec(call, 1..25)

@@ -9,17 +9,20 @@ use schemas::entities::{
 };
 use schemas::source::Source;
 use stores::Result;
-use stores::admin::{By, CanonAdmin, Change};
+use stores::admin::{CanonAdmin, Change};
 use stores::canon::{Authorized, Notification, Revoked};
 
 use super::canon::pending;
 use super::canon_calls::{Call, shifted};
+use super::canon_model_admin::{Admin, Seen};
 use super::canon_rows::{
     AuthorizationRow, EffortRow, athlete, authorization, authorization_rows, effort_rows,
 };
 
 /// Ids of one history are smaller than this; another begins with a multiple of it.
 const IDS: i64 = 1000;
+/// Ids of applications are smaller than this.
+const APPLICATIONS: i64 = 3;
 
 /// What a store should hold.
 #[derive(Debug, Default)]
@@ -30,6 +33,7 @@ struct Model {
     follows: BTreeMap<(i64, i64), Follow>,
     authorizations: BTreeMap<i64, Authorization>,
     applications: BTreeMap<i64, Application>,
+    admin: Admin,
     outbox: BTreeMap<i64, (Source, Group)>,
     /// The largest number in the outbox so far.
     last: i64,
@@ -172,6 +176,27 @@ impl Model {
         rows.map(|row| row.athlete_id).collect()
     }
 
+    fn capacity(&self, id: i64) -> Option<i64> {
+        self.applications.get(&id).map(|row| row.athlete_capacity)
+    }
+
+    fn set_capacity(&mut self, id: i64, capacity: Option<i64>) {
+        let row = self.applications.get_mut(&id);
+        if let (Some(row), Some(capacity)) = (row, capacity) {
+            row.athlete_capacity = capacity;
+        }
+    }
+
+    /// An application as those see it who look after it, and who is connected.
+    fn application(&self, id: i64) -> (Seen, BTreeSet<i64>) {
+        let connected = self.connected(id);
+        let seen = Seen {
+            capacity: self.capacity(id),
+            connected: connected.len(),
+        };
+        (seen, connected)
+    }
+
     /// Checks what is told against what was touched, and keeps it in the outbox.
     fn tell(&mut self, told: &[Notification], touched: &TouchedGroups) {
         for told in told {
@@ -206,15 +231,29 @@ pub async fn follows_the_model(canon: &dyn CanonAdmin, number: i64, calls: &[Cal
     let left = pending(canon, usize::MAX).await?;
     let left: Vec<i64> = left.iter().map(|told| told.id).collect();
     canon.notified(&left).await?;
-    for (index, call) in calls.iter().enumerate() {
-        run(
-            canon,
-            base,
-            &mut model,
-            call,
-            1000 + i64::try_from(index).unwrap_or(0),
-        )
-        .await?;
+    for (now_ms, (index, call)) in (1000..).zip(calls.iter().enumerate()) {
+        let before = [0, 1, 2].map(|id| model.application(base + id));
+        run(canon, base, &mut model, call, now_ms).await?;
+        for (id, (before, connected)) in (base..).zip(before) {
+            let (after, connected_after) = model.application(id);
+            // Whoever was, is or is said to be connected may have been so for a moment.
+            let lines = match call {
+                Call::Apply(rows) => rows.as_slice(),
+                _ => &[],
+            };
+            let live = lines.iter().filter_map(|row| match row {
+                Entity::Authorization(row) if row.revoked_at_us.is_none() => Some(row),
+                _ => None,
+            });
+            let live = live.filter(|row| row.application_id + base == id);
+            let peak: BTreeSet<i64> = live
+                .map(|row| row.athlete_id + base)
+                .chain(connected)
+                .chain(connected_after)
+                .collect();
+            let admin = &mut model.admin;
+            admin.notices(canon, id, before, after, peak.len()).await?;
+        }
         if index % 3 == 0 || index + 1 == calls.len() {
             compare(canon, base, &model).await?;
         }
@@ -241,14 +280,31 @@ async fn run(
             revoke(canon, model, (key + base, member + base), now_ms).await?;
         }
         Call::SetCapacity(key, capacity) => {
-            let expected = model.applications.get_mut(&(key + base)).map(|row| {
-                row.athlete_capacity = *capacity;
-                row.clone()
-            });
-            let (change, by) = (Change::capacity(*capacity), By::default());
-            let found = canon.change(key + base, change, &by, now_ms).await?;
-            let found = found.map(|usage| usage.application);
-            assert_eq!(found, expected, "{call:?}");
+            let (id, change) = (key + base, Change::capacity(*capacity));
+            let before = model.capacity(id);
+            let after = model.admin.change(canon, id, change, before, now_ms);
+            let after = after.await?;
+            model.set_capacity(id, after);
+        }
+        Call::Enforce(key, is_on) => {
+            let (id, change) = (key + base, Change::enforced(*is_on));
+            let capacity = model.capacity(id);
+            let after = model.admin.change(canon, id, change, capacity, now_ms);
+            after.await?;
+        }
+        Call::Ask(key, asked) => {
+            let (id, asked) = (key + base, *asked);
+            let capacity = model.capacity(id);
+            let asking = model.admin.ask(canon, id, asked, capacity, now_ms);
+            asking.await?;
+        }
+        Call::Decide(nth, decision) => {
+            let capacities = model.applications.clone();
+            let capacity = |id: i64| capacities.get(&id).map(|row| row.athlete_capacity);
+            let decided = model.admin.decide(canon, *nth, *decision, capacity, now_ms);
+            if let Some((id, after)) = decided.await? {
+                model.set_capacity(id, Some(after));
+            }
         }
         Call::Notified(count, oldest) => {
             let ids = model.outbox.keys().copied();
@@ -272,11 +328,18 @@ async fn apply(
 ) -> Result<()> {
     let applied = canon.apply(&rows, now_ms).await?;
     let before = model.seen();
+    let capacities: Vec<_> = model.applications.values().cloned().collect();
     let mut touched = TouchedGroups::new();
     let mut rejected = Vec::new();
     let given = rows.len();
     for (index, row) in rows.into_iter().enumerate() {
         rejected.extend(model.take(row, &mut touched).map(|column| (index, column)));
+    }
+    for row in capacities {
+        let (before, after) = (row.athlete_capacity, model.capacity(row.id));
+        if let Some(after) = after.filter(|after| *after != before) {
+            model.admin.line(row.id, before, after);
+        }
     }
     for (id, seen) in model.seen() {
         if before.get(&id).unwrap_or(&SeenAthlete::default()) == &seen {
@@ -309,12 +372,13 @@ async fn authorize(
     now_ms: i64,
 ) -> Result<()> {
     let connected = model.connected(key);
-    let capacity = model.applications.get(&key).map(|row| row.athlete_capacity);
+    let capacity = model.capacity(key);
+    let is_enforced = model.admin.is_enforced(key);
     let answer = canon.authorize(key, member, now_ms).await?;
     let expected = match capacity {
         None => Authorized::UnknownApplication,
         Some(_) if connected.contains(&member) => Authorized::Already,
-        Some(capacity) if connected.len() as i64 >= capacity => Authorized::Full {
+        Some(capacity) if is_enforced && connected.len() as i64 >= capacity => Authorized::Full {
             connected: connected.len() as i64,
             capacity,
         },
@@ -428,6 +492,10 @@ async fn compare_lists(canon: &dyn CanonAdmin, base: i64, model: &Model) -> Resu
     let after = after.first().filter(|row| row.id < base + IDS);
     assert_eq!(after, expected.iter().find(|row| row.id > base));
 
+    for id in base..base + APPLICATIONS {
+        let (seen, _) = model.application(id);
+        model.admin.compare(canon, id, seen).await?;
+    }
     let pending = pending(canon, 100_000).await?;
     let expected: Vec<Notification> = model
         .outbox

@@ -20,6 +20,7 @@ mod flights;
 mod law;
 mod likes;
 mod matrix;
+mod notices;
 mod open_series;
 mod outbox;
 mod processes;

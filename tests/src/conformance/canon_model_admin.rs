@@ -1,0 +1,289 @@
+//! What those who look after applications should find, in plain lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stores::Result;
+use stores::admin::{
+    By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST, RequestState,
+    Requested, RequestsOf,
+};
+use stores::notices::{Notice, THRESHOLDS};
+
+/// More than there are of anything in one history.
+const LIMIT: usize = 1_000;
+
+/// What those who look after applications should find.
+#[derive(Debug, Default)]
+pub(super) struct Admin {
+    /// Applications whose capacity is not enforced.
+    unlimited: BTreeSet<i64>,
+    /// By application, oldest first: who changed what, and by which request.
+    changes: BTreeMap<i64, Vec<(String, Changed, Option<i64>)>>,
+    /// In their order.
+    requests: Vec<CapacityRequest>,
+    /// By application.
+    noted: BTreeMap<i64, Noted>,
+}
+
+/// Notices of an application that were seen.
+#[derive(Debug, Default)]
+struct Noted {
+    /// The number of the last one.
+    last: i64,
+    /// The thresholds of the capacity as it is.
+    thresholds: BTreeSet<i64>,
+}
+
+/// An application before or after a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// Its capacity, if it is known.
+    pub(super) capacity: Option<i64>,
+    /// How many are connected.
+    pub(super) connected: usize,
+}
+
+/// Thresholds that so many athletes reach.
+fn reached(capacity: i64, connected: usize) -> BTreeSet<i64> {
+    let connected = connected as i64;
+    let is_reached = |threshold: &i64| {
+        connected > 0
+            && (capacity > 0 || *threshold == 100)
+            && connected * 100 >= capacity * threshold
+    };
+    THRESHOLDS.into_iter().filter(is_reached).collect()
+}
+
+fn by(name: &str) -> By {
+    By {
+        actor: name.to_owned(),
+        reason: Some("why".to_owned()),
+    }
+}
+
+impl Admin {
+    pub(super) fn is_enforced(&self, id: i64) -> bool {
+        !self.unlimited.contains(&id)
+    }
+
+    fn changed(&mut self, id: i64, actor: &str, changed: Changed, request: Option<i64>) {
+        let changes = self.changes.entry(id).or_default();
+        changes.push((actor.to_owned(), changed, request));
+    }
+
+    /// A line said another capacity.
+    pub(super) fn line(&mut self, id: i64, before: i64, after: i64) {
+        self.changed(id, INGEST, Changed::Capacity { before, after }, None);
+    }
+
+    /// Somebody sets a capacity, or whether it is enforced. `capacity` is the one before, if the application
+    /// is known; the one after.
+    pub(super) async fn change(
+        &mut self,
+        canon: &dyn CanonAdmin,
+        id: i64,
+        change: Change,
+        capacity: Option<i64>,
+        now_ms: i64,
+    ) -> Result<Option<i64>> {
+        let found = canon.change(id, change, &by("somebody"), now_ms).await?;
+        let Some(before) = capacity else {
+            assert_eq!(found, None, "{id} is not known");
+            return Ok(None);
+        };
+        let after = change.athlete_capacity.unwrap_or(before);
+        if after != before {
+            let changed = Changed::Capacity { before, after };
+            self.changed(id, "somebody", changed, None);
+        }
+        let was = self.is_enforced(id);
+        let is = change.is_enforced.unwrap_or(was);
+        if is != was {
+            let changed = Changed::Enforcement {
+                before: was,
+                after: is,
+            };
+            self.changed(id, "somebody", changed, None);
+        }
+        if is {
+            self.unlimited.remove(&id);
+        } else {
+            self.unlimited.insert(id);
+        }
+        let found = found.expect("it is known");
+        let numbers = (found.application.athlete_capacity, found.is_enforced);
+        assert_eq!(numbers, (after, is), "{id}");
+        Ok(Some(after))
+    }
+
+    /// A developer asks for more.
+    pub(super) async fn ask(
+        &mut self,
+        canon: &dyn CanonAdmin,
+        id: i64,
+        asked: i64,
+        capacity: Option<i64>,
+        now_ms: i64,
+    ) -> Result<()> {
+        let answer = canon
+            .request_capacity(id, asked, &by("developer"), now_ms)
+            .await?;
+        let is_open =
+            |one: &&CapacityRequest| one.application_id == id && one.state == RequestState::Open;
+        let open = self.requests.iter().find(is_open);
+        let expected = match capacity {
+            None => Requested::UnknownApplication,
+            Some(athlete_capacity) if asked <= athlete_capacity => {
+                Requested::Enough { athlete_capacity }
+            }
+            Some(_) => match open {
+                Some(open) => Requested::Open(open.clone()),
+                None => {
+                    let Requested::New(request) = answer else {
+                        panic!("{id} may ask for {asked}: {answer:?}");
+                    };
+                    let expected = CapacityRequest {
+                        id: request.id,
+                        application_id: id,
+                        athlete_capacity: asked,
+                        asked: by("developer"),
+                        asked_at_ms: now_ms,
+                        state: RequestState::Open,
+                        decided: None,
+                        decided_at_ms: None,
+                        granted_capacity: None,
+                    };
+                    assert_eq!(request, expected);
+                    let last = self.requests.last().map(|last| last.id);
+                    assert!(last < Some(request.id), "numbers rise");
+                    self.requests.push(request);
+                    return Ok(());
+                }
+            },
+        };
+        assert_eq!(answer, expected, "{id} asks for {asked}");
+        Ok(())
+    }
+
+    /// An administrator decides one of the requests, if there are any; the application, and its capacity then.
+    pub(super) async fn decide(
+        &mut self,
+        canon: &dyn CanonAdmin,
+        nth: usize,
+        decision: Decision,
+        capacity_of: impl Fn(i64) -> Option<i64> + Send,
+        now_ms: i64,
+    ) -> Result<Option<(i64, i64)>> {
+        let Some(nth) = nth.checked_rem(self.requests.len()) else {
+            return Ok(None);
+        };
+        let request = self.requests[nth].clone();
+        let admin = by("admin");
+        let answer = canon.decide(request.id, decision, &admin, now_ms).await?;
+        if request.state != RequestState::Open {
+            assert_eq!(answer, Decided::Already(request));
+            return Ok(None);
+        }
+        let id = request.application_id;
+        let before = capacity_of(id).expect("who asked is known");
+        let (state, after) = match decision {
+            Decision::Refuse => (RequestState::Refused, None),
+            Decision::Grant(granted) => {
+                let granted = granted.unwrap_or(request.athlete_capacity);
+                (RequestState::Granted, Some(granted.max(before)))
+            }
+        };
+        let expected = CapacityRequest {
+            state,
+            decided: Some(admin),
+            decided_at_ms: Some(now_ms),
+            granted_capacity: after,
+            ..request
+        };
+        let Decided::Done { request, usage } = answer else {
+            panic!("{expected:?} is open: {answer:?}");
+        };
+        assert_eq!(request, expected);
+        let after = after.unwrap_or(before);
+        assert_eq!(usage.application.athlete_capacity, after);
+        self.requests[nth] = expected;
+        if after != before {
+            let changed = Changed::Capacity { before, after };
+            self.changed(id, "admin", changed, Some(request.id));
+        }
+        Ok(Some((id, after)))
+    }
+
+    /// Compares which notices a step has made. Rows of one step come in an order of the store's own, so there
+    /// may be more athletes for a moment than after it: at most `peak`.
+    pub(super) async fn notices(
+        &mut self,
+        canon: &dyn CanonAdmin,
+        id: i64,
+        before: Seen,
+        after: Seen,
+        peak: usize,
+    ) -> Result<()> {
+        let noted = self.noted.entry(id).or_default();
+        let mut found = canon.notices(Some(id), None, LIMIT).await?;
+        found.retain(|notice| notice.id > noted.last);
+        found.reverse();
+        noted.last = found.last().map_or(noted.last, |notice| notice.id);
+        let is_same = before.capacity == after.capacity;
+        let of = |capacity: i64| -> Vec<i64> {
+            let of = |notice: &&Notice| notice.athlete_capacity == capacity;
+            let of = found.iter().filter(of);
+            of.map(|notice| notice.threshold).collect()
+        };
+        let mut seen = 0;
+        if let Some(capacity) = before.capacity {
+            let new = of(capacity);
+            seen += new.len();
+            let mut may = reached(capacity, peak);
+            may.retain(|threshold| !noted.thresholds.contains(threshold));
+            for threshold in new {
+                assert!(may.remove(&threshold), "{id}: {threshold} in {found:?}");
+                noted.thresholds.insert(threshold);
+            }
+            let must = reached(capacity, after.connected);
+            let is_noted = must.is_subset(&noted.thresholds);
+            assert!(is_noted || !is_same, "{id}: {must:?} in {found:?}");
+        }
+        if let (Some(capacity), false) = (after.capacity, is_same) {
+            let new = of(capacity);
+            seen += new.len();
+            noted.thresholds = new.iter().copied().collect();
+            let must = reached(capacity, after.connected);
+            assert_eq!(noted.thresholds, must, "{id}: {found:?}");
+            assert_eq!(new.len(), must.len(), "{id}: each once: {found:?}");
+        }
+        assert_eq!(seen, found.len(), "{id}: {before:?} {after:?} {found:?}");
+        Ok(())
+    }
+
+    /// Compares all that is kept of an application.
+    pub(super) async fn compare(&self, canon: &dyn CanonAdmin, id: i64, seen: Seen) -> Result<()> {
+        let usage = canon.usages_of(&[id]).await?.pop();
+        let usage = usage.map(|usage| {
+            let capacity = usage.application.athlete_capacity;
+            (capacity, usage.is_enforced, usage.connected)
+        });
+        let connected = Some(seen.connected as i64);
+        let expected = (seen.capacity).map(|capacity| (capacity, self.is_enforced(id), connected));
+        assert_eq!(usage, expected, "{id}");
+        let found = canon.audit(id, None, LIMIT).await?.into_iter().rev();
+        let found = found.map(|entry| (entry.actor, entry.changed, entry.request_id));
+        let expected = self.changes.get(&id).cloned().unwrap_or_default();
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{id}");
+        let of = RequestsOf {
+            application_id: Some(id),
+            state: None,
+        };
+        let mut found = canon.capacity_requests(of, None, LIMIT).await?;
+        found.reverse();
+        let mut expected = self.requests.clone();
+        expected.retain(|request| request.application_id == id);
+        assert_eq!(found, expected, "{id}");
+        Ok(())
+    }
+}

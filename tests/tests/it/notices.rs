@@ -1,0 +1,272 @@
+//! Notices of capacities reach the log and a webhook, whatever the webhook does, each once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemas::clock::Clock;
+use schemas::source::Source;
+use serde_json::{Value, json};
+use stores::Secret;
+use stores::log::{FetchLimit, LogRead};
+use stores::notices::CAPACITY_NOTICES;
+use stores::webhook::{NoticesOptions, Webhook};
+use tests::http::Client;
+use tests::listener::{Listener, Post, Reply};
+use tests::place::Place;
+use tests::process::{CONFIG, Process, Server, done, run_with_input};
+use tests::servers::Addresses;
+use tests::world::World;
+use tokio_util::sync::CancellationToken;
+
+const SECRET: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+const BEFORE: &str = "whsec_IB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgE=";
+const APPLICATION: &str = "/api/v1/applications/7";
+
+fn notices(url: &str) -> String {
+    format!(
+        "[notices]\nwebhook_url = \"{url}\"\nwebhook_secret = \"{SECRET}\"\nwebhook_secret_before = \"{BEFORE}\"\nrequest_timeout_ms = 500\nretry_max_ms = 1000\n"
+    )
+}
+
+#[test]
+fn notices_reach_a_webhook_embedded() {
+    let listener = Listener::new(&[]);
+    let place = Place::embedded();
+    std::fs::create_dir_all(place.data()).expect("a folder");
+    std::fs::write(place.data().join(CONFIG), notices(&listener.url)).expect("a configuration");
+    reach(&place, &listener, 1);
+}
+
+#[test]
+fn notices_reach_a_webhook_on_servers() {
+    let listener = Listener::new(&[]);
+    let more = notices(&listener.url);
+    let place = Place::on_these(&Addresses::default(), &more);
+    reach(&place, &listener, 2);
+}
+
+/// With a webhook that refuses, hangs up, hangs and leads elsewhere at first, and so many speed layers.
+fn reach(place: &Place, listener: &Listener, processes: usize) {
+    let row = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": 10}).to_string();
+    let output = run_with_input(
+        place.data(),
+        &["ingest", "applications", "-"],
+        row.as_bytes(),
+    );
+    assert!(output.status.success(), "{output:?}");
+    let start = |_| Process::start(place.data(), &["speed"]);
+    let layers: Vec<Process> = (0..processes).map(start).collect();
+    let server = Server::start(place.data(), &[]);
+    let client = &server.client;
+    let faults = [
+        Reply::Status(500),
+        Reply::Close,
+        Reply::Hang,
+        Reply::Status(302),
+        Reply::After(1),
+    ];
+    listener.reply(&faults);
+    for athlete in 1..=10 {
+        assert_eq!(connect(client, athlete), 201);
+    }
+    let posts = listener.wait_for(faults.len() + 3);
+    let numbers = ["threshold_percent", "connected_athletes"];
+    let numbers = |post: &Post| numbers.map(|name| post.json()[name].as_i64().expect("a number"));
+    let mut taken: Vec<_> = posts
+        .iter()
+        .filter(|post| post.is_taken())
+        .map(numbers)
+        .collect();
+    taken.sort_unstable();
+    assert_eq!(taken, [[80, 8], [90, 9], [100, 10]]);
+
+    // Who comes and goes under the same capacity is no news; another capacity is.
+    assert_eq!(
+        client.delete(&format!("{APPLICATION}/authorizations/10")).0,
+        204
+    );
+    assert_eq!(connect(client, 10), 201);
+    let capacity = |capacity: i64| {
+        let body = json!({"athlete_capacity": capacity}).to_string();
+        assert_eq!(client.patch(APPLICATION, body.as_bytes()).0, 200);
+    };
+    capacity(12);
+    let posts = listener.wait_for(faults.len() + 4);
+    assert_eq!(numbers(&posts[faults.len() + 3]), [80, 10]);
+    listener.reply(&[Reply::Status(410)]);
+    capacity(10);
+    let _all = listener.wait_for(faults.len() + 7);
+    let shown = settled(client, 7);
+    let failed: Vec<&Value> = shown.iter().filter(|n| !n["failed_at"].is_null()).collect();
+    assert_eq!(failed.len(), 1, "{shown:?}");
+    let why = failed[0]["error"].as_str().expect("why");
+    assert!(why.contains("410") && failed[0]["tries"] == 1, "{why}");
+    for layer in layers {
+        let (succeeded, said) = layer.end();
+        assert!(succeeded, "{said:?}");
+        assert!(!said.concat().contains("sesame"), "{said:?}");
+    }
+    done(place.data(), &["speed", "--until-caught-up"]);
+    let posts = listener.posts();
+    assert_eq!(posts.len(), faults.len() + 7, "{posts:?}");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let log = runtime.block_on(async { logged(&*place.world().await.stores.log).await });
+    equal_to_log(&posts, &log, 7);
+}
+
+fn connect(client: &Client, athlete: i64) -> u16 {
+    let body = json!({"athlete_id": athlete}).to_string();
+    let path = format!("{APPLICATION}/authorizations");
+    client.post(&path, body.as_bytes()).0
+}
+
+/// The notices, once they are so many and each is delivered or given up.
+fn settled(client: &Client, count: usize) -> Vec<Value> {
+    for _ in 0..600 {
+        let shown = client.json(&format!("{APPLICATION}/capacity-notices"));
+        let shown = shown["notices"].as_array().expect("notices").clone();
+        let is_settled = |notice: &Value| {
+            !notice["logged_at"].is_null()
+                && notice["delivered_at"].is_null() != notice["failed_at"].is_null()
+        };
+        if shown.len() == count && shown.iter().all(is_settled) {
+            return shown;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("notices are not settled");
+}
+
+/// Every post is signed and says what the log says under its id; in the log there are so many, each once.
+fn equal_to_log(posts: &[Post], log: &[Value], count: usize) {
+    let by_id = |value: &Value| {
+        (
+            value["id"].as_str().expect("an id").to_owned(),
+            value.clone(),
+        )
+    };
+    let ids: BTreeMap<String, Value> = log.iter().map(by_id).collect();
+    assert_eq!((ids.len(), log.len()), (count, count), "{log:?}");
+    let mut taken = BTreeMap::new();
+    for post in posts {
+        assert!(post.is_signed(SECRET) && post.is_signed(BEFORE), "{post:?}");
+        assert_eq!(ids.get(post.id()), Some(&post.json()));
+        assert_eq!(post.json()["type"], "capacity.threshold");
+        assert_eq!(post.json()["application_id"], 7);
+        assert_eq!(post.json()["name"], "Pacer");
+        *taken.entry(post.id().to_owned()).or_insert(0) += usize::from(post.is_taken());
+    }
+    assert!(taken.values().all(|taken| *taken <= 1), "{taken:?}");
+}
+
+async fn logged(log: &dyn LogRead) -> Vec<Value> {
+    let mut found = Vec::new();
+    for (partition, span) in (0..).zip(log.spans(CAPACITY_NOTICES).await.expect("the log")) {
+        let mut at = span.start;
+        while at < span.end {
+            let limit = FetchLimit {
+                records: 1_000,
+                bytes: 1 << 20,
+            };
+            let fetched = log.fetch(CAPACITY_NOTICES, partition, at, limit).await;
+            let fetched = fetched.expect("fetching");
+            let values = fetched.records.values.iter().flatten();
+            found.extend(values.map(|bytes| serde_json::from_slice(bytes).expect("JSON")));
+            at = fetched.next_offset;
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_between_post_and_mark_delivers_once_more_embedded() {
+    crash(World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_between_post_and_mark_delivers_once_more_on_servers() {
+    crash(World::on_servers().await).await;
+}
+
+/// Whoever has claimed a notice and is gone keeps it until the claim ends; then it goes out under the same id.
+async fn crash(mut world: World) {
+    let listener = Listener::new(&[Reply::Hang; 3]);
+    let options = NoticesOptions {
+        webhook_url: listener.url.clone(),
+        webhook_secret: Secret::from(SECRET.to_owned()),
+        request_timeout_ms: 1_000,
+        ..NoticesOptions::default()
+    };
+    let hook = Webhook::of(&options).expect("options").expect("a hook");
+    world.stores.hook = Some(Arc::new(hook));
+    let row = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": 1});
+    world
+        .ingest_into(Source::Applications, &[row.to_string()])
+        .await;
+    let canon = Arc::clone(&world.stores.canon);
+    canon
+        .authorize(7, 1, world.clock.now_ms())
+        .await
+        .expect("connecting");
+    let speed = world.speed_of(Source::Authorizations).await;
+    let posted = async {
+        while listener.posts().len() < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        ended = speed.run(true, CancellationToken::new()) => panic!("{ended:?}"),
+        () = posted => {}
+    }
+    let again = async |later_ms: i64| {
+        world.clock.set_ms(world.clock.now_ms() + later_ms);
+        let done = speed.run(true, CancellationToken::new()).await;
+        done.expect("catching up");
+        (
+            listener.posts().len(),
+            canon.notices_waiting().await.expect("the store"),
+        )
+    };
+    assert_eq!(again(0).await, (3, 3));
+    assert_eq!(again(62_000).await, (6, 0));
+    assert_eq!(again(62_000).await, (6, 0));
+    let posts = listener.posts();
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for post in &posts {
+        *times.entry(post.id()).or_default() += 1;
+    }
+    assert!(times.values().all(|times| *times == 2), "{times:?}");
+    assert!(
+        posts
+            .iter()
+            .all(|post| post.is_signed(SECRET) && !post.is_signed(BEFORE))
+    );
+
+    // What is older than delivery may take is given up, and is in the log all the same.
+    listener.reply(&[Reply::Status(500); 9]);
+    let by = stores::admin::By {
+        actor: "me".to_owned(),
+        reason: None,
+    };
+    let change = stores::admin::Change::capacity(0);
+    canon
+        .change(7, change, &by, world.clock.now_ms())
+        .await
+        .expect("changing");
+    assert_eq!(again(3 * 86_400_000).await, (7, 0));
+    let last = canon.notices(None, None, 1).await.expect("the store");
+    assert!(
+        last[0].failed_at_ms.is_some() && last[0].last_error.is_some(),
+        "{last:?}"
+    );
+    let log = logged(&*world.stores.log).await;
+    let ids = |values: &[Value]| {
+        let id = |value: &Value| value["id"].as_str().expect("an id").to_owned();
+        values
+            .iter()
+            .map(id)
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(ids(&log).len(), 4, "{log:?}");
+}
