@@ -4,7 +4,6 @@
 //! what a crash left claimed is free again when the claim ends.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -17,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::worker::pause;
 use crate::{Result, SpeedOptions, SpeedPorts};
 
-/// Notices that are delivered side by side.
+/// Notices that are claimed, and brought into the log, at once.
+const CLAIMED: usize = 64;
+/// Notices that are posted side by side.
 const AT_ONCE: usize = 8;
-/// How much longer than a post may take they are claimed, for the log and for what became of them.
-const CLAIM_MORE: Duration = Duration::from_secs(60);
+/// How much longer than posts may take they are claimed, in milliseconds: for the log and for what became of them.
+const CLAIM_MORE_MS: i64 = 60_000;
 /// The first pause before a notice is posted again; each is twice the one before.
 const PAUSE_MS: u64 = 1_000;
 /// Of why a post failed so many bytes are kept.
@@ -67,37 +68,51 @@ impl Deliverer {
 
     /// Tries everything that is to be delivered now, each once.
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
-        let post = self
-            .hook
-            .as_ref()
-            .map_or(Duration::ZERO, |hook| hook.timeout());
-        let claim_ms = i64::try_from((post + CLAIM_MORE).as_millis()).unwrap_or(i64::MAX);
         let waiting = self.notices.notices_waiting().await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("backstitch_speed_notices_waiting").set(waiting as f64);
         if waiting == 0 {
             return Ok(());
         }
+        // What is to be tried again while this goes on has had its turn.
+        let due_ms = self.clock.now_ms();
         while !stop.is_cancelled() {
-            let now_ms = self.clock.now_ms();
-            let until_ms = now_ms.saturating_add(claim_ms);
+            let until_ms = self.clock.now_ms().saturating_add(self.claim_ms());
             let claimed = self
                 .notices
-                .claim_notices(now_ms, until_ms, AT_ONCE)
+                .claim_notices(due_ms, until_ms, CLAIMED)
                 .await?;
             if claimed.is_empty() {
                 return Ok(());
             }
             self.append(&claimed).await?;
-            let mut delivering = FuturesUnordered::new();
+            // Those that are under way come to their end whatever becomes of another one.
+            let (mut delivering, mut outcome) = (FuturesUnordered::new(), Ok(()));
             for claimed in &claimed {
-                delivering.push(self.one(claimed));
+                if delivering.len() >= AT_ONCE {
+                    outcome = outcome.and(delivering.next().await.unwrap_or(Ok(())));
+                }
+                delivering.push(self.one(claimed, stop));
             }
             while let Some(done) = delivering.next().await {
-                done?;
+                outcome = outcome.and(done);
             }
+            outcome?;
         }
         Ok(())
+    }
+
+    fn post_timeout_ms(&self) -> i64 {
+        let timeout = self.hook.as_ref().map(|hook| hook.timeout());
+        let timeout_ms = timeout.unwrap_or_default().as_millis();
+        i64::try_from(timeout_ms).unwrap_or(i64::MAX)
+    }
+
+    /// How long notices are claimed: as long as all of them may take.
+    fn claim_ms(&self) -> i64 {
+        let rounds = i64::try_from(CLAIMED.div_ceil(AT_ONCE)).unwrap_or(i64::MAX);
+        let posts_ms = self.post_timeout_ms().saturating_mul(rounds);
+        posts_ms.saturating_add(CLAIM_MORE_MS)
     }
 
     /// Brings those into the log that are not in it.
@@ -122,7 +137,7 @@ impl Deliverer {
     }
 
     /// Posts one that is in the log, if it is to be posted, and writes down what became of it.
-    async fn one(&self, claimed: &Claimed) -> Result<()> {
+    async fn one(&self, claimed: &Claimed, stop: &CancellationToken) -> Result<()> {
         let notice = &claimed.notice;
         let now_ms = self.clock.now_ms();
         let mut outcome = Outcome {
@@ -132,7 +147,15 @@ impl Deliverer {
             is_done: true,
             ..Outcome::default()
         };
-        if let Some(hook) = &self.hook {
+        if let (Some(_), true) = (&self.hook, stop.is_cancelled()) {
+            // Whoever comes next posts it, without waiting for the claim's end.
+            outcome.is_done = false;
+            outcome.last_error.clone_from(&notice.last_error);
+        } else if let Some(hook) = &self.hook {
+            if now_ms.saturating_add(self.post_timeout_ms()) > claimed.until_ms {
+                // The claim would end meanwhile: whoever claims it next posts it.
+                return Ok(());
+            }
             outcome.tries += 1;
             let at_s = now_ms.div_euclid(1000);
             let answer = hook
@@ -140,7 +163,7 @@ impl Deliverer {
                 .await;
             self.answered(claimed, answer, &mut outcome);
         }
-        Ok(self.notices.settle_notice(notice.id, &outcome).await?)
+        Ok(self.notices.settle_notice(claimed, &outcome).await?)
     }
 
     fn answered(&self, claimed: &Claimed, answer: Answer, outcome: &mut Outcome) {

@@ -153,5 +153,5 @@ hand_on! { Notices {
     async fn notices(application_id: Option<i64>, before: Option<i64>, limit: usize) -> Result<Vec<Notice>>;
     async fn notices_waiting() -> Result<u64>;
     async fn claim_notices(now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Claimed>>;
-    async fn settle_notice(id: i64, outcome: &Outcome) -> Result<()>;
+    async fn settle_notice(claimed: &Claimed, outcome: &Outcome) -> Result<()>;
 } }

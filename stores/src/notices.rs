@@ -48,6 +48,8 @@ pub struct Notice {
 pub struct Claimed {
     /// The notice.
     pub notice: Notice,
+    /// Until when nobody else gets it, in milliseconds since 1970.
+    pub until_ms: i64,
     /// The application's name; empty if it is gone.
     pub name: String,
     /// Whose it is.
@@ -133,10 +135,12 @@ pub trait Notices: std::fmt::Debug + Send + Sync {
     /// How many are to be delivered.
     async fn notices_waiting(&self) -> Result<u64>;
 
-    /// Takes notices to be delivered, oldest first, at most `limit`: nobody else gets them until then.
+    /// Takes notices to be delivered, those first that wait longest, at most `limit`: nobody else gets them until
+    /// then.
     async fn claim_notices(&self, now_ms: i64, until_ms: i64, limit: usize)
     -> Result<Vec<Claimed>>;
 
-    /// Writes down what became of a notice that was claimed, and lets go of it.
-    async fn settle_notice(&self, id: i64, outcome: &Outcome) -> Result<()>;
+    /// Writes down what became of a notice that was claimed, and lets go of it, unless somebody else has claimed it
+    /// meanwhile.
+    async fn settle_notice(&self, claimed: &Claimed, outcome: &Outcome) -> Result<()>;
 }

@@ -10,8 +10,8 @@ use schemas::clock::Clock;
 use serde::Serialize;
 use serde_json::Value;
 use stores::admin::{
-    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, RequestState,
-    Requested, RequestsOf, TEXT_BYTES_MAX, Usage,
+    AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
+    RequestState, Requested, RequestsOf, TEXT_BYTES_MAX, Usage,
 };
 
 use super::Context;
@@ -22,6 +22,8 @@ use crate::installation::Installation;
 
 /// Applications that are read in one step.
 const STEP: usize = 1_000;
+/// Who changes something where nobody says who it is.
+const SOMEBODY: &str = "cli";
 /// What is shown of what was changed and asked for.
 const SHOWN: usize = 10;
 
@@ -132,8 +134,17 @@ fn said(command: &ApplicationsCommand) -> anyhow::Result<By> {
             )));
         }
     }
+    if by == INGEST {
+        return Err(failure::usage(format!(
+            "--by: {INGEST} stands for lines that are ingested; write who it is"
+        )));
+    }
+    let by = match by.trim() {
+        "" => SOMEBODY,
+        by => by,
+    };
     Ok(By {
-        actor: by.clone(),
+        actor: by.to_owned(),
         reason: why.clone(),
     })
 }

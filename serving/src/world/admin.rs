@@ -85,7 +85,7 @@ impl Notices for World {
         Ok(Vec::new())
     }
 
-    async fn settle_notice(&self, _: i64, _: &Outcome) -> Result<()> {
+    async fn settle_notice(&self, _: &Claimed, _: &Outcome) -> Result<()> {
         Ok(())
     }
 }

@@ -404,7 +404,7 @@ pub(super) fn bounded(limit: usize) -> i64 {
 }
 
 /// Of applications those to which somebody is connected, ascending; `ids` are few enough for one statement.
-pub(crate) async fn connected(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<i64>> {
+async fn connected(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<i64>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -430,18 +430,6 @@ pub(crate) fn new(stored: &[(i64, i64)], rows: &[&Application]) -> Vec<i64> {
         stored.is_err()
     };
     let mut ids: Vec<i64> = rows.iter().filter(is_new).map(|row| row.id).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
-}
-
-/// The stored applications of which a line says another capacity than is stored; ascending.
-pub(crate) fn differing(stored: &[(i64, i64)], rows: &[&Application]) -> Vec<i64> {
-    let differs = |row: &&&Application| {
-        let at = stored.binary_search_by_key(&row.id, |(id, _)| *id);
-        at.is_ok_and(|at| stored[at].1 != row.athlete_capacity)
-    };
-    let mut ids: Vec<i64> = rows.iter().filter(differs).map(|row| row.id).collect();
     ids.sort_unstable();
     ids.dedup();
     ids

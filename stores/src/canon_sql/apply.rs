@@ -82,10 +82,11 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     let mut rejected = Vec::new();
     let kinds = ByKind::of(link, rows, &mut rejected);
     let applications = newest(&kinds.applications, |row| (row.id, 0), |row| row.version);
-    let counted = counted(link, &applications).await?;
     let connecting = kinds.authorizations.iter();
     let connecting = connecting.map(|(_, row)| row.application_id);
-    let changing = counted.widened.iter().chain(&counted.connected).copied();
+    // Also of lines that seem to change nothing: somebody else may be changing a capacity, or connecting an athlete to
+    // an application that is new.
+    let changing = applications.iter().map(|row| row.id);
     lock_counters(link, connecting.chain(changing)).await?;
     let changed = kinds.athletes.iter().map(|(_, row)| row.id);
     let with_efforts = kinds.efforts.iter().map(|(_, row)| row.athlete_id);
@@ -112,7 +113,7 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
         |row| row.version,
     );
     write(link, &sheet::follows(&follows), Conflict::Newer).await?;
-    write_applications(link, &applications, &counted, now_ms).await?;
+    write_applications(link, &applications, now_ms).await?;
     let (notifications, more_pending) = tell(link, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
@@ -123,49 +124,15 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     })
 }
 
-/// Applications whose counters are to be held while their lines are written.
-#[derive(Debug, Default)]
-struct Counted {
-    /// Those that are stored, of which lines say another capacity; ascending.
-    widened: Vec<i64>,
-    /// Those that are not stored; ascending.
-    new: Vec<i64>,
-    /// Of these the ones to which somebody is connected.
-    connected: Vec<i64>,
-}
-
-async fn counted(link: &mut Link<'_>, rows: &[&Application]) -> Sql<Counted> {
-    let mut counted = Counted::default();
+/// Writes applications whose counters are held, and records which capacities change and what is reached of
+/// them.
+async fn write_applications(link: &mut Link<'_>, rows: &[&Application], now_ms: i64) -> Sql<()> {
     for rows in rows.chunks(AT_ONCE) {
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        let stored = admin::capacities(link, &ids).await?;
-        counted.widened.extend(admin::differing(&stored, rows));
-        let new = admin::new(&stored, rows);
-        counted
-            .connected
-            .extend(admin::connected(link, &new).await?);
-        counted.new.extend(new);
-    }
-    Ok(counted)
-}
-
-/// Writes applications, and records which capacities change and what is reached of them.
-async fn write_applications(
-    link: &mut Link<'_>,
-    rows: &[&Application],
-    counted: &Counted,
-    now_ms: i64,
-) -> Sql<()> {
-    let mut before = Vec::with_capacity(counted.widened.len());
-    for ids in counted.widened.chunks(AT_ONCE) {
-        before.extend(admin::capacities(link, ids).await?);
-    }
-    write(link, &sheet::applications(rows), Conflict::Newer).await?;
-    for before in before.chunks(AT_ONCE) {
-        admin::record_lines(link, before, now_ms).await?;
-    }
-    for new in counted.new.chunks(AT_ONCE) {
-        admin::note_new(link, new, now_ms).await?;
+        let before = admin::capacities(link, &ids).await?;
+        write(link, &sheet::applications(rows), Conflict::Newer).await?;
+        admin::record_lines(link, &before, now_ms).await?;
+        admin::note_new(link, &admin::new(&before, rows), now_ms).await?;
     }
     Ok(())
 }

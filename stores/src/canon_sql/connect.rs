@@ -70,16 +70,19 @@ pub(crate) async fn lock_counters(
         if there.len() == ids.len() {
             continue;
         }
-        let make = link.either(
-            "INSERT INTO connected (application_id) VALUES (?) ON CONFLICT DO NOTHING",
-            "INSERT INTO connected (application_id) VALUES (?)
-             ON DUPLICATE KEY UPDATE athletes = athletes",
+        let missing = ids
+            .iter()
+            .filter(|id| there.binary_search(&(**id,)).is_err());
+        let missing: Vec<String> = missing.map(|id| format!("({id})")).collect();
+        let not_again = link.either(
+            "ON CONFLICT DO NOTHING",
+            "ON DUPLICATE KEY UPDATE athletes = athletes",
         );
-        for id in ids {
-            if there.binary_search(&(*id,)).is_err() {
-                link.run(make, &[Value::Int(*id)]).await?;
-            }
-        }
+        let make = format!(
+            "INSERT INTO connected (application_id) VALUES {} {not_again}",
+            missing.join(", ")
+        );
+        link.run(&make, &[]).await?;
         let _held: Vec<(i64,)> = link.rows(statement, &[Value::Ints(ids)]).await?;
     }
     Ok(())

@@ -34,6 +34,10 @@ pub(crate) async fn differing(link: &mut Link<'_>, limit: i64) -> Sql<Vec<i64>> 
 pub(crate) async fn recount(link: &mut Link<'_>, application: i64) -> Sql<()> {
     lock_counters(link, std::iter::once(application)).await?;
     let id = Value::Int(application);
+    // MySQL's triggers count the pairs that are put back, on top of what is there: more than there are would be
+    // noted as reached.
+    let statement = "UPDATE connected SET athletes = 0 WHERE application_id = ?";
+    link.run(statement, &[id]).await?;
     link.run("DELETE FROM connections WHERE application_id = ?", &[id])
         .await?;
     let statement = "INSERT INTO connections (application_id, athlete_id, live)

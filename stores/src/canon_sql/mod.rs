@@ -442,9 +442,10 @@ impl Notices for SqlCanon {
         self.server.write(doing, call).await
     }
 
-    async fn settle_notice(&self, id: i64, outcome: &Outcome) -> Result<()> {
+    async fn settle_notice(&self, claimed: &Claimed, outcome: &Outcome) -> Result<()> {
         let doing = "settling a notice of a capacity";
-        let call = on!(link => notices::settle(link, id, outcome));
+        let claim = (claimed.notice.id, claimed.until_ms);
+        let call = on!(link => notices::settle(link, claim, outcome));
         self.server.write(doing, call).await
     }
 }

@@ -4,7 +4,6 @@
 //! here where a capacity changes.
 
 use super::admin::bounded;
-use super::decode::undecodable;
 use super::session::{Sql, Statements, Value};
 use crate::notices::{Claimed, Notice, Outcome, THRESHOLDS};
 
@@ -98,8 +97,8 @@ pub(crate) async fn waiting(link: &mut impl Statements) -> Sql<u64> {
     Ok(found.first().map_or(0, |(count,)| count.unsigned_abs()))
 }
 
-/// Claims notices that are to be delivered; call it within a transaction that writes. Two who claim at once
-/// change one row after the other: the second one changes none.
+/// Claims notices that are to be delivered, those first that wait longest; call it within a transaction that writes. Two
+/// who claim at once change one row after the other: the second one changes none.
 pub(crate) async fn claim(
     link: &mut impl Statements,
     now_ms: i64,
@@ -108,7 +107,7 @@ pub(crate) async fn claim(
 ) -> Sql<Vec<Claimed>> {
     let statement = format!(
         "{NOTICES} WHERE n.done = 0 AND n.next_try_ms <= ? AND n.claimed_until_ms <= ?
-         ORDER BY n.id LIMIT ?"
+         ORDER BY n.next_try_ms, n.id LIMIT ?"
     );
     let values = [
         Value::Int(now_ms),
@@ -131,12 +130,15 @@ pub(crate) async fn claim(
         let found: Vec<(String, String, i64)> = link.rows(statement, &[Value::Int(row.1)]).await?;
         let (name, owner, is_enforced) = match found.into_iter().next() {
             Some((name, owner, enforced)) => {
-                let owner = serde_json::from_str(&owner).map_err(undecodable)?;
+                // A view may give any text; it holds up no other notice.
+                let owner =
+                    serde_json::from_str(&owner).unwrap_or(serde_json::Value::String(owner));
                 (name, owner, enforced != 0)
             }
             None => (String::new(), serde_json::Value::Null, true),
         };
         claimed.push(Claimed {
+            until_ms,
             notice: notice(row),
             name,
             owner,
@@ -146,12 +148,17 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
-/// Writes down what became of a notice that was claimed; call it within a transaction that writes.
-pub(crate) async fn settle(link: &mut impl Statements, id: i64, outcome: &Outcome) -> Sql<()> {
+/// Writes down what became of a notice that was claimed until then; call it within a transaction that writes. A claim
+/// that somebody else has taken over by now is let be.
+pub(crate) async fn settle(
+    link: &mut impl Statements,
+    (id, until_ms): (i64, i64),
+    outcome: &Outcome,
+) -> Sql<()> {
     let statement = "UPDATE capacity_notices SET topic_at_ms = ?, webhook_at_ms = ?,
             failed_at_ms = ?, tries = ?, last_error = ?, next_try_ms = ?, done = ?,
             claimed_until_ms = 0
-        WHERE id = ? AND done = 0";
+        WHERE id = ? AND done = 0 AND claimed_until_ms = ?";
     let values = [
         Value::IntOrNull(outcome.topic_at_ms),
         Value::IntOrNull(outcome.webhook_at_ms),
@@ -161,6 +168,7 @@ pub(crate) async fn settle(link: &mut impl Statements, id: i64, outcome: &Outcom
         Value::Int(outcome.next_try_ms),
         Value::Int(i64::from(outcome.is_done)),
         Value::Int(id),
+        Value::Int(until_ms),
     ];
     link.run(statement, &values).await?;
     Ok(())

@@ -564,12 +564,13 @@ impl Notices for SqliteCanon {
         Ok(done)
     }
 
-    async fn settle_notice(&self, id: i64, outcome: &Outcome) -> Result<()> {
+    async fn settle_notice(&self, claimed: &Claimed, outcome: &Outcome) -> Result<()> {
         let db = self.db.current().await?;
         let fault = db.fault("settling a notice of a capacity");
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let done = notices::settle(&mut Embedded(&mut tx), id, outcome).await;
+        let claim = (claimed.notice.id, claimed.until_ms);
+        let done = notices::settle(&mut Embedded(&mut tx), claim, outcome).await;
         done.map_err(fault)?;
         tx.commit().await.map_err(fault)
     }

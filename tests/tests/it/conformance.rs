@@ -239,6 +239,9 @@ pub(crate) fn each_history<S: Stage, H: Strategy>(
     let stage = runtime.block_on(S::set());
     let ports = runtime.block_on(stage.ports()).expect("the stores");
     let number = Cell::new(0);
+    // `BACKSTITCH_TEST_HISTORIES` tries more than usual.
+    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
+    let cases = set.and_then(|n| n.parse().ok()).unwrap_or(cases);
     let config = ProptestConfig {
         cases,
         max_shrink_iters: 200,

@@ -27,6 +27,7 @@ mod processes;
 mod redis_servers;
 mod retail;
 mod retention;
+mod routes;
 mod runs;
 mod strays;
 mod tidy;

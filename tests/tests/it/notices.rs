@@ -229,8 +229,8 @@ async fn crash(mut world: World) {
         )
     };
     assert_eq!(again(0).await, (3, 3));
-    assert_eq!(again(62_000).await, (6, 0));
-    assert_eq!(again(62_000).await, (6, 0));
+    assert_eq!(again(69_000).await, (6, 0));
+    assert_eq!(again(69_000).await, (6, 0));
     let posts = listener.posts();
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
     for post in &posts {

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use stores::admin::{self, AuditEntry, By, Changed, TEXT_BYTES_MAX};
+use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX};
 use utoipa::ToSchema;
 
 use super::{ApplicationShown, CAPACITY_MAX, Canonical, one, refused, unknown, usage_of};
@@ -238,6 +238,11 @@ pub(super) fn by(
             return Err(Problem::new(Kind::BadBody, detail));
         }
     }
+    if actor.as_deref() == Some(INGEST) {
+        let detail = format!("by: {INGEST:?} stands for lines that are ingested; write who it is");
+        return Err(Problem::new(Kind::BadBody, detail));
+    }
+    let actor = actor.filter(|actor| !actor.trim().is_empty());
     Ok(By {
         actor: actor.unwrap_or_else(|| SOMEBODY.to_owned()),
         reason,

@@ -293,7 +293,12 @@ impl Asked {
             _ => None,
         };
         loop {
-            let step = if in_order { limit.max(50) } else { STEP };
+            let is_filtered = self.search.is_some() || self.usage_from.is_some();
+            let step = if in_order && !is_filtered {
+                limit
+            } else {
+                STEP
+            };
             let usages = api.ports.canon.usages(read, step).await?;
             let is_last = usages.len() < step;
             read = usages.last().map(|usage| usage.application.id);
@@ -303,12 +308,10 @@ impl Asked {
                 if !after.as_ref().is_none_or(is_later) || !self.is_among(&usage) {
                     continue;
                 }
-                let at = found.partition_point(|(other, _)| self.order(other, &place).is_lt());
-                if at < limit {
-                    found.insert(at, (place, usage));
-                    found.truncate(limit);
-                }
+                found.push((place, usage));
             }
+            found.sort_by(|(one, _), (other, _)| self.order(one, other));
+            found.truncate(limit);
             if is_last || (in_order && found.len() == limit) {
                 return Ok(found);
             }

@@ -1,0 +1,183 @@
+//! Real input, through processes: the aircraft of a year's flights as athletes who connect the routes that they
+//! fly, several times most of them, compared with plain SQL over the records.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use datafusion::prelude::SessionContext;
+use serde_json::{Value, json};
+use tests::http::Client;
+use tests::place::Place;
+use tests::process::{Server, done, run_with_input};
+
+/// Of so many flights one is looked at.
+const ONE_OF: usize = 10;
+
+#[test]
+fn aircraft_connect_routes_embedded() {
+    connect(&Place::embedded());
+}
+
+#[test]
+fn aircraft_connect_routes_on_servers() {
+    connect(&Place::on_servers());
+}
+
+fn flights() -> Vec<Value> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../shared/data/flights")
+        .join("efforts.jsonl.gz");
+    let unpacked = Command::new("gzip")
+        .arg("-dc")
+        .arg(&file)
+        .stderr(Stdio::inherit())
+        .output();
+    let text = String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8");
+    let lines = text.lines().step_by(ONE_OF);
+    let parsed = lines.map(serde_json::from_str);
+    let flights: Vec<Value> = parsed.collect::<Result<_, _>>().expect("JSON");
+    assert_eq!(flights.len(), 32_735, "all records are there");
+    flights
+}
+
+fn int(row: &Value, name: &str) -> i64 {
+    row[name].as_i64().expect(name)
+}
+
+/// A flight as an authorization: of every third it is said that it is taken back.
+fn authorization(flight: &Value, version: i64) -> Value {
+    let id = int(flight, "id");
+    let mut row = json!({
+        "id": id,
+        "application_id": flight["segment_id"],
+        "athlete_id": flight["athlete_id"],
+        "created_at": flight["started_at"],
+        "version": version,
+    });
+    if (id + version) % 3 == 0 {
+        row["revoked_at"] = flight["started_at"].clone();
+    }
+    row
+}
+
+/// The rows that plain SQL looks at.
+#[derive(Default)]
+struct Rows(BTreeMap<i64, Value>);
+
+impl Rows {
+    /// Has lines taken, and takes them itself: an older version than the stored one changes nothing.
+    fn ingest(&mut self, place: &Place, lines: &[Value]) {
+        let mut text = String::new();
+        for line in lines {
+            text.push_str(&line.to_string());
+            text.push('\n');
+            let stored = self.0.get(&int(line, "id"));
+            if stored.is_none_or(|stored| int(stored, "version") <= int(line, "version")) {
+                self.0.insert(int(line, "id"), line.clone());
+            }
+        }
+        let input = text.as_bytes();
+        let output = run_with_input(place.data(), &["ingest", "authorizations", "-"], input);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// How many different aircraft are connected to each route, by plain SQL.
+    fn connected(&self) -> BTreeMap<i64, i64> {
+        let ints = |name: &str| -> ArrayRef {
+            let values = self.0.values().map(|row| int(row, name));
+            Arc::new(Int64Array::from_iter_values(values))
+        };
+        let revoked = self.0.values().map(|row| row.get("revoked_at").is_some());
+        let revoked = revoked.map(Some).collect::<BooleanArray>();
+        let columns: [(&str, ArrayRef); 3] = [
+            ("application_id", ints("application_id")),
+            ("athlete_id", ints("athlete_id")),
+            ("revoked", Arc::new(revoked)),
+        ];
+        let context = SessionContext::new();
+        let batch = RecordBatch::try_from_iter(columns).expect("columns");
+        context
+            .register_batch("authorizations", batch)
+            .expect("a table");
+        let sql = "SELECT application_id, count(DISTINCT athlete_id) FILTER (WHERE NOT revoked)
+                   FROM authorizations GROUP BY application_id";
+        let rows = async { context.sql(sql).await?.collect().await };
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let batches = runtime.block_on(rows).expect("an answer");
+        let mut found = BTreeMap::new();
+        for batch in &batches {
+            let column = |index: usize| batch.column(index).as_primitive::<Int64Type>().values();
+            found.extend(column(0).iter().copied().zip(column(1).iter().copied()));
+        }
+        found
+    }
+
+    /// Every way of asking gives what plain SQL gives.
+    fn compare(&self, place: &Place, client: &Client, source: &str) {
+        done(place.data(), &["speed", "--until-caught-up"]);
+        let expected = self.connected();
+        let list = client.json("/api/v1/applications?limit=1000");
+        let shown = list["applications"]
+            .as_array()
+            .expect("applications")
+            .iter();
+        let shown = shown.map(|one| (int(one, "id"), int(one, "connected_athletes")));
+        assert_eq!(shown.collect::<BTreeMap<i64, i64>>(), expected);
+        let largest = expected.iter().max_by_key(|(_, connected)| **connected);
+        let smallest = expected.iter().min_by_key(|(_, connected)| **connected);
+        for (id, connected) in [largest, smallest].into_iter().flatten() {
+            let one = client.json(&format!("/api/v1/applications/{id}"));
+            assert_eq!(one["connected_athletes"], *connected, "{one}");
+            assert_eq!(one["provenance"]["complete"], true, "{one}");
+            let board = client.json(&format!("/api/v1/boards/applications/{id}?limit=1"));
+            assert_eq!(board["total"], *connected, "{board}");
+        }
+        let provenance = &list["provenance"];
+        assert_eq!(provenance["source"], source, "{provenance}");
+        let by_usage = client.json("/api/v1/applications?sort=connected&limit=1");
+        let first = int(&by_usage["applications"][0], "connected_athletes");
+        assert_eq!(Some(&first), expected.values().max());
+    }
+}
+
+fn connect(place: &Place) {
+    let flights = flights();
+    let mut routes: Vec<i64> = flights.iter().map(|row| int(row, "segment_id")).collect();
+    routes.sort_unstable();
+    routes.dedup();
+    let application = |id: &i64| {
+        let row = json!({"id": id, "name": format!("Route {id}"), "owner": "an airport", "athlete_capacity": 100});
+        row.to_string() + "\n"
+    };
+    let applications: String = routes.iter().map(application).collect();
+    let input = applications.as_bytes();
+    let output = run_with_input(place.data(), &["ingest", "applications", "-"], input);
+    assert!(output.status.success(), "{output:?}");
+
+    let mut rows = Rows::default();
+    let server = Server::start(place.data(), &[]);
+    let client = &server.client;
+    let (first, rest) = flights.split_at(flights.len() * 2 / 3);
+    let lines = |flights: &[Value], version: i64| -> Vec<Value> {
+        flights
+            .iter()
+            .map(|row| authorization(row, version))
+            .collect()
+    };
+    rows.ingest(place, &lines(first, 1));
+    rows.compare(place, client, "realtime");
+    done(place.data(), &["batch", "run"]);
+    rows.compare(place, client, "batch");
+    // New ones, some of before taken back or given again, and lines that are older or come again.
+    rows.ingest(place, &lines(rest, 1));
+    rows.ingest(place, &lines(&first[..4_000], 2));
+    rows.ingest(place, &lines(&first[2_000..6_000], 0));
+    rows.ingest(place, &lines(&first[..1_000], 2));
+    rows.compare(place, client, "merged");
+    done(place.data(), &["batch", "run"]);
+    rows.compare(place, client, "batch");
+}
