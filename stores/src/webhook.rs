@@ -27,7 +27,7 @@ const SECRET_BYTES_MAX: usize = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct NoticesOptions {
     /// The address that notices are posted to, such as `https://example.com/hooks`; none if it is empty.
-    pub webhook_url: String,
+    pub webhook_url: Secret,
     /// The secret that they are signed with: `whsec_` and 24 to 64 bytes in base64.
     pub webhook_secret: Secret,
     /// The secret of before, while both are in use; empty for none.
@@ -45,7 +45,7 @@ pub struct NoticesOptions {
 impl Default for NoticesOptions {
     fn default() -> Self {
         Self {
-            webhook_url: String::new(),
+            webhook_url: Secret::default(),
             webhook_secret: Secret::default(),
             webhook_secret_before: Secret::default(),
             ca_file: String::new(),
@@ -78,7 +78,6 @@ pub trait Hook: Debug + Send + Sync {
 }
 
 /// A webhook.
-#[derive(Debug)]
 pub struct Webhook {
     http: reqwest::Client,
     url: Url,
@@ -86,12 +85,13 @@ pub struct Webhook {
     timeout: Duration,
 }
 
-/// A key that is not shown.
+/// A key.
 struct Key(Vec<u8>);
 
-impl Debug for Key {
+/// Neither keys nor the address are shown: it may hold a token.
+impl Debug for Webhook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(hidden)")
+        f.debug_struct("Webhook").finish_non_exhaustive()
     }
 }
 
@@ -107,7 +107,8 @@ impl Webhook {
         tls::prepare();
         // The address may hold a secret, so it is not shown.
         let wrong = |why: &str| Error::broken("using notices.webhook_url", why);
-        let url = Url::parse(&options.webhook_url).map_err(|error| wrong(&error.to_string()))?;
+        let url =
+            Url::parse(options.webhook_url.reveal()).map_err(|error| wrong(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(wrong("is no address such as https://example.com/hooks"));
         }
@@ -225,7 +226,7 @@ mod tests {
 
     fn options(secret: &str) -> NoticesOptions {
         NoticesOptions {
-            webhook_url: "http://127.0.0.1:1/hooks?token=open-sesame".to_owned(),
+            webhook_url: Secret::from("http://127.0.0.1:1/hooks?token=open-sesame".to_owned()),
             webhook_secret: Secret::from(secret.to_owned()),
             ..NoticesOptions::default()
         }
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(before, signature);
         let shown = format!("{both:?}");
         assert!(
-            !shown.contains("AAAA") && !shown.contains("77, 242"),
+            !shown.contains("AAAA") && !shown.contains("77, 242") && !shown.contains("sesame"),
             "{shown}"
         );
     }
@@ -269,7 +270,7 @@ mod tests {
         }
         for url in ["ftp://x/", "127.0.0.1", "http://"] {
             let wrong = NoticesOptions {
-                webhook_url: url.to_owned(),
+                webhook_url: Secret::from(url.to_owned()),
                 ..options(SECRET)
             };
             assert!(Webhook::of(&wrong).is_err(), "{url}");

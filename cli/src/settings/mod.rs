@@ -36,12 +36,13 @@ const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Settings that are never shown. Each may be in a file, which `KEY_file` names.
-const SECRETS: [&str; 8] = [
+const SECRETS: [&str; 9] = [
     "cassandra.password",
     "database.password",
     "kafka.sasl_password",
     "notices.webhook_secret",
     "notices.webhook_secret_before",
+    "notices.webhook_url",
     "redis.password",
     "registry.password",
     "s3.secret_access_key",

@@ -193,7 +193,7 @@ async fn a_crash_between_post_and_mark_delivers_once_more_on_servers() {
 async fn crash(mut world: World) {
     let listener = Listener::new(&[Reply::Hang; 3]);
     let options = NoticesOptions {
-        webhook_url: listener.url.clone(),
+        webhook_url: Secret::from(listener.url.clone()),
         webhook_secret: Secret::from(SECRET.to_owned()),
         request_timeout_ms: 1_000,
         ..NoticesOptions::default()

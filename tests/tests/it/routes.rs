@@ -126,7 +126,10 @@ impl Rows {
             .expect("applications")
             .iter();
         let shown = shown.map(|one| (int(one, "id"), int(one, "connected_athletes")));
-        assert_eq!(shown.collect::<BTreeMap<i64, i64>>(), expected);
+        let mut shown: BTreeMap<i64, i64> = shown.collect();
+        // Routes that nobody has flown yet are listed too.
+        shown.retain(|id, connected| expected.contains_key(id) || *connected != 0);
+        assert_eq!(shown, expected);
         let largest = expected.iter().max_by_key(|(_, connected)| **connected);
         let smallest = expected.iter().min_by_key(|(_, connected)| **connected);
         for (id, connected) in [largest, smallest].into_iter().flatten() {

@@ -57,7 +57,11 @@ pub(super) fn page(status: StatusCode, usage: &Usage) -> Response {
     };
     let are = if connected == 1 { "is" } else { "are" };
     let has_room = connected < capacity || !usage.is_enforced;
-    let (title, state) = if !usage.is_enforced {
+    let (title, state) = if usage.connected.is_none() {
+        // Authorizations are a view of the app's own table: whoever it refuses it refuses by itself.
+        let state = "Who may connect is decided elsewhere, and not counted here.";
+        (name.clone(), state.to_owned())
+    } else if !usage.is_enforced {
         let state = format!(
             "{} {are} connected. There is no limit at the moment.",
             athletes(connected)

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
 use crate::http::params::{Format, Params};
-use crate::http::problem::{Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
 
@@ -54,6 +54,7 @@ pub(crate) struct Applications {
     responses(
         (status = 200, description = "A page of applications", body = Applications),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "Authorizations are a view of an app's own table: nobody counts them to sort by", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -278,6 +279,11 @@ impl Asked {
         is_found && is_used
     }
 
+    /// Whether it takes what the database counts.
+    const fn needs_counters(&self) -> bool {
+        matches!(self.sort, Sort::Connected | Sort::Usage) || self.usage_from.is_some()
+    }
+
     /// The first of those that are asked for after a place, in order, at most `limit`. All applications are
     /// looked at, some at a time, unless they come in the order that they are asked for in.
     async fn first(
@@ -302,6 +308,12 @@ impl Asked {
             let usages = api.ports.canon.usages(read, step).await?;
             let is_last = usages.len() < step;
             read = usages.last().map(|usage| usage.application.id);
+            if self.needs_counters() && usages.iter().any(|usage| usage.connected.is_none()) {
+                return Err(Problem::new(
+                    Kind::ManagedElsewhere,
+                    "authorizations are a view of an app's own tables, and the database does not count their athletes: sort by id or name, and leave usage_from out",
+                ));
+            }
             for usage in usages {
                 let place = self.place(&usage);
                 let is_later = |after: &Place| self.order(after, &place).is_lt();

@@ -5,6 +5,7 @@ use schemas::source::Source;
 use stores::Result;
 use stores::canon::{Authorized, CanonRead, CanonWrite};
 use stores::canon_sql::SqlCanon;
+use stores::notices::Notices;
 use tests::conformance::canon_rows::{application, authorization, effort_rows};
 
 use super::apps::{App, Groups, told};
@@ -15,6 +16,7 @@ super::on_both! {
     keys_and_cascades_are_told_of
     an_apps_keys_and_cascades_are_told_of
     counters_that_are_wrong_are_counted_anew
+    counting_anew_notes_nothing
     many_athletes_are_told_of_at_once
 }
 
@@ -196,6 +198,26 @@ async fn counters_that_are_wrong_are_counted_anew(server: Server) -> Result<()> 
             assert_eq!(already, Authorized::Already, "{change}");
         }
     }
+    Ok(())
+}
+
+/// Counting anew goes through no number that is higher than both: nothing is noted as reached that is not.
+async fn counting_anew_notes_nothing(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    let mut rows = vec![Entity::Application(application(1, 10))];
+    rows.extend((1..=5).map(|id| Entity::Authorization(authorization(id, 1, id))));
+    canon.apply(&rows, 1).await?;
+    schema.run("UPDATE connected SET athletes = 7 WHERE application_id = 1;");
+    let recounted = SqlCanon::recount(&schema.options, &schema.namespace).await?;
+    assert_eq!(recounted, [1]);
+    let noted = canon.notices(None, None, 10).await?;
+    assert_eq!(noted, []);
+    for athlete in 6..=8 {
+        canon.authorize(1, athlete, 1).await?;
+    }
+    let noted = canon.notices(None, None, 10).await?;
+    assert_eq!(noted.len(), 1, "{noted:?}");
     Ok(())
 }
 
