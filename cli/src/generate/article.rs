@@ -2,27 +2,32 @@
 //! and most have hardly any.
 //!
 //! Each application has its exact share, whatever the seed, and its authorizations are spread evenly over
-//! all: which one stands where is told by multiplying alone, so nothing is kept for it.
+//! all: which one stands where is computed, so nothing is kept for it.
 
 use super::draw::{as_f64, as_id};
 use super::request::Request;
 
 /// What part of all the largest applications have: one divided by these.
 const LARGEST: [u64; 5] = [5, 20, 20, 20, 20];
+/// What numbers are mixed by.
+const ODD: [u64; 3] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xbf58_476d_1ce4_e5b9,
+    0x94d0_49bb_1331_11eb,
+];
 
 /// Which application and which athlete each authorization is of.
 #[derive(Debug)]
 pub(super) struct Article {
     rows: u64,
-    /// How far rows that follow each other are apart among those that are put in the order of
-    /// applications.
-    row_step: u64,
-    first_row: u64,
+    /// Where each row stands among those that are put in the order of applications, and where the first one
+    /// is looked for.
+    order: Shuffle,
+    first: u64,
     applications: u64,
     /// Those that have some of the rest, after the largest ones, and how many all of them have.
     middle: (u64, u64),
-    athletes: u64,
-    athlete_step: u64,
+    athletes: Shuffle,
 }
 
 impl Article {
@@ -33,23 +38,22 @@ impl Article {
         let ones = (applications / 2).min(rows - of_largest);
         Self {
             rows,
-            row_step: step(rows),
-            first_row: request.seed % rows,
+            order: Shuffle::new(rows),
+            first: request.seed % rows,
             applications,
             middle: (
                 applications.saturating_sub(largest + applications / 2),
                 rows - of_largest - ones,
             ),
-            athletes: request.athletes.max(1),
-            athlete_step: step(request.athletes.max(1)),
+            athletes: Shuffle::new(request.athletes.max(1)),
         }
     }
 
     /// The application and the athlete of an authorization, by its number from 1 on.
     pub(super) fn pair(&self, number: i64) -> (i64, i64) {
-        let row = self.first_row + times(number.unsigned_abs(), self.row_step, self.rows);
-        let row = row % self.rows;
-        let athlete = times(row, self.athlete_step, self.athletes);
+        let place = self.first.wrapping_add(number.unsigned_abs()) % self.rows;
+        let row = self.order.at(place);
+        let athlete = self.athletes.at(row % self.athletes.count);
         let application = self.application(row).min(self.applications);
         (application.cast_signed(), athlete.cast_signed() + 1)
     }
@@ -77,26 +81,41 @@ impl Article {
     }
 }
 
-/// A step that leads to each of so many places once: about the golden section, so that those which
-/// follow each other are far apart.
-fn step(places: u64) -> u64 {
-    let part = u128::from(places) * 618 / 1_000;
-    let mut step = u64::try_from(part).unwrap_or_default().max(1);
-    while greatest_divisor(step, places) > 1 {
-        step += 1;
-    }
-    step
+/// The numbers below a count in another order, each once: as if drawn by lot, and nothing is kept for it.
+#[derive(Debug, Clone, Copy)]
+struct Shuffle {
+    count: u64,
+    bits: u32,
 }
 
-fn greatest_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other > 0 {
-        (one, other) = (other, one % other);
+impl Shuffle {
+    /// The numbers below `count`, which is not 0.
+    const fn new(count: u64) -> Self {
+        let bits = u64::BITS - (count - 1).leading_zeros();
+        Self { count, bits }
     }
-    one
-}
 
-/// A product, as the rest of a division.
-fn times(one: u64, other: u64, of: u64) -> u64 {
-    let rest = u128::from(one) * u128::from(other) % u128::from(of);
-    u64::try_from(rest).unwrap_or_default()
+    /// What stands in a place.
+    const fn at(self, place: u64) -> u64 {
+        let mut at = self.mixed(place);
+        // Mixing leads through a circle of numbers, to which the place belongs: so to one below the count.
+        while at >= self.count {
+            at = self.mixed(at);
+        }
+        at
+    }
+
+    /// Multiplying by an odd number can be undone, and so can adding the upper half to the lower one.
+    const fn mixed(self, number: u64) -> u64 {
+        let mask = u64::MAX.unbounded_shr(u64::BITS - self.bits);
+        let half = self.bits / 2 + 1;
+        let mut mixed = number;
+        let mut round = 0;
+        while round < ODD.len() {
+            mixed = mixed.wrapping_mul(ODD[round]) & mask;
+            mixed ^= mixed.unbounded_shr(half);
+            round += 1;
+        }
+        mixed
+    }
 }
