@@ -152,6 +152,15 @@ impl Process {
         assert!(sent.expect("kill").success(), "{name}");
     }
 
+    /// The memory that it has now, and the most that it had, in bytes.
+    ///
+    /// # Panics
+    /// If it is not there any more.
+    #[must_use]
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        memory_bytes(&self.child)
+    }
+
     /// Waits for its end; whether it succeeded, and what it had said.
     ///
     /// # Panics
@@ -254,6 +263,27 @@ impl Server {
             client: Client::new(&base),
         }
     }
+
+    /// The memory that it has now, and the most that it had, in bytes.
+    ///
+    /// # Panics
+    /// If it is not there any more.
+    #[must_use]
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        memory_bytes(&self.child)
+    }
+}
+
+/// What Linux says of the memory of a process: the resident part of it, and its peak.
+fn memory_bytes(child: &Child) -> (u64, u64) {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+    let status = status.expect("its status");
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.expect("a number") * 1_024
+    };
+    (of("VmRSS:"), of("VmHWM:"))
 }
 
 impl Drop for Server {

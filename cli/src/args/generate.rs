@@ -16,6 +16,18 @@ pub(crate) enum Format {
     Parquet,
 }
 
+/// How authorizations spread over applications.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shape {
+    /// Drawn one by one: those with small ids have more
+    #[default]
+    Skewed,
+    /// As the article on connected athletes tells: application 1 has a fifth of all, each of the next
+    /// four a twentieth, half of the applications one, the others fewer and fewer of the rest; and no
+    /// athlete comes to an application twice while there are enough
+    Article,
+}
+
 /// Said below the options.
 const FITTING: &str = "Inputs of different sources that are made with the same seed fit each other: \
 the athletes of `--athletes N` are those of `generate athletes --rows N`, the applications of \
@@ -67,6 +79,12 @@ pub(crate) struct GenerateArgs {
     /// For authorizations: how many applications there are [default: 500]
     #[arg(long, value_name = "N", value_parser = count())]
     pub(crate) applications: Option<u64>,
+    /// For authorizations: how they spread over the applications [default: skewed]
+    #[arg(long, value_enum)]
+    pub(crate) shape: Option<Shape>,
+    /// For authorizations: the fraction that is revoked [default: 0.2]
+    #[arg(long, value_name = "F", value_parser = fraction)]
+    pub(crate) revoked: Option<f64>,
     /// For plays, efforts and authorizations: when they begin [default: 28 days before --until for
     /// plays, three years for the others]
     #[arg(long, value_name = "TIME", value_parser = instant)]

@@ -12,7 +12,7 @@ use schemas::source::Source;
 
 pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
-pub(crate) use generate::{Format, GenerateArgs};
+pub(crate) use generate::{Format, GenerateArgs, Shape};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
 #[derive(Debug, Parser)]

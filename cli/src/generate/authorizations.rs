@@ -1,14 +1,16 @@
-//! Authorizations: applications with small numbers have many, and a fifth of all is revoked.
+//! Authorizations: applications with small numbers have many, and some are revoked.
 
 use rand::Rng;
 use rand::rngs::StdRng;
 
+use super::article::Article;
 use super::draw::{Skewed, happens};
 use super::entities::{Make, Place, ids_of};
 use super::fault::Fault;
 use super::request::Request;
 use super::rhythm::Rhythm;
 use super::rows::{Cell, Record, Sink};
+use crate::args::Shape;
 
 /// The longest time until an authorization is revoked, of those that are.
 const REVOKED_WITHIN_MS: i64 = 300 * 24 * 3_600_000;
@@ -35,14 +37,47 @@ impl Record for Authorization {
     }
 }
 
+/// Which application an athlete lets in.
+#[derive(Debug)]
+enum Spread {
+    Skewed { applications: Skewed, athletes: i64 },
+    Article(Article),
+}
+
+impl Spread {
+    fn of(request: &Request) -> Self {
+        match request.shape {
+            Shape::Skewed => Self::Skewed {
+                applications: Skewed::new(request.applications, 4),
+                athletes: request.athletes.cast_signed(),
+            },
+            Shape::Article => Self::Article(Article::new(request)),
+        }
+    }
+
+    /// An application and an athlete.
+    fn pair(&self, place: Place, rng: &mut StdRng) -> (i64, i64) {
+        match self {
+            Self::Skewed {
+                applications,
+                athletes,
+            } => {
+                let application = applications.draw(rng);
+                (application, rng.random_range(1..=(*athletes).max(1)))
+            }
+            Self::Article(article) => article.pair(place.number),
+        }
+    }
+}
+
 /// Makes authorizations.
 #[derive(Debug)]
 pub(super) struct Authorizations {
     rhythm: Rhythm,
     until_ms: i64,
     rows: u64,
-    applications: Skewed,
-    athletes: i64,
+    spread: Spread,
+    revoked: f64,
     ids_before: i64,
 }
 
@@ -52,8 +87,8 @@ impl Authorizations {
             rhythm: Rhythm::new(request.from_ms, request.until_ms),
             until_ms: request.until_ms,
             rows: request.rows,
-            applications: Skewed::new(request.applications, 4),
-            athletes: request.athletes.cast_signed(),
+            spread: Spread::of(request),
+            revoked: request.revoked,
             ids_before: ids_of(request.seed),
         }
     }
@@ -82,11 +117,12 @@ impl Make for Authorizations {
 
     fn make(&mut self, place: Place, rng: &mut StdRng) -> Authorization {
         let created_at_ms = self.rhythm.at(place.row, self.rows);
-        let is_revoked = happens(rng, 0.2);
+        let is_revoked = happens(rng, self.revoked);
+        let (application_id, athlete_id) = self.spread.pair(place, rng);
         Authorization {
             id: self.ids_before + place.number,
-            application_id: self.applications.draw(rng),
-            athlete_id: rng.random_range(1..=self.athletes.max(1)),
+            application_id,
+            athlete_id,
             created_at_ms,
             revoked_at_ms: is_revoked.then(|| self.revoked_at_ms(created_at_ms, rng)),
         }

@@ -5,6 +5,7 @@
 //! one refers to by an id is what another makes under it.
 
 mod applications;
+mod article;
 mod athletes;
 mod authorizations;
 mod clubs;

@@ -3,13 +3,15 @@
 use schemas::source::Source;
 
 use super::rows::Mix;
-use crate::args::GenerateArgs;
+use crate::args::{GenerateArgs, Shape};
 use crate::failure::usage;
 
 const DAY_MS: i64 = 24 * 3_600_000;
 /// How long the made-up time is unless said: it ends where `--until` says.
 const SPAN_OF_PLAYS_MS: i64 = 28 * DAY_MS;
 const SPAN_OF_ENTITIES_MS: i64 = 3 * 365 * DAY_MS;
+/// The fraction of authorizations that is revoked unless said.
+const REVOKED: f64 = 0.2;
 /// 2026-01-01.
 const UNTIL_MS: i64 = 1_767_225_600_000;
 
@@ -26,6 +28,9 @@ pub(super) struct Request {
     pub(super) athletes: u64,
     pub(super) clubs: u64,
     pub(super) applications: u64,
+    pub(super) shape: Shape,
+    /// The fraction of authorizations that is revoked.
+    pub(super) revoked: f64,
     /// The first instant that something can happen at, in milliseconds since the Unix epoch.
     pub(super) from_ms: i64,
     /// The instant before which everything happens.
@@ -75,6 +80,8 @@ impl Request {
             athletes: args.athletes.unwrap_or(100_000),
             clubs: args.clubs.unwrap_or(500),
             applications: args.applications.unwrap_or(500),
+            shape: args.shape.unwrap_or_default(),
+            revoked: args.revoked.unwrap_or(REVOKED),
             from_ms,
             until_ms,
         })
@@ -97,6 +104,8 @@ fn refuse_foreign(args: &GenerateArgs) -> anyhow::Result<()> {
             args.applications.is_some(),
             &[Authorizations],
         ),
+        ("--shape", args.shape.is_some(), &[Authorizations]),
+        ("--revoked", args.revoked.is_some(), &[Authorizations]),
         ("--from", args.from.is_some(), with_times),
         ("--until", args.until.is_some(), with_times),
     ];

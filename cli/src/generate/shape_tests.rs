@@ -249,6 +249,40 @@ fn some_applications_are_popular_and_a_fifth_is_revoked() {
 }
 
 #[test]
+fn authorizations_are_as_in_the_article() {
+    let line = "20000 --shape article --applications 200 --athletes 20000 --revoked 0";
+    let given = authorizations(line);
+    let mut ids: HashMap<i64, Vec<i64>> = HashMap::new();
+    for authorization in &given {
+        assert_eq!(authorization.revoked_at_us, None);
+        let athletes = ids.entry(authorization.application_id).or_default();
+        athletes.push(authorization.athlete_id);
+    }
+    let size = |id| ids.get(&id).map_or(0, Vec::len);
+    assert_eq!(ids.len(), 200, "each application has somebody");
+    assert_eq!(size(1), 4_000);
+    assert!((2..=5).all(|id| size(id) == 1_000));
+    let rest: Vec<usize> = (6..=100).map(size).collect();
+    // A root drops by less than one from a place to the next at the end, which rounding hides.
+    assert!(rest.windows(2).all(|two| two[0] + 1 >= two[1]), "{rest:?}");
+    assert!(rest[0] > 1_000 && rest[94] > 10, "{rest:?}");
+    assert!((101..=200).all(|id| size(id) == 1));
+    for athletes in ids.values() {
+        let different: HashSet<&i64> = athletes.iter().collect();
+        assert_eq!(different.len(), athletes.len());
+    }
+    // Each at any time, not one application after the other.
+    let early = given.iter().take(2_000).filter(|a| a.application_id == 1);
+    assert!((330..=470).contains(&early.count()));
+    for line in ["1", "7 --applications 3", "50 --applications 100"] {
+        let given = authorizations(&format!("{line} --shape article --athletes 3"));
+        assert!(given.iter().all(|a| (1..=3).contains(&a.athlete_id)));
+    }
+    let few = authorizations("100 --shape article --applications 3");
+    assert!(few.iter().all(|a| (1..=3).contains(&a.application_id)));
+}
+
+#[test]
 fn sources_of_one_seed_fit_each_other() {
     let ids: HashSet<i64> = athletes("40").iter().map(|athlete| athlete.id).collect();
     assert_eq!(ids, (1..=40).collect());

@@ -21,7 +21,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 4] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 5] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -31,6 +31,10 @@ pub(crate) const MIGRATIONS: [(&str, &str); 4] = [
     (
         "applications",
         include_str!("migrations/0004_applications.sql"),
+    ),
+    (
+        "connections",
+        include_str!("migrations/0005_connections.sql"),
     ),
 ];
 

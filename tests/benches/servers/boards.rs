@@ -96,7 +96,7 @@ fn effort(athlete: i64, segment: i64, time: i64, version: u64) -> Value {
         "version": version})
 }
 
-fn write(place: &Place, name: &str, rows: impl Iterator<Item = Value>) -> String {
+pub(crate) fn write(place: &Place, name: &str, rows: impl Iterator<Item = Value>) -> String {
     let mut text = String::new();
     for row in rows {
         writeln!(text, "{row}").expect("text");
@@ -106,7 +106,7 @@ fn write(place: &Place, name: &str, rows: impl Iterator<Item = Value>) -> String
     path.to_string_lossy().into_owned()
 }
 
-fn done_with(place: &Place, config: &str, args: &[&str]) -> String {
+pub(crate) fn done_with(place: &Place, config: &str, args: &[&str]) -> String {
     let mut command = tests::process::command_with(place.data(), config, args);
     let output = command.output().expect("starting the binary");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -146,11 +146,10 @@ fn bring_in(place: &Place, rows: u64) {
 }
 
 /// Boards of the cache that are filled, and what they take in bytes.
-fn filled(runtime: &Runtime, stores: &Stores) -> (usize, u64) {
+pub(crate) fn filled(runtime: &Runtime, stores: &Stores, source: Source) -> (usize, u64) {
     let cache = stores.live.board_cache().expect("a cache on servers");
     let (mut boards, mut bytes) = (0, 0);
     for partition in 0..PARTITIONS {
-        let source = Source::Efforts;
         let register = runtime.block_on(cache.register(SlotId { source, partition }));
         for board in register.expect("a register").boards {
             boards += usize::from(board.bytes.is_some());
@@ -161,7 +160,7 @@ fn filled(runtime: &Runtime, stores: &Stores) -> (usize, u64) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark asks at its leisure")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
@@ -177,11 +176,11 @@ fn hits(server: &Server) -> f64 {
 
 /// Asks for a board until the cache has it.
 fn fill(server: &Server, (runtime, stores): (&Runtime, &Stores), segment: i64, count: u64) {
-    let (before, _) = filled(runtime, stores);
+    let (before, _) = filled(runtime, stores, Source::Efforts);
     let begun = Instant::now();
     let answer = server.client.json(&format!("{BOARDS}/{segment}?limit=1"));
     assert_eq!(answer["total"], count);
-    while filled(runtime, stores).0 <= before {
+    while filled(runtime, stores, Source::Efforts).0 <= before {
         assert!(begun.elapsed() < FILL_MAX, "the board is filled");
         pause(Duration::from_millis(20));
     }
@@ -201,7 +200,10 @@ fn memory((runtime, stores): (&Runtime, &Stores), minimal: &mut Minimal, rows: u
     let each = |bytes: u64, rows: u64| bytes as f64 / rows as f64;
     let (ranks, shown) = runtime.block_on(minimal.bytes());
     let (ranks, shown) = (each(ranks, rows), each(shown, rows));
-    let ours = each(filled(runtime, stores).1, rows + SMALL_ROWS);
+    let ours = each(
+        filled(runtime, stores, Source::Efforts).1,
+        rows + SMALL_ROWS,
+    );
     say(
         "bytes an entry",
         format_args!(

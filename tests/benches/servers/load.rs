@@ -1,14 +1,17 @@
 //! Asking a server over HTTP from many connections.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 pub(crate) const CONNECTIONS: [usize; 3] = [1, 32, 256];
+const OK: u16 = 200;
 /// How long each question is asked.
-const ROUND: Duration = Duration::from_secs(3);
+pub(crate) const ROUND: Duration = Duration::from_secs(3);
 
 pub(crate) struct Load {
     pub(crate) p50_ms: f64,
@@ -16,6 +19,19 @@ pub(crate) struct Load {
     pub(crate) rate: f64,
     /// Answers other than 200.
     pub(crate) failed: usize,
+}
+
+impl Load {
+    /// What the times of all answers come to, in milliseconds.
+    pub(crate) fn of(mut took_ms: Vec<f64>, rate: f64, failed: usize) -> Self {
+        took_ms.sort_by(f64::total_cmp);
+        Self {
+            p50_ms: took_ms[took_ms.len() / 2],
+            p99_ms: took_ms[took_ms.len() * 99 / 100],
+            rate,
+            failed,
+        }
+    }
 }
 
 /// Rounds of requests, one after the other, on so many connections, each of which begins with another
@@ -45,7 +61,7 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
                 let begun = Instant::now();
                 for request in round {
                     stream.write_all(request.as_bytes()).await.expect("asking");
-                    failed += usize::from(!answered(&mut stream, &mut buffer).await);
+                    failed += usize::from(answered(&mut stream, &mut buffer).await != OK);
                 }
                 took.push(begun.elapsed().as_secs_f64() * 1_000.0);
             }
@@ -59,21 +75,61 @@ pub(crate) async fn load(address: &str, rounds: &[Vec<String>], connections: usi
         took.extend(of_one);
         failed += failed_of_one;
     }
-    took.sort_by(f64::total_cmp);
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = took.len() as f64 / ROUND.as_secs_f64();
-    Load {
-        p50_ms: took[took.len() / 2],
-        p99_ms: took[took.len() * 99 / 100],
-        rate,
-        failed,
-    }
+    Load::of(took, rate, failed)
 }
 
-/// Reads one answer, which says how long it is; whether it is 200.
-async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
+/// Posts each of some bodies to its path, once, on so many connections, until there are no more or the time is
+/// over; how often each status was answered.
+pub(crate) async fn post(
+    address: &str,
+    bodies: Vec<(String, String)>,
+    connections: usize,
+) -> (Load, BTreeMap<u16, usize>) {
+    let begun = Instant::now();
+    let until = begun + ROUND;
+    let request = |(path, body): &(String, String)| {
+        let length = body.len();
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    };
+    let mut posting = JoinSet::new();
+    for connection in 0..connections {
+        let own = bodies.iter().skip(connection).step_by(connections);
+        let own: Vec<String> = own.map(request).collect();
+        let address = address.to_owned();
+        posting.spawn(async move {
+            let mut stream = TcpStream::connect(&address).await.expect("a connection");
+            stream.set_nodelay(true).expect("an option");
+            let (mut answers, mut buffer) = (Vec::new(), Vec::new());
+            for request in own {
+                let begun = Instant::now();
+                if begun >= until {
+                    break;
+                }
+                stream.write_all(request.as_bytes()).await.expect("posting");
+                let status = answered(&mut stream, &mut buffer).await;
+                answers.push((status, begun.elapsed().as_secs_f64() * 1_000.0));
+            }
+            answers
+        });
+    }
+    let answers: Vec<(u16, f64)> = posting.join_all().await.into_iter().flatten().collect();
+    let mut statuses = BTreeMap::new();
+    for (status, _) in &answers {
+        *statuses.entry(*status).or_default() += 1;
+    }
+    let rate = super::rate(answers.len() as u64, begun.elapsed());
+    let took = answers.into_iter().map(|(_, took)| took).collect();
+    (Load::of(took, rate, 0), statuses)
+}
+
+/// Reads one answer, which says how long it is; its status.
+async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> u16 {
     buffer.clear();
-    let mut is_good = false;
+    let mut status = 0;
     let mut whole = None;
     while whole.is_none_or(|whole| buffer.len() < whole) {
         let read = stream.read_buf(buffer).await.expect("an answer");
@@ -82,7 +138,10 @@ async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
             && let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n")
         {
             let head = std::str::from_utf8(&buffer[..end]).expect("a head");
-            is_good = head.starts_with("HTTP/1.1 200");
+            let code = head
+                .strip_prefix("HTTP/1.1 ")
+                .and_then(|rest| rest.get(..3));
+            status = code.and_then(|code| code.parse().ok()).expect("a status");
             let length = head.lines().find_map(|line| {
                 let (name, value) = line.split_once(':')?;
                 let is_length = name.eq_ignore_ascii_case("content-length");
@@ -93,5 +152,5 @@ async fn answered(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
             whole = Some(end + 4 + length.expect("a length"));
         }
     }
-    is_good
+    status
 }

@@ -1,9 +1,10 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps] [serving] [boards]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
+mod applications;
 mod bare;
 mod boards;
 mod dumps;
@@ -11,6 +12,8 @@ mod load;
 mod minimal;
 mod plays;
 mod serving;
+mod sql;
+mod stored;
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -33,8 +36,8 @@ fn main() {
     assert!(
         named
             .iter()
-            .all(|name| ["plays", "dumps", "serving", "boards"].contains(&&**name)),
-        "there are the benchmarks plays, dumps, serving and boards, not {named:?}"
+            .all(|name| ["plays", "dumps", "serving", "boards", "applications"].contains(&&**name)),
+        "there are the benchmarks plays, dumps, serving, boards and applications, not {named:?}"
     );
     let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
     if is_asked("plays") {
@@ -48,6 +51,9 @@ fn main() {
     }
     if is_asked("boards") {
         boards::run(rows.min(BOARD_ROWS));
+    }
+    if is_asked("applications") {
+        applications::run(rows);
     }
 }
 

@@ -1,0 +1,462 @@
+//! Connected athletes: how many are connected to an application, beside the same count as SQL on the canonical
+//! store in the same run; what an event costs; and how many athletes connect a second over HTTP.
+//!
+//! Every count that is served is compared with what PostgreSQL counts.
+
+mod events;
+mod posts;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use schemas::source::Source;
+use serde_json::{Value, json};
+use tests::http::Client;
+use tests::place::Place;
+use tests::process::{Process, Server, done};
+use tests::servers::Addresses;
+use tests::world::World;
+use tokio::runtime::Runtime;
+
+use super::boards::{done_with, filled, pause, write};
+use super::load::{Load, load};
+use super::sql::Sql;
+use super::stored::{self, Redis};
+use super::{rate, say, timed};
+
+const PARTITIONS: u32 = 4;
+/// There is an application for so many authorizations, but no fewer than these.
+const EACH: u64 = 1_000;
+const APPLICATIONS_MIN: u64 = 100;
+/// The largest application, with a fifth of all.
+const LARGEST: u64 = 1;
+/// The largest ones: after them come those of middle size.
+const LARGE: u64 = 5;
+/// Room for everybody.
+const CAPACITY: u64 = 1_000_000_000;
+/// Athletes who come to the largest application after the batch run.
+const LIVE: u64 = 10_000;
+const CONNECTIONS: [usize; 2] = [1, 32];
+/// Applications of a page, at most.
+const PAGE: usize = 1_000;
+/// Applications that are asked for by turns.
+const TURNS: u64 = 1_000;
+/// Of so many athletes those are looked for who are free.
+const FREE_OF: u64 = 1_000_000;
+/// How long filling a board may take.
+const FILL_MAX: Duration = Duration::from_secs(300);
+const CACHED: &str = "cached.toml";
+const UNCACHED: &str = "uncached.toml";
+const LIST: &str = "/api/v1/applications";
+const SPEED: [&str; 4] = ["speed", "--until-caught-up", "--source", "authorizations"];
+/// Ids that `generate` makes no authorization with.
+const FIRST_ID: u64 = 8_000_000_000_000_000;
+
+pub(crate) fn run(rows: u64) {
+    let mut bench = Bench::new(rows);
+    println!(
+        "applications: {rows} authorizations of {} applications, {} of them of the largest",
+        bench.applications,
+        rows / 5
+    );
+    bench.bring_in();
+    bench.before_a_run();
+    bench.batch();
+    let server = Server::start_with(bench.place.data(), UNCACHED, &[]);
+    bench.check(&server.client);
+    println!("after the batch run, nothing live");
+    bench.measure(&server, &bench.questions());
+    let live = LIVE.min(rows / 10);
+    bench.connect(LARGEST, live);
+    done_with(&bench.place, UNCACHED, &SPEED);
+    bench.check(&server.client);
+    println!("{live} live changes of the largest");
+    bench.measure(&server, &bench.largest()[..1]);
+    drop(server);
+    bench.events(UNCACHED, "no board in Redis");
+    let server = Server::start_with(bench.place.data(), CACHED, &[]);
+    let speed = ["speed", "--source", "authorizations"];
+    let speed = Process::start_with(bench.place.data(), CACHED, &speed);
+    if bench.fill(&server.client) {
+        println!("the board of the largest in Redis");
+        bench.measure(&server, &bench.largest()[..1]);
+    }
+    bench.freshness(&server);
+    bench.posts(&server);
+    for (what, (now, most)) in [
+        ("serve", server.memory_bytes()),
+        ("speed", speed.memory_bytes()),
+    ] {
+        let what = format!("memory of {what}, MiB now, at most");
+        say(what, format_args!("{}, {}", now >> 20, most >> 20));
+    }
+    let (is_done, said) = speed.end();
+    assert!(is_done, "{said:?}");
+    done_with(&bench.place, CACHED, &SPEED);
+    bench.check(&server.client);
+    drop(server);
+    bench.events(CACHED, "the board of the largest in Redis");
+    let server = Server::start_with(bench.place.data(), CACHED, &[]);
+    bench.check(&server.client);
+}
+
+/// An installation with applications.
+struct Bench {
+    place: Place,
+    runtime: Runtime,
+    world: World,
+    sql: Sql,
+    redis: Redis,
+    rows: u64,
+    applications: u64,
+    /// Authorizations and athletes that were added.
+    added: u64,
+    /// Athletes among the others who are connected to no application.
+    free: Vec<u64>,
+    /// Small applications that have been used.
+    used: u64,
+}
+
+/// What is asked: of us, and as SQL on how many connections.
+struct Question {
+    what: &'static str,
+    rounds: Vec<Vec<String>>,
+    statement: String,
+    connections_max: usize,
+}
+
+fn count_of(application: impl std::fmt::Display) -> String {
+    format!(
+        "SELECT count(DISTINCT athlete_id) FROM authorizations \
+         WHERE application_id = {application} AND revoked_at_us IS NULL;"
+    )
+}
+
+fn one(application: u64) -> String {
+    format!("{LIST}/{application}")
+}
+
+impl Bench {
+    fn new(rows: u64) -> Self {
+        let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+        for (name, bytes) in [(CACHED, "8589934592"), (UNCACHED, "0")] {
+            let more = format!("\n[speed]\nboard_cache_bytes_max = {bytes}\n");
+            place.configure(name, &Addresses::default(), &more);
+        }
+        let runtime = Runtime::new().expect("a runtime");
+        Self {
+            world: runtime.block_on(place.world()),
+            sql: Sql::of(&place),
+            redis: runtime.block_on(Redis::open()),
+            place,
+            runtime,
+            rows,
+            applications: (rows / EACH).max(APPLICATIONS_MIN),
+            added: 0,
+            free: Vec::new(),
+            used: 0,
+        }
+    }
+
+    /// Rows into PostgreSQL, and through Kafka into Redis.
+    fn bring_in(&mut self) {
+        let applications = (1..=self.applications).map(|id| application(id, CAPACITY));
+        let file = write(&self.place, "applications.jsonl", applications);
+        done(self.place.data(), &["ingest", "applications", &file]);
+        let file = self.place.folder().join("authorizations.jsonl");
+        let file = file.to_string_lossy();
+        let (rows, applications) = (self.rows.to_string(), self.applications.to_string());
+        // Each athlete comes once, so every other one is free.
+        let athletes = 2 * self.rows;
+        let of = athletes.to_string();
+        let shape = ["--shape", "article", "--revoked", "0", "--seed", "1"];
+        let made = [
+            "generate",
+            "authorizations",
+            "--rows",
+            &rows,
+            "--athletes",
+            &of,
+            "--applications",
+            &applications,
+            "-o",
+            &file,
+        ];
+        done(self.place.data(), &[&made[..], &shape[..]].concat());
+        let ingest = ["ingest", "authorizations", &file];
+        let (took, _) = timed(|| done(self.place.data(), &ingest));
+        let what = "authorizations from JSON lines into PostgreSQL";
+        say(what, format_args!("{:.0}/s", rate(self.rows, took)));
+        self.sql.run("VACUUM ANALYZE authorizations;");
+        let step = athletes.div_ceil(FREE_OF);
+        let free = self.sql.run(&format!(
+            "SELECT id FROM generate_series(1, {athletes}, {step}) AS id \
+             WHERE id NOT IN (SELECT athlete_id FROM authorizations WHERE athlete_id % {step} = 1 % {step}) \
+             ORDER BY hashint8(id)"
+        ));
+        self.free = free
+            .lines()
+            .map(|line| line.parse().expect("an id"))
+            .collect();
+        let (took, _) = timed(|| done_with(&self.place, UNCACHED, &SPEED));
+        let what = "changed groups from PostgreSQL into Redis, before a first run";
+        say(what, format_args!("{:.0}/s", rate(self.rows, took)));
+    }
+
+    /// What a count takes while nothing but live state has it.
+    fn before_a_run(&mut self) {
+        let namespace = &self.place.options().namespace;
+        let bytes = self.redis.bytes(namespace, Source::Authorizations);
+        let bytes = self.runtime.block_on(bytes);
+        say(
+            "live state in Redis, bytes an athlete",
+            format_args!("{:.0}", each(bytes, self.rows)),
+        );
+        let server = Server::start_with(self.place.data(), UNCACHED, &[]);
+        let middle = self.middle();
+        for (what, id) in [("the largest", LARGEST), ("one of middle size", middle)] {
+            let sent = self.runtime.block_on(self.redis.sent());
+            let (took, (status, body)) = timed(|| server.client.get(&one(id)));
+            let sent = self.runtime.block_on(self.redis.sent()) - sent;
+            let count = self.sql.number(&count_of(id));
+            if status == 200 {
+                let answer: Value = serde_json::from_str(&body).expect("an answer");
+                assert_eq!(answer["connected_athletes"], count, "application {id}");
+            }
+            say(
+                format_args!("count of {what} ({count}) before a first run, ms"),
+                format_args!(
+                    "{:.0}, {sent} bytes from Redis ({:.0} an athlete), status {status}",
+                    took.as_secs_f64() * 1_000.0,
+                    each(sent, count)
+                ),
+            );
+        }
+        let (_, most) = server.memory_bytes();
+        say("  memory of serve after it, MiB at most", most >> 20);
+    }
+
+    fn batch(&self) {
+        let (took, _) = timed(|| done_with(&self.place, UNCACHED, &["batch", "run"]));
+        let took = took.as_secs_f64();
+        say("the run that takes them in, s", format_args!("{took:.1}"));
+        done_with(&self.place, UNCACHED, &SPEED);
+        let namespace = &self.place.options().namespace;
+        let (nodes, bytes) = self.runtime.block_on(stored::nodes(namespace));
+        say(
+            "boards in Cassandra",
+            format_args!(
+                "{nodes} rows, one for {:.0} athletes; {:.1} bytes an athlete",
+                each(self.rows, nodes),
+                each(bytes, self.rows)
+            ),
+        );
+    }
+
+    /// An application of middle size.
+    const fn middle(&self) -> u64 {
+        LARGE + (self.applications / 2 - LARGE) / 2
+    }
+
+    /// A small application that has not been used yet: with one athlete.
+    fn small(&mut self) -> u64 {
+        self.used += 1;
+        assert!(self.used < self.applications / 2, "small ones are left");
+        self.applications - self.used
+    }
+
+    /// The count of every application is the one of PostgreSQL.
+    fn check(&self, client: &Client) {
+        let counts = self.sql.run(
+            "SELECT p.id, count(DISTINCT a.athlete_id) FROM applications p \
+             LEFT JOIN authorizations a ON a.application_id = p.id AND a.revoked_at_us IS NULL \
+             GROUP BY p.id",
+        );
+        let expected: BTreeMap<i64, u64> = counts
+            .lines()
+            .map(|line| {
+                let (id, count) = line.split_once('|').expect("two values");
+                (id.parse().expect("an id"), count.parse().expect("a number"))
+            })
+            .collect();
+        let mut served = BTreeMap::new();
+        for page in pages(client) {
+            for application in client.json(&page)["applications"].as_array().expect("some") {
+                assert_eq!(application["provenance"]["complete"], true, "{application}");
+                let id = application["id"].as_i64().expect("an id");
+                let count = application["connected_athletes"].as_u64();
+                served.insert(id, count.expect("a number"));
+            }
+        }
+        assert_eq!(served, expected, "what is served is what PostgreSQL counts");
+    }
+
+    /// The counts of single applications, and of all.
+    fn questions(&self) -> Vec<Question> {
+        let mut all = self.largest();
+        for (what, id) in [
+            ("one of middle size", self.middle()),
+            ("one with one athlete", self.applications),
+        ] {
+            all.push(Question {
+                what,
+                rounds: vec![vec![one(id)]],
+                statement: count_of(id),
+                connections_max: 32,
+            });
+        }
+        let (last, turns) = (self.applications, TURNS.min(self.applications));
+        let turns = (0..turns).map(|turn| vec![one(1 + turn * (last / turns))]);
+        all.push(Question {
+            what: "one after the other, 1,000 by turns",
+            rounds: turns.collect(),
+            statement: format!("\\set id random(1, {last})\n{}", count_of(":id")),
+            connections_max: 32,
+        });
+        let counts = "SELECT application_id, count(DISTINCT athlete_id) FROM authorizations \
+                      WHERE revoked_at_us IS NULL GROUP BY application_id";
+        all.push(Question {
+            what: "a page: the 50 with most athletes",
+            rounds: vec![vec![format!("{LIST}?sort=connected&limit=50")]],
+            statement: format!("{counts} ORDER BY 2 DESC LIMIT 50;"),
+            connections_max: 1,
+        });
+        all.push(Question {
+            what: "all applications, in pages of 1,000",
+            rounds: Vec::new(),
+            statement: format!("{counts};"),
+            connections_max: 1,
+        });
+        all
+    }
+
+    fn largest(&self) -> Vec<Question> {
+        let ways = [
+            ("the largest", count_of(LARGEST)),
+            (
+                "the largest, and SQL by way of the index",
+                format!(
+                    "SELECT count(*) FROM (SELECT DISTINCT athlete_id FROM authorizations \
+                     WHERE application_id = {LARGEST} AND revoked_at_us IS NULL) AS a;"
+                ),
+            ),
+            (
+                "the largest, and SQL reads the counter of triggers",
+                format!("SELECT athletes FROM connected WHERE application_id = {LARGEST};"),
+            ),
+        ];
+        let ways = ways.into_iter().map(|(what, statement)| Question {
+            what,
+            rounds: vec![vec![one(LARGEST)]],
+            statement,
+            connections_max: 32,
+        });
+        ways.collect()
+    }
+
+    fn measure(&self, server: &Server, questions: &[Question]) {
+        for question in questions {
+            let mut rounds = question.rounds.clone();
+            if rounds.is_empty() {
+                rounds.push(pages(&server.client));
+            }
+            let mut told = String::new();
+            for connections in CONNECTIONS {
+                let ours = load(server.client.address(), &rounds, connections);
+                let ours = self.runtime.block_on(ours);
+                assert_eq!(ours.failed, 0, "{}", question.what);
+                write!(told, " | {connections}: {}", shown(&ours)).expect("text");
+                if connections <= question.connections_max {
+                    let sql = self.sql.load(&question.statement, connections);
+                    let ratios = format!("p99 {:.2}, rate", sql.p99_ms / ours.p99_ms);
+                    let rates = ours.rate / sql.rate;
+                    write!(told, " beside {} ({ratios} {rates:.2})", shown(&sql)).expect("text");
+                }
+            }
+            say(question.what, told);
+        }
+    }
+
+    /// So many more athletes for an application, in PostgreSQL and in the log; their authorizations.
+    fn connect(&mut self, application: u64, count: u64) -> std::ops::Range<u64> {
+        let some = self.added..self.added + count;
+        self.added = some.end;
+        self.ingest(application, some.clone(), false);
+        some
+    }
+
+    /// Ingests authorizations of an application, or that they are taken back; how long that took.
+    fn ingest(&self, application: u64, some: std::ops::Range<u64>, revoke: bool) -> Duration {
+        let lines = some.map(|number| {
+            let mut line = json!({"id": FIRST_ID + number, "application_id": application,
+                "athlete_id": self.athlete(number), "created_at": "2026-01-01T00:00:00Z"});
+            if revoke {
+                line["revoked_at"] = json!("2026-01-02T00:00:00Z");
+                line["version"] = json!(1);
+            }
+            line
+        });
+        let file = write(&self.place, "more.jsonl", lines);
+        let ingest = ["ingest", "authorizations", &file];
+        timed(|| done_with(&self.place, UNCACHED, &ingest)).0
+    }
+
+    /// An athlete whom nobody has connected yet.
+    fn athlete(&self, number: u64) -> u64 {
+        let free = usize::try_from(number).ok();
+        let free = free.and_then(|number| self.free.get(number));
+        free.map_or(2 * self.rows + 1 + number, |athlete| *athlete)
+    }
+
+    /// Asks for the largest application until its board is in Redis; whether it comes to that.
+    fn fill(&self, client: &Client) -> bool {
+        let (begun, source) = (Instant::now(), Source::Authorizations);
+        while filled(&self.runtime, &self.world.stores, source).0 == 0 {
+            if begun.elapsed() > FILL_MAX {
+                say("the board of the largest in Redis", "not in time");
+                return false;
+            }
+            let _answer = client.json(&one(LARGEST));
+            pause(Duration::from_millis(20));
+        }
+        let (_, bytes) = filled(&self.runtime, &self.world.stores, source);
+        let rows = self.sql.number(&count_of(LARGEST));
+        say(
+            "the board of the largest in Redis after it was asked for, s",
+            format_args!(
+                "{:.2}, {:.0} bytes an athlete",
+                begun.elapsed().as_secs_f64(),
+                each(bytes, rows)
+            ),
+        );
+        true
+    }
+}
+
+fn application(id: u64, capacity: u64) -> Value {
+    json!({"id": id, "name": format!("Application {id}"), "owner": "somebody",
+        "athlete_capacity": capacity})
+}
+
+/// The paths of all pages of the list.
+fn pages(client: &Client) -> Vec<String> {
+    let first = format!("{LIST}?limit={PAGE}");
+    let mut pages = vec![first.clone()];
+    loop {
+        let page = client.json(pages.last().unwrap_or(&first));
+        let Some(cursor) = page["cursor"].as_str() else {
+            return pages;
+        };
+        pages.push(format!("{first}&cursor={cursor}"));
+    }
+}
+
+fn shown(load: &Load) -> String {
+    format!("{:.2}, {:.2}; {:.0}/s", load.p50_ms, load.p99_ms, load.rate)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn each(what: u64, of: u64) -> f64 {
+    what as f64 / of.max(1) as f64
+}

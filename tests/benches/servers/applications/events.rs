@@ -1,0 +1,93 @@
+//! What an event costs, of the largest application and of a small one: in pairs, since the machine is not
+//! the same at all times.
+
+use std::time::Duration;
+
+use super::super::boards::{done_with, write};
+use super::super::{ROUNDS, median, rate, say, timed};
+use super::{Bench, LARGEST, SPEED};
+
+/// Events of a round, at most, and the part of all rows.
+const EVENTS_MAX: u64 = 20_000;
+const EVENTS_PART: u64 = 50;
+
+/// Microseconds an event, for the largest application and for a small one, by round.
+#[derive(Default)]
+struct Pairs {
+    large: Vec<f64>,
+    small: Vec<f64>,
+}
+
+impl Pairs {
+    fn note(&mut self, is_large: bool, cost: f64) {
+        let costs = if is_large {
+            &mut self.large
+        } else {
+            &mut self.small
+        };
+        costs.push(cost);
+    }
+
+    fn say(&self, what: &str) {
+        let ratios = self.large.iter().zip(&self.small);
+        let ratios: Vec<f64> = ratios.map(|(large, small)| large / small).collect();
+        let (large, small) = (median(self.large.clone()), median(self.small.clone()));
+        say(
+            what,
+            format_args!(
+                "{large:.1} largest, {small:.1} small; ratio {:.2} ({ratios:.2?}); {:.0}/s, {:.0}/s",
+                median(ratios.clone()),
+                1e6 / large,
+                1e6 / small
+            ),
+        );
+    }
+}
+
+impl Bench {
+    /// Athletes connect, and take it back, by the log: in the largest application and in a small one, by
+    /// turns.
+    pub(super) fn events(&mut self, config: &str, how: &str) {
+        let events = EVENTS_MAX.min(self.rows / EVENTS_PART);
+        let idle = self.idle(config);
+        println!(
+            "{events} events a round, {how}; less what commands with nothing to do take: {idle:.2?} s"
+        );
+        let cost = |took: Duration, idle: f64| {
+            let took = Duration::from_secs_f64((took.as_secs_f64() - idle).max(1e-3));
+            1e6 / rate(events, took)
+        };
+        let mut told: [[Pairs; 2]; 2] = Default::default();
+        for round in 0..ROUNDS {
+            let small = self.small();
+            let first = self.added;
+            for turn in 0..2 {
+                let is_large = (round + turn) % 2 == 0;
+                let application = if is_large { LARGEST } else { small };
+                let some = self.added..self.added + events;
+                self.added = some.end;
+                for (told, revoke) in told.iter_mut().zip([false, true]) {
+                    let ingested = self.ingest(application, some.clone(), revoke);
+                    let (counted, _) = timed(|| done_with(&self.place, config, &SPEED));
+                    told[0].note(is_large, cost(ingested, idle[0]));
+                    told[1].note(is_large, cost(counted, idle[1]));
+                }
+            }
+            assert_eq!(self.added, first + 2 * events, "both had their turn");
+        }
+        for (told, what) in told.iter().zip(["connecting", "taking back"]) {
+            told[0].say(&format!("{what}: JSON lines to PostgreSQL and Kafka, us"));
+            told[1].say(&format!("{what}: Kafka to the live count, us"));
+        }
+    }
+
+    /// How long `ingest` and `speed` take that have nothing to do, in seconds.
+    fn idle(&self, config: &str) -> [f64; 2] {
+        let nothing = write(&self.place, "nothing.jsonl", std::iter::empty());
+        let ingest = ["ingest", "authorizations", &nothing];
+        [&ingest[..], &SPEED[..]].map(|args| {
+            let rounds = (0..ROUNDS).map(|_| timed(|| done_with(&self.place, config, args)).0);
+            median(rounds.map(|took| took.as_secs_f64()).collect())
+        })
+    }
+}

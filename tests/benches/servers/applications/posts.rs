@@ -1,0 +1,96 @@
+//! Athletes who connect over HTTP: how many a second, what is answered when an application is full, and how soon
+//! they are counted.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tests::process::{Server, done};
+
+use super::super::boards::{pause, write};
+use super::super::load::{Load, post};
+use super::super::say;
+use super::{Bench, LARGEST, application, count_of, one, shown};
+
+/// More than there is time for.
+const POSTS: u64 = 30_000;
+const CONNECTIONS: usize = 32;
+/// How many athletes the application may have that becomes full.
+const ROOM: usize = 200;
+const CREATED: u16 = 201;
+const FORBIDDEN: u16 = 403;
+/// Single athletes who are looked for in the count, and how long one may take.
+const FRESH: usize = 50;
+const FRESH_MAX: Duration = Duration::from_secs(60);
+
+impl Bench {
+    /// How soon an athlete who connected over HTTP is counted, with a speed layer that is running.
+    pub(super) fn freshness(&mut self, server: &Server) {
+        let small = self.small();
+        for (what, id) in [("the largest", LARGEST), ("a small one", small)] {
+            let mut took = Vec::new();
+            let mut count = self.sql.number(&count_of(id));
+            for _ in 0..FRESH {
+                let body = json!({"athlete_id": self.athlete(self.added)}).to_string();
+                self.added += 1;
+                let path = format!("{}/authorizations", one(id));
+                let begun = Instant::now();
+                let (status, said) = server.client.post(&path, body.as_bytes());
+                assert_eq!(status, CREATED, "{said}");
+                count += 1;
+                while server.client.json(&one(id))["connected_athletes"] != count {
+                    assert!(begun.elapsed() < FRESH_MAX, "it is counted");
+                    pause(Duration::from_millis(1));
+                }
+                took.push(begun.elapsed().as_secs_f64() * 1_000.0);
+            }
+            let load = Load::of(took, 0.0, 0);
+            say(
+                format_args!("connected over HTTP and counted, {what}, ms"),
+                format_args!("p50 {:.1}, p99 {:.1}", load.p50_ms, load.p99_ms),
+            );
+        }
+    }
+
+    /// Athletes connect on many connections: to one application, to many, and to one that becomes full.
+    pub(super) fn posts(&mut self, server: &Server) {
+        let (load, statuses) = self.post(server, |_| LARGEST);
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&CREATED]);
+        let what = "athletes connect over HTTP, 32 connections, to the largest";
+        say(what, shown(&load));
+        let (first, many) = (self.applications / 2 + 1, self.applications / 4);
+        let (load, statuses) = self.post(server, |number| first + number % many);
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&CREATED]);
+        let what = format!("the same, to {many} small ones");
+        say(what, shown(&load));
+        let full = self.applications + 1;
+        let line = std::iter::once(application(full, ROOM as u64));
+        let file = write(&self.place, "full.jsonl", line);
+        done(self.place.data(), &["ingest", "applications", &file]);
+        let (load, statuses) = self.post(server, |_| full);
+        assert_eq!(statuses[&CREATED], ROOM, "no more than there is room for");
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), [&CREATED, &FORBIDDEN]);
+        assert_eq!(self.sql.number(&count_of(full)), ROOM as u64);
+        let what = format!("the same, to one with room for {ROOM}");
+        let refused = statuses[&FORBIDDEN];
+        say(what, format_args!("{}, {refused} refused", shown(&load)));
+    }
+
+    fn post(
+        &mut self,
+        server: &Server,
+        application: impl Fn(u64) -> u64,
+    ) -> (Load, BTreeMap<u16, usize>) {
+        let bodies = (self.added..self.added + POSTS).map(|number| {
+            let path = format!("{}/authorizations", one(application(number)));
+            (
+                path,
+                json!({"athlete_id": self.athlete(number)}).to_string(),
+            )
+        });
+        let posted = post(server.client.address(), bodies.collect(), CONNECTIONS);
+        let posted = self.runtime.block_on(posted);
+        self.added += POSTS;
+        posted
+    }
+}

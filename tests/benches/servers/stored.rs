@@ -1,0 +1,97 @@
+//! What an installation takes in Redis and in Cassandra, and what Redis has sent.
+
+use futures::TryStreamExt;
+use redis::aio::MultiplexedConnection;
+use schemas::source::Source;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use stores::namespace::Namespace;
+use tests::servers;
+
+/// Keys that are looked at at once.
+const STEP: usize = 1_000;
+/// Fields of a key that are measured, from which the whole is told.
+const SAMPLES: usize = 100;
+
+/// Redis, from outside.
+pub(crate) struct Redis(MultiplexedConnection);
+
+impl Redis {
+    pub(crate) async fn open() -> Self {
+        let client = redis::Client::open(format!("redis://{}", servers::redis()));
+        let client = client.expect("an address");
+        let connection = client.get_multiplexed_async_connection().await;
+        Self(connection.expect("a connection"))
+    }
+
+    /// How many bytes the live state of a source takes.
+    pub(crate) async fn bytes(&mut self, namespace: &Namespace, source: Source) -> u64 {
+        let pattern = format!("{{{namespace}:{source}:*");
+        let (mut cursor, mut sum) = (0_u64, 0);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern);
+            scan.arg("COUNT").arg(STEP);
+            let (next, keys): (u64, Vec<Vec<u8>>) =
+                scan.query_async(&mut self.0).await.expect("keys");
+            let mut pipe = redis::pipe();
+            for key in &keys {
+                let usage = pipe.cmd("MEMORY").arg("USAGE").arg(key);
+                usage.arg("SAMPLES").arg(SAMPLES);
+            }
+            if !keys.is_empty() {
+                let bytes: Vec<Option<u64>> = pipe.query_async(&mut self.0).await.expect("bytes");
+                sum += bytes.into_iter().flatten().sum::<u64>();
+            }
+            cursor = next;
+            if cursor == 0 {
+                return sum;
+            }
+        }
+    }
+
+    /// How many bytes the server has sent so far, to whomever.
+    pub(crate) async fn sent(&mut self) -> u64 {
+        let mut info = redis::cmd("INFO");
+        let text: String = info
+            .arg("stats")
+            .query_async(&mut self.0)
+            .await
+            .expect("figures");
+        let sent = text
+            .lines()
+            .find_map(|line| line.strip_prefix("total_net_output_bytes:")?.parse().ok());
+        sent.expect("a figure")
+    }
+}
+
+/// Rows and bytes of the nodes of all boards in Cassandra.
+pub(crate) async fn nodes(namespace: &Namespace) -> (u64, u64) {
+    let session: Session = SessionBuilder::new()
+        .known_node(servers::cassandra())
+        .build()
+        .await
+        .expect("a session");
+    let keyspace = namespace.identifier("backstitch");
+    let names = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
+    let names = session.query_iter(names, (&keyspace,)).await;
+    let names = names.expect("tables").rows_stream::<(String,)>();
+    let names: Vec<(String,)> = names
+        .expect("names")
+        .try_collect()
+        .await
+        .expect("all tables");
+    let (mut rows, mut bytes) = (0, 0);
+    for (table,) in names.iter().filter(|(name,)| name.starts_with("nodes_")) {
+        let all = format!("SELECT bytes FROM {keyspace}.{table}");
+        let all = session.query_iter(all, ()).await.expect("nodes");
+        let all = all.rows_stream::<(Vec<u8>,)>().expect("bytes");
+        let of_table = all.try_fold((0, 0), async |(rows, bytes), (node,)| {
+            Ok((rows + 1, bytes + node.len() as u64))
+        });
+        let (of_rows, of_bytes) = of_table.await.expect("all nodes");
+        rows += of_rows;
+        bytes += of_bytes;
+    }
+    (rows, bytes)
+}
