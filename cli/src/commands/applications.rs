@@ -1,5 +1,7 @@
 //! `applications`: looking after how many athletes may connect.
 
+mod history;
+
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -36,6 +38,9 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             list(context, canon, usize::try_from(limit)?, search).await
         }
         ApplicationsCommand::Show { id } => show(context, canon, id).await,
+        ApplicationsCommand::History { id, from, to } => {
+            history::show(context, &installation, id, (from, to)).await
+        }
         ApplicationsCommand::Set {
             id,
             capacity,

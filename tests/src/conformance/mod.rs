@@ -14,6 +14,7 @@ pub mod canon_connect;
 pub mod canon_model;
 pub mod canon_reads;
 pub mod canon_rows;
+pub mod counts;
 pub mod editions;
 pub mod lease;
 pub mod live;
