@@ -105,9 +105,7 @@ impl Params {
             .and_then(|limit| usize::try_from(limit).ok())
             .filter(|limit| (1..=max).contains(limit))
             .ok_or_else(|| {
-                Problem::parameter(format!(
-                    "limit={text:?} is not a number from 1 to {max}"
-                ))
+                Problem::parameter(format!("limit={text:?} is not a number from 1 to {max}"))
             })
     }
 

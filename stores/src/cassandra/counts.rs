@@ -106,7 +106,8 @@ impl CountsRead for CassandraCounts {
 impl CountsWrite for CassandraCounts {
     async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
         let doing = "writing counts by day";
-        let text = "INSERT INTO board_days (job, key, day, epoch, count, before_epoch, before_count)
+        let text =
+            "INSERT INTO board_days (job, key, day, epoch, count, before_epoch, before_count)
                     VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?";
         let statement = &self.cql.prepare(doing, text).await?;
         let mut by_key: BTreeMap<&[u8], Vec<_>> = BTreeMap::new();

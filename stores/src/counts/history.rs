@@ -138,7 +138,7 @@ impl Reader<'_> {
         limit: usize,
     ) -> Result<(Vec<DayCount>, Option<Day>)> {
         let nothing = (Vec::new(), None);
-        let Some((last, _)) = self.last_before(RUNS, Day::MAX).await? else {
+        let Some(last) = self.last_run().await? else {
             return Ok(nothing);
         };
         let run = self.last_before(RUNS, days.start).await?;
@@ -168,6 +168,19 @@ impl Reader<'_> {
             epoch: runs.on(day).map_or(0, |counted| counted.epoch),
         });
         Ok((filled.collect(), (until < end).then_some(until)))
+    }
+
+    /// The day of the newest run. What was put right of a run that was never published says again what
+    /// holds since the one before.
+    async fn last_run(&mut self) -> Result<Option<Day>> {
+        let mut last = self.last_before(RUNS, Day::MAX).await?;
+        while let Some((day, run)) = last {
+            match self.last_before(RUNS, day).await? {
+                Some((day, before)) if before.epoch == run.epoch => last = Some((day, before)),
+                _ => return Ok(Some(day)),
+            }
+        }
+        Ok(None)
     }
 
     /// What is published of the last row before a day that says anything.

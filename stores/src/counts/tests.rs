@@ -8,7 +8,11 @@ use super::*;
 #[test]
 fn days_are_those_of_utc() {
     assert_eq!([-1, 0, 86_399_999, 86_400_000].map(day_of), [-1, 0, 0, 1]);
-    for (day, text) in [(0, "1970-01-01"), (-1, "1969-12-31"), (20_648, "2026-07-14")] {
+    for (day, text) in [
+        (0, "1970-01-01"),
+        (-1, "1969-12-31"),
+        (20_648, "2026-07-14"),
+    ] {
         let date: Date = text.parse().unwrap();
         assert_eq!((day_of_date(date), date_of(day)), (day, date));
     }
@@ -132,7 +136,13 @@ fn check(
         let expected = truth.range(..=day).next_back();
         for key in 0..3 {
             let expected = expected.map_or(0, |(_, counts)| counts[key]);
-            prop_assert_eq!(shown(rows, key, day, published), expected, "{} on {}", key, day);
+            prop_assert_eq!(
+                shown(rows, key, day, published),
+                expected,
+                "{} on {}",
+                key,
+                day
+            );
         }
     }
     Ok(())

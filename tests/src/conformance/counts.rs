@@ -70,7 +70,10 @@ pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
     ];
     let last = store.last_days(JOB, &asked).await?;
     let expected = [Some(3), None, Some(1), None, Some(2), Some(3)];
-    assert_eq!(last, expected.map(|at: Option<usize>| at.map(|at| rows[at])));
+    assert_eq!(
+        last,
+        expected.map(|at: Option<usize>| at.map(|at| rows[at]))
+    );
     assert_eq!(store.last_days(JOB, &[]).await?, []);
     Ok(())
 }
@@ -155,7 +158,9 @@ async fn keep(ports: &Stores, (day, epoch): (Day, Epoch), count: u64, stamp_us: 
 async fn complete(ports: &Stores, epoch: Epoch, stamp_us: i64) -> Result<()> {
     let none = std::collections::BTreeMap::new();
     let views = &ports.views;
-    views.complete(SOURCE, (epoch, stamp_us), &none, true, 1).await
+    views
+        .complete(SOURCE, (epoch, stamp_us), &none, true, 1)
+        .await
 }
 
 /// Days, counts and runs of a stretch of days, page by page.

@@ -90,7 +90,11 @@ async fn days_come_without_a_gap() {
     assert_eq!(counts(&page), expected(&all[1..3]));
     let uri = format!("{HISTORY}?from=0001-01-01&to=9999-12-31");
     assert_eq!(counts(&get(&serving, &uri).await.1), expected(&all));
-    for none in ["from=2026-07-13", "to=2026-07-09", "from=9999-01-01&to=9999-12-31"] {
+    for none in [
+        "from=2026-07-13",
+        "to=2026-07-09",
+        "from=9999-01-01&to=9999-12-31",
+    ] {
         let (status, page) = get(&serving, &format!("{HISTORY}?{none}")).await;
         assert_eq!((status, counts(&page)), (StatusCode::OK, vec![]), "{none}");
     }
@@ -133,7 +137,10 @@ async fn what_can_not_be_asked_is_named() {
         ("from=yesterday", "from=\"yesterday\" is not a date"),
         ("to=2026-02-30", "to=\"2026-02-30\" is not a date"),
         ("from=2026-07-10T00:00:00Z", "is not a date such as"),
-        ("from=2026-07-10&to=2026-07-10", "is not before to=2026-07-10"),
+        (
+            "from=2026-07-10&to=2026-07-10",
+            "is not before to=2026-07-10",
+        ),
         ("from=2026-07-15", "tomorrow if left out"),
         ("limit=3661", "from 1 to 3660"),
         ("limit=0", "from 1 to 3660"),
