@@ -72,23 +72,7 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             context.output().result(&request, RequestShown::line)
         }
         ApplicationsCommand::Requests { all, limit } => {
-            let of = RequestsOf {
-                application_id: None,
-                state: (!all).then_some(RequestState::Open),
-            };
-            let found = canon
-                .capacity_requests(of, None, usize::try_from(limit)?)
-                .await?;
-            let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
-            context
-                .output()
-                .result(&shown, |shown| match shown.is_empty() {
-                    true => "nobody asks for a higher capacity".to_owned(),
-                    false => shown
-                        .iter()
-                        .map(|one| RequestShown::line(one) + "\n")
-                        .collect(),
-                })
+            requests(context, canon, all, usize::try_from(limit)?).await
         }
         ApplicationsCommand::Grant {
             request, capacity, ..
@@ -214,6 +198,30 @@ async fn list(
         .result(&shown, |shown| match shown.is_empty() {
             true => "no applications".to_owned(),
             false => shown.iter().map(|one| one.line() + "\n").collect(),
+        })
+}
+
+/// Who asks for a higher capacity; `all` shows those that are decided too.
+async fn requests(
+    context: &Context,
+    canon: &dyn CanonAdmin,
+    all: bool,
+    limit: usize,
+) -> anyhow::Result<()> {
+    let of = RequestsOf {
+        application_id: None,
+        state: (!all).then_some(RequestState::Open),
+    };
+    let found = canon.capacity_requests(of, None, limit).await?;
+    let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
+    context
+        .output()
+        .result(&shown, |shown| match shown.is_empty() {
+            true => "nobody asks for a higher capacity".to_owned(),
+            false => shown
+                .iter()
+                .map(|one| RequestShown::line(one) + "\n")
+                .collect(),
         })
 }
 

@@ -110,6 +110,27 @@ impl Truth {
             .insert(last.map_or(day, |last| last.max(day)), (epoch, counts));
     }
 
+    /// The last run was begun when there was something else: what changed since is in it or not, as its
+    /// cut has it; it says which.
+    async fn may_be(&mut self, client: &Client, at_cut: &BTreeMap<i64, u64>) {
+        let Some(mut last) = self.days.last_entry() else {
+            return;
+        };
+        let day = *last.key();
+        for application in 1..=APPLICATIONS {
+            let path =
+                format!("/api/v1/applications/{application}/history?from={day}&to=2027-01-01");
+            let answer = client.ask(&path).await;
+            let found = &answer["days"][0]["connected_athletes"];
+            let found = found.as_u64().expect("a count");
+            let count = |counts: &BTreeMap<i64, u64>| counts.get(&application).copied();
+            let now = &mut last.get_mut().1;
+            let may_be = [count(at_cut), count(now)].map(Option::unwrap_or_default);
+            assert!(may_be.contains(&found), "{path}: {found} of {may_be:?}");
+            now.insert(application, found);
+        }
+    }
+
     /// What the API is to say of some days.
     fn shown(&self, application: i64, days: Range<Date>) -> Vec<Value> {
         let (Some((first, _)), Some((last, _))) =
@@ -157,6 +178,8 @@ async fn history(mut world: World, seed: u64) {
     let mut truth = begin(&world).await;
     let served = world.serve().await;
     let (mut died, mut abandoned) = (0, 0);
+    // What there was at the cut of a run that has died.
+    let mut at_cut: Option<BTreeMap<i64, u64>> = None;
     for _ in 0..STEPS {
         if rng.random_bool(0.5) {
             let hours = rng.random_range(1..60);
@@ -179,10 +202,22 @@ async fn history(mut world: World, seed: u64) {
             force: rng.random_bool(0.3),
         };
         match world.run_on(SOURCE, &request).await {
-            Ok(report) => truth.ran(day_of(&world, report.epoch).await, report.epoch),
-            Err(batch::Error::Check { .. }) => abandoned += 1,
+            Ok(report) => {
+                let day = day_of(&world, report.epoch).await;
+                truth.ran(day, report.epoch);
+                if let Some(at_cut) = at_cut.take() {
+                    truth.may_be(&served.client, &at_cut).await;
+                }
+            }
+            Err(batch::Error::Check { .. }) => {
+                abandoned += 1;
+                at_cut = None;
+            }
             Err(batch::Error::Request(_)) if !request.jobs.is_empty() => {}
-            Err(batch::Error::Store(Error::Unavailable { .. })) if fails => died += 1,
+            Err(batch::Error::Store(Error::Unavailable { .. })) if fails => {
+                died += 1;
+                at_cut.get_or_insert_with(|| truth.counts());
+            }
             Err(error) => panic!("{error}"),
         }
         compare(&served.client, &truth, &mut rng).await;
