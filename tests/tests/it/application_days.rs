@@ -177,7 +177,6 @@ async fn history(mut world: World, seed: u64) {
     world.stores.counts = Arc::clone(&table) as _;
     let mut truth = begin(&world).await;
     let served = world.serve().await;
-    let (mut died, mut abandoned) = (0, 0);
     // What there was at the cut of a run that has died.
     let mut at_cut: Option<BTreeMap<i64, u64>> = None;
     for _ in 0..STEPS {
@@ -210,19 +209,16 @@ async fn history(mut world: World, seed: u64) {
                 }
             }
             Err(batch::Error::Check { .. }) => {
-                abandoned += 1;
                 at_cut = None;
             }
             Err(batch::Error::Request(_)) if !request.jobs.is_empty() => {}
             Err(batch::Error::Store(Error::Unavailable { .. })) if fails => {
-                died += 1;
                 at_cut.get_or_insert_with(|| truth.counts());
             }
             Err(error) => panic!("{error}"),
         }
         compare(&served.client, &truth, &mut rng).await;
     }
-    eprintln!("{died} runs died, {abandoned} were abandoned");
     served.end().await;
 }
 
