@@ -8,6 +8,7 @@ use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::canon::CanonRead;
+use stores::counts::CountsWrite;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
@@ -23,6 +24,8 @@ pub struct BatchPorts {
     pub live: Arc<dyn LiveWrite>,
     /// The rows and run records that it writes.
     pub views: Arc<dyn ViewsWrite>,
+    /// Counts of members by day.
+    pub counts: Arc<dyn CountsWrite>,
     /// The canonical rows that snapshots are taken of.
     pub canon: Arc<dyn CanonRead>,
     /// Snapshots and results.

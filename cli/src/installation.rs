@@ -167,6 +167,7 @@ impl Installation {
             log: Arc::clone(&stores.log) as _,
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
+            counts: Arc::clone(&stores.counts) as _,
             canon: Arc::clone(&stores.canon) as _,
             archive: stores.archive.clone(),
             leases: Arc::clone(&stores.leases) as _,
@@ -197,6 +198,7 @@ impl Installation {
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
+            counts: Arc::clone(&stores.counts) as _,
             clock: Arc::clone(&self.clock),
         };
         let process = metrics_process::Collector::new("backstitch_");

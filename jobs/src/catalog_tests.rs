@@ -185,3 +185,52 @@ fn the_version_follows_what_a_view_means() {
         view(DEFINITION, &SQL.replace("sum(amount)", "sum(amount + 0)"))
     );
 }
+
+/// That its counts are kept is no part of a board's version, wherever the section stands; what can't be
+/// kept is named.
+#[test]
+fn a_board_may_keep_its_counts() {
+    const BOARD: &str =
+        "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
+key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"elapsed_time\"]\n";
+    const ACHIEVED: &str = "[achievements]\noverall = []\n";
+    const HISTORY: &str = "[history] # of days\ncounts = \"day\"\n";
+    let sql = "SELECT segment_id, athlete_id, min(elapsed_time) AS elapsed_time, 1 AS division
+FROM efforts GROUP BY segment_id, athlete_id";
+    let read = |definition: &str| {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "routes", definition, sql);
+        let catalog = Catalog::read(root.path()).map_err(|error| error.to_string())?;
+        Ok::<_, String>(catalog.boards()[0].clone())
+    };
+    let without = read(&format!("{BOARD}{ACHIEVED}")).unwrap();
+    assert!(!without.keeps_counts());
+    for order in [[BOARD, HISTORY, ACHIEVED], [BOARD, ACHIEVED, HISTORY]] {
+        let with = read(&order.concat()).unwrap();
+        assert!(with.keeps_counts());
+        assert_eq!(with.view(), without.view());
+    }
+    for (definition, words) in [
+        (format!("{BOARD}[history]\n"), "counts"),
+        (
+            format!("{BOARD}[history]\ncounts = \"hour\"\n"),
+            "job.toml:9: counts: expected \"day\"",
+        ),
+        (format!("{BOARD}[history]\ncounts = \"day\"\nx = 1\n"), "x"),
+        (
+            format!("{BOARD}history = {{ counts = \"day\" }}\n"),
+            "a section of its own",
+        ),
+        (
+            format!("{BOARD}boards = [\"division\"]\n{HISTORY}"),
+            "has no one count",
+        ),
+        (
+            format!("{BOARD}{HISTORY}").replace("both", "speed"),
+            "batch runs keep it",
+        ),
+    ] {
+        let said = read(&definition).unwrap_err();
+        assert!(said.contains(words), "{definition}: {said}");
+    }
+}

@@ -56,7 +56,19 @@ pub(crate) struct BoardSpec {
     /// By name: the values of the columns `boards`.
     #[serde(default)]
     pub(crate) achievements: BTreeMap<String, Spanned<Vec<i64>>>,
+    pub(crate) history: Option<Spanned<HistorySpec>>,
 }
+
+/// What is kept of days that are over: the section `[history]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HistorySpec {
+    /// How often the count of each key is kept: "day".
+    pub(crate) counts: Spanned<String>,
+}
+
+/// The section that says what is kept of days that are over.
+pub(crate) const HISTORY: &str = "history";
 
 /// A file of a definition, for messages that name the line.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use schemas::clock::Clock;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsRead;
 use stores::admin::CanonAdmin;
+use stores::counts::CountsRead;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::views::ViewsRead;
@@ -29,6 +30,8 @@ pub struct ServingPorts {
     pub views: Arc<dyn ViewsRead>,
     /// What athletes have achieved.
     pub achievements: Arc<dyn AchievementsRead>,
+    /// Counts of members by day.
+    pub counts: Arc<dyn CountsRead>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }

@@ -2,6 +2,7 @@
 
 mod admin;
 pub(crate) mod boards;
+mod counts;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -218,6 +219,7 @@ impl World {
             live: Arc::clone(&world) as _,
             views: Arc::clone(&world) as _,
             achievements: Arc::clone(&world) as _,
+            counts: Arc::clone(&world) as _,
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };
         (

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use arrow::array::RecordBatch;
 use async_trait::async_trait;
@@ -24,6 +25,7 @@ use crate::admin::{
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
+use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, Outcome};
@@ -113,6 +115,15 @@ hand_on! { AchievementsRead {
 hand_on! { AchievementsWrite {
     async fn write(achievements: &[Told]) -> Result<()>;
     async fn note_told(slot: SlotId, through: Offset) -> Result<()>;
+} }
+
+hand_on! { CountsRead {
+    async fn days(job: &str, key: &[u8], days: Range<Day>, limit: usize) -> Result<Vec<DayRow>>;
+    async fn last_days(job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>>;
+} }
+
+hand_on! { CountsWrite {
+    async fn write_days(job: &str, stamp_us: i64, rows: &NewDays) -> Result<()>;
 } }
 
 hand_on! { Leases {

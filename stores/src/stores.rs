@@ -12,6 +12,7 @@ use crate::admin::CanonAdmin;
 use crate::archive::Archive;
 use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
 use crate::cassandra::{Cassandra, CassandraOptions};
+use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
 use crate::kafka::{KafkaLog, KafkaOptions};
 use crate::lazily::Lazy;
@@ -40,6 +41,8 @@ pub struct Stores {
     pub archive: Archive,
     /// What athletes have achieved.
     pub achievements: Arc<dyn AchievementsWrite>,
+    /// Counts of members by day.
+    pub counts: Arc<dyn CountsWrite>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
     /// Schemas of records of Avro.
@@ -198,11 +201,12 @@ struct OnCassandra {
 type OfCassandra = (
     Arc<dyn ViewsWrite>,
     Arc<dyn AchievementsWrite>,
+    Arc<dyn CountsWrite>,
     Arc<dyn Leases>,
 );
 
 impl OnCassandra {
-    /// Views, achievements and leases, which share a session.
+    /// Views, achievements, counts and leases, which share a session.
     fn stores(self) -> OfCassandra {
         let session = Arc::new(Lazy::new(move || {
             let this = self.clone();
@@ -210,6 +214,7 @@ impl OnCassandra {
         }));
         let of_leases = Arc::clone(&session);
         let of_achievements = Arc::clone(&session);
+        let of_counts = Arc::clone(&session);
         let views = Lazy::new(move || {
             let session = Arc::clone(&session);
             async move { Ok(session.get().await?.views()) }.boxed()
@@ -222,7 +227,16 @@ impl OnCassandra {
             let session = Arc::clone(&of_achievements);
             async move { Ok(session.get().await?.achievements()) }.boxed()
         });
-        (Arc::new(views), Arc::new(achievements), Arc::new(leases))
+        let counts = Lazy::new(move || {
+            let session = Arc::clone(&of_counts);
+            async move { Ok(session.get().await?.counts()) }.boxed()
+        });
+        (
+            Arc::new(views),
+            Arc::new(achievements),
+            Arc::new(counts),
+            Arc::new(leases),
+        )
     }
 }
 
@@ -337,11 +351,12 @@ impl Stores {
             Some(redis) => Arc::new(redis?),
             None => Arc::new(folder.live().await?),
         };
-        let (views, achievements, leases): OfCassandra = match options.cassandra() {
+        let (views, achievements, counts, leases): OfCassandra = match options.cassandra() {
             Some(cassandra) => cassandra.stores(),
             None => (
                 Arc::new(folder.views().await?),
                 Arc::new(folder.achievements().await?),
+                Arc::new(folder.counts().await?),
                 Arc::new(folder.leases()),
             ),
         };
@@ -365,6 +380,7 @@ impl Stores {
             canon,
             archive,
             achievements,
+            counts,
             leases,
             schemas,
             hook,
@@ -387,6 +403,7 @@ impl Stores {
             canon: Arc::new(folder.canon().await?),
             archive: folder.archive()?,
             achievements: Arc::new(folder.achievements().await?),
+            counts: Arc::new(folder.counts().await?),
             leases: Arc::new(folder.leases()),
             schemas: Arc::new(NoRegistry),
             hook: None,

@@ -5,7 +5,7 @@ use std::path::Path;
 use jobs::Catalog;
 
 /// The views that are built in and others, each by the name of its folder, its definition and its
-/// query.
+/// query; one that is called as a built-in one takes its place.
 ///
 /// # Panics
 /// If a folder can't be written, or one of them is wrong.
@@ -25,7 +25,7 @@ pub fn catalog_with(more: &[(&str, &str, &str)]) -> Catalog {
 }
 
 fn write(folder: &Path, definition: &str, query: &str) {
-    std::fs::create_dir(folder).expect("a folder");
+    std::fs::create_dir_all(folder).expect("a folder");
     std::fs::write(folder.join("job.toml"), definition).expect("a definition");
     std::fs::write(folder.join("query.sql"), query).expect("a query");
 }

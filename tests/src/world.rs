@@ -477,6 +477,7 @@ impl World {
             log: Arc::clone(&self.stores.log) as _,
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
+            counts: Arc::clone(&self.stores.counts) as _,
             canon: Arc::clone(&self.stores.canon) as _,
             archive: self.stores.archive.clone(),
             leases: Arc::clone(&self.stores.leases) as _,
@@ -529,6 +530,7 @@ impl World {
             live: Arc::clone(&self.stores.live) as _,
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
+            counts: Arc::clone(&self.stores.counts) as _,
             clock: Arc::clone(&self.clock) as _,
         };
         let options = ServingOptions {

@@ -5,6 +5,7 @@ mod check;
 mod compute;
 mod editions;
 mod held_back;
+mod history;
 mod manifest;
 mod planning;
 mod publish;

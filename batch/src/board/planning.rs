@@ -29,6 +29,8 @@ pub(crate) struct View {
     pub(crate) job: Arc<Job<Board>>,
     /// Rows of all keys that are published, unless a try that died may have changed them.
     pub(crate) rows: Option<u64>,
+    /// Whether a try that died may have written something, and may do so still.
+    pub(crate) is_doubtful: bool,
     /// Whether this run computes it.
     pub(crate) wanted: bool,
 }
@@ -84,9 +86,11 @@ pub(crate) async fn plan(
                 since = Some(earlier(since, &published.cuts));
             }
         }
-        let published = held.published.filter(|_| held.dirty.is_empty());
+        let is_doubtful = held.published.is_none() || !held.dirty.is_empty();
+        let published = held.published.filter(|_| !is_doubtful);
         views.push(View {
             job,
+            is_doubtful,
             rows: published.and_then(|published| published.view_rows),
             wanted,
         });

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::editions::{Edition, Editions, empty};
 use super::held_back::HeldBack;
+use super::history::History;
 use super::manifest::{BoardManifest, ResultFile};
 use crate::{BatchPorts, EditionOptions, Error, Progress, Result};
 
@@ -37,7 +38,7 @@ pub(crate) struct Published {
 }
 
 /// Where and as what editions are published.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Publisher<'a> {
     pub(crate) ports: &'a BatchPorts,
     pub(crate) source: Source,
@@ -46,10 +47,12 @@ pub(crate) struct Publisher<'a> {
     /// Files that are built at the same time.
     pub(crate) threads: usize,
     pub(crate) editions: EditionOptions,
+    /// What is kept of the counts of keys.
+    pub(crate) history: Option<History>,
 }
 
 impl Publisher<'_> {
-    /// Publishes a view, but of members that are held back what stands of them.
+    /// Publishes a view with the counts that are kept of it, but of members that are held back what stands of them.
     pub(crate) async fn publish(
         &self,
         job: &Arc<Job<Board>>,
@@ -73,6 +76,11 @@ impl Publisher<'_> {
         }
         self.stand(job, held, &mut seen, &mut published).await?;
         self.take_out(job, manifest, &seen, &mut published).await?;
+        if let Some(history) = &self.history {
+            let has_all = manifest.keys.is_none();
+            let views = &*self.ports.views;
+            history.end(views, job, has_all, stop).await?;
+        }
         Ok(published)
     }
 
@@ -131,13 +139,18 @@ impl Publisher<'_> {
         builders
     }
 
-    /// Writes those of some editions that differ from what is there.
+    /// Writes those of some editions that differ from what is there, after their counts.
     async fn write(
         &self,
         job: &Job<Board>,
         step: Vec<Edition>,
         published: &mut Published,
     ) -> Result<()> {
+        if let Some(history) = &self.history {
+            let whole = step.iter().filter(|edition| edition.new.head.is_some());
+            let found = whole.map(|edition| (edition.new.key.as_slice(), edition.rows));
+            history.keep(&found.collect::<Vec<_>>()).await?;
+        }
         let views = &self.ports.views;
         let keys: Vec<Vec<u8>> = step.iter().map(|edition| edition.new.key.clone()).collect();
         let heads = views.heads(job.view(), &keys).await?.unwrap_or_default();

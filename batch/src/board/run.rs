@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::check::check;
 use super::compute::Compute;
 use super::held_back::HeldBack;
+use super::history::History;
 use super::manifest::BoardManifest;
 use super::planning::{Plan, plan};
 use super::publish::Publisher;
@@ -157,17 +158,20 @@ impl Batch {
             .views
             .begin_publishing(source, epoch, &names, now_ms)
             .await?;
-        let publisher = Publisher {
-            ports: &self.ports,
-            source,
-            epoch,
-            stamp_us,
-            threads: self.engine.threads(),
-            editions: self.options.editions,
-        };
         for view in plan.wanted() {
             let Some(manifest) = manifests.get(view.job.name()) else {
                 continue;
+            };
+            let at = (source, epoch, stamp_us);
+            let history = History::begin(&self.ports, &view.job, at, view.is_doubtful);
+            let publisher = Publisher {
+                ports: &self.ports,
+                source,
+                epoch,
+                stamp_us,
+                threads: self.engine.threads(),
+                editions: self.options.editions,
+                history: history.await?,
             };
             let of_view = held.get(view.job.view()).map(Arc::clone);
             let what = (manifest, &of_view.unwrap_or_default());

@@ -1,6 +1,9 @@
 //! The commands of `applications`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use jiff::civil::Date;
+
+use super::values::date;
 
 /// The largest capacity: a number that every JSON reader holds exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
@@ -26,6 +29,18 @@ pub(crate) enum ApplicationsCommand {
         /// The application
         #[arg(allow_negative_numbers = true)]
         id: i64,
+    },
+    /// Show how many athletes were connected, day by day (UTC), as batch runs found it
+    History {
+        /// The application
+        #[arg(allow_negative_numbers = true)]
+        id: i64,
+        /// The first day; 90 days before the end if left out
+        #[arg(long, value_name = "DATE", value_parser = date)]
+        from: Option<Date>,
+        /// The day after the last one; tomorrow if left out
+        #[arg(long, value_name = "DATE", value_parser = date)]
+        to: Option<Date>,
     },
     /// Set how many athletes may connect, and whether that is enforced
     Set {

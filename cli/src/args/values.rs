@@ -2,6 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::Timestamp;
+use jiff::civil::Date;
 use schemas::source::Source;
 
 /// A source by its name.
@@ -20,11 +21,18 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
 /// An instant, or a date as its midnight in UTC; in milliseconds since the Unix epoch.
 pub(super) fn instant(text: &str) -> Result<i64, String> {
     let parsed = text.parse::<Timestamp>().or_else(|_| {
-        text.parse::<jiff::civil::Date>()
+        text.parse::<Date>()
             .and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC))
             .map(|zoned| zoned.timestamp())
     });
     parsed
         .map(Timestamp::as_millisecond)
         .map_err(|_| "an RFC 3339 instant or a date is expected, such as 2026-01-01".to_owned())
+}
+
+/// A date.
+pub(super) fn date(text: &str) -> Result<Date, String> {
+    let is_plain = text.len() == 10 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    let date = is_plain.then(|| text.parse::<Date>().ok()).flatten();
+    date.ok_or_else(|| "a date is expected, such as 2026-01-01".to_owned())
 }

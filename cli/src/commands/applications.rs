@@ -1,5 +1,7 @@
 //! `applications`: looking after how many athletes may connect.
 
+mod history;
+
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -38,6 +40,9 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
             list(context, canon, usize::try_from(limit)?, search).await
         }
         ApplicationsCommand::Show { id } => show(context, canon, id).await,
+        ApplicationsCommand::History { id, from, to } => {
+            history::show(context, &installation, id, (from, to)).await
+        }
         ApplicationsCommand::Set {
             id,
             capacity,
@@ -232,6 +237,30 @@ async fn list(
         .result(&shown, |shown| match shown.is_empty() {
             true => "no applications".to_owned(),
             false => shown.iter().map(|one| one.line() + "\n").collect(),
+        })
+}
+
+/// Who asks for a higher capacity; `all` shows those that are decided too.
+async fn requests(
+    context: &Context,
+    canon: &dyn CanonAdmin,
+    all: bool,
+    limit: usize,
+) -> anyhow::Result<()> {
+    let of = RequestsOf {
+        application_id: None,
+        state: (!all).then_some(RequestState::Open),
+    };
+    let found = canon.capacity_requests(of, None, limit).await?;
+    let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
+    context
+        .output()
+        .result(&shown, |shown| match shown.is_empty() {
+            true => "nobody asks for a higher capacity".to_owned(),
+            false => shown
+                .iter()
+                .map(|one| RequestShown::line(one) + "\n")
+                .collect(),
         })
 }
 

@@ -28,9 +28,9 @@ pub use standings::{
 pub use state::{GroupState, Place, StateError};
 
 use crate::Result;
-use crate::job::{Job, Layers, layers, source, version};
+use crate::job::{Job, Layers, layers, outside, source, version};
 use crate::plan::output_schema;
-use crate::spec::{BoardSpec, File};
+use crate::spec::{BoardSpec, File, HISTORY};
 
 /// What makes a view a set of boards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub struct Board {
     payload: KeyShape,
     weight: Option<String>,
     achievements: Vec<Achieving>,
+    keeps_counts: bool,
 }
 
 /// A board on which something can be achieved.
@@ -122,6 +123,12 @@ impl Job<Board> {
         &self.kind.achievements
     }
 
+    /// Whether it is kept how many members each key had, day by day.
+    #[must_use]
+    pub const fn keeps_counts(&self) -> bool {
+        self.kind.keeps_counts
+    }
+
     /// Checks a definition together with its query, which gives the columns their types.
     pub(crate) fn check(
         name: &str,
@@ -165,6 +172,7 @@ impl Job<Board> {
         let filters = columns.payload(&spec.filters)?;
         let weight = columns.ids(spec.weight.as_slice())?;
         let achievements = achieving(file, &spec, (&boards, &score), layers)?;
+        let keeps_counts = keeps_counts(file, &spec, layers)?;
         let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
         let fields: Vec<Field> = [&key, &boards, &member, &score, &payload, &weight]
             .into_iter()
@@ -191,6 +199,7 @@ impl Job<Board> {
                 payload,
                 weight: weight.0.into_iter().next().map(|column| column.name),
                 achievements,
+                keeps_counts,
             },
         })
     }
@@ -248,6 +257,28 @@ fn achieving(
         });
     }
     Ok(found)
+}
+
+/// Whether the counts of keys are kept by day.
+fn keeps_counts(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<bool> {
+    let Some(history) = &spec.history else {
+        return Ok(false);
+    };
+    let wrong = |what: &str| Err(file.error_at(history, format!("history: {what}")));
+    if layers == Layers::Speed {
+        return wrong("batch runs keep it, and none makes this board");
+    }
+    if !spec.boards.is_empty() {
+        return wrong("a key with several boards has no one count");
+    }
+    if outside(file.text, HISTORY).count() == file.text.lines().count() {
+        return wrong("write it as a section of its own, [history]: it is no part of the version");
+    }
+    let counts = &history.get_ref().counts;
+    if counts.get_ref() != "day" {
+        return Err(file.error_at(counts, "counts: expected \"day\""));
+    }
+    Ok(true)
 }
 
 /// The columns of a query's result, as a definition names them.

@@ -1,6 +1,7 @@
 //! Applications: how many athletes are connected, how many may be, and connecting them.
 
 pub(crate) mod admin;
+pub(crate) mod history;
 pub(crate) mod limit;
 pub(crate) mod list;
 pub(crate) mod notices;

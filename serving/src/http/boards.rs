@@ -310,7 +310,7 @@ impl Asked {
         let window = window(params.get("window").unwrap_or("all")).map_err(Problem::parameter)?;
         let date = match params.get("date") {
             None => today,
-            Some(text) => date(text)?,
+            Some(text) => date("date", text)?,
         };
         let id_of = |name| params.get(name).map(|text| id(name, text)).transpose();
         Ok(Self {
@@ -378,10 +378,11 @@ async fn gathered(api: &Arc<Api>, of: (bool, i64)) -> Result<Arc<[i64]>, Problem
     api.gathered_members.read(key, read).await
 }
 
-pub(super) fn date(text: &str) -> Result<Date, Problem> {
+/// A date of a parameter.
+pub(super) fn date(name: &str, text: &str) -> Result<Date, Problem> {
     let wrong = || {
         Problem::parameter(format!(
-            "date={text:?} is not a date such as 2026-11-21, in the years 1 to 9999"
+            "{name}={text:?} is not a date such as 2026-11-21, in the years 1 to 9999"
         ))
     };
     let plain = text.len() == 10 && text.bytes().all(|b| b.is_ascii_digit() || b == b'-');

@@ -142,6 +142,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(achievements::of_activity))
         .routes(routes!(applications::list::list))
         .routes(routes!(applications::admin::audit))
+        .routes(routes!(applications::history::history))
         .routes(routes!(applications::requests::of_application))
         .routes(routes!(applications::requests::all))
         .routes(routes!(applications::notices::of_application))

@@ -93,16 +93,19 @@ impl Params {
     }
 
     pub(crate) fn limit(&self) -> Result<usize, Problem> {
+        self.limit_within(LIMIT_DEFAULT, LIMIT_MAX)
+    }
+
+    /// How many rows a page may have at most, which may not be more than `max`.
+    pub(crate) fn limit_within(&self, default: usize, max: usize) -> Result<usize, Problem> {
         let Some(text) = self.get("limit") else {
-            return Ok(LIMIT_DEFAULT);
+            return Ok(default);
         };
         integer(text)
             .and_then(|limit| usize::try_from(limit).ok())
-            .filter(|limit| (1..=LIMIT_MAX).contains(limit))
+            .filter(|limit| (1..=max).contains(limit))
             .ok_or_else(|| {
-                Problem::parameter(format!(
-                    "limit={text:?} is not a number from 1 to {LIMIT_MAX}"
-                ))
+                Problem::parameter(format!("limit={text:?} is not a number from 1 to {max}"))
             })
     }
 

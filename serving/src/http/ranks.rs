@@ -162,7 +162,7 @@ fn section_of(api: &Api, job: &Job<Board>, asked: &RanksAsked) -> Result<Section
     let window = window(asked.window.as_deref().unwrap_or("all")).map_err(wrong)?;
     let date = match &asked.date {
         None => today(api),
-        Some(text) => date(text).map_err(Problem::of_body)?,
+        Some(text) => date("date", text).map_err(Problem::of_body)?,
     };
     Ok(section(job, named, window, date))
 }

@@ -86,6 +86,7 @@ async fn every_error_is_a_problem_document() {
         ("/api/v1/boards/%FF/1", 400, "UTF-8"),
         ("/api/v1/boards/segments/%FF", 400, "UTF-8"),
         ("/api/v1/applications/%FF", 400, "UTF-8"),
+        ("/api/v1/applications/%FF/history", 400, "UTF-8"),
         (total, 400, "owner_id or track_id"),
         (&format!("{total}?country=DE"), 400, "owner_id or track_id"),
         (
@@ -402,6 +403,7 @@ async fn the_description_has_every_path() {
             "/api/v1/applications/{id}/authorizations/{athlete_id}",
             "/api/v1/applications/{id}/capacity-notices",
             "/api/v1/applications/{id}/capacity-requests",
+            "/api/v1/applications/{id}/history",
             "/api/v1/applications/{id}/limit",
             "/api/v1/athletes/{athlete_id}/achievements",
             "/api/v1/batch/runs",

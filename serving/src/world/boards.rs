@@ -15,6 +15,7 @@ use schemas::achievement::Told;
 use schemas::entities::Application;
 use schemas::key::{KeyKind, KeyShape, KeyValue};
 use schemas::seam::{Cut, Epoch, Run, RunState, Slot};
+use stores::counts::{Day, DayRow};
 use stores::live::{LiveStates, StateQuery};
 use stores::views::{Head, NodeName};
 
@@ -69,6 +70,8 @@ pub(crate) struct Boards {
     nodes: BTreeMap<NodeName, Bytes>,
     states: BTreeMap<StateName, Option<Vec<u8>>>,
     pub(crate) applications: Vec<Application>,
+    /// Counts by key and day.
+    pub(crate) days: BTreeMap<(Vec<u8>, Day), DayRow>,
     /// What waits to be told, and what has been told.
     pub(crate) waiting: Vec<Told>,
     pub(crate) told: Vec<Told>,

@@ -46,6 +46,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         name: "earlier_roots",
         text: include_str!("migrations/V0003__earlier_roots.cql"),
     },
+    Migration {
+        version: 4,
+        name: "counts",
+        text: include_str!("migrations/V0004__counts.cql"),
+    },
 ];
 
 /// In a migration, what the names of a view's tables end in: such a statement is one for each view that

@@ -19,6 +19,7 @@
 
 mod achievements;
 mod centers;
+mod counts;
 mod editions;
 mod flight;
 mod lease;
@@ -39,6 +40,7 @@ use crate::namespace::Namespace;
 use crate::{Error, Result};
 
 pub use achievements::CassandraAchievements;
+pub use counts::CassandraCounts;
 pub use lease::CassandraLeases;
 pub use options::CassandraOptions;
 pub use views::CassandraViews;
@@ -84,6 +86,12 @@ impl Cassandra {
     #[must_use]
     pub fn achievements(&self) -> CassandraAchievements {
         CassandraAchievements::new(Arc::clone(&self.cql))
+    }
+
+    /// Counts by day.
+    #[must_use]
+    pub fn counts(&self) -> CassandraCounts {
+        CassandraCounts::new(Arc::clone(&self.cql))
     }
 
     /// Leases.

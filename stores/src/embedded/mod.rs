@@ -6,6 +6,7 @@
 //! | `live.db` | slots and live parts; a link to the present file |
 //! | `views.db` | run records and batch rows, one table for each view |
 //! | `achievements.db` | what athletes have achieved |
+//! | `counts.db` | counts of members by day |
 //! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
@@ -24,6 +25,7 @@ mod canon_outbox;
 mod canon_rows;
 mod canon_statement;
 mod canon_versions;
+mod counts;
 mod db;
 mod editions;
 mod fault;
@@ -43,6 +45,7 @@ use std::path::{Path, PathBuf};
 
 pub use achievements::SqliteAchievements;
 pub use canon::SqliteCanon;
+pub use counts::SqliteCounts;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
@@ -108,6 +111,14 @@ impl DataFolder {
     /// As [`DataFolder::log`].
     pub async fn achievements(&self) -> Result<SqliteAchievements> {
         SqliteAchievements::open(&self.0).await
+    }
+
+    /// Counts by day.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn counts(&self) -> Result<SqliteCounts> {
+        SqliteCounts::open(&self.0).await
     }
 
     /// Entities.

@@ -15,6 +15,7 @@ pub mod canon_model;
 mod canon_model_admin;
 pub mod canon_reads;
 pub mod canon_rows;
+pub mod counts;
 pub mod editions;
 pub mod lease;
 pub mod live;

@@ -110,6 +110,16 @@ macro_rules! laws_of {
             } and with two {}
         }
     };
+    (@counts $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, counts {
+                rows_of_days_come_back
+                the_larger_stamp_stays
+                many_keys_are_asked_at_once
+                histories_follow_the_runs
+            } and with two {}
+        }
+    };
     (@editions $stage:ty) => {
         $crate::conformance::laws! {
             $stage, editions {

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, reason = "what does not hold ends the test")]
 
 mod achievements;
+mod application_days;
 mod applications;
 mod avro;
 mod backfill;

@@ -50,6 +50,7 @@ impl Stage for Keyspace {
         Ok(Stores {
             views: std::sync::Arc::new(cassandra.views()),
             achievements: std::sync::Arc::new(cassandra.achievements()),
+            counts: std::sync::Arc::new(cassandra.counts()),
             leases: std::sync::Arc::new(cassandra.leases()),
             ..self.folder.ports().await?
         })
@@ -60,7 +61,7 @@ impl Stage for Keyspace {
     }
 }
 
-super::laws_of! { Keyspace; runs views editions achievements lease }
+super::laws_of! { Keyspace; runs views editions achievements counts lease }
 
 /// It is made once, also by two at once; what is missing is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,98 @@
+//! `applications history`: how many athletes were connected, day by day.
+
+use anyhow::Context as _;
+use jiff::civil::Date;
+use schemas::clock::Clock;
+use schemas::key::KeyValue;
+use serde::Serialize;
+use stores::counts::{Day, DayCount, History, date_of, day_of, day_of_date, past};
+
+use super::unknown;
+use crate::clock::SystemClock;
+use crate::commands::Context;
+use crate::failure;
+use crate::installation::Installation;
+
+/// Days that are shown where no first one is given.
+const DAYS_DEFAULT: Day = 90;
+/// Days that are read in one step.
+const STEP: usize = 3_660;
+/// The board of connected athletes.
+const BOARD: &str = "applications";
+
+/// The history of an application, as it is printed.
+#[derive(Debug, Serialize)]
+struct Shown {
+    application_id: i64,
+    days: Vec<DayShown>,
+}
+
+#[derive(Debug, Serialize)]
+struct DayShown {
+    date: Date,
+    connected_athletes: u64,
+    epoch: u64,
+}
+
+impl From<DayCount> for DayShown {
+    fn from(found: DayCount) -> Self {
+        Self {
+            date: date_of(found.day),
+            connected_athletes: found.count,
+            epoch: found.epoch,
+        }
+    }
+}
+
+/// Shows the days from the first one on up to the day before `to`.
+pub(super) async fn show(
+    context: &Context,
+    installation: &Installation,
+    id: i64,
+    (from, to): (Option<Date>, Option<Date>),
+) -> anyhow::Result<()> {
+    let tomorrow = || day_of(SystemClock.now_ms()).saturating_add(1);
+    let to = to.map_or_else(tomorrow, day_of_date);
+    let from = from.map_or(to.saturating_sub(DAYS_DEFAULT), day_of_date);
+    if from >= to {
+        return Err(failure::usage(format!(
+            "--from {} is not before --to {}: --to is the day after the last one, tomorrow if left out",
+            date_of(from),
+            date_of(to)
+        )));
+    }
+    let stores = installation.stores();
+    let usage = stores.canon.usages_of(&[id]).await?.pop();
+    usage.with_context(|| unknown(id))?;
+    let catalog = Installation::catalog()?;
+    let mut boards = catalog.boards().iter();
+    let job = boards.find(|job| job.board() == BOARD && job.keeps_counts());
+    let job = job.context("the history of applications is not kept: add the section [history] to the job.toml of their board")?;
+    let key = job.key().encode_values(&[KeyValue::Int(id)])?;
+    let of = History {
+        source: job.source(),
+        job: job.name(),
+        key: &key,
+    };
+    let (mut days, mut next) = (Vec::new(), Some(from));
+    while let Some(first) = next {
+        let read = past((&*stores.counts, &*stores.views), of, first..to, STEP);
+        let found = read.await?;
+        days.extend(found.days.into_iter().map(DayShown::from));
+        next = found.next;
+    }
+    let shown = Shown {
+        application_id: id,
+        days,
+    };
+    context.output().result(&shown, |shown| {
+        let lines = shown
+            .days
+            .iter()
+            .map(|day| format!("{}  {}\n", day.date, day.connected_athletes));
+        match shown.days.is_empty() {
+            true => "no batch run kept a day of it".to_owned(),
+            false => lines.collect(),
+        }
+    })
+}

@@ -1,0 +1,182 @@
+//! The history of an application: how many athletes were connected, day by day.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use jiff::civil::Date;
+use schemas::key::KeyValue;
+use schemas::provenance::{Origin, Provenance};
+use schemas::seam::{Epoch, Runs};
+use schemas::source::Source;
+use serde::Serialize;
+use stores::counts::{Day, DayCount, History, date_of, day_of, day_of_date, past};
+use utoipa::ToSchema;
+
+use super::{APPLICATIONS, usage_of};
+use crate::answer::{ProvenanceShape, provenance};
+use crate::http::boards::{date, find, id};
+use crate::http::params::{Format, Params, Path};
+use crate::http::problem::{Kind, Problem, ProblemShape};
+use crate::http::stats::link_to_next;
+use crate::http::{Api, csv, cursor};
+use crate::read::Standing;
+
+/// Days of a page unless it is said.
+const LIMIT_DEFAULT: usize = 366;
+/// Days of a page, at most.
+const LIMIT_MAX: usize = 3_660;
+/// Days that are answered where no first one is given.
+const DAYS_DEFAULT: Day = 90;
+
+/// How many athletes were connected, day by day.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ApplicationHistory)]
+pub(crate) struct HistoryShown {
+    application_id: i64,
+    /// The oldest first, without a gap.
+    days: Vec<DayShown>,
+    /// Where the next page begins; null on the last one.
+    cursor: Option<String>,
+    #[schema(value_type = ProvenanceShape)]
+    provenance: Provenance,
+}
+
+/// One day of it.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = ApplicationDay)]
+pub(crate) struct DayShown {
+    /// The day, in UTC.
+    #[schema(value_type = String, format = Date)]
+    date: Date,
+    /// Different athletes who were connected at the cut of the batch run.
+    connected_athletes: u64,
+    /// The last batch run of that day; on a day without any, that of the day before.
+    epoch: Epoch,
+}
+
+impl From<DayCount> for DayShown {
+    fn from(found: DayCount) -> Self {
+        Self {
+            date: date_of(found.day),
+            connected_athletes: found.count,
+            epoch: found.epoch,
+        }
+    }
+}
+
+/// How many athletes were connected to an application, day by day: as the last batch run of each day
+/// (UTC, by the moment of its cut) found it. A day without a run has what the day before has. Days before the
+/// first run and after the newest one are left out; what is now says the application itself.
+#[utoipa::path(
+    get,
+    path = "/api/v1/applications/{id}/history",
+    tag = "applications",
+    params(
+        ("id" = i64, Path, description = "The application"),
+        ("from" = Option<String>, Query, description = "The first day (UTC), such as 2026-11-21; 90 days before `to` if left out"),
+        ("to" = Option<String>, Query, description = "The day after the last one; tomorrow if left out"),
+        ("limit" = Option<usize>, Query, description = "Days of a page, at most 3,660; 366 if left out"),
+        ("cursor" = Option<String>, Query, description = "cursor of the page before"),
+        ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
+    ),
+    responses(
+        (status = 200, description = "The days, the oldest first", body = HistoryShown),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such application, or its history is not kept", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn history(
+    State(api): State<Arc<Api>>,
+    Path(application): Path<String>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["from", "to", "limit", "cursor", "format"])?;
+    let limit = params.limit_within(LIMIT_DEFAULT, LIMIT_MAX)?;
+    let format = params.format()?;
+    let application = id("id", &application)?;
+    let days = days(&params, day_of(api.ports.clock.now_ms()))?;
+    let question = format!("history of {application} {}", params.question());
+    let fingerprint = cursor::fingerprint(&question);
+    let begin = cursor::number(fingerprint, params.get("cursor"))?;
+    let begin = begin.and_then(|day| Day::try_from(day).ok());
+    let days = begin.unwrap_or(days.start)..days.end;
+    usage_of(&api, application).await?;
+    let job = find(&api, APPLICATIONS)?;
+    if !job.keeps_counts() {
+        let detail = "the history of applications is not kept: add the section [history] to the job.toml of their board";
+        return Err(Problem::new(Kind::UnknownPath, detail));
+    }
+    let key = job.key().encode_values(&[KeyValue::Int(application)]);
+    let key = key.map_err(|error| Problem::parameter(format!("id: {error}")))?;
+    let of = History {
+        source: job.source(),
+        job: job.name(),
+        key: &key,
+    };
+    let from = (&*api.ports.counts, &*api.ports.views);
+    let found = past(from, of, days, limit).await?;
+    let next = found
+        .next
+        .map(|day| cursor::of_number(fingerprint, day.into()));
+    let link = next
+        .as_deref()
+        .and_then(|cursor| link_to_next(&uri, cursor, None));
+    let shown: Vec<DayShown> = found.days.into_iter().map(DayShown::from).collect();
+    let provenance = of_runs(job.source(), &found.runs);
+    let answer = match format {
+        Format::Json => Json(HistoryShown {
+            application_id: application,
+            days: shown,
+            cursor: next,
+            provenance,
+        })
+        .into_response(),
+        Format::Csv => {
+            let names = ["date", "connected_athletes", "epoch"];
+            csv::list(&names, shown, Some(&provenance))
+        }
+    };
+    Ok((link.map(|link| [link]), answer).into_response())
+}
+
+/// The days that are asked for.
+fn days(params: &Params, today: Day) -> Result<Range<Day>, Problem> {
+    let given = |name: &str| {
+        let date = params.get(name).map(|text| date(name, text));
+        Ok::<_, Problem>(date.transpose()?.map(day_of_date))
+    };
+    let (from, to) = (given("from")?, given("to")?);
+    let to = to.unwrap_or_else(|| today.saturating_add(1));
+    let from = from.unwrap_or_else(|| to.saturating_sub(DAYS_DEFAULT));
+    if from < to {
+        return Ok(from..to);
+    }
+    Err(Problem::parameter(format!(
+        "from={} is not before to={}: `to` is the day after the last one, tomorrow if left out",
+        date_of(from),
+        date_of(to)
+    )))
+}
+
+/// What is made of batch runs reaches as far as the newest one.
+fn of_runs(source: Source, runs: &Runs) -> Provenance {
+    let epoch = runs.newest();
+    let cuts = runs.get(epoch).map(|run| run.cuts.as_slice());
+    let cuts = cuts.unwrap_or_default();
+    let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
+    let standing = Standing {
+        as_of_ms: logged.max(),
+        position: cuts.iter().map(|cut| cut.next_offset).collect(),
+        ..Standing::nothing(source, epoch)
+    };
+    provenance(Origin::of(false, false, epoch), standing)
+}
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

@@ -1,0 +1,229 @@
+//! The laws of the port of counts by day.
+
+use stores::counts::{
+    Counted, CountsRead, Day, DayRow, History, NewDays, Published, RUNS, newest_rows, past,
+    to_write,
+};
+use stores::{Result, Stores};
+
+use schemas::seam::Epoch;
+use schemas::source::Source;
+
+const JOB: &str = "application_athletes";
+const SOURCE: Source = Source::Authorizations;
+
+fn counted(epoch: Epoch, count: u64) -> Counted {
+    Counted { epoch, count }
+}
+
+fn row(day: Day, now: (Epoch, u64), before: Option<(Epoch, u64)>) -> DayRow {
+    DayRow {
+        day,
+        now: counted(now.0, now.1),
+        before: before.map(|(epoch, count)| counted(epoch, count)),
+    }
+}
+
+/// Writes rows of keys.
+async fn write(ports: &Stores, job: &str, stamp_us: i64, rows: &[(&[u8], DayRow)]) -> Result<()> {
+    let rows = NewDays::of(rows);
+    ports.counts.write_days(job, stamp_us, &rows).await
+}
+
+/// Rows come back as they were written, of their job and key alone; the days before the epoch too.
+pub async fn rows_of_days_come_back(ports: &Stores) -> Result<()> {
+    let large = i64::MAX.cast_unsigned();
+    let rows = [
+        row(Day::MIN, (1, 0), None),
+        row(-1, (2, large), Some((1, large))),
+        row(0, (3, 7), Some((0, 0))),
+        row(20_648, (large, 1), None),
+    ];
+    let of = |key: &'static [u8]| rows.map(|row| (key, row));
+    let zeros: &[u8] = &[0, 255, 0];
+    for key in [RUNS, b"a", zeros] {
+        write(ports, JOB, 5, &of(key)).await?;
+    }
+    let other = row(0, (9, 9), None);
+    write(ports, "other", 5, &[(b"a", other)]).await?;
+    write(ports, JOB, 5, &[]).await?;
+    let store = &*ports.counts;
+    let days = |key: &'static [u8], days: std::ops::Range<Day>, limit: usize| {
+        store.days(JOB, key, days, limit)
+    };
+    for key in [RUNS, b"a", zeros] {
+        assert_eq!(days(key, Day::MIN..Day::MAX, 100).await?, rows);
+        assert_eq!(days(key, Day::MIN..Day::MAX, 3).await?, rows[..3]);
+        assert_eq!(days(key, -1..20_648, 100).await?, rows[1..3]);
+        assert_eq!(days(key, 1..20_648, 100).await?, []);
+        assert_eq!(days(key, 5..5, 100).await?, []);
+    }
+    assert_eq!(days(b"nobody", Day::MIN..Day::MAX, 100).await?, []);
+    assert_eq!(store.days("other", b"a", -9..9, 100).await?, [other]);
+    let asked: [(&[u8], Day); 6] = [
+        (b"a", Day::MAX),
+        (b"nobody", Day::MAX),
+        (RUNS, 0),
+        (b"a", Day::MIN),
+        (b"a", 20_648),
+        (b"a", Day::MAX),
+    ];
+    let last = store.last_days(JOB, &asked).await?;
+    let expected = [Some(3), None, Some(1), None, Some(2), Some(3)];
+    assert_eq!(
+        last,
+        expected.map(|at: Option<usize>| at.map(|at| rows[at]))
+    );
+    assert_eq!(store.last_days(JOB, &[]).await?, []);
+    Ok(())
+}
+
+/// What an earlier try still writes changes nothing; the same try may write again.
+pub async fn the_larger_stamp_stays(ports: &Stores) -> Result<()> {
+    let first = row(7, (2, 5), Some((1, 3)));
+    let second = row(7, (2, 6), None);
+    for (stamp_us, new, stays) in [
+        (10, first, first),
+        (10, first, first),
+        (9, second, first),
+        (11, second, second),
+        (10, first, second),
+    ] {
+        write(ports, JOB, stamp_us, &[(b"a", new)]).await?;
+        let found = ports.counts.days(JOB, b"a", 0..100, 9).await?;
+        assert_eq!(found, [stays], "after a write with {stamp_us}");
+    }
+    Ok(())
+}
+
+/// Many keys are written and asked for in one call, each with its own day.
+pub async fn many_keys_are_asked_at_once(ports: &Stores) -> Result<()> {
+    let keys: Vec<[u8; 4]> = (0..1_500_u32).map(u32::to_be_bytes).collect();
+    let count = |at: usize| u64::try_from(at).expect("few keys");
+    let mut rows: Vec<(&[u8], DayRow)> = Vec::new();
+    for (at, key) in keys.iter().enumerate() {
+        rows.push((key, row(1, (1, count(at)), None)));
+        rows.push((key, row(4, (2, count(at) + 1), None)));
+    }
+    write(ports, JOB, 5, &rows).await?;
+    let before = |at: usize| -> Day { [5, 4, 1][at % 3] };
+    let asked: Vec<(&[u8], Day)> = keys
+        .iter()
+        .enumerate()
+        .map(|(at, key)| (key.as_slice(), before(at)))
+        .collect();
+    let found = ports.counts.last_days(JOB, &asked).await?;
+    assert_eq!(found.len(), keys.len());
+    for (at, found) in found.into_iter().enumerate() {
+        let expected = match at % 3 {
+            0 => Some(row(4, (2, count(at) + 1), None)),
+            1 => Some(row(1, (1, count(at)), None)),
+            _ => None,
+        };
+        assert_eq!(found, expected, "key {at}");
+    }
+    Ok(())
+}
+
+/// A run up to its publishing; answers its stamp.
+async fn begin(ports: &Stores, epoch: Epoch) -> Result<i64> {
+    let views = &ports.views;
+    let token = format!("{epoch}");
+    views.propose(SOURCE, epoch, &[], &token, 1).await?;
+    views.seal(SOURCE, epoch, &token).await?;
+    again(ports, epoch).await
+}
+
+async fn again(ports: &Stores, epoch: Epoch) -> Result<i64> {
+    let none = std::collections::BTreeMap::new();
+    let views = &ports.views;
+    views.begin_publishing(SOURCE, epoch, &none, 1).await
+}
+
+/// What a try of a run writes for a key, and that it was there.
+async fn keep(ports: &Stores, (day, epoch): (Day, Epoch), count: u64, stamp_us: i64) -> Result<()> {
+    let published = Published::of(&ports.views.runs(SOURCE).await?.runs);
+    let store = &*ports.counts;
+    let keys: [(&[u8], u64); 2] = [(b"a", count), (RUNS, 0)];
+    let newest = newest_rows(store, JOB, &keys.map(|(key, _)| key), &published).await?;
+    let mut rows = Vec::new();
+    for ((key, count), newest) in keys.into_iter().zip(newest) {
+        let found = (day, counted(epoch, count));
+        let new = to_write(&newest, found, &published, key.is_empty());
+        rows.extend(new.into_iter().map(|row| (key, row)));
+    }
+    write(ports, JOB, stamp_us, &rows).await
+}
+
+async fn complete(ports: &Stores, epoch: Epoch, stamp_us: i64) -> Result<()> {
+    let none = std::collections::BTreeMap::new();
+    let views = &ports.views;
+    views
+        .complete(SOURCE, (epoch, stamp_us), &none, true, 1)
+        .await
+}
+
+/// Days, counts and runs of a stretch of days, page by page.
+async fn shown(ports: &Stores, days: std::ops::Range<Day>) -> Result<Vec<(Day, u64, Epoch)>> {
+    let of = History {
+        source: SOURCE,
+        job: JOB,
+        key: b"a",
+    };
+    let from = (&*ports.counts as &dyn CountsRead, &*ports.views as _);
+    let mut all: Option<Vec<_>> = None;
+    for limit in [1, 2, 1_000] {
+        let (mut found, mut next) = (Vec::new(), Some(days.start));
+        while let Some(start) = next {
+            let page = past(from, of, start..days.end, limit).await?;
+            assert!(page.days.len() <= limit);
+            found.extend(page.days.iter().map(|d| (d.day, d.count, d.epoch)));
+            next = page.next;
+        }
+        let all = all.get_or_insert_with(|| found.clone());
+        assert_eq!(*all, found, "{limit} at a time");
+    }
+    Ok(all.unwrap_or_default())
+}
+
+/// A history is what complete runs found, whatever is under way, dies or is abandoned.
+pub async fn histories_follow_the_runs(ports: &Stores) -> Result<()> {
+    let all = Day::MIN..Day::MAX;
+    assert_eq!(shown(ports, all.clone()).await?, []);
+    let stamp_us = begin(ports, 1).await?;
+    keep(ports, (10, 1), 3, stamp_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, [], "nothing is published");
+    complete(ports, 1, stamp_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
+    // A later run of the same day, which dies and is tried again.
+    let first_us = begin(ports, 2).await?;
+    keep(ports, (10, 2), 4, first_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
+    let stamp_us = again(ports, 2).await?;
+    keep(ports, (10, 2), 5, stamp_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, [(10, 3, 1)]);
+    complete(ports, 2, stamp_us).await?;
+    keep(ports, (10, 2), 4, first_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
+    // A run of a later day is abandoned, and the next one is of a day after that.
+    let stamp_us = begin(ports, 3).await?;
+    keep(ports, (12, 3), 9, stamp_us).await?;
+    ports.views.abandon(SOURCE, 3, 1).await?;
+    let stamp_us = begin(ports, 4).await?;
+    keep(ports, (14, 4), 5, stamp_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, [(10, 5, 2)]);
+    complete(ports, 4, stamp_us).await?;
+    let mut expected = vec![(10, 5, 2), (11, 5, 2), (12, 5, 2), (13, 5, 2), (14, 5, 4)];
+    assert_eq!(shown(ports, all.clone()).await?, expected);
+    // What is under way changes no day that is there.
+    let stamp_us = begin(ports, 5).await?;
+    keep(ports, (16, 5), 6, stamp_us).await?;
+    assert_eq!(shown(ports, all.clone()).await?, expected);
+    complete(ports, 5, stamp_us).await?;
+    expected.extend([(15, 5, 4), (16, 6, 5)]);
+    assert_eq!(shown(ports, all).await?, expected);
+    assert_eq!(shown(ports, 12..16).await?, expected[2..6]);
+    assert_eq!(shown(ports, 17..90).await?, []);
+    assert_eq!(shown(ports, 0..10).await?, []);
+    Ok(())
+}

@@ -1,0 +1,391 @@
+//! The history of applications is a plain recount at the last run of each day, whatever dies on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use batch::RunRequest;
+use jiff::Timestamp;
+use jiff::civil::{Date, date};
+use jiff::tz::TimeZone;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use schemas::clock::Clock;
+use schemas::seam::{Epoch, RunState};
+use schemas::source::Source;
+use serde_json::{Value, json};
+use stores::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
+use stores::{Error, Result};
+use tests::catalog::catalog_with;
+use tests::http::Client;
+use tests::place::Place;
+use tests::process::{Server, done, run, run_with_input};
+use tests::world::World;
+
+const SOURCE: Source = Source::Authorizations;
+const JOB: &str = "application_athletes";
+/// Of which the last never has an athlete.
+const APPLICATIONS: i64 = 5;
+const STEPS: usize = 20;
+/// No test is of another year.
+const YEAR: Range<Date> = date(2026, 1, 1)..date(2027, 1, 1);
+
+fn histories() -> u64 {
+    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+/// A table of counts that fails once so many writes have come, before or after the last of them.
+#[derive(Debug)]
+struct Failing {
+    inner: Arc<dyn CountsWrite>,
+    /// Writes that go well; below 0 all do.
+    left: AtomicI64,
+    is_written: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait]
+impl CountsRead for Failing {
+    async fn days(
+        &self,
+        job: &str,
+        key: &[u8],
+        days: Range<Day>,
+        limit: usize,
+    ) -> Result<Vec<DayRow>> {
+        self.inner.days(job, key, days, limit).await
+    }
+
+    async fn last_days(&self, job: &str, keys: &[(&[u8], Day)]) -> Result<Vec<Option<DayRow>>> {
+        self.inner.last_days(job, keys).await
+    }
+}
+
+#[async_trait]
+impl CountsWrite for Failing {
+    async fn write_days(&self, job: &str, stamp_us: i64, rows: &NewDays) -> Result<()> {
+        let fails = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
+        if !fails || self.is_written.load(Ordering::Relaxed) {
+            self.inner.write_days(job, stamp_us, rows).await?;
+        }
+        if fails {
+            return Err(Error::Unavailable {
+                what: "a test".to_owned(),
+                why: "it fails here".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The authorizations, and what runs found.
+#[derive(Debug, Default)]
+struct Truth {
+    /// By id: application, athlete, and whether it counts.
+    rows: BTreeMap<i64, (i64, i64, bool)>,
+    /// By day: the last run, and the athletes of each application.
+    days: BTreeMap<Date, (Epoch, BTreeMap<i64, u64>)>,
+}
+
+impl Truth {
+    fn counts(&self) -> BTreeMap<i64, u64> {
+        let mut athletes: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+        for (application, athlete, _) in self.rows.values().filter(|(.., counts)| *counts) {
+            athletes.entry(*application).or_default().insert(*athlete);
+        }
+        let counts = athletes.into_iter();
+        counts
+            .map(|(application, athletes)| (application, athletes.len() as u64))
+            .collect()
+    }
+
+    /// A run is complete whose cut is of a day.
+    fn ran(&mut self, day: Date, epoch: Epoch) {
+        let last = self.days.keys().next_back().copied();
+        let counts = self.counts();
+        self.days
+            .insert(last.map_or(day, |last| last.max(day)), (epoch, counts));
+    }
+
+    /// The last run was begun when there was something else: what changed since is in it or not, as its
+    /// cut has it; it says which.
+    async fn may_be(&mut self, client: &Client, at_cut: &BTreeMap<i64, u64>) {
+        let Some(mut last) = self.days.last_entry() else {
+            return;
+        };
+        let day = *last.key();
+        for application in 1..=APPLICATIONS {
+            let path =
+                format!("/api/v1/applications/{application}/history?from={day}&to=2027-01-01");
+            let answer = client.ask(&path).await;
+            let found = &answer["days"][0]["connected_athletes"];
+            let found = found.as_u64().expect("a count");
+            let count = |counts: &BTreeMap<i64, u64>| counts.get(&application).copied();
+            let now = &mut last.get_mut().1;
+            let may_be = [count(at_cut), count(now)].map(Option::unwrap_or_default);
+            assert!(may_be.contains(&found), "{path}: {found} of {may_be:?}");
+            now.insert(application, found);
+        }
+    }
+
+    /// What the API is to say of some days.
+    fn shown(&self, application: i64, days: Range<Date>) -> Vec<Value> {
+        let (Some((first, _)), Some((last, _))) =
+            (self.days.first_key_value(), self.days.last_key_value())
+        else {
+            return Vec::new();
+        };
+        let all = first.series(jiff::ToSpan::days(1));
+        all.take_while(|day| day <= last)
+            .filter(|day| days.contains(day))
+            .map(|day| {
+                let (_, (epoch, counts)) = self.days.range(..=day).next_back().expect("a run");
+                let count = counts.get(&application).copied().unwrap_or(0);
+                json!({"date": day.to_string(), "connected_athletes": count, "epoch": epoch})
+            })
+            .collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn days_are_a_plain_recount_at_the_last_run() {
+    for seed in 0..histories() {
+        eprintln!("history {seed}");
+        Box::pin(history(World::new().await, seed)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn days_on_servers_are_a_plain_recount() {
+    for seed in 0..histories().div_ceil(6) {
+        eprintln!("history {seed} on servers");
+        Box::pin(history(World::on_servers().await, 100 + seed)).await;
+    }
+}
+
+async fn history(mut world: World, seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    world.batch_options.check_rows_min = 6;
+    let table = Arc::new(Failing {
+        inner: Arc::clone(&world.stores.counts),
+        left: AtomicI64::new(-1),
+        is_written: false.into(),
+    });
+    world.stores.counts = Arc::clone(&table) as _;
+    let mut truth = begin(&world).await;
+    let served = world.serve().await;
+    // What there was at the cut of a run that has died.
+    let mut at_cut: Option<BTreeMap<i64, u64>> = None;
+    for _ in 0..STEPS {
+        if rng.random_bool(0.5) {
+            let hours = rng.random_range(1..60);
+            world.clock.set_ms(world.clock.now_ms() + hours * 3_600_000);
+        }
+        if rng.random_bool(0.7) {
+            authorize(&world, &mut truth, &mut rng).await;
+        }
+        let fails = rng.random_bool(0.4);
+        let left = if fails { rng.random_range(0..4) } else { -1 };
+        table.left.store(left, Ordering::Relaxed);
+        let is_written = rng.random_bool(0.5);
+        table.is_written.store(is_written, Ordering::Relaxed);
+        let request = RunRequest {
+            full: rng.random_bool(0.3),
+            jobs: match !fails && rng.random_bool(0.2) {
+                true => vec![JOB.to_owned()],
+                false => Vec::new(),
+            },
+            force: rng.random_bool(0.3),
+        };
+        match world.run_on(SOURCE, &request).await {
+            Ok(report) => {
+                let day = day_of(&world, report.epoch).await;
+                truth.ran(day, report.epoch);
+                if let Some(at_cut) = at_cut.take() {
+                    truth.may_be(&served.client, &at_cut).await;
+                }
+            }
+            Err(batch::Error::Check { .. }) => {
+                at_cut = None;
+            }
+            Err(batch::Error::Request(_)) if !request.jobs.is_empty() => {}
+            Err(batch::Error::Store(Error::Unavailable { .. })) if fails => {
+                at_cut.get_or_insert_with(|| truth.counts());
+            }
+            Err(error) => panic!("{error}"),
+        }
+        compare(&served.client, &truth, &mut rng).await;
+    }
+    served.end().await;
+}
+
+/// Applications without an athlete.
+async fn begin(world: &World) -> Truth {
+    let application = |id: i64| json!({"id": id, "name": "a", "owner": "o"}).to_string();
+    let lines: Vec<String> = (1..=APPLICATIONS).map(application).collect();
+    let taken = world.ingest_into(Source::Applications, &lines).await;
+    assert_eq!(taken.accepted, lines.len() as u64);
+    world.intake(SOURCE).await;
+    Truth::default()
+}
+
+/// The day on which a run's cut was made.
+async fn day_of(world: &World, epoch: Epoch) -> Date {
+    let story = world.stores.views.story(SOURCE, epoch).await;
+    let story = story.expect("the records").expect("the run");
+    assert_eq!(story.run.state, RunState::Complete);
+    let at = Timestamp::from_millisecond(story.started_at_ms).expect("a time");
+    at.to_zoned(TimeZone::UTC).date()
+}
+
+/// Some are connected, some are not any more; now and then most are gone.
+async fn authorize(world: &World, truth: &mut Truth, rng: &mut SmallRng) {
+    let all_end = rng.random_bool(0.15);
+    let ids: Vec<i64> = match all_end {
+        true => truth.rows.keys().copied().collect(),
+        false => (0..rng.random_range(1..15))
+            .map(|_| rng.random_range(0..80))
+            .collect(),
+    };
+    let mut lines = Vec::new();
+    for id in ids {
+        let (application, athlete) = (1 + id % (APPLICATIONS - 1), id / 4 % 9);
+        let counts = !all_end && rng.random_bool(0.7);
+        truth.rows.insert(id, (application, athlete, counts));
+        let revoked = (!counts).then_some("2026-02-01T00:00:00Z");
+        let row = json!({
+            "id": id, "application_id": application, "athlete_id": athlete,
+            "created_at": "2026-01-01T00:00:00Z", "revoked_at": revoked,
+        });
+        lines.push(row.to_string());
+    }
+    let taken = world.ingest_into(SOURCE, &lines).await;
+    assert_eq!(taken.accepted, lines.len() as u64);
+    world.catch_up_on(SOURCE).await;
+}
+
+async fn compare(client: &Client, truth: &Truth, rng: &mut SmallRng) {
+    for application in 1..=APPLICATIONS {
+        let some = date(2026, 3, rng.random_range(1..20))..date(2026, 4, rng.random_range(1..20));
+        for (days, limit) in [(YEAR, 3_660), (some, rng.random_range(1..9))] {
+            let asked = format!(
+                "/api/v1/applications/{application}/history?from={}&to={}&limit={limit}",
+                days.start, days.end
+            );
+            let (mut found, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let page = client.ask(&format!("{asked}{cursor}")).await;
+                found.extend(page["days"].as_array().expect("days").clone());
+                match page["cursor"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
+            }
+            assert_eq!(found, truth.shown(application, days), "{asked}: {truth:?}");
+        }
+    }
+}
+
+/// The definition of the board without its history.
+fn without_history() -> (String, String) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../jobs/views")
+        .join(JOB);
+    let text = |file: &str| std::fs::read_to_string(folder.join(file)).expect("a file");
+    let definition = text("job.toml");
+    let (definition, _) = definition.split_once("[history]").expect("the section");
+    (definition.to_owned(), text("query.sql"))
+}
+
+/// Days are kept from the first run on whose build keeps them, of all applications, though nothing is
+/// computed anew; what was not kept for a while is made good by the next run that keeps it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn days_begin_with_the_run_that_keeps_them() {
+    let new = World::new().await;
+    let (definition, query) = without_history();
+    let old = new.with_catalog(catalog_with(&[(JOB, &definition, &query)]));
+    let view = |world: &World| {
+        let mut boards = world.catalog.boards().iter();
+        let job = boards.find(|job| job.name() == JOB).expect("the job");
+        job.view().to_owned()
+    };
+    assert_eq!(view(&old), view(&new), "it is no part of the version");
+    let rng = &mut SmallRng::seed_from_u64(1);
+    let mut truth = begin(&new).await;
+    let served = new.serve().await;
+    for round in 0..4 {
+        // Nobody keeps it in the first round and in the third.
+        let world = if round % 2 == 0 { &old } else { &new };
+        for _ in 0..3 {
+            new.clock.set_ms(new.clock.now_ms() + 86_400_000);
+            authorize(&new, &mut truth, rng).await;
+            let report = world.run_once_free(SOURCE, &RunRequest::default()).await;
+            assert!(!report.full || report.epoch == 1);
+            if round % 2 == 1 {
+                truth.ran(day_of(world, report.epoch).await, report.epoch);
+            }
+        }
+        compare(&served.client, &truth, rng).await;
+    }
+    served.end().await;
+}
+
+#[test]
+fn days_are_told_by_processes_embedded() {
+    told_by_processes(&Place::embedded());
+}
+
+#[test]
+fn days_are_told_by_processes_on_servers() {
+    told_by_processes(&Place::on_servers());
+}
+
+fn told_by_processes(place: &Place) {
+    let ingest = |source: &str, line: Value| {
+        let line = line.to_string();
+        let output = run_with_input(place.data(), &["ingest", source, "-"], line.as_bytes());
+        assert!(output.status.success(), "{output:?}");
+    };
+    ingest(
+        "applications",
+        json!({"id": 7, "name": "Pacer", "owner": 42}),
+    );
+    let none = done(place.data(), &["applications", "history", "7"]);
+    assert_eq!(none, "no batch run kept a day of it\n");
+    ingest(
+        "authorizations",
+        json!({"id": 1, "application_id": 7, "athlete_id": 3, "created_at": "2026-01-01T00:00:00Z"}),
+    );
+    done(place.data(), &["speed", "--until-caught-up"]);
+    done(place.data(), &["batch", "run"]);
+    let server = Server::start(place.data(), &[]);
+    let answer = server.client.json("/api/v1/applications/7/history");
+    let days = answer["days"].as_array().expect("days");
+    assert_eq!(days.len(), 1, "{answer}");
+    assert_eq!(days[0]["connected_athletes"], 1);
+    assert_eq!(answer["provenance"]["source"], "batch");
+    let first = days[0]["date"].as_str().expect("a date");
+    let said = done(place.data(), &["applications", "history", "7"]);
+    assert_eq!(said, format!("{first}  1\n"));
+    let asked = ["applications", "history", "7", "--from", first, "--json"];
+    let said: Value = serde_json::from_str(&done(place.data(), &asked)).expect("JSON");
+    assert_eq!(said, json!({"application_id": 7, "days": days}));
+    for (args, status, words) in [
+        (&["8"][..], 1, "application 8: there is none"),
+        (&["7", "--from", "today"], 2, "a date is expected"),
+        (
+            &["7", "--to", first, "--from", first],
+            2,
+            "is not before --to",
+        ),
+    ] {
+        let args = [&["applications", "history"], args].concat();
+        let output = run(place.data(), &args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
