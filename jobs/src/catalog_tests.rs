@@ -201,7 +201,7 @@ FROM efforts GROUP BY segment_id, athlete_id";
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "routes", definition, sql);
         let catalog = Catalog::read(root.path()).map_err(|error| error.to_string())?;
-        Ok::<_, String>(catalog.boards()[0].clone())
+        Ok::<_, String>(Arc::clone(&catalog.boards()[0]))
     };
     let without = read(&format!("{BOARD}{ACHIEVED}")).unwrap();
     assert!(!without.keeps_counts());

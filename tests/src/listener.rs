@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,8 +13,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
 use sha2::Sha256;
 
-/// No client waits so long for an answer.
-const HANG: Duration = Duration::from_secs(30);
+/// Posts come sooner.
+const WAIT: Duration = Duration::from_secs(30);
 
 /// What becomes of a post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,12 +89,25 @@ struct State {
     posts: Vec<Post>,
 }
 
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told of each post.
+    came: Condvar,
+}
+
+impl Shared {
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A listener. Its thread ends with the test's process.
 #[derive(Debug, Clone)]
 pub struct Listener {
     /// Where it listens.
     pub url: String,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
 }
 
 impl Listener {
@@ -110,29 +123,32 @@ impl Listener {
             replies: replies.iter().copied().collect(),
             posts: Vec::new(),
         };
-        let state = Arc::new(Mutex::new(state));
-        let shared = Arc::clone(&state);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            came: Condvar::new(),
+        });
+        let all = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let state = Arc::clone(&shared);
-                std::thread::spawn(move || take(client, &state));
+                let shared = Arc::clone(&all);
+                std::thread::spawn(move || take(client, &shared));
             }
         });
         Self {
             url: format!("http://{address}/hooks?token=open-sesame"),
-            state,
+            shared,
         }
     }
 
     /// What becomes of the next posts.
     pub fn reply(&self, replies: &[Reply]) {
-        locked(&self.state).replies = replies.iter().copied().collect();
+        self.shared.locked().replies = replies.iter().copied().collect();
     }
 
     /// All posts so far.
     #[must_use]
     pub fn posts(&self) -> Vec<Post> {
-        locked(&self.state).posts.clone()
+        self.shared.locked().posts.clone()
     }
 
     /// The posts, once so many have come.
@@ -141,29 +157,22 @@ impl Listener {
     /// If they don't come within half a minute.
     #[must_use]
     pub fn wait_for(&self, posts: usize) -> Vec<Post> {
-        let until = Instant::now() + Duration::from_secs(30);
-        loop {
-            let found = self.posts();
-            if found.len() >= posts {
-                return found;
-            }
-            assert!(Instant::now() < until, "{posts} posts, not {found:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let few = |state: &mut State| state.posts.len() < posts;
+        let came = &self.shared.came;
+        let waited = came.wait_timeout_while(self.shared.locked(), WAIT, few);
+        let (state, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!outcome.timed_out(), "{posts} posts, not {:?}", state.posts);
+        state.posts.clone()
     }
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Takes one post of a connection, which ends with it.
-fn take(mut client: TcpStream, state: &Mutex<State>) {
+fn take(mut client: TcpStream, shared: &Shared) {
     let Some((headers, body)) = read(&client) else {
         return;
     };
     let reply = {
-        let mut state = locked(state);
+        let mut state = shared.locked();
         let reply = state.replies.pop_front().unwrap_or(Reply::Status(204));
         state.posts.push(Post {
             headers,
@@ -172,10 +181,15 @@ fn take(mut client: TcpStream, state: &Mutex<State>) {
         });
         reply
     };
+    shared.came.notify_all();
     let (status, more) = match reply {
         Reply::Status(status) => (status, String::new()),
         Reply::After(seconds) => (503, format!("Retry-After: {seconds}\r\n")),
-        Reply::Hang => return std::thread::sleep(HANG),
+        Reply::Hang => {
+            // Until the client has enough of it.
+            drop(client.read(&mut [0]));
+            return;
+        }
         Reply::Close => return,
     };
     let answer =

@@ -94,29 +94,6 @@ fn made(id: i64, asked: Requested) -> anyhow::Result<CapacityRequest> {
     }
 }
 
-async fn requests(
-    context: &Context,
-    canon: &dyn CanonAdmin,
-    all: bool,
-    limit: usize,
-) -> anyhow::Result<()> {
-    let of = RequestsOf {
-        application_id: None,
-        state: (!all).then_some(RequestState::Open),
-    };
-    let found = canon.capacity_requests(of, None, limit).await?;
-    let shown: Vec<_> = found.into_iter().map(RequestShown::of).collect();
-    context
-        .output()
-        .result(&shown, |shown| match shown.is_empty() {
-            true => "nobody asks for a higher capacity".to_owned(),
-            false => shown
-                .iter()
-                .map(|one| RequestShown::line(one) + "\n")
-                .collect(),
-        })
-}
-
 fn unknown(id: i64) -> String {
     format!("application {id}: there is none; ingest it as a line of applications first")
 }

@@ -152,6 +152,7 @@ pub async fn enforcement_is_a_switch(ports: &Stores) -> Result<()> {
 }
 
 /// A developer asks, an admin decides: once, and with the capacity and its record.
+#[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;
     let (dev, admin) = (by("dev", Some("a launch")), by("admin", Some("fine")));
@@ -372,6 +373,7 @@ pub async fn thresholds_are_noted_once(ports: &Stores) -> Result<()> {
 }
 
 /// Notices are claimed by one at a time, until they are settled or the claim ends.
+#[expect(clippy::too_many_lines, reason = "one story")]
 pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()> {
     let rows: Vec<Entity> = (1..=30)
         .flat_map(|id| {

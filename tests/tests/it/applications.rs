@@ -61,6 +61,7 @@ fn looked_after(place: &Place) {
     lists(place, client);
 }
 
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn changes(place: &Place, client: &Client) {
     let patch = |body: &Value| sent(client.patch(APPLICATION, body.to_string().as_bytes()));
     let off = json!({"enforced": false, "reason": "an event", "by": "ann"});

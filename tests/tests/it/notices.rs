@@ -133,6 +133,7 @@ fn settled(client: &Client, count: usize) -> Vec<Value> {
         if shown.len() == count && shown.iter().all(is_settled) {
             return shown;
         }
+        #[expect(clippy::disallowed_methods, reason = "another process works")]
         std::thread::sleep(Duration::from_millis(50));
     }
     panic!("notices are not settled");
@@ -190,6 +191,7 @@ async fn a_crash_between_post_and_mark_delivers_once_more_on_servers() {
 }
 
 /// Whoever has claimed a notice and is gone keeps it until the claim ends; then it goes out under the same id.
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn crash(mut world: World) {
     let listener = Listener::new(&[Reply::Hang; 3]);
     let options = NoticesOptions {
