@@ -68,7 +68,7 @@ fn expected(days: &[(&str, u64)]) -> Vec<(String, u64)> {
 /// are not known.
 #[tokio::test]
 async fn days_come_without_a_gap() {
-    let (serving, _) = with_days(&[(5, EPOCH, 3), (2, EPOCH, 4), (1, EPOCH + 1, 9)]);
+    let (serving, _) = with_days(&[(5, EPOCH - 1, 3), (2, EPOCH, 4), (1, EPOCH + 1, 9)]);
     let (status, page) = get(&serving, HISTORY).await;
     assert_eq!(status, StatusCode::OK, "{page}");
     let all = [
@@ -79,7 +79,8 @@ async fn days_come_without_a_gap() {
     ];
     assert_eq!(counts(&page), expected(&all));
     assert_eq!(page["application_id"], 7);
-    assert_eq!(page["days"][1]["epoch"], EPOCH);
+    assert_eq!(page["days"][1]["epoch"], EPOCH - 1);
+    assert_eq!(page["days"][3]["epoch"], EPOCH);
     let provenance = &page["provenance"];
     assert_eq!(provenance["source"], "batch", "{provenance}");
     assert_eq!(provenance["complete"], true);
@@ -102,7 +103,7 @@ async fn days_come_without_a_gap() {
 
 #[tokio::test]
 async fn pages_follow_each_other() {
-    let (serving, _) = with_days(&[(8, EPOCH, 3), (2, EPOCH, 4)]);
+    let (serving, _) = with_days(&[(8, EPOCH - 1, 3), (2, EPOCH, 4)]);
     let (_, whole) = get(&serving, HISTORY).await;
     assert_eq!(counts(&whole).len(), 7);
     for limit in [1, 2, 3, 7, 3660] {
