@@ -140,10 +140,8 @@ async fn page(api: &Api, of: Of, uri: &Uri) -> Result<Response, Problem> {
     let job = boards.find(|job| !job.achievements().is_empty());
     let job = job.ok_or_else(|| Problem::parameter("no board has achievements"))?;
     let (mut found, standing) = read(api, job, (of, kind, before.as_ref()), limit).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| more);
-    let next = last.map(|told| cursor::of_mark(fingerprint, &Mark::of(told)));
+    let after = |last: &Told| cursor::of_mark(fingerprint, &Mark::of(last));
+    let next = cursor::page(&mut found, limit, after);
     let link = next.as_deref();
     let link = link.and_then(|cursor| link_to_next(uri, cursor, None));
     let page = Achievements {

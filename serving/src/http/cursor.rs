@@ -15,6 +15,18 @@ pub(crate) fn fingerprint(question: &str) -> u64 {
     xxh3_64(question.as_bytes())
 }
 
+/// Makes a page of what was found for it, which is one more than it has where there is more; the cursor of the next page
+/// then, after the last one of this.
+pub(crate) fn page<T>(
+    found: &mut Vec<T>,
+    limit: usize,
+    after: impl FnOnce(&T) -> String,
+) -> Option<String> {
+    let more = found.len() > limit;
+    found.truncate(limit);
+    found.last().filter(|_| more).map(after)
+}
+
 /// The cursor after a place in a ranking.
 pub(crate) fn of_place(fingerprint: u64, place: &Place) -> String {
     let key = match &place.key {

@@ -154,10 +154,8 @@ pub(crate) async fn audit(
     if found.is_empty() {
         usage_of(&api, application).await?;
     }
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| more).map(|entry| entry.id);
-    let next = last.map(|last| cursor::of_number(fingerprint, last));
+    let after = |last: &AuditEntry| cursor::of_number(fingerprint, last.id);
+    let next = cursor::page(&mut found, limit, after);
     let link = next
         .as_deref()
         .and_then(|cursor| link_to_next(&uri, cursor, None));

@@ -77,12 +77,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .map(|text| cursor::of_application(fingerprint, text))
         .transpose()?;
     let mut found = asked.first(&api, after, limit + 1).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().map(|(place, _)| place);
-    let next = last
-        .filter(|_| more)
-        .map(|place| cursor::after_application(fingerprint, place));
+    let after = |(place, _): &(Place, Usage)| cursor::after_application(fingerprint, place);
+    let next = cursor::page(&mut found, limit, after);
     let usages = found.into_iter().map(|(_, usage)| usage).collect();
     let (applications, provenance) = shown(&api, usages).await?;
     let link = next

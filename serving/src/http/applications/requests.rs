@@ -234,10 +234,8 @@ async fn listed(
     if let (Some(application), true) = (application_id, found.is_empty()) {
         usage_of(api, application).await?;
     }
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| more).map(|request| request.id);
-    let next = last.map(|last| cursor::of_number(fingerprint, last));
+    let after = |last: &CapacityRequest| cursor::of_number(fingerprint, last.id);
+    let next = cursor::page(&mut found, limit, after);
     let link = next
         .as_deref()
         .and_then(|cursor| link_to_next(uri, cursor, None));
