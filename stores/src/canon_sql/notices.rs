@@ -3,6 +3,8 @@
 //! They are made by triggers on the counters of connected athletes, so in the transaction that connects, and
 //! here where a capacity changes.
 
+use std::collections::HashMap;
+
 use super::admin::bounded;
 use super::session::{Sql, Statements, Value};
 use crate::notices::{Claimed, Notice, Outcome, THRESHOLDS};
@@ -97,6 +99,23 @@ pub(crate) async fn waiting(link: &mut impl Statements) -> Sql<u64> {
     Ok(found.first().map_or(0, |(count,)| count.unsigned_abs()))
 }
 
+/// Name, owner and whether the capacity is enforced of those of some applications that are there; `ids` are few enough for
+/// one statement.
+async fn applications(
+    link: &mut impl Statements,
+    ids: &[i64],
+) -> Sql<HashMap<i64, (String, String, i64)>> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let statement = "SELECT CAST(p.id AS SIGNED), p.name, p.owner,
+            CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED)
+        FROM applications p LEFT JOIN unlimited u ON u.application_id = p.id WHERE p.id IN ?";
+    let rows: Vec<(i64, String, String, i64)> = link.rows(statement, &[Value::Ints(ids)]).await?;
+    let shown = |(id, name, owner, enforced)| (id, (name, owner, enforced));
+    Ok(rows.into_iter().map(shown).collect())
+}
+
 /// Claims notices that are to be delivered, those first that wait longest; call it within a transaction that writes. Two
 /// who claim at once change one row after the other: the second one changes none.
 pub(crate) async fn claim(
@@ -115,6 +134,10 @@ pub(crate) async fn claim(
         Value::Int(bounded(limit)),
     ];
     let rows: Vec<Row> = link.rows(&statement, &values).await?;
+    let mut ids: Vec<i64> = rows.iter().map(|row| row.1).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let applications = applications(link, &ids).await?;
     let mut claimed = Vec::with_capacity(rows.len());
     for row in rows {
         let id = Value::Int(row.0);
@@ -124,16 +147,12 @@ pub(crate) async fn claim(
         if link.run(statement, &values).await? == 0 {
             continue;
         }
-        let statement = "SELECT p.name, p.owner,
-                CAST(CASE WHEN u.application_id IS NULL THEN 1 ELSE 0 END AS SIGNED)
-            FROM applications p LEFT JOIN unlimited u ON u.application_id = p.id WHERE p.id = ?";
-        let found: Vec<(String, String, i64)> = link.rows(statement, &[Value::Int(row.1)]).await?;
-        let (name, owner, is_enforced) = match found.into_iter().next() {
+        let (name, owner, is_enforced) = match applications.get(&row.1) {
             Some((name, owner, enforced)) => {
                 // A view may give any text; it holds up no other notice.
-                let owner =
-                    serde_json::from_str(&owner).unwrap_or(serde_json::Value::String(owner));
-                (name, owner, enforced != 0)
+                let text = || serde_json::Value::String(owner.clone());
+                let owner = serde_json::from_str(owner).unwrap_or_else(|_| text());
+                (name.clone(), owner, *enforced != 0)
             }
             None => (String::new(), serde_json::Value::Null, true),
         };
