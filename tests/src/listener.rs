@@ -168,7 +168,7 @@ impl Listener {
 
 /// Takes one post of a connection, which ends with it.
 fn take(mut client: TcpStream, shared: &Shared) {
-    let Some((headers, body)) = read(&client) else {
+    let Some((_, headers, body)) = read(&client) else {
         return;
     };
     let reply = {
@@ -198,11 +198,11 @@ fn take(mut client: TcpStream, shared: &Shared) {
     drop(client.write_all(answer.as_bytes()));
 }
 
-/// Headers and body of a request; nothing if it breaks off.
-fn read(client: &TcpStream) -> Option<(BTreeMap<String, String>, Vec<u8>)> {
+/// The first line, the headers and the body of a request; nothing if it breaks off.
+pub(crate) fn read(client: &TcpStream) -> Option<(String, BTreeMap<String, String>, Vec<u8>)> {
     let mut request = BufReader::new(client);
-    let (mut line, mut headers) = (String::new(), BTreeMap::new());
-    request.read_line(&mut line).ok()?;
+    let (mut first, mut line, mut headers) = (String::new(), String::new(), BTreeMap::new());
+    request.read_line(&mut first).ok()?;
     loop {
         line.clear();
         request.read_line(&mut line).ok()?;
@@ -211,7 +211,8 @@ fn read(client: &TcpStream) -> Option<(BTreeMap<String, String>, Vec<u8>)> {
         };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
+    let bytes = headers.get("content-length").map_or("0", String::as_str);
+    let mut body = vec![0; bytes.parse().ok()?];
     request.read_exact(&mut body).ok()?;
-    Some((headers, body))
+    Some((first, headers, body))
 }

@@ -6,7 +6,7 @@ use schemas::source::Source;
 use stores::{Stores, StoresOptions};
 use tempfile::TempDir;
 
-use crate::process::{CONFIG, done};
+use crate::process::{CONFIG, done, run_with_input};
 use crate::servers::{self, Addresses};
 use crate::world::World;
 
@@ -111,6 +111,15 @@ impl Place {
     #[must_use]
     pub fn topic(&self, source: Source) -> String {
         self.options().namespace.topic(source.topic())
+    }
+
+    /// Ingests lines of a source.
+    ///
+    /// # Panics
+    /// If the command fails.
+    pub fn ingest(&self, source: &str, lines: &str) {
+        let output = run_with_input(self.data(), &["ingest", source, "-"], lines.as_bytes());
+        assert!(output.status.success(), "{output:?}");
     }
 
     /// A folder beside it.

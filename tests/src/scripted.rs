@@ -1,8 +1,10 @@
 //! A server that gives answers by a script, where a real one can't be made to.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
+
+use crate::listener::read;
 
 /// A request's method, and what is answered to it: status and body.
 pub type Answer = (&'static str, u16, &'static str);
@@ -49,22 +51,7 @@ impl Scripted {
 
 /// Answers one request on a connection, which ends with it.
 fn give(mut client: &TcpStream, (method, status, body): Answer) {
-    let mut request = BufReader::new(client);
-    let (mut first, mut length) = (String::new(), 0);
-    request.read_line(&mut first).expect("a request");
-    loop {
-        let mut line = String::new();
-        request.read_line(&mut line).expect("a header");
-        let line = line.trim_end().to_ascii_lowercase();
-        if let Some(bytes) = line.strip_prefix("content-length:") {
-            length = bytes.trim().parse().expect("a length");
-        }
-        if line.is_empty() {
-            break;
-        }
-    }
-    let mut sent = vec![0; length];
-    request.read_exact(&mut sent).expect("a body");
+    let (first, ..) = read(client).expect("a request");
     assert!(first.starts_with(method), "{first} instead of {method}");
     let sent = if method == "HEAD" { "" } else { body };
     let answer = format!(

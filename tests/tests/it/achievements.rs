@@ -13,11 +13,12 @@ use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Stores;
-use stores::log::{FetchLimit, LogRead};
+use stores::log::LogRead;
 use tests::feats::{BOARDS, Feats, board_of};
 use tests::http::Client;
 use tests::process::{Process, Server, done};
 use tests::standings::Truth;
+use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
@@ -63,30 +64,15 @@ fn athlete(rng: &mut SmallRng) -> Value {
     row
 }
 
-/// All values of a topic, by partition.
+/// All values of a topic with their offsets, by partition.
 async fn values(log: &dyn LogRead, topic: &str) -> Vec<Vec<Value>> {
-    let mut all = Vec::new();
-    for (partition, span) in (0..).zip(log.spans(topic).await.expect("the log")) {
-        let (mut at, mut found) = (span.start, Vec::new());
-        while at < span.end {
-            let limit = FetchLimit {
-                records: 10_000,
-                bytes: 1 << 24,
-            };
-            let fetched = log.fetch(topic, partition, at, limit).await;
-            let fetched = fetched.expect("fetching");
-            let offsets = fetched.records.offsets.values();
-            let records = fetched.records.values.iter().flatten().zip(offsets);
-            for (bytes, offset) in records {
-                let mut value: Value = serde_json::from_slice(bytes).expect("JSON");
-                value["offset"] = json!(offset);
-                found.push(value);
-            }
-            at = fetched.next_offset;
-        }
-        all.push(found);
-    }
-    all
+    let all = messages(log, topic).await.expect("the log").into_iter();
+    let with_offset = |(offset, mut value): (i64, Value)| {
+        value["offset"] = json!(offset);
+        value
+    };
+    all.map(|found| found.into_iter().map(with_offset).collect())
+        .collect()
 }
 
 /// What is known of an installation: its rows, and what was achieved.

@@ -22,7 +22,7 @@ use stores::{Error, Result};
 use tests::catalog::catalog_with;
 use tests::http::Client;
 use tests::place::Place;
-use tests::process::{Server, done, run, run_with_input};
+use tests::process::{Server, done, run};
 use tests::world::World;
 
 const SOURCE: Source = Source::Authorizations;
@@ -344,11 +344,7 @@ fn days_are_told_by_processes_on_servers() {
 }
 
 fn told_by_processes(place: &Place) {
-    let ingest = |source: &str, line: Value| {
-        let line = line.to_string();
-        let output = run_with_input(place.data(), &["ingest", source, "-"], line.as_bytes());
-        assert!(output.status.success(), "{output:?}");
-    };
+    let ingest = |source: &str, line: Value| place.ingest(source, &line.to_string());
     ingest(
         "applications",
         json!({"id": 7, "name": "Pacer", "owner": 42}),

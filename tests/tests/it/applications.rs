@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::place::Place;
-use tests::process::{Server, done, run, run_with_input};
+use tests::process::{Server, done, run};
 
 const APPLICATION: &str = "/api/v1/applications/7";
 
@@ -19,12 +19,7 @@ fn applications_are_looked_after_on_servers() {
 
 fn ingest(place: &Place, source: &str, rows: &[Value]) {
     let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
-    let output = run_with_input(
-        place.data(),
-        &["ingest", source, "-"],
-        lines.join("\n").as_bytes(),
-    );
-    assert!(output.status.success(), "{output:?}");
+    place.ingest(source, &lines.join("\n"));
 }
 
 fn application(id: i64, name: &str, athlete_capacity: i64) -> Value {

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 
 use serde_json::json;
 use tests::place::Place;
-use tests::process::{Server, done, run_with_input};
+use tests::process::{Server, done};
 
 const CAPACITY: i64 = 500;
 const LEFT: i64 = 10;
@@ -24,21 +24,16 @@ fn a_thousand_ask_for_the_last_ten_on_servers() {
     a_thousand_ask_for_the_last_ten(&Place::on_servers(), 2);
 }
 
-fn ingest(place: &Place, source: &str, lines: &str) {
-    let output = run_with_input(place.data(), &["ingest", source, "-"], lines.as_bytes());
-    assert!(output.status.success(), "{output:?}");
-}
-
 fn a_thousand_ask_for_the_last_ten(place: &Place, processes: usize) {
     let _raised = rlimit::increase_nofile_limit(u64::MAX);
     let application = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": CAPACITY});
-    ingest(place, "applications", &application.to_string());
+    place.ingest("applications", &application.to_string());
     let mut lines = String::new();
     for athlete in 0..CAPACITY - LEFT {
         let row = json!({"id": athlete, "application_id": 7, "athlete_id": athlete, "created_at": "2026-01-01T00:00:00Z"});
         writeln!(lines, "{row}").expect("writing");
     }
-    ingest(place, "authorizations", &lines);
+    place.ingest("authorizations", &lines);
     let servers = (0..processes).map(|_| Server::start(place.data(), &[]));
     let servers: Vec<Server> = servers.collect();
     let all_at_once = Barrier::new(usize::try_from(ASKING).expect("small"));

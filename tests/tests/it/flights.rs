@@ -2,8 +2,6 @@
 //! compared with plain SQL over the raw records.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
@@ -18,20 +16,7 @@ use tests::process::{Server, done};
 const SEGMENTS: [i64; 5] = [1118, 1035, 1188, 1123, 1001];
 
 fn records(name: &str) -> Vec<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../shared/data/flights")
-        .join(format!("{name}.jsonl.gz"));
-    assert!(
-        file.exists(),
-        "{} is missing: this test needs the real records",
-        file.display()
-    );
-    let unpacked = Command::new("gzip")
-        .arg("-dc")
-        .arg(&file)
-        .stderr(Stdio::inherit())
-        .output();
-    let text = String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8");
+    let text = tests::records::records(&format!("flights/{name}.jsonl.gz"));
     text.lines().map(str::to_owned).collect()
 }
 

@@ -8,14 +8,15 @@ use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::Secret;
-use stores::log::{FetchLimit, LogRead};
+use stores::log::LogRead;
 use stores::notices::CAPACITY_NOTICES;
 use stores::webhook::{NoticesOptions, Webhook};
 use tests::http::Client;
 use tests::listener::{Listener, Post, Reply};
 use tests::place::Place;
-use tests::process::{CONFIG, Process, Server, done, run_with_input};
+use tests::process::{CONFIG, Process, Server, done};
 use tests::servers::Addresses;
+use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
@@ -49,12 +50,7 @@ fn notices_reach_a_webhook_on_servers() {
 /// With a webhook that refuses, hangs up, hangs and leads elsewhere at first, and so many speed layers.
 fn reach(place: &Place, listener: &Listener, processes: usize) {
     let row = json!({"id": 7, "name": "Pacer", "owner": 42, "athlete_capacity": 10}).to_string();
-    let output = run_with_input(
-        place.data(),
-        &["ingest", "applications", "-"],
-        row.as_bytes(),
-    );
-    assert!(output.status.success(), "{output:?}");
+    place.ingest("applications", &row);
     let start = |_| Process::start(place.data(), &["speed"]);
     let layers: Vec<Process> = (0..processes).map(start).collect();
     let server = Server::start(place.data(), &[]);
@@ -162,22 +158,11 @@ fn equal_to_log(posts: &[Post], log: &[Value], count: usize) {
 }
 
 async fn logged(log: &dyn LogRead) -> Vec<Value> {
-    let mut found = Vec::new();
-    for (partition, span) in (0..).zip(log.spans(CAPACITY_NOTICES).await.expect("the log")) {
-        let mut at = span.start;
-        while at < span.end {
-            let limit = FetchLimit {
-                records: 1_000,
-                bytes: 1 << 20,
-            };
-            let fetched = log.fetch(CAPACITY_NOTICES, partition, at, limit).await;
-            let fetched = fetched.expect("fetching");
-            let values = fetched.records.values.iter().flatten();
-            found.extend(values.map(|bytes| serde_json::from_slice(bytes).expect("JSON")));
-            at = fetched.next_offset;
-        }
-    }
-    found
+    let all = messages(log, CAPACITY_NOTICES).await.expect("the log");
+    all.into_iter()
+        .flatten()
+        .map(|(_, notice)| notice)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

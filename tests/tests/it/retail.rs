@@ -2,37 +2,20 @@
 //! other means, in three zones.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::process::{Server, done};
+use tests::records::records;
 use tests::recount::{Question, Recount};
 
 const ZONES: [&str; 3] = ["UTC", "Europe/London", "Australia/Adelaide"];
 
-fn records() -> String {
-    let file =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/retail/plays.jsonl.gz");
-    assert!(
-        file.exists(),
-        "{} is missing: this test needs the real records",
-        file.display()
-    );
-    let unpacked = Command::new("gzip")
-        .arg("-dc")
-        .arg(&file)
-        .stderr(Stdio::inherit())
-        .output();
-    String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8")
-}
-
 #[test]
 fn retail_is_answered_as_other_means_answer() {
-    let text = records();
+    let text = records("retail/plays.jsonl.gz");
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 531_285);
     let folder = tempfile::tempdir().expect("a folder");

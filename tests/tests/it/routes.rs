@@ -2,8 +2,6 @@
 //! fly, several times most of them, compared with plain SQL over the records.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch};
@@ -12,7 +10,8 @@ use datafusion::prelude::SessionContext;
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::place::Place;
-use tests::process::{Server, done, run_with_input};
+use tests::process::{Server, done};
+use tests::records::records;
 
 /// Of so many flights one is looked at.
 const ONE_OF: usize = 10;
@@ -28,15 +27,7 @@ fn aircraft_connect_routes_on_servers() {
 }
 
 fn flights() -> Vec<Value> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../shared/data/flights")
-        .join("efforts.jsonl.gz");
-    let unpacked = Command::new("gzip")
-        .arg("-dc")
-        .arg(&file)
-        .stderr(Stdio::inherit())
-        .output();
-    let text = String::from_utf8(unpacked.expect("gzip").stdout).expect("UTF-8");
+    let text = records("flights/efforts.jsonl.gz");
     let lines = text.lines().step_by(ONE_OF);
     let parsed = lines.map(serde_json::from_str);
     let flights: Vec<Value> = parsed.collect::<Result<_, _>>().expect("JSON");
@@ -80,9 +71,7 @@ impl Rows {
                 self.0.insert(int(line, "id"), line.clone());
             }
         }
-        let input = text.as_bytes();
-        let output = run_with_input(place.data(), &["ingest", "authorizations", "-"], input);
-        assert!(output.status.success(), "{output:?}");
+        place.ingest("authorizations", &text);
     }
 
     /// How many different aircraft are connected to each route, by plain SQL.
@@ -157,9 +146,7 @@ fn connect(place: &Place) {
         row.to_string() + "\n"
     };
     let applications: String = routes.iter().map(application).collect();
-    let input = applications.as_bytes();
-    let output = run_with_input(place.data(), &["ingest", "applications", "-"], input);
-    assert!(output.status.success(), "{output:?}");
+    place.ingest("applications", &applications);
 
     let mut rows = Rows::default();
     let server = Server::start(place.data(), &[]);

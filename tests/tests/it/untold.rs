@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use speed::SpeedPorts;
 use stores::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
 use stores::live::SlotId;
-use stores::log::FetchLimit;
 use stores::views::{FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, ViewsRead};
 use stores::{Error, Result};
+use tests::topic::messages;
 use tests::world::{PARTITIONS, World};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -83,23 +83,9 @@ fn effort(segment: i64, athlete: i64, elapsed_time: i64) -> String {
 
 /// All messages of a topic.
 async fn told(world: &World, topic: &str) -> Vec<Value> {
-    let mut found = Vec::new();
-    let log = &world.stores.log;
-    for (partition, span) in (0..).zip(log.spans(topic).await.unwrap_or_default()) {
-        let mut at = span.start;
-        while at < span.end {
-            let limit = FetchLimit {
-                records: 10_000,
-                bytes: 1 << 24,
-            };
-            let fetched = log.fetch(topic, partition, at, limit).await;
-            let fetched = fetched.expect("fetching");
-            let values = fetched.records.values.iter().flatten();
-            found.extend(values.map(|bytes| serde_json::from_slice::<Value>(bytes).expect("JSON")));
-            at = fetched.next_offset;
-        }
-    }
-    found
+    let all = messages(&*world.stores.log, topic).await;
+    let all = all.unwrap_or_default().into_iter().flatten();
+    all.map(|(_, message)| message).collect()
 }
 
 /// The ids of the changes of boards that were told.

@@ -1,0 +1,36 @@
+//! Topics as whoever follows them sees them.
+
+use serde_json::Value;
+use stores::Result;
+use stores::log::{FetchLimit, LogRead};
+
+/// All messages of a topic by partition, each with its offset.
+///
+/// # Errors
+/// If there is no such topic.
+///
+/// # Panics
+/// If one can't be read or is no JSON.
+pub async fn messages(log: &dyn LogRead, topic: &str) -> Result<Vec<Vec<(i64, Value)>>> {
+    let mut all = Vec::new();
+    for (partition, span) in (0..).zip(log.spans(topic).await?) {
+        let (mut at, mut found) = (span.start, Vec::new());
+        while at < span.end {
+            let limit = FetchLimit {
+                records: 10_000,
+                bytes: 1 << 24,
+            };
+            let fetched = log.fetch(topic, partition, at, limit).await;
+            let fetched = fetched.expect("fetching");
+            let offsets = fetched.records.offsets.values();
+            let records = fetched.records.values.iter().flatten().zip(offsets);
+            for (bytes, offset) in records {
+                let value = serde_json::from_slice(bytes).expect("JSON");
+                found.push((*offset, value));
+            }
+            at = fetched.next_offset;
+        }
+        all.push(found);
+    }
+    Ok(all)
+}
