@@ -68,14 +68,14 @@ impl Deliverer {
 
     /// Tries everything that is to be delivered now, each once.
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
-        let waiting = self.notices.notices_waiting().await?;
-        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-        metrics::gauge!("backstitch_speed_notices_waiting").set(waiting as f64);
-        if waiting == 0 {
-            return Ok(());
-        }
         // What is to be tried again while this goes on has had its turn.
         let due_ms = self.clock.now_ms();
+        let waiting = self.notices.notices_waiting(due_ms).await?;
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        metrics::gauge!("backstitch_speed_notices_waiting").set(waiting.all as f64);
+        if waiting.due == 0 {
+            return Ok(());
+        }
         while !stop.is_cancelled() {
             let until_ms = self.clock.now_ms().saturating_add(self.claim_ms());
             let claimed = self

@@ -69,6 +69,8 @@ pub enum Authorized {
     },
     /// There is no such application.
     UnknownApplication,
+    /// The athlete was deleted, and has not come back.
+    AthleteDeleted,
 }
 
 /// What became of an athlete's wish to disconnect.

@@ -28,7 +28,7 @@ use crate::canon::{
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
-use crate::notices::{Claimed, Notice, Notices, Outcome};
+use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -162,7 +162,7 @@ hand_on! { CanonAdmin {
 
 hand_on! { Notices {
     async fn notices(application_id: Option<i64>, before: Option<i64>, limit: usize) -> Result<Vec<Notice>>;
-    async fn notices_waiting() -> Result<u64>;
+    async fn notices_waiting(now_ms: i64) -> Result<NoticesWaiting>;
     async fn claim_notices(now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Claimed>>;
     async fn settle_notice(claimed: &Claimed, outcome: &Outcome) -> Result<()>;
 } }

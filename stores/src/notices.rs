@@ -121,6 +121,15 @@ pub struct Outcome {
     pub is_done: bool,
 }
 
+/// How many notices are to be delivered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NoticesWaiting {
+    /// Sooner or later.
+    pub all: u64,
+    /// Now: nobody has claimed them, and none of them is to be tried later.
+    pub due: u64,
+}
+
 /// Where notices wait.
 #[async_trait]
 pub trait Notices: std::fmt::Debug + Send + Sync {
@@ -133,7 +142,7 @@ pub trait Notices: std::fmt::Debug + Send + Sync {
     ) -> Result<Vec<Notice>>;
 
     /// How many are to be delivered.
-    async fn notices_waiting(&self) -> Result<u64>;
+    async fn notices_waiting(&self, now_ms: i64) -> Result<NoticesWaiting>;
 
     /// Takes notices to be delivered, those first that wait longest, at most `limit`: nobody else gets them until
     /// then.

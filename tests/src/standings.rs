@@ -170,7 +170,10 @@ impl Truth {
             int(row, "application_id") == Some(application)
                 && row.get("revoked_at").is_none_or(Value::is_null)
         });
-        live.filter_map(|row| int(row, "athlete_id")).collect()
+        let athletes = live.filter_map(|row| int(row, "athlete_id"));
+        athletes
+            .filter(|id| !self.athletes.get(id).is_some_and(is_deleted))
+            .collect()
     }
 
     /// The entries of a board in the order of ranks, as the API shows them.

@@ -41,6 +41,7 @@ static AUTHORIZATIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("athlete_id", DataType::Int64, false),
         Field::new("created_at", instant(), false),
         Field::new("revoked_at", instant(), true),
+        Field::new("athlete_is_deleted", DataType::Boolean, false),
     ]))
 });
 
@@ -52,7 +53,7 @@ fn instant() -> DataType {
 ///
 /// `efforts` come with what their athlete tells: `gender`, `birth_year`, `weight_kg`,
 /// `athlete_is_deleted` and `athlete_is_disqualified` (false where the athlete is not known). `day` is the day of `started_at` in
-/// the effort's own zone, as a number: 20130506.
+/// the effort's own zone, as a number: 20130506. `authorizations` come with `athlete_is_deleted`.
 #[must_use]
 pub fn schema(source: Source) -> Option<SchemaRef> {
     match source {
@@ -181,6 +182,23 @@ impl EffortColumns {
     }
 }
 
+/// A row of `authorizations` with what its athlete tells.
+#[derive(Debug, Clone, Copy)]
+pub struct AuthorizationRow {
+    /// The authorization's id.
+    pub id: i64,
+    /// The application.
+    pub application_id: i64,
+    /// The athlete.
+    pub athlete_id: i64,
+    /// Microseconds since the Unix epoch.
+    pub created_at_us: i64,
+    /// When it was taken back, if it was: microseconds since the Unix epoch.
+    pub revoked_at_us: Option<i64>,
+    /// Whether the athlete was deleted.
+    pub athlete_is_deleted: bool,
+}
+
 /// Rows of `authorizations` as they grow.
 #[derive(Debug, Default)]
 pub struct AuthorizationColumns {
@@ -189,6 +207,7 @@ pub struct AuthorizationColumns {
     athlete_id: Int64Builder,
     created_at: TimestampMicrosecondBuilder,
     revoked_at: TimestampMicrosecondBuilder,
+    athlete_is_deleted: BooleanBuilder,
     rows: usize,
 }
 
@@ -205,13 +224,14 @@ impl AuthorizationColumns {
         self.rows == 0
     }
 
-    /// Adds a row: id, application, athlete, and the two times in microseconds since the Unix epoch.
-    pub fn push(&mut self, ids: (i64, i64, i64), created_at_us: i64, revoked_at_us: Option<i64>) {
-        self.id.append_value(ids.0);
-        self.application_id.append_value(ids.1);
-        self.athlete_id.append_value(ids.2);
-        self.created_at.append_value(created_at_us);
-        self.revoked_at.append_option(revoked_at_us);
+    /// Adds a row.
+    pub fn push(&mut self, row: &AuthorizationRow) {
+        self.id.append_value(row.id);
+        self.application_id.append_value(row.application_id);
+        self.athlete_id.append_value(row.athlete_id);
+        self.created_at.append_value(row.created_at_us);
+        self.revoked_at.append_option(row.revoked_at_us);
+        self.athlete_is_deleted.append_value(row.athlete_is_deleted);
         self.rows += 1;
     }
 
@@ -227,6 +247,7 @@ impl AuthorizationColumns {
             Arc::new(self.athlete_id.finish()),
             Arc::new(self.created_at.finish().with_timezone("UTC")),
             Arc::new(self.revoked_at.finish().with_timezone("UTC")),
+            Arc::new(self.athlete_is_deleted.finish()),
         ];
         RecordBatch::try_new(Arc::clone(&AUTHORIZATIONS), columns)
     }

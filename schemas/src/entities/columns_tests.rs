@@ -22,6 +22,15 @@ const ROW: EffortRow<'_> = EffortRow {
     athlete_is_disqualified: false,
 };
 
+const AUTHORIZATION: AuthorizationRow = AuthorizationRow {
+    id: 1,
+    application_id: 2,
+    athlete_id: 3,
+    created_at_us: -1,
+    revoked_at_us: None,
+    athlete_is_deleted: false,
+};
+
 fn ints(rows: &RecordBatch, column: &str) -> Vec<Option<i64>> {
     rows[column].as_primitive::<Int64Type>().iter().collect()
 }
@@ -149,8 +158,15 @@ fn a_row_without_a_day_is_not_added() {
 #[test]
 fn authorizations_arrive() {
     let mut columns = AuthorizationColumns::default();
-    columns.push((1, 2, 3), -1, None);
-    columns.push((i64::MAX, i64::MIN, 0), 5, Some(4));
+    columns.push(&AUTHORIZATION);
+    columns.push(&AuthorizationRow {
+        id: i64::MAX,
+        application_id: i64::MIN,
+        athlete_id: 0,
+        created_at_us: 5,
+        revoked_at_us: Some(4),
+        athlete_is_deleted: true,
+    });
     assert_eq!(columns.len(), 2);
     let rows = columns.finish().unwrap();
     assert_eq!(Some(rows.schema()), schema(Source::Authorizations));
@@ -159,6 +175,10 @@ fn authorizations_arrive() {
     assert_eq!(ints(&rows, "athlete_id"), [Some(3), Some(0)]);
     assert_eq!(instants(&rows, "created_at"), [Some(-1), Some(5)]);
     assert_eq!(instants(&rows, "revoked_at"), [None, Some(4)]);
+    assert_eq!(
+        bools(&rows, "athlete_is_deleted"),
+        [Some(false), Some(true)]
+    );
 }
 
 #[test]
@@ -169,7 +189,7 @@ fn columns_begin_anew_when_they_were_finished() {
         assert!(efforts.is_empty() && authorizations.is_empty());
         for _ in 0..rows {
             efforts.push(&ROW).unwrap();
-            authorizations.push((1, 2, 3), 4, None);
+            authorizations.push(&AUTHORIZATION);
         }
         assert_eq!(efforts.finish().unwrap().num_rows(), rows);
         assert_eq!(authorizations.finish().unwrap().num_rows(), rows);

@@ -10,7 +10,7 @@ mod group;
 mod miss;
 mod raw;
 
-pub use columns::{AuthorizationColumns, EffortColumns, EffortRow, schema};
+pub use columns::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow, schema};
 pub use decode::parse;
 pub use group::{Group, Notifications, key_column, parse_notification};
 pub use miss::Miss;

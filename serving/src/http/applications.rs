@@ -156,6 +156,7 @@ pub(crate) async fn show(
         (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 403, description = "There is no room: as many athletes are connected as may be. A page instead of a document where text/html is wanted rather than JSON", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "The athlete was deleted", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -189,19 +190,17 @@ pub(crate) async fn connect(
                 usage.is_enforced = true;
                 return Ok(limit::page(StatusCode::FORBIDDEN, &usage));
             }
-            return Err(Problem::new(
-                Kind::CapacityExceeded,
-                format!(
-                    "application {application_id} has {connected} connected athletes and a capacity of {capacity}: its developer can ask for a higher capacity (POST to capacity_requests), or disconnect athletes"
-                ),
-            )
-            .with("application_id", application_id)
-            .with("capacity_requests", format!("/api/v1/applications/{application_id}/capacity-requests"))
-            .with("page", format!("/api/v1/applications/{application_id}/limit"))
-            .with("connected_athletes", connected)
-            .with("athlete_capacity", capacity));
+            return Err(full(application_id, connected, capacity));
         }
         Authorized::UnknownApplication => return Err(unknown(application_id)),
+        Authorized::AthleteDeleted => {
+            return Err(Problem::new(
+                Kind::AthleteDeleted,
+                format!(
+                    "athlete {athlete_id} was deleted and can't connect to application {application_id}; a line of `athletes` that does not say `deleted` brings the athlete back"
+                ),
+            ));
+        }
     };
     let connected = Connected {
         id,
@@ -209,6 +208,20 @@ pub(crate) async fn connect(
         athlete_id,
     };
     Ok((status, Json(connected)).into_response())
+}
+
+/// That an application is full, and what its developer can do.
+fn full(application_id: i64, connected: i64, capacity: i64) -> Problem {
+    let what = format!(
+        "application {application_id} has {connected} connected athletes and a capacity of {capacity}: its developer can ask for a higher capacity (POST to capacity_requests), or disconnect athletes"
+    );
+    let under = format!("/api/v1/applications/{application_id}");
+    Problem::new(Kind::CapacityExceeded, what)
+        .with("application_id", application_id)
+        .with("capacity_requests", format!("{under}/capacity-requests"))
+        .with("page", format!("{under}/limit"))
+        .with("connected_athletes", connected)
+        .with("athlete_capacity", capacity)
 }
 
 /// Takes back all authorizations that an athlete gave to an application. A line of one of them that is

@@ -32,6 +32,7 @@ pub(crate) enum Kind {
     UnknownApplication,
     UnknownRequest,
     NotOnBoard,
+    AthleteDeleted,
     CapacityExceeded,
     RequestOpen,
     AlreadyDecided,
@@ -84,6 +85,7 @@ impl Kind {
             Self::UnknownApplication => "/problems/unknown-application",
             Self::UnknownRequest => "/problems/unknown-request",
             Self::NotOnBoard => "/problems/not-on-board",
+            Self::AthleteDeleted => "/problems/athlete-deleted",
             Self::CapacityExceeded => "/problems/capacity-exceeded",
             Self::RequestOpen => "/problems/request-open",
             Self::AlreadyDecided => "/problems/already-decided",
@@ -114,6 +116,7 @@ impl Kind {
             Self::UnknownBoard => "There is no such board",
             Self::UnknownApplication => "There is no such application",
             Self::NotOnBoard => "The athlete is not on the board",
+            Self::AthleteDeleted => "The athlete was deleted",
             Self::CapacityExceeded => "The application is full",
             Self::UnknownRequest => "There is no such request",
             Self::RequestOpen => "A request is open already",
@@ -147,9 +150,10 @@ impl Kind {
             | Self::NotOnBoard
             | Self::NotCollected => StatusCode::NOT_FOUND,
             Self::CapacityExceeded => StatusCode::FORBIDDEN,
-            Self::RequestOpen | Self::AlreadyDecided | Self::ManagedElsewhere => {
-                StatusCode::CONFLICT
-            }
+            Self::RequestOpen
+            | Self::AlreadyDecided
+            | Self::ManagedElsewhere
+            | Self::AthleteDeleted => StatusCode::CONFLICT,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -6,7 +6,7 @@ use stores::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
-use stores::notices::{Claimed, Notice, Notices, Outcome};
+use stores::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use stores::{Error, Result};
 
 use super::World;
@@ -77,8 +77,8 @@ impl Notices for World {
         Ok(Vec::new())
     }
 
-    async fn notices_waiting(&self) -> Result<u64> {
-        Ok(0)
+    async fn notices_waiting(&self, _: i64) -> Result<NoticesWaiting> {
+        Ok(NoticesWaiting::default())
     }
 
     async fn claim_notices(&self, _: i64, _: i64, _: usize) -> Result<Vec<Claimed>> {

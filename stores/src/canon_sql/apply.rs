@@ -16,6 +16,7 @@ use schemas::entities::{
 };
 
 use super::admin;
+use super::away;
 use super::connect::lock_counters;
 use super::decide::{Decided, Known, Versioned};
 use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
@@ -96,11 +97,20 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     } else {
         lock_athletes(link, changed.chain(with_efforts), true).await?;
     }
-    let touched = Touched {
+    let mut touched = Touched {
         efforts: efforts(link, &kinds.efforts, &mut rejected).await?,
         authorizations: authorizations(link, &kinds.authorizations, &mut rejected).await?,
-        athletes: athletes(link, &kinds.athletes).await?,
+        athletes: Vec::new(),
     };
+    let (athletes, come_or_gone) = athletes(link, &kinds.athletes).await?;
+    touched.athletes = athletes;
+    if !come_or_gone.is_empty() {
+        let moved = away::move_away(link, &come_or_gone).await?;
+        touched.authorizations.extend(moved);
+        touched.authorizations.sort_unstable();
+        touched.authorizations.dedup();
+        away::look_again(link, &come_or_gone, now_ms).await?;
+    }
     let memberships = newest(
         &kinds.memberships,
         |row| (row.club_id, row.athlete_id),
@@ -219,8 +229,21 @@ struct Seen {
     is_deleted: bool,
 }
 
-/// Writes athletes; answers those of whom views see something else than before.
-async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<Vec<i64>> {
+impl Seen {
+    fn of(row: &Athlete) -> Self {
+        Self {
+            gender: row.gender.map(Gender::letter).map(str::to_owned),
+            birth_year: row.birth_year,
+            weight_kg: row.weight_kg,
+            is_disqualified: row.is_disqualified,
+            is_deleted: row.is_deleted,
+        }
+    }
+}
+
+/// Writes athletes; answers those of whom views see something else than before, and those who are deleted
+/// and were not, or the other way round.
+async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<(Vec<i64>, Vec<i64>)> {
     type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
     let statement = "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
                      WHERE id IN ? ORDER BY id FOR UPDATE";
@@ -251,17 +274,17 @@ async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<Vec<i6
     let mut decided = Decided::of(rows, known, &mut Vec::new());
     put(link, &mut decided, sheet::athletes).await?;
     disqualify(link, &decided.kept, &seen).await?;
-    let changed = decided.kept.iter().filter(|row| {
-        let now = Seen {
-            gender: row.gender.map(Gender::letter).map(str::to_owned),
-            birth_year: row.birth_year,
-            weight_kg: row.weight_kg,
-            is_disqualified: row.is_disqualified,
-            is_deleted: row.is_deleted,
-        };
-        now != seen.remove(&row.id).unwrap_or_default()
-    });
-    Ok(changed.map(|row| row.id).collect())
+    let (mut changed, mut come_or_gone) = (Vec::new(), Vec::new());
+    for row in &decided.kept {
+        let before = seen.remove(&row.id).unwrap_or_default();
+        if row.is_deleted != before.is_deleted {
+            come_or_gone.push(row.id);
+        }
+        if Seen::of(row) != before {
+            changed.push(row.id);
+        }
+    }
+    Ok((changed, come_or_gone))
 }
 
 /// Brings the list of the disqualified to what athletes' rows say.

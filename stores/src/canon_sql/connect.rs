@@ -1,7 +1,7 @@
 //! Applications, and the athletes who connect to them.
 //!
 //! `connections` holds how many authorizations of a pair are not revoked, `connected` how many
-//! pairs have one, for each application. Triggers keep both. Whoever changes authorizations of an
+//! pairs have one and an athlete who is not deleted, for each application. Triggers keep both. Whoever changes authorizations of an
 //! application holds its row of `connected` first, so places are given one after the other.
 
 use schemas::entities::{Application, Authorization, Group};
@@ -98,17 +98,22 @@ pub(crate) async fn authorize(link: &mut Link<'_>, pair: Group, now_ms: i64) -> 
     let statement = "SELECT CAST(p.athlete_capacity AS SIGNED), c.athletes,
             (SELECT count(*) FROM connections o
              WHERE o.application_id = ? AND o.athlete_id = ? AND o.live > 0),
+            (SELECT count(*) FROM athletes t WHERE t.id = ? AND t.is_deleted),
             (SELECT count(*) FROM unlimited u WHERE u.application_id = p.id)
         FROM applications p JOIN connected c ON c.application_id = p.id WHERE p.id = ?";
     let values = [
         Value::Int(pair.key),
         Value::Int(pair.member),
+        Value::Int(pair.member),
         Value::Int(pair.key),
     ];
-    let found: Option<(i64, i64, i64, i64)> = link.row(statement, &values).await?;
-    let Some((capacity, connected, already, unlimited)) = found else {
+    let found: Option<(i64, i64, i64, i64, i64)> = link.row(statement, &values).await?;
+    let Some((capacity, connected, already, deleted, unlimited)) = found else {
         return Ok(Authorized::UnknownApplication);
     };
+    if deleted > 0 {
+        return Ok(Authorized::AthleteDeleted);
+    }
     if already > 0 {
         return Ok(Authorized::Already);
     }

@@ -17,9 +17,16 @@ pub(crate) async fn differing(link: &mut Link<'_>, limit: i64) -> Sql<Vec<i64>> 
                 UNION ALL SELECT application_id, athlete_id, -live FROM connections) AS pairs
             GROUP BY application_id, athlete_id HAVING sum(more) <> 0
             UNION
+            SELECT c.application_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
+            WHERE c.is_away <> COALESCE(t.is_deleted, FALSE) AND NOT EXISTS (
+                SELECT 1 FROM outbox o
+                WHERE o.source IN ('athletes', 'connections') AND o.member = c.athlete_id
+                    OR o.source = 'authorizations' AND o.group_key = c.application_id
+                        AND o.member = c.athlete_id)
+            UNION
             SELECT application_id FROM (
                 SELECT application_id, count(*) AS more FROM connections
-                WHERE live > 0 GROUP BY application_id
+                WHERE live > 0 AND NOT is_away GROUP BY application_id
                 UNION ALL SELECT application_id, -athletes FROM connected) AS applications
             GROUP BY application_id HAVING sum(more) <> 0) AS differing
         ORDER BY application_id LIMIT ?";
@@ -40,12 +47,15 @@ pub(crate) async fn recount(link: &mut Link<'_>, application: i64) -> Sql<()> {
     link.run(statement, &[id]).await?;
     link.run("DELETE FROM connections WHERE application_id = ?", &[id])
         .await?;
-    let statement = "INSERT INTO connections (application_id, athlete_id, live)
-        SELECT application_id, athlete_id, count(*) FROM authorizations
-        WHERE application_id = ? AND revoked_at_us IS NULL GROUP BY application_id, athlete_id";
+    let statement = "INSERT INTO connections (application_id, athlete_id, live, is_away)
+        SELECT application_id, athlete_id, live, COALESCE(t.is_deleted, FALSE) FROM (
+            SELECT application_id, athlete_id, count(*) AS live FROM authorizations
+            WHERE application_id = ? AND revoked_at_us IS NULL
+            GROUP BY application_id, athlete_id) AS pairs
+        LEFT JOIN athletes t ON t.id = pairs.athlete_id";
     link.run(statement, &[id]).await?;
     let statement = "UPDATE connected SET athletes = (SELECT count(*) FROM connections c
-            WHERE c.application_id = ? AND c.live > 0)
+            WHERE c.application_id = ? AND c.live > 0 AND NOT c.is_away)
         WHERE application_id = ?";
     link.run(statement, &[id, id]).await?;
     Ok(())

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use arrow::array::RecordBatch;
-use schemas::entities::{AuthorizationColumns, EffortColumns, EffortRow};
+use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
 use schemas::source::Source;
 use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
@@ -69,12 +69,13 @@ impl Grouped {
             }
             (Self::Authorizations, SqlServer::Postgres) => {
                 "e.id::bigint, e.application_id::bigint, e.athlete_id::bigint,
-                 e.created_at_us::bigint, e.revoked_at_us::bigint"
+                 e.created_at_us::bigint, e.revoked_at_us::bigint,
+                 a.is_deleted AS athlete_is_deleted"
             }
             (Self::Authorizations, SqlServer::MySql) => {
                 "CAST(e.id AS SIGNED), CAST(e.application_id AS SIGNED),
                  CAST(e.athlete_id AS SIGNED), CAST(e.created_at_us AS SIGNED),
-                 CAST(e.revoked_at_us AS SIGNED)"
+                 CAST(e.revoked_at_us AS SIGNED), a.is_deleted"
             }
         }
     }
@@ -88,29 +89,21 @@ impl Grouped {
     }
 
     /// What is joined to the table `e`.
-    pub(crate) const fn join(self) -> &'static str {
-        match self {
-            Self::Efforts => "LEFT JOIN athletes a ON a.id = e.athlete_id",
-            Self::Authorizations => "",
-        }
-    }
+    pub(crate) const JOIN: &str = "LEFT JOIN athletes a ON a.id = e.athlete_id";
 
     /// How many columns are read.
     pub(crate) const fn width(self) -> usize {
         match self {
             Self::Efforts => 14,
-            Self::Authorizations => 5,
+            Self::Authorizations => 6,
         }
     }
 }
 
-/// Its ids, when it was made and revoked.
-type Authorization = ((i64, i64, i64), i64, Option<i64>);
-
 /// A row of either server that columns can be read of.
 pub(crate) trait Readable {
     fn effort(&self) -> Sql<EffortRow<'_>>;
-    fn authorization(&self) -> Sql<Authorization>;
+    fn authorization(&self) -> Sql<AuthorizationRow>;
 }
 
 impl Readable for PgRow {
@@ -118,7 +111,7 @@ impl Readable for PgRow {
         effort(self)
     }
 
-    fn authorization(&self) -> Sql<Authorization> {
+    fn authorization(&self) -> Sql<AuthorizationRow> {
         authorization(self)
     }
 }
@@ -128,7 +121,7 @@ impl Readable for MySqlRow {
         effort(self)
     }
 
-    fn authorization(&self) -> Sql<Authorization> {
+    fn authorization(&self) -> Sql<AuthorizationRow> {
         authorization(self)
     }
 }
@@ -159,13 +152,20 @@ where
     })
 }
 
-fn authorization<'r, R: Row>(row: &'r R) -> Sql<Authorization>
+fn authorization<'r, R: Row>(row: &'r R) -> Sql<AuthorizationRow>
 where
     usize: ColumnIndex<R>,
     i64: Value<'r, R::Database>,
+    bool: Value<'r, R::Database>,
 {
-    let ids = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    Ok((ids, row.try_get(3)?, row.try_get(4)?))
+    Ok(AuthorizationRow {
+        id: row.try_get(0)?,
+        application_id: row.try_get(1)?,
+        athlete_id: row.try_get(2)?,
+        created_at_us: row.try_get(3)?,
+        revoked_at_us: row.try_get(4)?,
+        athlete_is_deleted: row.try_get::<Option<bool>, _>(5)?.unwrap_or_default(),
+    })
 }
 
 /// A value that can be read of a row of a server.
@@ -196,8 +196,7 @@ impl Columns {
                 pushed.map_err(|why| undecodable(format!("effort {}: {why}", row.id)))
             }
             Self::Authorizations(columns) => {
-                let (ids, created_at_us, revoked_at_us) = row.authorization()?;
-                columns.push(ids, created_at_us, revoked_at_us);
+                columns.push(&row.authorization()?);
                 Ok(())
             }
         }

@@ -16,6 +16,7 @@
 
 pub(crate) mod admin;
 mod apply;
+pub(crate) mod away;
 mod check;
 pub(crate) mod columns;
 pub(crate) mod connect;
@@ -53,7 +54,7 @@ use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::namespace::Namespace;
-use crate::notices::{Claimed, Notice, Notices, Outcome};
+use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::{Error, Result, mysql, postgres};
 use decode::Grouped;
 use server::{Server, on};
@@ -219,10 +220,9 @@ impl CanonRead for SqlCanon {
 }
 
 impl SqlCanon {
-    /// Before notifications of efforts are read: puts groups in the place of athletes, of all who wait
-    /// now.
+    /// Before notifications are read: puts groups in the place of athletes, of all who wait now.
     async fn find_groups(&self, source: Source) -> Result<()> {
-        if source != Source::Efforts {
+        if !matches!(source, Source::Efforts | Source::Authorizations) {
             return Ok(());
         }
         let newest = self
@@ -233,9 +233,13 @@ impl SqlCanon {
             return Ok(());
         };
         let doing = "finding the groups of athletes";
+        let of_view = self.views.contains("authorizations");
         while self
             .server
-            .write(doing, on!(link => outbox::find_groups(link, newest)))
+            .write(
+                doing,
+                on!(link => outbox::find_groups(link, newest, of_view)),
+            )
             .await?
         {}
         Ok(())
@@ -425,9 +429,9 @@ impl Notices for SqlCanon {
         self.server.read(doing, call).await
     }
 
-    async fn notices_waiting(&self) -> Result<u64> {
+    async fn notices_waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
         let doing = "reading notices of capacities";
-        let call = on!(link => notices::waiting(link));
+        let call = on!(link => notices::waiting(link, now_ms));
         self.server.read(doing, call).await
     }
 

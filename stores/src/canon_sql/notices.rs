@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::admin::bounded;
 use super::session::{Sql, Statements, Value};
-use crate::notices::{Claimed, Notice, Outcome, THRESHOLDS};
+use crate::notices::{Claimed, Notice, NoticesWaiting, Outcome, THRESHOLDS};
 
 /// After a capacity changed, while the counter is held: thresholds are noted anew, those that are reached
 /// at once.
@@ -93,10 +93,16 @@ pub(crate) async fn notices(
 }
 
 /// How many are not done.
-pub(crate) async fn waiting(link: &mut impl Statements) -> Sql<u64> {
-    let statement = "SELECT count(*) FROM capacity_notices WHERE done = 0";
-    let found: Vec<(i64,)> = link.rows(statement, &[]).await?;
-    Ok(found.first().map_or(0, |(count,)| count.unsigned_abs()))
+pub(crate) async fn waiting(link: &mut impl Statements, now_ms: i64) -> Sql<NoticesWaiting> {
+    let statement = "SELECT count(*),
+            count(CASE WHEN next_try_ms <= ? AND claimed_until_ms <= ? THEN 1 END)
+        FROM capacity_notices WHERE done = 0";
+    let found: Vec<(i64, i64)> = link.rows(statement, &[Value::Int(now_ms); 2]).await?;
+    let (all, due) = found.first().copied().unwrap_or_default();
+    Ok(NoticesWaiting {
+        all: all.unsigned_abs(),
+        due: due.unsigned_abs(),
+    })
 }
 
 /// Name, owner and whether the capacity is enforced of those of some applications that are there; `ids` are few enough for

@@ -11,11 +11,13 @@
 //! here, after the commit, in a statement that sees everything committed before it. The trigger could
 //! miss some: its transaction may see an older state than the last one. An effort that is committed
 //! after our statement is told of by itself, after the athlete's change can be seen. Groups take the
-//! athlete's place in one transaction, so a change stays told of whatever fails.
+//! athlete's place in one transaction, so a change stays told of whatever fails. The athlete's connections are
+//! looked at with them ([`super::away`]).
 
 use schemas::entities::Group;
 use schemas::source::Source;
 
+use super::away;
 use super::decode::undecodable;
 use super::session::{Link, Sql, Value};
 use crate::canon::{NOTIFICATIONS_MAX, Notification, Waiting};
@@ -108,39 +110,58 @@ pub(crate) async fn tell(
 
 /// The largest number of a row that names an athlete, if there is one.
 pub(crate) async fn newest_athlete(link: &mut Link<'_>) -> Sql<Option<i64>> {
-    let statement = "SELECT max(id) FROM outbox WHERE source = ?";
-    let athletes = Source::Athletes.name();
-    let found: Option<(Option<i64>,)> = link.row(statement, &[Value::Text(athletes)]).await?;
+    // Each of them is found at the end of its part of the index.
+    let statement = "SELECT max(newest) FROM (
+            SELECT max(id) AS newest FROM outbox WHERE source = ?
+            UNION ALL SELECT max(id) FROM outbox WHERE source = ?) AS both_sources";
+    let values = [Source::Athletes.name(), away::SOURCE].map(Value::Text);
+    let found: Option<(Option<i64>,)> = link.row(statement, &values).await?;
     Ok(found.and_then(|(newest,)| newest))
 }
 
 /// Puts the groups of some athletes in their place, up to a number; answers whether there may be more
-/// of them. Call it within a transaction that writes.
-pub(crate) async fn find_groups(link: &mut Link<'_>, newest: i64) -> Sql<bool> {
+/// of them. `of_view` says that the authorizations are an app's own. Call it within a transaction that writes.
+pub(crate) async fn find_groups(link: &mut Link<'_>, newest: i64, of_view: bool) -> Sql<bool> {
+    let changed = named(link, Source::Athletes.name(), newest).await?;
+    let met = named(link, away::SOURCE, newest).await?;
+    let rows = || changed.iter().chain(&met);
+    let Some(made_at_ms) = rows().map(|row| row.2).min() else {
+        return Ok(false);
+    };
+    let athletes = |rows: &mut dyn Iterator<Item = &(i64, i64, i64)>| {
+        let mut athletes: Vec<i64> = rows.map(|row| row.1).collect();
+        athletes.sort_unstable();
+        athletes.dedup();
+        athletes
+    };
+    let with_efforts = athletes(&mut changed.iter());
+    if !with_efforts.is_empty() {
+        let statement = format!(
+            "INSERT INTO outbox (source, group_key, member, made_at_ms)
+             SELECT '{source}', segment_id, athlete_id, {made_at_ms} FROM efforts
+             WHERE athlete_id IN ? GROUP BY athlete_id, segment_id",
+            source = Source::Efforts.name(),
+        );
+        link.run(&statement, &[Value::Ints(&with_efforts)]).await?;
+    }
+    let all = athletes(&mut rows());
+    away::settle(link, &all, of_view, made_at_ms).await?;
+    let ids: Vec<i64> = rows().map(|row| row.0).collect();
+    notified(link, &ids).await?;
+    Ok(changed.len().max(met.len()) == ATHLETES_AT_ONCE)
+}
+
+/// The first rows of a source that names athletes, up to a number, held until the commit: number, athlete and when
+/// each was made.
+async fn named(link: &mut Link<'_>, source: &str, newest: i64) -> Sql<Vec<(i64, i64, i64)>> {
     let statement = "SELECT id, member, made_at_ms FROM outbox WHERE source = ? AND id <= ?
                      ORDER BY id LIMIT ? FOR UPDATE";
     let values = [
-        Value::Text(Source::Athletes.name()),
+        Value::Text(source),
         Value::Int(newest),
         Value::Int(i64::try_from(ATHLETES_AT_ONCE).unwrap_or(i64::MAX)),
     ];
-    let rows: Vec<(i64, i64, i64)> = link.rows(statement, &values).await?;
-    let Some(made_at_ms) = rows.iter().map(|row| row.2).min() else {
-        return Ok(false);
-    };
-    let mut athletes: Vec<i64> = rows.iter().map(|row| row.1).collect();
-    athletes.sort_unstable();
-    athletes.dedup();
-    let statement = format!(
-        "INSERT INTO outbox (source, group_key, member, made_at_ms)
-         SELECT '{source}', segment_id, athlete_id, {made_at_ms} FROM efforts
-         WHERE athlete_id IN ? GROUP BY athlete_id, segment_id",
-        source = Source::Efforts.name(),
-    );
-    link.run(&statement, &[Value::Ints(&athletes)]).await?;
-    let ids: Vec<i64> = rows.iter().map(|row| row.0).collect();
-    notified(link, &ids).await?;
-    Ok(rows.len() == ATHLETES_AT_ONCE)
+    link.rows(statement, &values).await
 }
 
 /// What waits in the outbox for the log of a source.
@@ -179,8 +200,14 @@ pub(crate) async fn notified(link: &mut Link<'_>, ids: &[i64]) -> Sql<()> {
     ids.sort_unstable();
     ids.dedup();
     for ids in ids.chunks(AT_ONCE) {
-        link.run("DELETE FROM outbox WHERE id IN ?", &[Value::Ints(ids)])
-            .await?;
+        let met = away::take_out(link, ids).await?;
+        let Some(made_at_ms) = met.iter().map(|row| row.1).min() else {
+            continue;
+        };
+        let mut athletes: Vec<i64> = met.into_iter().map(|row| row.0).collect();
+        athletes.sort_unstable();
+        athletes.dedup();
+        away::settle(link, &athletes, false, made_at_ms).await?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::canon_sql::{admin, notices};
-use crate::notices::{Claimed, Notice, Notices, Outcome};
+use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 
 /// The tables of those who look after applications; new ones in a file of version 2.
 macro_rules! applications_tables {
@@ -107,6 +107,56 @@ macro_rules! applications_tables {
     };
 }
 
+/// That athletes who are deleted are connected to nothing; new in a file of version 3.
+macro_rules! deleted_athletes {
+    () => {
+        "
+        CREATE INDEX connections_by_athlete ON connections (athlete_id);
+        CREATE TRIGGER athlete_connected AFTER INSERT ON connections WHEN NOT new.is_away BEGIN
+            INSERT INTO connected (application_id, athletes) VALUES (new.application_id, 1)
+            ON CONFLICT DO UPDATE SET athletes = athletes + 1;
+        END;
+        CREATE TRIGGER athlete_disconnected AFTER UPDATE ON connections WHEN new.live = 0 BEGIN
+            DELETE FROM connections
+            WHERE application_id = new.application_id AND athlete_id = new.athlete_id;
+            UPDATE connected SET athletes = athletes - 1
+            WHERE application_id = new.application_id AND NOT new.is_away;
+        END;
+        CREATE TRIGGER athlete_gone AFTER UPDATE ON connections
+        WHEN new.is_away AND NOT old.is_away BEGIN
+            UPDATE connected SET athletes = athletes - 1
+            WHERE application_id = new.application_id;
+        END;
+        CREATE TRIGGER athlete_back AFTER UPDATE ON connections
+        WHEN old.is_away AND NOT new.is_away BEGIN
+            INSERT INTO connected (application_id, athletes) VALUES (new.application_id, 1)
+            ON CONFLICT DO UPDATE SET athletes = athletes + 1;
+        END;
+        CREATE TRIGGER deleted_athlete_made AFTER INSERT ON athletes WHEN new.is_deleted BEGIN
+            UPDATE connections SET is_away = 1 WHERE athlete_id = new.id AND NOT is_away;
+        END;
+        CREATE TRIGGER athlete_deleted AFTER UPDATE OF is_deleted ON athletes
+        WHEN new.is_deleted <> old.is_deleted BEGIN
+            UPDATE connections SET is_away = new.is_deleted
+            WHERE athlete_id = new.id AND is_away <> new.is_deleted;
+        END;
+        CREATE TRIGGER authorization_made AFTER INSERT ON authorizations
+        WHEN new.revoked_at_us IS NULL BEGIN
+            INSERT INTO connections (application_id, athlete_id, live, is_away)
+            VALUES (new.application_id, new.athlete_id, 1, coalesce(
+                (SELECT is_deleted FROM athletes WHERE id = new.athlete_id), 0))
+            ON CONFLICT DO UPDATE SET live = live + 1;
+        END;
+        CREATE TRIGGER authorization_restored AFTER UPDATE ON authorizations
+        WHEN old.revoked_at_us IS NOT NULL AND new.revoked_at_us IS NULL BEGIN
+            INSERT INTO connections (application_id, athlete_id, live, is_away)
+            VALUES (new.application_id, new.athlete_id, 1, coalesce(
+                (SELECT is_deleted FROM athletes WHERE id = new.athlete_id), 0))
+            ON CONFLICT DO UPDATE SET live = live + 1;
+        END;"
+    };
+}
+
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
 /// written side by side; an index brings them in the order of their groups.
 ///
@@ -118,7 +168,7 @@ macro_rules! applications_tables {
 /// forget them.
 static CANON: Kind = Kind {
     name: "canon.db",
-    version: 3,
+    version: 4,
     tables: concat!(
         "
         CREATE TABLE efforts (
@@ -189,43 +239,22 @@ static CANON: Kind = Kind {
             application_id INTEGER NOT NULL,
             athlete_id INTEGER NOT NULL,
             live INTEGER NOT NULL CHECK (live >= 0),
+            is_away INTEGER NOT NULL DEFAULT 0,
             PRIMARY KEY (application_id, athlete_id)
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE connected (
             application_id INTEGER PRIMARY KEY,
             athletes INTEGER NOT NULL CHECK (athletes >= 0)
         ) STRICT;
-        CREATE TRIGGER authorization_made AFTER INSERT ON authorizations
-        WHEN new.revoked_at_us IS NULL BEGIN
-            INSERT INTO connections (application_id, athlete_id, live)
-            VALUES (new.application_id, new.athlete_id, 1)
-            ON CONFLICT DO UPDATE SET live = live + 1;
-        END;
         CREATE TRIGGER authorization_revoked AFTER UPDATE ON authorizations
         WHEN old.revoked_at_us IS NULL AND new.revoked_at_us IS NOT NULL BEGIN
             UPDATE connections SET live = live - 1
             WHERE application_id = old.application_id AND athlete_id = old.athlete_id;
         END;
-        CREATE TRIGGER authorization_restored AFTER UPDATE ON authorizations
-        WHEN old.revoked_at_us IS NOT NULL AND new.revoked_at_us IS NULL BEGIN
-            INSERT INTO connections (application_id, athlete_id, live)
-            VALUES (new.application_id, new.athlete_id, 1)
-            ON CONFLICT DO UPDATE SET live = live + 1;
-        END;
         CREATE TRIGGER authorization_removed AFTER DELETE ON authorizations
         WHEN old.revoked_at_us IS NULL BEGIN
             UPDATE connections SET live = live - 1
             WHERE application_id = old.application_id AND athlete_id = old.athlete_id;
-        END;
-        CREATE TRIGGER athlete_connected AFTER INSERT ON connections BEGIN
-            INSERT INTO connected (application_id, athletes) VALUES (new.application_id, 1)
-            ON CONFLICT DO UPDATE SET athletes = athletes + 1;
-        END;
-        CREATE TRIGGER athlete_disconnected AFTER UPDATE ON connections WHEN new.live = 0 BEGIN
-            DELETE FROM connections
-            WHERE application_id = new.application_id AND athlete_id = new.athlete_id;
-            UPDATE connected SET athletes = athletes - 1
-            WHERE application_id = new.application_id;
         END;
         CREATE TABLE outbox (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -234,6 +263,7 @@ static CANON: Kind = Kind {
             member INTEGER NOT NULL,
             made_at_ms INTEGER NOT NULL
         ) STRICT;",
+        deleted_athletes!(),
         // What those write who look after applications.
         applications_tables!()
     ),
@@ -245,6 +275,17 @@ static CANON: Kind = Kind {
             ),
         ),
         (2, Upgrade::Statements(applications_tables!())),
+        (
+            3,
+            Upgrade::Statements(concat!(
+                "ALTER TABLE connections ADD COLUMN is_away INTEGER NOT NULL DEFAULT 0;
+                 DROP TRIGGER authorization_made; DROP TRIGGER authorization_restored;
+                 DROP TRIGGER athlete_connected; DROP TRIGGER athlete_disconnected;",
+                deleted_athletes!(),
+                "UPDATE connections SET is_away = 1
+                 WHERE athlete_id IN (SELECT id FROM athletes WHERE is_deleted);"
+            )),
+        ),
     ],
     replaceable: false,
     page_bytes: 4096,
@@ -541,10 +582,10 @@ impl Notices for SqliteCanon {
         found.map_err(db.fault("reading notices of capacities"))
     }
 
-    async fn notices_waiting(&self) -> Result<u64> {
+    async fn notices_waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
-        let found = notices::waiting(&mut Embedded(&mut connection)).await;
+        let found = notices::waiting(&mut Embedded(&mut connection), now_ms).await;
         found.map_err(db.fault("reading notices of capacities"))
     }
 

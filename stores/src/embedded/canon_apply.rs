@@ -147,11 +147,18 @@ pub(super) async fn apply(
 ) -> Sql<Applied> {
     let kinds = ByKind::of(rows);
     let mut rejected = Vec::new();
-    let touched = Touched {
+    let (athletes, come_or_gone) = athletes(connection, &kinds.athletes).await?;
+    let mut touched = Touched {
         efforts: efforts(connection, &kinds.efforts, &mut rejected).await?,
         authorizations: authorizations(connection, &kinds.authorizations, &mut rejected).await?,
-        athletes: athletes(connection, &kinds.athletes).await?,
+        athletes,
     };
+    if !come_or_gone.is_empty() {
+        let moved = connections(connection, &come_or_gone).await?;
+        touched.authorizations.extend(moved);
+        touched.authorizations.sort_unstable();
+        touched.authorizations.dedup();
+    }
     CLUBS
         .run(connection, &kinds.memberships, |values, row| {
             values.add(row.club_id)?;
@@ -285,10 +292,26 @@ struct Seen {
     is_deleted: bool,
 }
 
-/// Writes athletes; answers those of whom views see something else than before.
-async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)]) -> Sql<Vec<i64>> {
+impl Seen {
+    fn of(row: &Athlete) -> Self {
+        Self {
+            gender: row.gender.map(|gender| gender.letter().to_owned()),
+            birth_year: row.birth_year,
+            weight_kg: row.weight_kg,
+            is_disqualified: row.is_disqualified,
+            is_deleted: row.is_deleted,
+        }
+    }
+}
+
+/// Writes athletes; answers those of whom views see something else than before, and those who are deleted
+/// and were not, or the other way round.
+async fn athletes(
+    connection: &mut SqliteConnection,
+    rows: &[(usize, &Athlete)],
+) -> Sql<(Vec<i64>, Vec<i64>)> {
     if rows.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
     type Stored = (
         i64,
@@ -334,23 +357,31 @@ async fn athletes(connection: &mut SqliteConnection, rows: &[(usize, &Athlete)])
             values.add(row.version)
         })
         .await?;
-    let mut changed: Vec<i64> = decided
-        .kept
-        .iter()
-        .filter(|row| {
-            let now = Seen {
-                gender: row.gender.map(|gender| gender.letter().to_owned()),
-                birth_year: row.birth_year,
-                weight_kg: row.weight_kg,
-                is_disqualified: row.is_disqualified,
-                is_deleted: row.is_deleted,
-            };
-            now != seen.remove(&row.id).unwrap_or_default()
-        })
-        .map(|row| row.id)
-        .collect();
+    let (mut changed, mut come_or_gone) = (Vec::new(), Vec::new());
+    for row in &decided.kept {
+        let before = seen.remove(&row.id).unwrap_or_default();
+        if row.is_deleted != before.is_deleted {
+            come_or_gone.push(row.id);
+        }
+        if Seen::of(row) != before {
+            changed.push(row.id);
+        }
+    }
     changed.sort_unstable();
-    Ok(changed)
+    Ok((changed, come_or_gone))
+}
+
+/// What some athletes are connected to, or were while they were not deleted.
+async fn connections(connection: &mut SqliteConnection, athletes: &[i64]) -> Sql<Vec<Group>> {
+    let rows: Vec<(i64, i64)> = sqlx::query_as(
+        "SELECT application_id, athlete_id FROM connections
+         WHERE athlete_id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(json(athletes.iter().copied()))
+    .fetch_all(connection)
+    .await?;
+    let groups = rows.into_iter().map(|(key, member)| Group { key, member });
+    Ok(groups.collect())
 }
 
 async fn stored<T: Versioned>(

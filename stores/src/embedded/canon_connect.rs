@@ -1,7 +1,7 @@
 //! Applications, and the athletes who connect to them.
 //!
 //! `connections` holds the pairs that have an authorization which is not revoked, `connected` how
-//! many those are for each application. Triggers keep both.
+//! many those are for each application whose athlete is not deleted. Triggers keep both.
 
 use schemas::entities::{Application, Authorization, Group};
 use sqlx::SqliteConnection;
@@ -73,6 +73,14 @@ pub(super) async fn authorize(
     let Some(application) = application(connection, pair.key).await? else {
         return Ok(Authorized::UnknownApplication);
     };
+    let is_deleted: bool =
+        sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM athletes WHERE id = ? AND is_deleted)")
+            .bind(pair.member)
+            .fetch_one(&mut *connection)
+            .await?;
+    if is_deleted {
+        return Ok(Authorized::AthleteDeleted);
+    }
     let already: bool = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM connections WHERE application_id = ? AND athlete_id = ?)",
     )

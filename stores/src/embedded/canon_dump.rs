@@ -179,7 +179,7 @@ impl Pages {
              CROSS JOIN {table} e ON e.id = found {join}",
             rows = self.of.rows(),
             table = self.of.table(),
-            join = self.of.join(),
+            join = Grouped::JOIN,
         );
         Some(Asked {
             statement,

@@ -94,7 +94,7 @@ async fn page(
         rows = of.rows(),
         table = of.table(),
         key = of.key(),
-        join = of.join(),
+        join = Grouped::JOIN,
     );
     let limit = rows_max.saturating_add(1);
     let (rows, last, json): (i64, Option<i64>, String) = sqlx::query_as(AssertSqlSafe(statement))
@@ -157,7 +157,7 @@ async fn whole(
         rows = of.rows(),
         table = of.table(),
         key = of.key(),
-        join = of.join(),
+        join = Grouped::JOIN,
     )
     .into();
     let limit = i64::try_from(PAGE_ROWS).unwrap_or(i64::MAX);

@@ -3,7 +3,7 @@
 //! SQLite hands rows over as one JSON text for many of them: handing each over with a dozen values
 //! takes several times as long, since every value is copied on one thread and freed on another.
 
-use schemas::entities::{AuthorizationColumns, EffortColumns, EffortRow, Group};
+use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow, Group};
 use schemas::source::Source;
 use serde::Deserialize;
 
@@ -65,18 +65,13 @@ impl Grouped {
             }
             Self::Authorizations => {
                 "json_group_array(json_array(e.id, e.application_id, e.athlete_id,
-                    e.created_at_us, e.revoked_at_us))"
+                    e.created_at_us, e.revoked_at_us, coalesce(a.is_deleted, 0)))"
             }
         }
     }
 
     /// What is joined to the table `e`.
-    pub(super) const fn join(self) -> &'static str {
-        match self {
-            Self::Efforts => "LEFT JOIN athletes a ON a.id = e.athlete_id",
-            Self::Authorizations => "",
-        }
-    }
+    pub(super) const JOIN: &str = "LEFT JOIN athletes a ON a.id = e.athlete_id";
 }
 
 /// A row of `efforts`, in the order of its JSON array.
@@ -98,8 +93,8 @@ struct Effort<'a> {
     athlete_is_disqualified: u8,
 }
 
-/// Id, application, athlete, when it was made and revoked.
-type Authorization = (i64, i64, i64, i64, Option<i64>);
+/// Id, application, athlete, when it was made and revoked, and whether the athlete is deleted.
+type Authorization = (i64, i64, i64, i64, Option<i64>, u8);
 
 /// A row that belongs to a group.
 trait Grouping {
@@ -190,8 +185,15 @@ fn authorizations(texts: &[Text]) -> Result<Rows, String> {
     let mut rows: Vec<Authorization> = parse(texts)?;
     rows.sort_unstable_by_key(|(id, key, member, ..)| (*key, *member, *id));
     let mut columns = AuthorizationColumns::default();
-    for (id, key, member, created_at_us, revoked_at_us) in &rows {
-        columns.push((*id, *key, *member), *created_at_us, *revoked_at_us);
+    for (id, key, member, created_at_us, revoked_at_us, athlete_is_deleted) in &rows {
+        columns.push(&AuthorizationRow {
+            id: *id,
+            application_id: *key,
+            athlete_id: *member,
+            created_at_us: *created_at_us,
+            revoked_at_us: *revoked_at_us,
+            athlete_is_deleted: *athlete_is_deleted != 0,
+        });
     }
     Ok(Rows {
         batch: columns.finish().map_err(|error| error.to_string())?,

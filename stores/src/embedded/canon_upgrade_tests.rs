@@ -11,7 +11,13 @@ async fn age(folder: &Path) -> Result<(), sqlx::Error> {
     let path = folder.join("canon.db");
     let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
     sqlx::raw_sql(
-        "ALTER TABLE athletes DROP COLUMN is_disqualified;
+        "DROP TRIGGER athlete_connected; DROP TRIGGER athlete_disconnected;
+         DROP TRIGGER athlete_gone; DROP TRIGGER athlete_back;
+         DROP TRIGGER deleted_athlete_made; DROP TRIGGER athlete_deleted;
+         DROP TRIGGER authorization_made; DROP TRIGGER authorization_restored;
+         DROP INDEX connections_by_athlete; ALTER TABLE connections DROP COLUMN is_away;
+         UPDATE connected SET athletes = athletes + 1;
+         ALTER TABLE athletes DROP COLUMN is_disqualified;
          DROP TABLE unlimited; DROP TABLE application_audit; DROP TABLE capacity_requests;
          DROP TRIGGER first_connected; DROP TRIGGER more_connected; DROP VIEW usage_to_note;
          DROP TABLE capacity_notices;

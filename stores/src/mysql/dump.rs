@@ -106,7 +106,7 @@ fn reading(of: Grouped, is_view: bool, part: &Part) -> String {
         hint = if is_view { "" } else { of.hint() },
         columns = of.columns(SqlServer::MySql),
         table = of.table(),
-        join = of.join(),
+        join = Grouped::JOIN,
     )
 }
 

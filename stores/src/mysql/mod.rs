@@ -23,7 +23,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 4] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 5] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -33,6 +33,10 @@ pub(crate) const MIGRATIONS: [(&str, &str); 4] = [
     (
         "applications",
         include_str!("migrations/0004_applications.sql"),
+    ),
+    (
+        "deleted athletes",
+        include_str!("migrations/0005_deleted_athletes.sql"),
     ),
 ];
 
@@ -348,7 +352,7 @@ async fn rows_of(link: &mut MySqlConnection, of: Grouped, groups: &[Group]) -> S
             columns = of.columns(SqlServer::MySql),
             table = of.table(),
             key = of.key(),
-            join = of.join(),
+            join = Grouped::JOIN,
         );
         let query = sqlx::query(AssertSqlSafe(statement)).bind(asked(groups));
         let mut rows = query.fetch(link);

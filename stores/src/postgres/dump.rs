@@ -206,7 +206,7 @@ fn reading(of: Grouped, part: &Part) -> String {
          ORDER BY e.{key}, e.athlete_id, e.id",
         columns = of.columns(SqlServer::Postgres),
         table = of.table(),
-        join = of.join(),
+        join = Grouped::JOIN,
     )
 }
 

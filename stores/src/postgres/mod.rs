@@ -21,7 +21,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 5] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 6] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -35,6 +35,10 @@ pub(crate) const MIGRATIONS: [(&str, &str); 5] = [
     (
         "connections",
         include_str!("migrations/0005_connections.sql"),
+    ),
+    (
+        "deleted athletes",
+        include_str!("migrations/0006_deleted_athletes.sql"),
     ),
 ];
 
@@ -158,6 +162,14 @@ pub(crate) async fn lock_athletes(
         .execute(link)
         .await?;
     Ok(())
+}
+
+/// See `away::move_away`.
+pub(crate) async fn move_away(link: &mut PgConnection, athletes: &[i64]) -> Sql<Vec<(i64, i64)>> {
+    sqlx::query_as("SELECT group_key, member FROM move_away($1)")
+        .bind(athletes)
+        .fetch_all(link)
+        .await
 }
 
 /// Puts groups and those of athletes into the outbox; answers the first of them, at most one more than
@@ -292,7 +304,7 @@ pub(crate) async fn first_groups(
              WHERE e.{key} = f.group_key AND e.athlete_id = f.member ORDER BY e.id) AS e ON true
          ORDER BY f.group_key, f.member, e.id",
         columns = of.columns(SqlServer::Postgres),
-        join = of.join(),
+        join = Grouped::JOIN,
     );
     let keys: Vec<i64> = groups.iter().map(|group| group.key).collect();
     let members: Vec<i64> = groups.iter().map(|group| group.member).collect();

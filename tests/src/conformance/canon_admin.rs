@@ -382,7 +382,8 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
         })
         .collect();
     apply(&*one.canon, &rows).await?;
-    assert_eq!(other.canon.notices_waiting().await?, 90);
+    let waiting = other.canon.notices_waiting(i64::MAX).await?;
+    assert_eq!((waiting.all, waiting.due), (90, 90));
     let canons = [Arc::clone(&one.canon), Arc::clone(&other.canon)];
     let mut claiming = JoinSet::new();
     for task in 0..16 {
@@ -406,6 +407,12 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
     ids.dedup();
     assert_eq!((all, ids.len()), (90, 90), "each once");
     assert_eq!(one.canon.claim_notices(1_999, 3_000, 8).await?, []);
+    let due = async |now_ms: i64| -> Result<(u64, u64)> {
+        let waiting = one.canon.notices_waiting(now_ms).await?;
+        Ok((waiting.all, waiting.due))
+    };
+    assert_eq!(due(1_999).await?, (90, 0));
+    assert_eq!(due(2_000).await?, (90, 90));
     let again = one.canon.claim_notices(2_000, 3_000, 1).await?;
     let [claimed] = &again[..] else {
         panic!("the claim has ended: {again:?}");
@@ -434,6 +441,8 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
         Some(0)
     );
     one.canon.settle_notice(claimed, &later).await?;
+    assert_eq!(due(4_999).await?, (90, 89));
+    assert_eq!(due(5_000).await?, (90, 90));
     let first = async |now_ms: i64| {
         let claimed = other.canon.claim_notices(now_ms, now_ms, 100).await?;
         let is_first = |claimed: &Claimed| claimed.notice.id == ids[0];
@@ -457,7 +466,7 @@ pub async fn notices_are_claimed_once(one: &Stores, other: &Stores) -> Result<()
         ..later
     };
     one.canon.settle_notice(&claimed, &done).await?;
-    assert_eq!(one.canon.notices_waiting().await?, 89);
+    assert_eq!(one.canon.notices_waiting(0).await?.all, 89);
     assert_eq!(first(9_000).await?, None);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schemas::entities::{Application, Authorization, Entity};
+use schemas::entities::{Application, Athlete, Authorization, Entity};
 use schemas::source::Source;
 use stores::admin::{By, Change};
 use stores::canon::{Authorized, Revoked};
@@ -11,7 +11,8 @@ use stores::{Result, Stores};
 
 use super::canon::pending;
 use super::canon_rows::{
-    AuthorizationRow, NOW_MS, application, apply, authorization, authorizations, group, told,
+    AuthorizationRow, NOW_MS, application, apply, athlete, authorization, authorizations, group,
+    told,
 };
 
 /// Athletes connect while there is room; whoever is connected already stays so. Rows that are
@@ -74,6 +75,78 @@ pub async fn connecting_keeps_to_the_capacity(ports: &Stores) -> Result<()> {
     // What is applied asks for no room.
     apply(canon, &[Entity::Authorization(revoked(2, 11, None))]).await?;
     assert_eq!(canon.authorize(5, 14, NOW_MS).await?, full(4, 3));
+    Ok(())
+}
+
+/// An athlete who is deleted is connected to nothing, gives a place free, can't connect, and is back when a line
+/// says so, whatever order the lines come in.
+pub async fn deleted_athletes_are_connected_to_nothing(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let line = |id, is_deleted, version| {
+        Entity::Athlete(Athlete {
+            is_deleted,
+            version,
+            ..athlete(id)
+        })
+    };
+    let rows = [
+        Entity::Application(application(5, 2)),
+        Entity::Application(application(6, 9)),
+        Entity::Authorization(authorization(1, 5, 10)),
+        Entity::Authorization(authorization(2, 5, 10)),
+        Entity::Authorization(authorization(3, 5, 11)),
+        Entity::Authorization(authorization(4, 6, 10)),
+        line(12, true, 0),
+    ];
+    apply(canon, &rows).await?;
+    let counted = async || -> Result<Vec<Option<i64>>> {
+        let found = canon.usages_of(&[5, 6]).await?;
+        Ok(found.into_iter().map(|usage| usage.connected).collect())
+    };
+    let away = async || -> Result<Vec<i64>> {
+        let rows = authorizations(canon).await?.into_iter();
+        let rows = rows.filter(|row| row.athlete_is_deleted);
+        Ok(rows.map(|row| row.id).collect())
+    };
+    let gone = Authorized::AthleteDeleted;
+    assert_eq!(counted().await?, [Some(2), Some(1)]);
+    assert_eq!(canon.authorize(6, 12, NOW_MS).await?, gone);
+    assert_eq!(away().await?, Vec::<i64>::new());
+
+    let groups = [
+        (Source::Authorizations, group(5, 10)),
+        (Source::Authorizations, group(6, 10)),
+    ];
+    let applied = apply(canon, &[line(10, true, 3)]).await?;
+    assert_eq!(told(&applied.notifications), groups);
+    assert_eq!(counted().await?, [Some(1), Some(0)]);
+    assert_eq!(away().await?, [1, 2, 4]);
+    assert_eq!(canon.authorize(5, 10, NOW_MS).await?, gone);
+    let made = canon.authorize(5, 13, NOW_MS).await?;
+    assert!(matches!(made, Authorized::New { .. }), "{made:?}");
+    // An older line changes nothing.
+    let applied = apply(canon, &[line(10, false, 2)]).await?;
+    assert_eq!(applied.notifications, []);
+    // What is applied of a deleted athlete is no connection until the athlete is back.
+    let late = Entity::Authorization(authorization(7, 6, 12));
+    apply(canon, &[late]).await?;
+    assert_eq!(counted().await?, [Some(2), Some(0)]);
+    apply(canon, &[line(10, false, 3), line(12, false, 0)]).await?;
+    assert_eq!(counted().await?, [Some(3), Some(2)]);
+    assert_eq!(away().await?, Vec::<i64>::new());
+
+    // One change deletes an athlete and takes back what another has.
+    let taken = Authorization {
+        revoked_at_us: Some(1),
+        ..authorization(4, 6, 10)
+    };
+    let rows = [Entity::Authorization(taken), line(12, true, 0)];
+    apply(canon, &rows).await?;
+    assert_eq!(counted().await?, [Some(3), Some(0)]);
+    let done = canon.revoke(6, 12, NOW_MS).await?;
+    assert!(matches!(done, Revoked::Done(Some(_))), "{done:?}");
+    apply(canon, &[line(12, false, 0)]).await?;
+    assert_eq!(counted().await?, [Some(3), Some(0)]);
     Ok(())
 }
 
@@ -176,7 +249,7 @@ pub async fn places_are_given_once(one: &Stores, other: &Stores) -> Result<()> {
                 assert_eq!((connected, capacity), (CAPACITY, CAPACITY));
                 full += 1;
             }
-            Authorized::UnknownApplication => panic!("the application is known"),
+            other => panic!("application and athletes are known: {other:?}"),
         }
     }
     let twice = CONNECTED + LEFT;

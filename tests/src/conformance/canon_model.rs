@@ -161,16 +161,24 @@ impl Model {
             athlete_id: row.athlete_id,
             created_at_us: row.created_at_us,
             revoked_at_us: row.revoked_at_us,
+            athlete_is_deleted: self.is_deleted(row.athlete_id),
         });
         let mut rows: Vec<AuthorizationRow> = rows.collect();
         rows.sort_by_key(|row| (row.application_id, row.athlete_id, row.id));
         rows
     }
 
+    fn is_deleted(&self, athlete_id: i64) -> bool {
+        let row = self.athletes.get(&athlete_id);
+        row.is_some_and(|row| row.is_deleted)
+    }
+
     /// The athletes who are connected to an application, counted anew.
     fn connected(&self, application_id: i64) -> BTreeSet<i64> {
         let of = |row: &&Authorization| {
-            row.application_id == application_id && row.revoked_at_us.is_none()
+            row.application_id == application_id
+                && row.revoked_at_us.is_none()
+                && !self.is_deleted(row.athlete_id)
         };
         let rows = self.authorizations.values().filter(of);
         rows.map(|row| row.athlete_id).collect()
@@ -342,8 +350,21 @@ async fn apply(
         }
     }
     for (id, seen) in model.seen() {
-        if before.get(&id).unwrap_or(&SeenAthlete::default()) == &seen {
+        let unknown = SeenAthlete::default();
+        let before = before.get(&id).unwrap_or(&unknown);
+        if before == &seen {
             continue;
+        }
+        if before.3.0 != seen.3.0 {
+            let live = model.authorizations.values();
+            let live = live.filter(|row| row.athlete_id == id && row.revoked_at_us.is_none());
+            touched.extend(live.map(|row| {
+                let group = Group {
+                    key: row.application_id,
+                    member: id,
+                };
+                (Source::Authorizations, group)
+            }));
         }
         let efforts = model.efforts.values().filter(|row| row.athlete_id == id);
         touched.extend(efforts.map(|row| {
@@ -377,6 +398,7 @@ async fn authorize(
     let answer = canon.authorize(key, member, now_ms).await?;
     let expected = match capacity {
         None => Authorized::UnknownApplication,
+        Some(_) if model.is_deleted(member) => Authorized::AthleteDeleted,
         Some(_) if connected.contains(&member) => Authorized::Already,
         Some(capacity) if is_enforced && connected.len() as i64 >= capacity => Authorized::Full {
             connected: connected.len() as i64,
@@ -411,18 +433,20 @@ async fn revoke(
         assert_eq!(answer, Revoked::UnknownApplication);
         return Ok(());
     }
-    let was_connected = model.connected(key).contains(&member);
+    // What a deleted athlete has can be taken back too.
+    let mut was_live = false;
     for row in model.authorizations.values_mut() {
         let is_meant = row.application_id == key && row.athlete_id == member;
         if is_meant && row.revoked_at_us.is_none() {
             row.revoked_at_us = Some(now_ms * 1000);
+            was_live = true;
         }
     }
     let Revoked::Done(told) = answer else {
         panic!("application {key} is known");
     };
     let touched = (Source::Authorizations, Group { key, member });
-    let touched: TouchedGroups = was_connected.then_some(touched).into_iter().collect();
+    let touched: TouchedGroups = was_live.then_some(touched).into_iter().collect();
     model.tell(told.as_slice(), &touched);
     Ok(())
 }

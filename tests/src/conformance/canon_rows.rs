@@ -98,6 +98,7 @@ pub struct AuthorizationRow {
     pub athlete_id: i64,
     pub created_at_us: i64,
     pub revoked_at_us: Option<i64>,
+    pub athlete_is_deleted: bool,
 }
 
 /// A group.
@@ -192,6 +193,7 @@ pub fn authorization_rows(batch: &RecordBatch) -> Vec<AuthorizationRow> {
         athlete_id: integer(batch, "athlete_id", row),
         created_at_us: instant(batch, "created_at", row).unwrap_or_default(),
         revoked_at_us: instant(batch, "revoked_at", row),
+        athlete_is_deleted: boolean(batch, "athlete_is_deleted", row),
     };
     (0..batch.num_rows()).map(row).collect()
 }

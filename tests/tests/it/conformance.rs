@@ -194,6 +194,7 @@ macro_rules! laws_of {
         $crate::conformance::laws! {
             $stage, canon_connect {
                 connecting_keeps_to_the_capacity
+                deleted_athletes_are_connected_to_nothing
                 a_capacity_stays_until_a_line_says_more
                 revoking_takes_back_everything
             } and with two {

@@ -210,10 +210,9 @@ async fn crash(mut world: World) {
         world.clock.set_ms(world.clock.now_ms() + later_ms);
         let done = speed.run(true, CancellationToken::new()).await;
         done.expect("catching up");
-        (
-            listener.posts().len(),
-            canon.notices_waiting().await.expect("the store"),
-        )
+        let waiting = canon.notices_waiting(world.clock.now_ms()).await;
+        let waiting = waiting.expect("the store");
+        (listener.posts().len(), waiting.all)
     };
     assert_eq!(again(0).await, (3, 3));
     assert_eq!(again(69_000).await, (6, 0));

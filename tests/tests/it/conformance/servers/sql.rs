@@ -1,6 +1,7 @@
 //! PostgreSQL, and MySQL or MariaDB.
 
 mod apps;
+mod deleted;
 mod dumps;
 mod faults;
 mod tls;

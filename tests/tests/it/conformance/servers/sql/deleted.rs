@@ -1,0 +1,219 @@
+//! Athletes whom an app deletes by its own SQL are connected to nothing.
+
+use schemas::entities::{Athlete, Entity, Group};
+use schemas::source::Source;
+use stores::Result;
+use stores::admin::CanonAdmin;
+use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::canon_sql::SqlCanon;
+use tests::conformance::canon_rows::{application, athlete, authorization_rows};
+
+use super::apps::{Groups, told};
+use super::{Schema, Server};
+
+super::on_both! {
+    whom_an_app_deletes_is_connected_to_nothing
+    a_connection_and_a_deletion_may_pass_each_other
+    an_apps_own_authorizations_are_told_of
+    counters_know_who_is_deleted
+}
+
+const INSERT: &str =
+    "INSERT INTO authorizations (id, application_id, athlete_id, created_at_us, revoked_at_us)";
+
+/// An application with room for ten.
+async fn set(server: Server) -> Result<(Schema, SqlCanon)> {
+    let schema = Schema::new(server).await;
+    let canon = schema.canon().await?;
+    let rows = [1, 2].map(|id| Entity::Application(application(id, 10)));
+    canon.apply(&rows, 1).await?;
+    Ok((schema, canon))
+}
+
+fn line(id: i64, is_deleted: bool) -> Entity {
+    Entity::Athlete(Athlete {
+        is_deleted,
+        ..athlete(id)
+    })
+}
+
+/// How many are connected, as the counters have it.
+async fn counted(canon: &SqlCanon) -> Result<Vec<i64>> {
+    let found = canon.usages_of(&[1, 2]).await?;
+    Ok(found
+        .into_iter()
+        .map(|usage| usage.connected.unwrap_or(-1))
+        .collect())
+}
+
+async fn whom_an_app_deletes_is_connected_to_nothing(server: Server) -> Result<()> {
+    let (schema, canon) = set(server).await?;
+    schema.run(&format!(
+        "INSERT INTO athletes (id) VALUES (10), (11);
+         {INSERT} VALUES (1, 1, 10, 5, NULL), (2, 1, 10, 5, NULL), (3, 1, 11, 5, NULL),
+             (4, 2, 10, 5, NULL), (5, 2, 12, 5, NULL), (6, 2, 11, 5, 6);"
+    ));
+    told(&canon, Source::Authorizations).await?;
+    assert_eq!(counted(&canon).await?, [2, 2]);
+    for (statement, groups, connected) in [
+        (
+            "UPDATE athletes SET is_deleted = true WHERE id = 10;",
+            vec![(1, 10), (2, 10)],
+            [1, 1],
+        ),
+        ("UPDATE athletes SET gender = 'F';", vec![], [1, 1]),
+        // What a deleted athlete gets or loses counts for nothing.
+        (
+            "UPDATE authorizations SET revoked_at_us = 7 WHERE id = 1;",
+            vec![(1, 10)],
+            [1, 1],
+        ),
+        (
+            "DELETE FROM authorizations WHERE id = 4;",
+            vec![(2, 10)],
+            [1, 1],
+        ),
+        (
+            "INSERT INTO authorizations (id, application_id, athlete_id, created_at_us)
+             VALUES (7, 2, 10, 5);",
+            vec![(2, 10)],
+            [1, 1],
+        ),
+        (
+            "UPDATE athletes SET is_deleted = false WHERE id = 10;",
+            vec![(1, 10), (2, 10)],
+            [2, 2],
+        ),
+        (
+            "INSERT INTO athletes (id, is_deleted) VALUES (12, true);",
+            vec![(2, 12)],
+            [2, 1],
+        ),
+        ("DELETE FROM athletes WHERE id = 12;", vec![(2, 12)], [2, 2]),
+    ] {
+        schema.run(statement);
+        let groups: Groups = groups.into_iter().collect();
+        assert_eq!(
+            told(&canon, Source::Authorizations).await?,
+            groups,
+            "{statement}"
+        );
+        assert_eq!(counted(&canon).await?, connected, "{statement}");
+        let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+        assert_eq!(flaws, Vec::<String>::new(), "{statement}");
+    }
+    Ok(())
+}
+
+/// Neither of two transactions sees the other: whichever is committed later, the athlete is not counted, and
+/// what is read of the pair is told of after that.
+async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Result<()> {
+    let (schema, canon) = set(server).await?;
+    schema.run("INSERT INTO athletes (id) VALUES (10), (11), (12);");
+    told(&canon, Source::Authorizations).await?;
+
+    // The app deletes; meanwhile the athlete connects through us.
+    let mut app = server.session();
+    app.run(&schema.inside());
+    app.run("BEGIN; UPDATE athletes SET is_deleted = true WHERE id = 10;");
+    let Authorized::New { notification, .. } = canon.authorize(1, 10, 1).await? else {
+        panic!("there is room");
+    };
+    canon.notified(&[notification.id]).await?;
+    assert_eq!(counted(&canon).await?, [1, 0]);
+    app.run("COMMIT;");
+    let both: Groups = [(1, 10)].into();
+    assert_eq!(told(&canon, Source::Authorizations).await?, both);
+    assert_eq!(counted(&canon).await?, [0, 0]);
+
+    // The app connects; meanwhile a line deletes the athlete.
+    app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 11, 5, NULL);"));
+    let applied = canon.apply(&[line(11, true)], 1).await?;
+    assert_eq!(applied.notifications, []);
+    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    app.run("COMMIT;");
+    // Told of twice: as the app's change, and once it was found what that met.
+    for _ in 0..2 {
+        let groups: Groups = [(2, 11)].into();
+        assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    }
+    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    assert_eq!(counted(&canon).await?, [0, 0]);
+
+    // The app connects in a transaction that sees the athlete as before.
+    let level = match server {
+        Server::Postgres => "CHARACTERISTICS AS",
+        Server::MariaDb => "",
+    };
+    app.run(&format!(
+        "SET SESSION {level} TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
+    ));
+    assert_eq!(app.run("BEGIN; SELECT count(*) FROM athletes;"), "3");
+    canon.apply(&[line(12, true)], 1).await?;
+    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    app.run(&format!("{INSERT} VALUES (6, 2, 12, 5, NULL); COMMIT;"));
+    told(&canon, Source::Authorizations).await?;
+    told(&canon, Source::Authorizations).await?;
+    assert_eq!(counted(&canon).await?, [0, 0]);
+    assert_eq!(canon.authorize(2, 12, 1).await?, Authorized::AthleteDeleted);
+    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    assert_eq!(flaws, Vec::<String>::new());
+    Ok(())
+}
+
+/// Where authorizations are the app's, all that an athlete has is told of, and read with the athlete.
+async fn an_apps_own_authorizations_are_told_of(server: Server) -> Result<()> {
+    let (schema, canon) = set(server).await?;
+    drop(canon);
+    schema.run(
+        "DROP TABLE authorizations;
+         CREATE TABLE grants (id BIGINT PRIMARY KEY, client BIGINT, rider BIGINT);
+         CREATE VIEW authorizations AS SELECT id, client AS application_id, rider AS athlete_id,
+             5 AS created_at_us, NULLIF(1, 1) AS revoked_at_us, 0 AS version FROM grants;
+         INSERT INTO grants VALUES (1, 1, 10), (2, 2, 10), (3, 2, 11);",
+    );
+    let canon = schema.canon().await?;
+    let read = async |key, member| -> Result<bool> {
+        let group = [Group { key, member }];
+        let rows = canon.groups(Source::Authorizations, &group).await?;
+        Ok(authorization_rows(&rows)[0].athlete_is_deleted)
+    };
+    assert!(!read(1, 10).await?);
+    schema.run("INSERT INTO athletes (id, is_deleted) VALUES (10, true);");
+    let groups: Groups = [(1, 10), (2, 10)].into();
+    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert!(read(1, 10).await? && !read(2, 11).await?);
+    canon.apply(&[line(10, false), line(11, true)], 1).await?;
+    let groups: Groups = [(1, 10), (2, 10), (2, 11)].into();
+    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert!(!read(1, 10).await? && read(2, 11).await?);
+    Ok(())
+}
+
+/// Counting anew leaves deleted athletes out, and `check` names counters that do not.
+async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
+    let (schema, canon) = set(server).await?;
+    schema.run(&format!(
+        "INSERT INTO athletes (id, is_deleted) VALUES (10, true);
+         {INSERT} VALUES (1, 1, 10, 5, NULL), (2, 1, 11, 5, NULL), (3, 2, 10, 5, NULL);"
+    ));
+    told(&canon, Source::Authorizations).await?;
+    assert_eq!(counted(&canon).await?, [1, 0]);
+    // As a version of before would have left it.
+    schema.run(
+        "UPDATE connections SET is_away = false;
+         DELETE FROM connected;
+         INSERT INTO connected (application_id, athletes) VALUES (1, 2), (2, 1);",
+    );
+    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    assert!(
+        flaws.len() == 1 && flaws[0].contains("applications 1, 2"),
+        "{flaws:#?}"
+    );
+    let anew = SqlCanon::recount(&schema.options, &schema.namespace).await?;
+    assert_eq!(anew, [1, 2]);
+    assert_eq!(counted(&canon).await?, [1, 0]);
+    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    assert_eq!(flaws, Vec::<String>::new());
+    Ok(())
+}
