@@ -104,13 +104,12 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     };
     let (athletes, come_or_gone) = athletes(link, &kinds.athletes).await?;
     touched.athletes = athletes;
-    if !come_or_gone.is_empty() {
-        let moved = away::move_away(link, &come_or_gone).await?;
-        touched.authorizations.extend(moved);
-        touched.authorizations.sort_unstable();
-        touched.authorizations.dedup();
-        away::look_again(link, &come_or_gone, now_ms).await?;
-    }
+    let connected = kinds.authorizations.iter();
+    let connected = connected.map(|(_, row)| row.athlete_id);
+    let moved = away::moved(link, connected, &come_or_gone, now_ms).await?;
+    touched.authorizations.extend(moved);
+    touched.authorizations.sort_unstable();
+    touched.authorizations.dedup();
     let memberships = newest(
         &kinds.memberships,
         |row| (row.club_id, row.athlete_id),

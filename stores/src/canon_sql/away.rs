@@ -1,8 +1,8 @@
 //! Athletes who are deleted are connected to nothing, until they come back.
 //!
 //! Each pair of `connections` says whether its athlete is deleted (`is_away`), and the counters leave such pairs
-//! out. What a pair says comes from the athlete when the pair is made, and changes when the athlete does. The
-//! two can pass each other: neither sees what the other has not committed, and to hold athletes while others
+//! out. What a pair says comes from the athlete when the pair is made, and changes when the athlete does. (On MySQL a
+//! pair that an app makes by its own SQL counts until it is told of.) The two can pass each other: neither sees what the other has not committed, and to hold athletes while others
 //! connect would let one long transaction of an app keep everybody away. So both are looked at again *after* they
 //! were committed, by what they left in the outbox: an athlete by the row that names the athlete, before it is
 //! taken out; a pair by its notification, in the statement that takes that out. Whichever is later sees the other.
@@ -20,7 +20,7 @@ pub(crate) const SOURCE: &str = "connections";
 
 /// Brings the pairs of some athletes to what is stored of these, and the counters with them; answers the pairs
 /// that changed, ascending. Call it within a transaction that writes.
-pub(crate) async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
+async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
     let mut moved = Vec::new();
     for athletes in athletes.chunks(AT_ONCE) {
         let rows: Vec<(i64, i64)> = if let Link::Postgres(link) = link {
@@ -37,27 +37,56 @@ pub(crate) async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<
 /// As [`move_away`], statement by statement: triggers on the pairs move the counters.
 async fn turn(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<(i64, i64)>> {
     let values = [Value::Ints(athletes)];
-    let statement = "SELECT c.application_id, c.athlete_id, c.live
+    let statement = "SELECT c.application_id, c.athlete_id, c.live, CAST(c.is_away AS SIGNED)
         FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
         WHERE c.athlete_id IN ? AND c.is_away <> COALESCE(t.is_deleted, FALSE)";
-    let mut rows: Vec<(i64, i64, i64)> = link.rows(statement, &values).await?;
-    if !rows.is_empty() {
-        lock_counters(link, rows.iter().map(|row| row.0)).await?;
-        let statement = "UPDATE connections c LEFT JOIN athletes t ON t.id = c.athlete_id
-            SET c.is_away = COALESCE(t.is_deleted, FALSE)
-            WHERE c.athlete_id IN ? AND c.is_away <> COALESCE(t.is_deleted, FALSE)";
-        link.run(statement, &values).await?;
+    let mut rows: Vec<(i64, i64, i64, i64)> = link.rows(statement, &values).await?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    lock_counters(link, rows.iter().map(|row| row.0)).await?;
+    // Without a join: MySQL would hold the rows of the athletes for it.
+    for was_away in [0, 1] {
+        let turned = rows.iter().filter(|row| row.3 == was_away);
+        let turned: Vec<i64> = turned.map(|row| row.1).collect();
+        if !turned.is_empty() {
+            let statement =
+                "UPDATE connections SET is_away = ? WHERE athlete_id IN ? AND is_away = ?";
+            let values = [
+                Value::Int(1 - was_away),
+                Value::Ints(&turned),
+                Value::Int(was_away),
+            ];
+            link.run(statement, &values).await?;
+        }
     }
     // Pairs that were parted stay there.
     rows.retain(|row| row.2 > 0);
-    Ok(rows
-        .into_iter()
-        .map(|(key, member, _)| (key, member))
-        .collect())
+    Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
+}
+
+/// Brings the pairs of athletes to what was just written of them: of those who were connected, and of those who are
+/// deleted now or are not any more. Answers the pairs that changed.
+pub(crate) async fn moved(
+    link: &mut Link<'_>,
+    connected: impl Iterator<Item = i64>,
+    come_or_gone: &[i64],
+    now_ms: i64,
+) -> Sql<Vec<Group>> {
+    let mut athletes = come_or_gone.to_vec();
+    if let Link::MySql(_) = link {
+        // PostgreSQL's triggers look who it is.
+        athletes.extend(connected);
+    }
+    athletes.sort_unstable();
+    athletes.dedup();
+    let moved = move_away(link, &athletes).await?;
+    look_again(link, come_or_gone, now_ms).await?;
+    Ok(moved)
 }
 
 /// Leaves word that the pairs of some athletes are to be looked at again once this transaction is committed.
-pub(crate) async fn look_again(link: &mut Link<'_>, athletes: &[i64], now_ms: i64) -> Sql<()> {
+async fn look_again(link: &mut Link<'_>, athletes: &[i64], now_ms: i64) -> Sql<()> {
     for athletes in athletes.chunks(AT_ONCE) {
         let statement = format!(
             "INSERT INTO outbox (source, group_key, member, made_at_ms)
