@@ -122,11 +122,12 @@ pub(crate) async fn newest_athlete(link: &mut Link<'_>) -> Sql<Option<i64>> {
 /// Puts the groups of some athletes in their place, up to a number; answers whether there may be more
 /// of them. `of_view` says that the authorizations are an app's own. Call it within a transaction that writes.
 pub(crate) async fn find_groups(link: &mut Link<'_>, newest: i64, of_view: bool) -> Sql<bool> {
-    let changed = named(link, Source::Athletes.name(), newest).await?;
-    let met = named(link, away::SOURCE, newest).await?;
+    let (changed, more_changed) = named(link, Source::Athletes.name(), newest).await?;
+    let (met, more_met) = named(link, away::SOURCE, newest).await?;
+    let more = more_changed || more_met;
     let rows = || changed.iter().chain(&met);
     let Some(made_at_ms) = rows().map(|row| row.2).min() else {
-        return Ok(false);
+        return Ok(more);
     };
     let athletes = |rows: &mut dyn Iterator<Item = &(i64, i64, i64)>| {
         let mut athletes: Vec<i64> = rows.map(|row| row.1).collect();
@@ -148,20 +149,35 @@ pub(crate) async fn find_groups(link: &mut Link<'_>, newest: i64, of_view: bool)
     away::settle(link, &all, of_view, made_at_ms).await?;
     let ids: Vec<i64> = rows().map(|row| row.0).collect();
     notified(link, &ids).await?;
-    Ok(changed.len().max(met.len()) == ATHLETES_AT_ONCE)
+    Ok(more)
 }
 
-/// The first rows of a source that names athletes, up to a number, held until the commit: number, athlete and when
-/// each was made.
-async fn named(link: &mut Link<'_>, source: &str, newest: i64) -> Sql<Vec<(i64, i64, i64)>> {
-    let statement = "SELECT id, member, made_at_ms FROM outbox WHERE source = ? AND id <= ?
-                     ORDER BY id LIMIT ? FOR UPDATE";
+/// The first rows of a source that name athletes, up to a number, held until the commit (number, athlete and when
+/// each was made), and whether there may be more of them.
+async fn named(
+    link: &mut Link<'_>,
+    source: &str,
+    newest: i64,
+) -> Sql<(Vec<(i64, i64, i64)>, bool)> {
+    let statement = "SELECT id FROM outbox WHERE source = ? AND id <= ? ORDER BY id LIMIT ?";
     let values = [
         Value::Text(source),
         Value::Int(newest),
         Value::Int(i64::try_from(ATHLETES_AT_ONCE).unwrap_or(i64::MAX)),
     ];
-    link.rows(statement, &values).await
+    let found: Vec<(i64,)> = link.rows(statement, &values).await?;
+    if found.is_empty() {
+        return Ok((Vec::new(), false));
+    }
+    // By their numbers: going through a range to hold rows, MySQL waits for whoever holds the row after it, which
+    // may be an app's for as long as it likes.
+    let statement = format!(
+        "SELECT id, member, made_at_ms FROM outbox {} WHERE id IN ? ORDER BY id FOR UPDATE",
+        link.either("", "FORCE INDEX (PRIMARY)")
+    );
+    let ids: Vec<i64> = found.into_iter().map(|(id,)| id).collect();
+    let rows = link.rows(&statement, &[Value::Ints(&ids)]).await?;
+    Ok((rows, ids.len() == ATHLETES_AT_ONCE))
 }
 
 /// What waits in the outbox for the log of a source.
