@@ -8,6 +8,7 @@ use include_dir::{Dir, include_dir};
 use schemas::source::Source;
 
 use crate::board::Board;
+use crate::counting::Counting;
 use crate::job::{Job, Layers};
 use crate::spec::{AnySpec, File};
 use crate::tally::Tally;
@@ -107,6 +108,23 @@ impl Catalog {
         layer: Layers,
     ) -> impl Iterator<Item = &Arc<Job<Board>>> {
         of_layer(&self.boards, source, layer)
+    }
+
+    /// How the athletes of applications are counted.
+    #[must_use]
+    pub fn counting(&self) -> Counting {
+        let of_applications = self.boards.iter().find(|job| job.can_be_recounted());
+        of_applications.map_or_else(Counting::default, |job| job.counting().clone())
+    }
+
+    /// The same views, with other classes in the place of those that the definition says how the athletes of applications
+    /// are counted. No view is another one for it.
+    #[must_use]
+    pub fn with_counting(mut self, counting: &Counting) -> Self {
+        for job in self.boards.iter_mut().filter(|job| job.can_be_recounted()) {
+            Arc::make_mut(job).count_by(counting.clone());
+        }
+        self
     }
 
     /// Names and sources of all views, in the order in which they are shown.

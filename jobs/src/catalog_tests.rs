@@ -234,3 +234,77 @@ FROM efforts GROUP BY segment_id, athlete_id";
         assert!(said.contains(words), "{definition}: {said}");
     }
 }
+
+/// How applications are counted is no part of the view's version; what can't be used is named with its line.
+#[test]
+fn applications_may_be_counted_in_classes() {
+    const BOARD: &str =
+        "kind = \"board\"\nboard = \"applications\"\nsource = \"authorizations\"\nlayers = \"both\"
+key = \"application_id\"\nmember = \"athlete_id\"\n";
+    const CLASS: &str = "[[counting]] # of large ones
+class = \"large\"
+strategy = \"recount\"
+capacity_from = 10000
+large_size = 1000
+events_per_athlete_per_day = 1
+recounts_per_day = 24
+";
+    const EXACT: &str =
+        "[[counting]]\nclass = \"exact\"\nstrategy = \"increments\"\napplications = [7]\n";
+    let sql = "SELECT DISTINCT application_id, athlete_id FROM authorizations";
+    let read = |definition: &str| {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "connected", definition, sql);
+        Catalog::read(root.path()).map_err(|error| error.to_string())
+    };
+    let without = read(BOARD).unwrap();
+    assert!(!without.counting().recounts());
+    let with = read(&[BOARD, EXACT, CLASS].concat()).unwrap();
+    assert_eq!(with.boards()[0].view(), without.boards()[0].view());
+    assert!(with.counting().policy_of(1, 10_000).is_some());
+    assert!(with.counting().policy_of(7, 10_000).is_none());
+    let other = without.clone().with_counting(&with.counting());
+    assert_eq!(other.counting(), with.counting());
+    assert!(!without.counting().recounts());
+
+    for (from, to, words) in [
+        (
+            "\"recount\"",
+            "\"sum\"",
+            "job.toml:9: counting: strategy: expected",
+        ),
+        (
+            "= 1000\n",
+            "= -1\n",
+            "job.toml:11: counting: large_size: expected",
+        ),
+        (
+            "day = 24",
+            "day = 0",
+            "job.toml:13: counting: recounts_per_day: expected",
+        ),
+        ("day = 1\n", "day = \"1\"\n", "job.toml:12: "),
+        ("capacity_from", "capacity_up", "job.toml:10: "),
+        ("[[counting]] # of large ones", "[counting]", "job.toml:7: "),
+    ] {
+        let text = [BOARD, CLASS].concat();
+        assert!(text.contains(from), "{from}");
+        let said = read(&text.replacen(from, to, 1)).unwrap_err();
+        assert!(said.contains(words), "{to}: {said}");
+    }
+    for (text, words) in [
+        (
+            format!(
+                "{BOARD}counting = [{{ class = \"a\", strategy = \"increments\", applications = [1] }}]\n"
+            ),
+            "sections of their own",
+        ),
+        (
+            format!("{BOARD}{CLASS}").replace("\"both\"", "\"batch\""),
+            "only a board of both layers",
+        ),
+    ] {
+        let said = read(&text).unwrap_err();
+        assert!(said.contains(words), "{said}");
+    }
+}

@@ -9,7 +9,7 @@ use toml::Spanned;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Result;
-use crate::spec::{File, HISTORY};
+use crate::spec::{COUNTING, File, HISTORY};
 use crate::tally::Tally;
 
 /// Which layers run a job.
@@ -135,10 +135,10 @@ pub(crate) fn layers(file: &File<'_>, field: &Spanned<String>) -> Result<Layers>
 
 /// The version of a definition: another text or query is another view, and so is one that rests on
 /// something else (`rests_on`: the view that it reads from, the columns that were found). What is kept of
-/// its past is none of it.
+/// its past, and what is counted otherwise than by it, is none of it.
 pub(crate) fn version(definition: &str, sql: &str, rests_on: Option<&str>) -> String {
     let mut hasher = Xxh3::new();
-    let definition = outside(definition, HISTORY);
+    let definition = outside(definition, &[HISTORY, COUNTING]);
     for line in definition.chain(["\0"]).chain(sql.lines()) {
         let line = line.trim();
         if !line.is_empty() && !line.starts_with('#') && !line.starts_with("--") {
@@ -152,15 +152,14 @@ pub(crate) fn version(definition: &str, sql: &str, rests_on: Option<&str>) -> St
     format!("{:08x}", hasher.digest() & 0xffff_ffff)
 }
 
-/// The lines of a definition that do not stand in one of its sections.
-pub(crate) fn outside<'a>(definition: &'a str, section: &str) -> impl Iterator<Item = &'a str> {
-    let head = format!("[{section}]");
+/// The lines of a definition that do not stand in sections with these heads.
+pub(crate) fn outside<'a>(definition: &'a str, heads: &[&str]) -> impl Iterator<Item = &'a str> {
     let mut is_inside = false;
     definition.lines().filter(move |line| {
         let line = line.trim();
         if line.starts_with('[') {
             let (before, _) = line.split_once('#').unwrap_or((line, ""));
-            is_inside = before.trim() == head;
+            is_inside = heads.contains(&before.trim());
         }
         !is_inside
     })

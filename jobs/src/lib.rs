@@ -6,6 +6,7 @@
 
 pub mod board;
 mod catalog;
+pub mod counting;
 mod engine;
 mod error;
 mod fold;

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
+use crate::counting::{Counting, CountingSection};
 use crate::{Error, Result};
 
 /// What stands in every `job.toml`.
@@ -57,6 +58,8 @@ pub(crate) struct BoardSpec {
     #[serde(default)]
     pub(crate) achievements: BTreeMap<String, Spanned<Vec<i64>>>,
     pub(crate) history: Option<Spanned<HistorySpec>>,
+    #[serde(default)]
+    pub(crate) counting: Vec<Spanned<CountingSpec>>,
 }
 
 /// What is kept of days that are over: the section `[history]`.
@@ -67,8 +70,70 @@ pub(crate) struct HistorySpec {
     pub(crate) counts: Spanned<String>,
 }
 
-/// The section that says what is kept of days that are over.
-pub(crate) const HISTORY: &str = "history";
+/// A class of applications that are counted in one way: a section `[[counting]]`, as
+/// [`CountingSection`], with the place of each field.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CountingSpec {
+    class: Spanned<String>,
+    strategy: Spanned<String>,
+    capacity_from: Option<Spanned<i64>>,
+    applications: Option<Spanned<Vec<i64>>>,
+    large_size: Option<Spanned<i64>>,
+    events_per_athlete_per_day: Option<Spanned<f64>>,
+    recounts_per_day: Option<Spanned<i64>>,
+}
+
+impl CountingSpec {
+    /// The classes of some sections.
+    pub(crate) fn classes(file: &File<'_>, specs: &[Spanned<Self>]) -> Result<Counting> {
+        let sections: Vec<CountingSection> =
+            specs.iter().map(|spec| spec.get_ref().section()).collect();
+        Counting::of(&sections).map_err(|flaw| {
+            let spec = specs.get(flaw.section);
+            let place = spec.and_then(|spec| spec.get_ref().place(flaw.field));
+            let start = spec.map_or(0, |spec| spec.span().start);
+            file.error(place.unwrap_or(start), format!("counting: {flaw}"))
+        })
+    }
+
+    fn section(&self) -> CountingSection {
+        fn value<T: Clone>(field: &Option<Spanned<T>>) -> Option<T> {
+            field.as_ref().map(|field| field.get_ref().clone())
+        }
+        CountingSection {
+            class: self.class.get_ref().clone(),
+            strategy: self.strategy.get_ref().clone(),
+            capacity_from: value(&self.capacity_from),
+            applications: value(&self.applications).unwrap_or_default(),
+            large_size: value(&self.large_size),
+            events_per_athlete_per_day: value(&self.events_per_athlete_per_day),
+            recounts_per_day: value(&self.recounts_per_day),
+        }
+    }
+
+    /// The byte of the file at which a field stands.
+    fn place(&self, field: &str) -> Option<usize> {
+        fn start<T>(field: &Option<Spanned<T>>) -> Option<usize> {
+            field.as_ref().map(|field| field.span().start)
+        }
+        match field {
+            "class" => Some(self.class.span().start),
+            "strategy" => Some(self.strategy.span().start),
+            "capacity_from" => start(&self.capacity_from),
+            "applications" => start(&self.applications),
+            "large_size" => start(&self.large_size),
+            "events_per_athlete_per_day" => start(&self.events_per_athlete_per_day),
+            "recounts_per_day" => start(&self.recounts_per_day),
+            _ => None,
+        }
+    }
+}
+
+/// The head of the section that says what is kept of days that are over.
+pub(crate) const HISTORY: &str = "[history]";
+/// The head of the sections that say how applications are counted.
+pub(crate) const COUNTING: &str = "[[counting]]";
 
 /// A file of a definition, for messages that name the line.
 #[derive(Debug)]

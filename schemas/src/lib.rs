@@ -8,6 +8,7 @@ pub mod achievement;
 pub mod avro;
 pub mod clock;
 pub mod dead_letter;
+pub mod draws;
 pub mod entities;
 pub mod key;
 pub mod line;

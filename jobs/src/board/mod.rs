@@ -16,7 +16,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use schemas::entities;
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
-use schemas::source::SourceKind;
+use schemas::source::{Source, SourceKind};
 use toml::Spanned;
 
 pub use podium::{Event, Podium};
@@ -28,9 +28,10 @@ pub use standings::{
 pub use state::{GroupState, Place, StateError};
 
 use crate::Result;
+use crate::counting::Counting;
 use crate::job::{Job, Layers, layers, outside, source, version};
 use crate::plan::output_schema;
-use crate::spec::{BoardSpec, File, HISTORY};
+use crate::spec::{BoardSpec, COUNTING, CountingSpec, File, HISTORY};
 
 /// What makes a view a set of boards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub struct Board {
     weight: Option<String>,
     achievements: Vec<Achieving>,
     keeps_counts: bool,
+    counting: Counting,
 }
 
 /// A board on which something can be achieved.
@@ -129,6 +131,23 @@ impl Job<Board> {
         self.kind.keeps_counts
     }
 
+    /// How the members of some keys are counted otherwise than by this board. It counts them all the same.
+    #[must_use]
+    pub const fn counting(&self) -> &Counting {
+        &self.kind.counting
+    }
+
+    /// Whether its members are what the canonical store can count by itself: the athletes connected to each
+    /// application.
+    pub(crate) fn can_be_recounted(&self) -> bool {
+        recountable(self.source, self.layers, self.kind.boards.0.len()).is_ok()
+    }
+
+    /// Counts in other classes than the definition says.
+    pub(crate) fn count_by(&mut self, counting: Counting) {
+        self.kind.counting = counting;
+    }
+
     /// Checks a definition together with its query, which gives the columns their types.
     pub(crate) fn check(
         name: &str,
@@ -173,6 +192,7 @@ impl Job<Board> {
         let weight = columns.ids(spec.weight.as_slice())?;
         let achievements = achieving(file, &spec, (&boards, &score), layers)?;
         let keeps_counts = keeps_counts(file, &spec, layers)?;
+        let counting = counting(file, &spec, (source, layers))?;
         let payload = KeyShape(shown.0.iter().chain(&filters.0).cloned().collect());
         let fields: Vec<Field> = [&key, &boards, &member, &score, &payload, &weight]
             .into_iter()
@@ -200,6 +220,7 @@ impl Job<Board> {
                 weight: weight.0.into_iter().next().map(|column| column.name),
                 achievements,
                 keeps_counts,
+                counting,
             },
         })
     }
@@ -271,7 +292,7 @@ fn keeps_counts(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<boo
     if !spec.boards.is_empty() {
         return wrong("a key with several boards has no one count");
     }
-    if outside(file.text, HISTORY).count() == file.text.lines().count() {
+    if outside(file.text, &[HISTORY]).count() == file.text.lines().count() {
         return wrong("write it as a section of its own, [history]: it is no part of the version");
     }
     let counts = &history.get_ref().counts;
@@ -279,6 +300,43 @@ fn keeps_counts(file: &File<'_>, spec: &BoardSpec, layers: Layers) -> Result<boo
         return Err(file.error_at(counts, "counts: expected \"day\""));
     }
     Ok(true)
+}
+
+/// How the members of some keys are counted besides.
+fn counting(
+    file: &File<'_>,
+    spec: &BoardSpec,
+    (source, layers): (Source, Layers),
+) -> Result<Counting> {
+    let Some(first) = spec.counting.first() else {
+        return Ok(Counting::default());
+    };
+    let wrong = |what: &str| Err(file.error_at(first, format!("counting: {what}")));
+    if let Err(what) = recountable(source, layers, spec.boards.len()) {
+        return wrong(what);
+    }
+    let heads = |line: &&str| {
+        let (head, _) = line.split_once('#').unwrap_or((line, ""));
+        head.trim() == COUNTING
+    };
+    if file.text.lines().filter(heads).count() != spec.counting.len() {
+        return wrong("write sections of their own, [[counting]]: they are no part of the version");
+    }
+    CountingSpec::classes(file, &spec.counting)
+}
+
+/// Whether the canonical store can count the members of each key by itself; if not, why.
+fn recountable(source: Source, layers: Layers, boards: usize) -> Result<(), &'static str> {
+    if source != Source::Authorizations {
+        return Err("only athletes who are connected to applications are counted in classes");
+    }
+    if layers != Layers::Both {
+        return Err("only a board of both layers is served");
+    }
+    if boards > 0 {
+        return Err("a key with several boards has no one count");
+    }
+    Ok(())
 }
 
 /// The columns of a query's result, as a definition names them.

@@ -1,0 +1,50 @@
+//! Where random numbers come from: handed in, never taken, so that tests can repeat what was drawn.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A source of random numbers.
+pub trait Draws: Debug + Send + Sync {
+    /// The next number: each of 64 bits is as likely as any other, whatever was drawn before.
+    fn draw(&self) -> u64;
+}
+
+/// Numbers that follow from a seed, the same ones each time: `SplitMix64` (Steele, Lea and Flood, 2014).
+#[derive(Debug)]
+pub struct SeededDraws(AtomicU64);
+
+impl SeededDraws {
+    /// The numbers of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+}
+
+impl Draws for SeededDraws {
+    fn draw(&self) -> u64 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let state = self.0.fetch_add(STEP, Ordering::Relaxed);
+        let mixed = state.wrapping_add(STEP);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_numbers_that_are_published_of_it() {
+        let draws = SeededDraws::new(1_234_567);
+        let drawn = [draws.draw(), draws.draw(), draws.draw()];
+        let published = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+        ];
+        assert_eq!(drawn, published);
+    }
+}
