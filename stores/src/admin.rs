@@ -12,6 +12,7 @@ use schemas::entities::Application;
 use crate::Result;
 use crate::canon::CanonWrite;
 use crate::notices::Notices;
+use crate::recounts::Recounts;
 
 /// The most bytes that a text may have which somebody gives: a reason, an answer, who it is.
 pub const TEXT_BYTES_MAX: usize = 1024;
@@ -214,7 +215,7 @@ pub struct RequestsOf {
 
 /// Looking after applications.
 #[async_trait]
-pub trait CanonAdmin: CanonWrite + Notices {
+pub trait CanonAdmin: CanonWrite + Notices + Recounts {
     /// Applications with their usage in the order of their ids, after one of them, at most `limit`.
     async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>>;
 

@@ -29,6 +29,7 @@ use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
+use crate::recounts::{Countable, Recount, Recounts};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -160,6 +161,12 @@ hand_on! { CanonAdmin {
     async fn decide(request_id: i64, decision: Decision, by: &By, now_ms: i64) -> Result<Decided>;
 } }
 
+hand_on! { Recounts {
+    async fn countables(application_ids: &[i64]) -> Result<Vec<Countable>>;
+    async fn countables_after(after: Option<i64>, limit: usize) -> Result<Vec<Countable>>;
+    async fn recount(application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>>;
+    async fn record_recounts(recounts: &[Recount]) -> Result<()>;
+} }
 hand_on! { Notices {
     async fn notices(application_id: Option<i64>, before: Option<i64>, limit: usize) -> Result<Vec<Notice>>;
     async fn notices_waiting(now_ms: i64) -> Result<NoticesWaiting>;

@@ -28,6 +28,7 @@ pub mod notices;
 pub mod parquet_file;
 mod patience;
 mod postgres;
+pub mod recounts;
 pub mod redis;
 pub mod registry;
 pub mod relay;

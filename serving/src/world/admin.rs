@@ -7,6 +7,7 @@ use stores::admin::{
     Usage,
 };
 use stores::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
+use stores::recounts::{Countable, Recount, Recounts};
 use stores::{Error, Result};
 
 use super::World;
@@ -87,5 +88,32 @@ impl Notices for World {
 
     async fn settle_notice(&self, _: &Claimed, _: &Outcome) -> Result<()> {
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Recounts for World {
+    async fn countables(&self, ids: &[i64]) -> Result<Vec<Countable>> {
+        let boards = self.boards.lock().unwrap();
+        let applications = boards.applications.iter();
+        let found = applications.filter(|application| ids.contains(&application.id));
+        let countable = |application: &Application| Countable {
+            application_id: application.id,
+            athlete_capacity: application.athlete_capacity,
+            recounted: boards.recounted.get(&application.id).copied(),
+        };
+        Ok(found.map(countable).collect())
+    }
+
+    async fn countables_after(&self, _: Option<i64>, _: usize) -> Result<Vec<Countable>> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn recount(&self, _: &[i64], _: i64) -> Result<Vec<Recount>> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn record_recounts(&self, _: &[Recount]) -> Result<()> {
+        Err(Error::Refused("not for serving".to_owned()))
     }
 }

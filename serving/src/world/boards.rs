@@ -17,6 +17,7 @@ use schemas::key::{KeyKind, KeyShape, KeyValue};
 use schemas::seam::{Cut, Epoch, Run, RunState, Slot};
 use stores::counts::{Day, DayRow};
 use stores::live::{LiveStates, StateQuery};
+use stores::recounts::Recounted;
 use stores::views::{Head, NodeName};
 
 use super::{Progress, World};
@@ -48,7 +49,11 @@ pub(crate) fn job(name: &str) -> Arc<Job<Board>> {
 
 /// A service of boards that are all empty.
 pub(crate) fn serving(options: ServingOptions) -> (Serving, Arc<World>) {
-    let catalog = Catalog::built_in().unwrap();
+    serving_of(Catalog::built_in().unwrap(), options)
+}
+
+/// A service of boards of these views that are all empty.
+pub(crate) fn serving_of(catalog: Catalog, options: ServingOptions) -> (Serving, Arc<World>) {
     let world = World::of(&catalog, &[], 0, &Progress::default());
     {
         let mut boards = world.boards.lock().unwrap();
@@ -70,6 +75,8 @@ pub(crate) struct Boards {
     nodes: BTreeMap<NodeName, Bytes>,
     states: BTreeMap<StateName, Option<Vec<u8>>>,
     pub(crate) applications: Vec<Application>,
+    /// By application.
+    pub(crate) recounted: BTreeMap<i64, Recounted>,
     /// Counts by key and day.
     pub(crate) days: BTreeMap<(Vec<u8>, Day), DayRow>,
     /// What waits to be told, and what has been told.

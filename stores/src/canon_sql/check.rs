@@ -28,7 +28,7 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "efforts",
     "athletes",
     "disqualified",
@@ -41,6 +41,7 @@ const TABLES: [&str; 12] = [
     "application_audit",
     "capacity_requests",
     "capacity_notices",
+    "recounts",
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
@@ -287,6 +288,7 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
                 "unlimited" => "application_id",
                 "application_audit" | "capacity_requests" => "reason",
                 "capacity_notices" => "done",
+                "recounts" => "ticket",
                 _ => "version",
             };
             statements.push(format!(

@@ -28,6 +28,7 @@ mod fault;
 pub(crate) mod notices;
 mod options;
 pub(crate) mod outbox;
+pub(crate) mod recounts;
 pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod sheet;
@@ -55,12 +56,14 @@ use crate::canon::{
 };
 use crate::namespace::Namespace;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
+use crate::recounts::{Countable, Recount, Recounts};
 use crate::{Error, Result, mysql, postgres};
 use decode::Grouped;
 use server::{Server, on};
 use session::{Link, Sql, Value};
 
 const OUTBOX: &str = "reading the outbox";
+const RECOUNTS: &str = "reading how many athletes were counted";
 
 /// Entities in a database.
 #[derive(Debug)]
@@ -450,6 +453,46 @@ impl Notices for SqlCanon {
         let doing = "settling a notice of a capacity";
         let claim = (claimed.notice.id, claimed.until_ms);
         let call = on!(link => notices::settle(link, claim, outcome));
+        self.server.write(doing, call).await
+    }
+}
+
+#[async_trait]
+impl Recounts for SqlCanon {
+    async fn countables(&self, application_ids: &[i64]) -> Result<Vec<Countable>> {
+        let ids = recounts::in_order(application_ids);
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(outbox::AT_ONCE) {
+            let call = on!(link => recounts::countables(link, ids));
+            found.extend(self.server.read(RECOUNTS, call).await?);
+        }
+        Ok(found)
+    }
+
+    async fn countables_after(&self, after: Option<i64>, limit: usize) -> Result<Vec<Countable>> {
+        let call = on!(link => recounts::countables_after(link, after, limit));
+        self.server.read(RECOUNTS, call).await
+    }
+
+    async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
+        let ids = recounts::in_order(application_ids);
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(outbox::AT_ONCE) {
+            let doing = "counting the athletes of applications anew";
+            let drawing = on!(link => recounts::tickets(link, ids));
+            let tickets = &self.server.write(doing, drawing).await?;
+            let counting = on!(link => recounts::recount(link, tickets, now_ms));
+            found.extend(self.server.read(doing, counting).await?);
+        }
+        Ok(found)
+    }
+
+    async fn record_recounts(&self, recounts: &[Recount]) -> Result<()> {
+        if recounts.is_empty() {
+            return Ok(());
+        }
+        let doing = "recording the athletes of applications";
+        let call = on!(link => recounts::record(link, recounts));
         self.server.write(doing, call).await
     }
 }

@@ -21,8 +21,9 @@ use crate::admin::{
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
-use crate::canon_sql::{admin, notices};
+use crate::canon_sql::{admin, notices, recounts};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
+use crate::recounts::{Countable, Recount, Recounts};
 
 /// The tables of those who look after applications; new ones in a file of version 2.
 macro_rules! applications_tables {
@@ -157,6 +158,21 @@ macro_rules! deleted_athletes {
     };
 }
 
+/// Counts of connected athletes that are made anew; new in a file of version 4. A recount draws a number first
+/// (`begun`) and is recorded with it (`ticket`) unless a later one is.
+macro_rules! recounts_tables {
+    () => {
+        "
+        CREATE TABLE recounts (
+            application_id INTEGER PRIMARY KEY,
+            begun INTEGER NOT NULL DEFAULT 0,
+            ticket INTEGER NOT NULL DEFAULT 0,
+            connected INTEGER,
+            counted_at_ms INTEGER
+        ) STRICT;"
+    };
+}
+
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
 /// written side by side; an index brings them in the order of their groups.
 ///
@@ -168,7 +184,7 @@ macro_rules! deleted_athletes {
 /// forget them.
 static CANON: Kind = Kind {
     name: "canon.db",
-    version: 4,
+    version: 5,
     tables: concat!(
         "
         CREATE TABLE efforts (
@@ -265,7 +281,8 @@ static CANON: Kind = Kind {
         ) STRICT;",
         deleted_athletes!(),
         // What those write who look after applications.
-        applications_tables!()
+        applications_tables!(),
+        recounts_tables!()
     ),
     upgrades: &[
         (
@@ -286,6 +303,7 @@ static CANON: Kind = Kind {
                  WHERE athlete_id IN (SELECT id FROM athletes WHERE is_deleted);"
             )),
         ),
+        (4, Upgrade::Statements(recounts_tables!())),
     ],
     replaceable: false,
     page_bytes: 4096,
@@ -297,6 +315,7 @@ static CANON: Kind = Kind {
 };
 
 const OUTBOX: &str = "reading the outbox";
+const RECOUNTS: &str = "reading how many athletes were counted";
 
 /// The entities of a data folder.
 #[derive(Debug)]
@@ -612,6 +631,57 @@ impl Notices for SqliteCanon {
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let claim = (claimed.notice.id, claimed.until_ms);
         let done = notices::settle(&mut Embedded(&mut tx), claim, outcome).await;
+        done.map_err(fault)?;
+        tx.commit().await.map_err(fault)
+    }
+}
+
+#[async_trait]
+impl Recounts for SqliteCanon {
+    async fn countables(&self, application_ids: &[i64]) -> Result<Vec<Countable>> {
+        let ids = recounts::in_order(application_ids);
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = recounts::countables(&mut Embedded(&mut connection), &ids).await;
+        found.map_err(db.fault(RECOUNTS))
+    }
+
+    async fn countables_after(&self, after: Option<i64>, limit: usize) -> Result<Vec<Countable>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let link = &mut Embedded(&mut connection);
+        let found = recounts::countables_after(link, after, limit).await;
+        found.map_err(db.fault(RECOUNTS))
+    }
+
+    async fn recount(&self, application_ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
+        let ids = recounts::in_order(application_ids);
+        let db = self.db.current().await?;
+        let fault = db.fault("counting the athletes of applications anew");
+        let tickets = {
+            let mut connection = db.writer().await?;
+            let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+            let drawn = recounts::tickets(&mut Embedded(&mut tx), &ids).await;
+            let drawn = drawn.map_err(fault)?;
+            tx.commit().await.map_err(fault)?;
+            drawn
+        };
+        // Nobody who writes waits for the counting.
+        let mut connection = db.reader().await?;
+        let link = &mut Embedded(&mut connection);
+        let counted = recounts::recount(link, &tickets, now_ms).await;
+        counted.map_err(fault)
+    }
+
+    async fn record_recounts(&self, recounts: &[Recount]) -> Result<()> {
+        if recounts.is_empty() {
+            return Ok(());
+        }
+        let db = self.db.current().await?;
+        let fault = db.fault("recording the athletes of applications");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let done = recounts::record(&mut Embedded(&mut tx), recounts).await;
         done.map_err(fault)?;
         tx.commit().await.map_err(fault)
     }

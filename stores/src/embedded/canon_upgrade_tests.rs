@@ -1,6 +1,6 @@
 //! Files of an older version are brought to this one, and keep their rows.
 
-use schemas::entities::{Athlete, Effort, Entity};
+use schemas::entities::{Application, Athlete, Effort, Entity};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
@@ -16,11 +16,26 @@ async fn age(folder: &Path) -> Result<(), sqlx::Error> {
          DROP TRIGGER deleted_athlete_made; DROP TRIGGER athlete_deleted;
          DROP TRIGGER authorization_made; DROP TRIGGER authorization_restored;
          DROP INDEX connections_by_athlete; ALTER TABLE connections DROP COLUMN is_away;
-         UPDATE connected SET athletes = athletes + 1;
+         CREATE TRIGGER authorization_made AFTER INSERT ON authorizations
+         WHEN new.revoked_at_us IS NULL BEGIN
+             INSERT INTO connections (application_id, athlete_id, live)
+             VALUES (new.application_id, new.athlete_id, 1);
+         END;
+         CREATE TRIGGER authorization_restored AFTER UPDATE ON authorizations BEGIN
+             SELECT 1;
+         END;
+         CREATE TRIGGER athlete_connected AFTER INSERT ON connections BEGIN
+             INSERT INTO connected (application_id, athletes) VALUES (new.application_id, 1)
+             ON CONFLICT DO UPDATE SET athletes = athletes + 1;
+         END;
+         CREATE TRIGGER athlete_disconnected AFTER UPDATE ON connections BEGIN SELECT 1; END;
+         INSERT INTO authorizations (id, application_id, athlete_id, created_at_us, version)
+         VALUES (1, 6, 3, 1, 0), (2, 6, 8, 1, 0), (3, 6, 9, 1, 0);
+         UPDATE athletes SET is_deleted = 1 WHERE id = 8;
          ALTER TABLE athletes DROP COLUMN is_disqualified;
          DROP TABLE unlimited; DROP TABLE application_audit; DROP TABLE capacity_requests;
          DROP TRIGGER first_connected; DROP TRIGGER more_connected; DROP VIEW usage_to_note;
-         DROP TABLE capacity_notices;
+         DROP TABLE capacity_notices; DROP TABLE recounts;
          PRAGMA user_version = 1;",
     )
     .execute(&mut file)
@@ -57,7 +72,25 @@ async fn an_older_file_keeps_its_rows() {
         is_deleted: false,
         version: 0,
     });
-    let rows = [effort, athlete(false)];
+    let deleted = Entity::Athlete(Athlete {
+        id: 8,
+        name: None,
+        gender: None,
+        birth_year: None,
+        weight_kg: None,
+        country: None,
+        is_disqualified: false,
+        is_deleted: false,
+        version: 0,
+    });
+    let application = Entity::Application(Application {
+        id: 6,
+        name: "a".to_owned(),
+        owner: 1.into(),
+        athlete_capacity: 9,
+        version: 0,
+    });
+    let rows = [effort, athlete(false), deleted, application];
     let canon = SqliteCanon::open(folder.path()).await.expect("a new file");
     canon.apply(&rows, 1).await.expect("applying");
     drop(canon);
@@ -65,6 +98,10 @@ async fn an_older_file_keeps_its_rows() {
 
     for _ in 0..2 {
         let canon = SqliteCanon::open(folder.path()).await.expect("opening");
+        // Of three who are connected one was deleted.
+        let usages = canon.usages_of(&[6]).await.expect("reading");
+        let connected = usages.first().and_then(|usage| usage.connected);
+        assert_eq!(connected, Some(2));
         let told = |applied: Applied| applied.notifications.len();
         for (is_disqualified, notifications) in [(false, 0), (true, 1), (true, 0), (false, 1)] {
             let applied = canon.apply(&[athlete(is_disqualified)], 1).await;

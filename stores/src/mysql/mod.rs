@@ -23,7 +23,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 5] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 6] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -38,6 +38,7 @@ pub(crate) const MIGRATIONS: [(&str, &str); 5] = [
         "deleted athletes",
         include_str!("migrations/0005_deleted_athletes.sql"),
     ),
+    ("recounts", include_str!("migrations/0006_recounts.sql")),
 ];
 
 /// The names of this schema that are views.

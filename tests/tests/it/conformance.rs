@@ -215,6 +215,16 @@ macro_rules! laws_of {
             }
         }
     };
+    (@canon_recounts $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_recounts {
+                athletes_are_counted_anew
+            } and with two {
+                the_later_recount_stays
+                recounts_side_by_side_end_right
+            }
+        }
+    };
     (@lease $stage:ty) => {
         $crate::conformance::laws! {
             $stage, lease {

@@ -1,0 +1,160 @@
+//! The laws of the canonical port: counting the athletes of applications anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use schemas::entities::{Authorization, Entity};
+use stores::admin::CanonAdmin;
+use stores::recounts::{Countable, Recount, Recounted};
+use stores::{Result, Stores};
+
+use super::canon_rows::{NOW_MS, application, apply, authorization};
+
+const LIMIT: usize = 100;
+
+const fn counted(connected: u64, counted_at_ms: i64) -> Recounted {
+    Recounted {
+        connected,
+        counted_at_ms,
+    }
+}
+
+const fn countable(
+    application_id: i64,
+    athlete_capacity: i64,
+    recounted: Option<Recounted>,
+) -> Countable {
+    Countable {
+        application_id,
+        athlete_capacity,
+        recounted,
+    }
+}
+
+fn numbers(recounts: &[Recount]) -> Vec<(i64, Recounted)> {
+    let number = |one: &Recount| (one.application_id, one.counted);
+    recounts.iter().map(number).collect()
+}
+
+async fn recorded(canon: &dyn CanonAdmin, id: i64) -> Result<Option<Recounted>> {
+    let found = canon.countables(&[id]).await?;
+    Ok(found.first().and_then(|found| found.recounted))
+}
+
+/// Each athlete counts once, however many authorizations are not revoked; nothing is recorded before it is asked for.
+pub async fn athletes_are_counted_anew(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    assert_eq!(canon.countables(&[5]).await?, []);
+    let rows = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| application(id, capacity));
+    apply(canon, &rows.map(Entity::Application)).await?;
+    let revoked = Authorization {
+        revoked_at_us: Some(1),
+        ..authorization(5, 5, 12)
+    };
+    let rows = [
+        authorization(1, 5, 10),
+        authorization(2, 5, 10),
+        authorization(3, 5, 11),
+        authorization(4, 8, 10),
+        revoked,
+    ];
+    apply(canon, &rows.map(Entity::Authorization)).await?;
+    let all = [(3, 0), (5, 7), (8, 9)].map(|(id, capacity)| countable(id, capacity, None));
+    assert_eq!(canon.countables_after(None, LIMIT).await?, all);
+    assert_eq!(canon.countables_after(Some(3), 1).await?, all[1..2]);
+    assert_eq!(canon.countables_after(Some(i64::MAX), 1).await?, []);
+    assert_eq!(canon.countables(&[8, 9, 3, 8]).await?, [all[0], all[2]]);
+
+    let made = canon.recount(&[8, 5, 3, 5], NOW_MS).await?;
+    let expected = [(3, 0), (5, 2), (8, 1)].map(|(id, count)| (id, counted(count, NOW_MS)));
+    assert_eq!(numbers(&made), expected);
+    assert_eq!(canon.countables_after(None, LIMIT).await?, all, "not yet");
+    canon.record_recounts(&made).await?;
+    assert_eq!(recorded(canon, 5).await?, Some(counted(2, NOW_MS)));
+    assert_eq!(recorded(canon, 3).await?, Some(counted(0, NOW_MS)));
+
+    canon.revoke(5, 10, NOW_MS).await?;
+    let made = canon.recount(&[5], NOW_MS - 1).await?;
+    canon.record_recounts(&made).await?;
+    let now = counted(1, NOW_MS - 1);
+    assert_eq!(
+        recorded(canon, 5).await?,
+        Some(now),
+        "whatever a clock says"
+    );
+    assert_eq!(canon.recount(&[], NOW_MS).await?, []);
+    canon.record_recounts(&[]).await
+}
+
+/// Of two recounts that overlap the one that began later stays, in whatever order they are recorded, and by whomever.
+pub async fn the_later_recount_stays(ports: &Stores, other: &Stores) -> Result<()> {
+    let (canon, other) = (&*ports.canon, &*other.canon);
+    let rows = [5, 6].map(|id| Entity::Application(application(id, 9)));
+    apply(canon, &rows).await?;
+    let first = canon.recount(&[5, 6], NOW_MS).await?;
+    apply(canon, &[Entity::Authorization(authorization(1, 5, 10))]).await?;
+    // A clock that is behind.
+    let second = other.recount(&[5], NOW_MS - 9).await?;
+    assert!(second[0].ticket > first[0].ticket);
+    other.record_recounts(&second).await?;
+    canon.record_recounts(&first).await?;
+    canon.record_recounts(&first).await?;
+    for canon in [canon, other] {
+        assert_eq!(recorded(canon, 5).await?, Some(counted(1, NOW_MS - 9)));
+        assert_eq!(recorded(canon, 6).await?, Some(counted(0, NOW_MS)));
+    }
+    // Who began and is gone is in nobody's way.
+    let _lost = canon.recount(&[5], NOW_MS).await?;
+    apply(canon, &[Entity::Authorization(authorization(2, 5, 11))]).await?;
+    let last = other.recount(&[5], NOW_MS).await?;
+    other.record_recounts(&last).await?;
+    assert_eq!(recorded(canon, 5).await?, Some(counted(2, NOW_MS)));
+    Ok(())
+}
+
+/// Whoever counts after a change finds it recorded, or a count that was made later still, with another process that does the
+/// same at the same moment.
+pub async fn recounts_side_by_side_end_right(ports: &Stores, other: &Stores) -> Result<()> {
+    const APPLICATIONS: [i64; 3] = [21, 22, 23];
+    let rows = APPLICATIONS.map(|id| Entity::Application(application(id, 1_000)));
+    apply(&*ports.canon, &rows).await?;
+    let work = async |canon: &dyn CanonAdmin, seed: u64| -> Result<Vec<Authorization>> {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut rows: BTreeMap<i64, Authorization> = BTreeMap::new();
+        for step in 0..15 {
+            let first = i64::try_from(seed).unwrap_or_default() * 1_000;
+            let id = first + rng.random_range(0..20);
+            let (at, athlete) = (rng.random_range(0..3), rng.random_range(0..6));
+            let revoked = rng.random_bool(0.3).then_some(5);
+            let kept = rows
+                .get(&id)
+                .map(|row| (row.application_id, row.athlete_id));
+            let (application, athlete) = kept.unwrap_or((APPLICATIONS[at], athlete));
+            let row = Authorization {
+                revoked_at_us: revoked,
+                version: step,
+                ..authorization(id, application, athlete)
+            };
+            rows.insert(id, row.clone());
+            apply(canon, &[Entity::Authorization(row)]).await?;
+            let made = canon.recount(&[application], NOW_MS).await?;
+            canon.record_recounts(&made).await?;
+        }
+        Ok(rows.into_values().collect())
+    };
+    let (one, two) = tokio::join!(work(&*ports.canon, 1), work(&*other.canon, 2));
+    let mut athletes: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+    for row in one?.into_iter().chain(two?) {
+        let athletes = athletes.entry(row.application_id).or_default();
+        if row.revoked_at_us.is_none() {
+            athletes.insert(row.athlete_id);
+        }
+    }
+    for (id, athletes) in athletes {
+        let found = recorded(&*ports.canon, id).await?;
+        let found = found.map(|found| found.connected);
+        assert_eq!(found, Some(athletes.len() as u64), "application {id}");
+    }
+    Ok(())
+}
