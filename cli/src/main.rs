@@ -7,6 +7,7 @@ mod args;
 mod clock;
 mod commands;
 mod demo;
+mod draws;
 mod failure;
 mod generate;
 mod ingest;

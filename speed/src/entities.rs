@@ -18,6 +18,7 @@ use stores::log::Records;
 use stores::registry::{Schemas, writers_of};
 
 use crate::boards::{Boards, Stepped};
+use crate::recount::Touched;
 use crate::taker::{Limits, Taken};
 use crate::tell::{Named, Teller};
 use crate::{Error, Result};
@@ -42,6 +43,10 @@ pub(crate) struct Entities {
     boards: Boards,
     /// Boards that readers have missed, by the micro-batch that was taken last.
     missed: Vec<Miss>,
+    /// Who counts the members of keys anew, if anybody does.
+    recounter: Option<Arc<Touched>>,
+    /// The keys of the groups that were taken last, for each group one.
+    touched: Vec<i64>,
     reaches: Option<Fence>,
 }
 
@@ -63,8 +68,20 @@ impl Entities {
             teller,
             boards,
             missed: Vec::new(),
+            recounter: None,
+            touched: Vec::new(),
             reaches: None,
         }
+    }
+
+    /// The keys of what is taken are handed over once it counts.
+    pub(crate) fn telling(mut self, recounter: Option<Arc<Touched>>) -> Self {
+        if let Some(recounter) = &recounter {
+            // Whoever kept the partition before may be gone with what it had not counted.
+            recounter.some_are_missing();
+        }
+        self.recounter = recounter;
+        self
     }
 
     pub(crate) fn views(&self) -> Vec<&str> {
@@ -103,6 +120,7 @@ impl Entities {
         for miss in std::mem::take(&mut self.missed) {
             self.boards.want(miss);
         }
+        self.hand_over();
         self.reaches = Some(fence);
     }
 
@@ -110,7 +128,16 @@ impl Entities {
         self.teller.forget();
         self.boards.forget();
         self.missed.clear();
+        // Whether these count is not known; who counts for nothing does no harm.
+        self.hand_over();
         self.reaches = None;
+    }
+
+    fn hand_over(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        if let Some(recounter) = &self.recounter {
+            recounter.hand_over(touched);
+        }
     }
 
     /// Goes on with what there is to do beside the micro-batches.
@@ -179,6 +206,10 @@ impl Entities {
         strays.retain(|(index, _)| *index < taken.records);
         taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
         taken.events = groups.len() as u64;
+        self.touched = match &self.recounter {
+            Some(_) => groups.iter().map(|group| group.key).collect(),
+            None => Vec::new(),
+        };
         let others = groups.len() + taken.rejected.len() + taken.forwarded.len() + misses;
         taken.duplicates = taken.records.saturating_sub(others) as u64;
         Ok(taken)

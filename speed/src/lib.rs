@@ -14,6 +14,7 @@ mod homes;
 mod notices;
 mod options;
 mod outbox;
+mod recount;
 mod supervise;
 mod taker;
 mod tell;

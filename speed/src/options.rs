@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use schemas::clock::Clock;
+use schemas::draws::Draws;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsWrite;
 use stores::admin::CanonAdmin;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
+use stores::recounts::Recounts;
 use stores::registry::Schemas;
 use stores::views::ViewsRead;
 use stores::webhook::Hook;
@@ -24,6 +26,8 @@ pub struct SpeedPorts {
     pub log_writes: Arc<dyn LogWrite>,
     /// The canonical rows that notifications are about, and the outbox.
     pub canon: Arc<dyn CanonAdmin>,
+    /// Where the athletes of applications are counted anew: in the same store.
+    pub recounts: Arc<dyn Recounts>,
     /// The live state that it keeps.
     pub live: Arc<dyn LiveWrite>,
     /// The run records, which it obeys.
@@ -36,6 +40,8 @@ pub struct SpeedPorts {
     pub hook: Option<Arc<dyn Hook>>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
+    /// Random numbers, which decide what is counted anew.
+    pub draws: Arc<dyn Draws>,
 }
 
 impl SpeedPorts {

@@ -22,6 +22,7 @@ use crate::entities::Entities;
 use crate::facts::Facts;
 use crate::notices::Deliverer;
 use crate::outbox::Outbox;
+use crate::recount::Recounter;
 use crate::taker::Taker;
 use crate::tell::{Outbox as Told, Teller};
 use crate::worker::{LOOKS_WITHOUT_PARTITION, Worker};
@@ -44,6 +45,8 @@ pub struct Speed {
     telling: Option<Telling>,
     /// Where notices of capacities go.
     notices: Option<Deliverer>,
+    /// What counts the athletes of applications anew, where any are counted so.
+    recounter: Option<Recounter>,
 }
 
 /// What the layer keeps.
@@ -126,6 +129,8 @@ impl Speed {
         });
         let is_connecting = source == Source::Authorizations;
         let notices = is_connecting.then(|| Deliverer::new(&ports, &options));
+        let recounter = is_connecting.then(|| catalog.counting());
+        let recounter = recounter.and_then(|of| Recounter::new(&ports, of, &options));
         let speed = Self {
             ports,
             views,
@@ -135,6 +140,7 @@ impl Speed {
             outbox,
             telling,
             notices,
+            recounter,
         };
         speed.taker(0).await?;
         Ok(speed)
@@ -162,25 +168,27 @@ impl Speed {
                 let schemas = Arc::clone(&self.ports.schemas);
                 Taker::Facts(Box::new(Facts::new(partition, fold, schemas)))
             }
-            Views::Boards(jobs) => Taker::Entities(Box::new(Entities::new(
-                self.slot(partition),
-                (
-                    Arc::clone(&self.ports.canon) as _,
-                    Arc::clone(&self.ports.schemas),
-                ),
-                Fold::new(&self.engine, jobs).await?,
-                (self.options.groups_max.max(1), self.options.rows_max),
-                (
-                    Teller::new(self.slot(partition), &self.ports),
-                    Boards::new(
-                        self.slot(partition),
-                        &self.ports,
-                        jobs.clone(),
-                        &self.options,
-                    ),
-                ),
-            ))),
+            Views::Boards(jobs) => {
+                let fold = Fold::new(&self.engine, jobs).await?;
+                Taker::Entities(Box::new(self.entities(partition, jobs, fold)))
+            }
         })
+    }
+
+    fn entities(&self, partition: u32, jobs: &[Arc<Job<Board>>], fold: Fold<Board>) -> Entities {
+        let (slot, ports) = (self.slot(partition), &self.ports);
+        let entities = Entities::new(
+            slot,
+            (Arc::clone(&ports.canon) as _, Arc::clone(&ports.schemas)),
+            fold,
+            (self.options.groups_max.max(1), self.options.rows_max),
+            (
+                Teller::new(slot, ports),
+                Boards::new(slot, ports, jobs.to_vec(), &self.options),
+            ),
+        );
+        let recounter = self.recounter.as_ref();
+        entities.telling(recounter.map(|of| Arc::clone(of.touched())))
     }
 
     /// Works until `shutdown`, or with `until_caught_up` until every partition's end was reached.
@@ -210,7 +218,13 @@ impl Speed {
         if let (Some(notices), false) = (&self.notices, until_caught_up) {
             workers.spawn(None, notices.clone().watch(workers.stop.clone()));
         }
+        if let (Some(recounter), false) = (&self.recounter, until_caught_up) {
+            workers.spawn(None, recounter.clone().watch(workers.stop.clone()));
+        }
         let mut outcome = self.supervise(&mut share, &mut workers).await;
+        if let (Some(recounter), true, true) = (&self.recounter, until_caught_up, outcome.is_ok()) {
+            outcome = recounter.finish(&workers.stop).await;
+        }
         if let (Some(notices), true, true) = (&self.notices, until_caught_up, outcome.is_ok()) {
             outcome = notices.deliver(&workers.stop).await;
         }

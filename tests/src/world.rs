@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use batch::{Batch, BatchOptions, BatchPorts, EditionOptions, RunReport, RunRequest};
 use jobs::{Catalog, Engine, EngineOptions, tree};
 use schemas::clock::FixedClock;
+use schemas::draws::SeededDraws;
 use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
@@ -443,7 +444,9 @@ impl World {
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
             hook: self.stores.hook.clone(),
+            recounts: Arc::clone(&self.stores.canon) as _,
             clock: Arc::clone(&self.clock) as _,
+            draws: Arc::new(SeededDraws::new(1)),
         }
     }
 

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use jobs::Catalog;
 use jobs::board::Test;
 use schemas::clock::FixedClock;
+use schemas::draws::SeededDraws;
 use schemas::key::{KeyColumn, KeyKind};
 use schemas::seam::{Cut, Moved, NewLife, RollRefused};
 use schemas::source::Source;
@@ -242,12 +243,14 @@ async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
         schemas: stores.schemas,
         log: Arc::clone(&stores.log) as _,
         log_writes: stores.log as _,
+        recounts: Arc::clone(&stores.canon) as _,
         canon: stores.canon as _,
         live: Arc::clone(fake) as _,
         views: stores.views as _,
         achievements: stores.achievements as _,
         hook: None,
         clock: Arc::new(FixedClock::at_ms(0)),
+        draws: Arc::new(SeededDraws::new(1)),
     };
     let options = SpeedOptions::default();
     (Boards::new(SLOT, &ports, jobs(), &options), folder)
