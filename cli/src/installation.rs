@@ -16,6 +16,7 @@ use stores::intake::{Intake, IntakePorts};
 use stores::log::make_topics;
 
 use crate::clock::SystemClock;
+use crate::draws;
 use crate::settings::Settings;
 
 /// An installation on embedded stores.
@@ -74,8 +75,12 @@ impl Installation {
     ///
     /// # Errors
     /// A definition that does not hold.
-    pub(crate) fn catalog() -> anyhow::Result<Catalog> {
-        Ok(Catalog::built_in()?)
+    pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
+        let catalog = Catalog::built_in()?;
+        Ok(match self.settings.applications.counting()? {
+            Some(counting) => catalog.with_counting(&counting),
+            None => catalog,
+        })
     }
 
     /// The way in for the lines of a source.
@@ -144,7 +149,9 @@ impl Installation {
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
             hook: stores.hook.clone(),
+            recounts: Arc::clone(&stores.canon) as _,
             clock: Arc::clone(&self.clock),
+            draws: Arc::new(draws::unforeseen()),
         };
         let notices = &self.settings.notices;
         let options = SpeedOptions {
@@ -153,7 +160,7 @@ impl Installation {
             notice_give_up_after_ms: notices.give_up_after_ms,
             ..self.settings.speed.clone()
         };
-        Ok(Speed::build(ports, &Self::catalog()?, engine, source, options).await?)
+        Ok(Speed::build(ports, &self.catalog()?, engine, source, options).await?)
     }
 
     /// The batch layer.
@@ -179,7 +186,7 @@ impl Installation {
         };
         Ok(Batch::build(
             ports,
-            Self::catalog()?,
+            self.catalog()?,
             engine.clone(),
             options,
         ))
@@ -210,7 +217,7 @@ impl Installation {
         let options = self.settings.serving.clone();
         Ok(Serving::build(
             ports,
-            Self::catalog()?,
+            self.catalog()?,
             options,
             Some(metrics),
         )?)

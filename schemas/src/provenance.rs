@@ -14,6 +14,8 @@ pub enum Origin {
     Realtime,
     /// Both had.
     Merged,
+    /// Neither: it was counted in the canonical store.
+    Canonical,
 }
 
 impl Origin {
@@ -42,6 +44,7 @@ impl Origin {
             Self::Batch => "batch",
             Self::Realtime => "realtime",
             Self::Merged => "merged",
+            Self::Canonical => "canonical",
         }
     }
 }

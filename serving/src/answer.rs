@@ -254,7 +254,7 @@ pub(crate) struct ProvenanceShape {
     epoch: u64,
     /// False while live state that began anew (after a loss, or for the first time) has not come to
     /// where the log ended then: the answer is exact for `position`, and an earlier one may have
-    /// held more.
+    /// held more. False of what was counted in the canonical store, which may have changed since `as_of`.
     complete: bool,
     /// By source, the next offset of each log partition.
     position: BTreeMap<String, Vec<i64>>,
@@ -264,7 +264,8 @@ pub(crate) struct ProvenanceShape {
     backfills: u64,
 }
 
-/// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both.
+/// batch: nothing newer than the batch rows had a part; realtime: no batch row had; merged: both;
+/// canonical: neither, it was counted in the canonical store at `as_of`.
 #[derive(Debug, ToSchema)]
 #[schema(as = Origin, rename_all = "lowercase")]
 #[expect(
@@ -275,6 +276,7 @@ pub(crate) enum OriginShape {
     Batch,
     Realtime,
     Merged,
+    Canonical,
 }
 
 /// A place in a ranking: what comes after it is the next page.
@@ -586,6 +588,21 @@ pub(crate) fn provenance(source: Origin, standing: Standing) -> Provenance {
         complete: standing.complete,
         position: BTreeMap::from([(standing.source.name().to_owned(), standing.position)]),
         backfills: standing.backfills,
+    }
+}
+
+/// Where an answer comes from that was counted in the canonical store then. What has changed since is not in it, and
+/// nobody knows whether anything has; it has no position in a log.
+pub(crate) fn counted(at_ms: i64) -> Provenance {
+    let source = Origin::Canonical;
+    metrics::counter!("backstitch_serving_answers_total", "source" => source.name()).increment(1);
+    Provenance {
+        source,
+        as_of: Some(shown_ms(at_ms)),
+        epoch: 0,
+        complete: false,
+        position: BTreeMap::new(),
+        backfills: 0,
     }
 }
 

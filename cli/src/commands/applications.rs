@@ -3,18 +3,20 @@
 mod history;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use schemas::clock::Clock;
+use schemas::entities::Application;
 use serde::Serialize;
 use serde_json::Value;
 use stores::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
     RequestState, Requested, RequestsOf, TEXT_BYTES_MAX, Usage,
 };
+use stores::recounts::Recounted;
 
 use super::Context;
 use crate::args::{self, ApplicationsCommand, Switch};
@@ -37,9 +39,9 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
     let now_ms = SystemClock.now_ms();
     match command {
         ApplicationsCommand::List { limit, search } => {
-            list(context, canon, usize::try_from(limit)?, search).await
+            list(context, &installation, usize::try_from(limit)?, search).await
         }
-        ApplicationsCommand::Show { id } => show(context, canon, id).await,
+        ApplicationsCommand::Show { id } => show(context, &installation, id).await,
         ApplicationsCommand::History { id, from, to } => {
             history::show(context, &installation, id, (from, to)).await
         }
@@ -54,7 +56,9 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
                 is_enforced: enforce.map(|switch| switch == Switch::On),
             };
             let changed = canon.change(id, change, &by, now_ms).await?;
-            let shown = Shown::of(changed.with_context(|| unknown(id))?);
+            let changed = changed.with_context(|| unknown(id))?;
+            let shown = shown(&installation, vec![changed]).await?.pop();
+            let shown = shown.with_context(|| unknown(id))?;
             context.output().result(&shown, Shown::line)
         }
         ApplicationsCommand::Ask { id, capacity, .. } => {
@@ -137,19 +141,22 @@ struct Shown {
     id: i64,
     name: String,
     owner: Value,
-    /// By the counter that connecting is decided by.
+    /// By the counter that connecting is decided by, or as it was counted anew.
     connected_athletes: Option<i64>,
+    counting: CountingShown,
     athlete_capacity: i64,
     enforced: bool,
 }
 
 impl Shown {
-    fn of(usage: Usage) -> Self {
+    fn of(usage: Usage, counting: CountingShown, recounted: Option<Recounted>) -> Self {
+        let recounted = recounted.map(|of| i64::try_from(of.connected).unwrap_or(i64::MAX));
         Self {
             id: usage.application.id,
             name: usage.application.name,
             owner: usage.application.owner,
-            connected_athletes: usage.connected,
+            connected_athletes: recounted.or(usage.connected),
+            counting,
             athlete_capacity: usage.application.athlete_capacity,
             enforced: usage.is_enforced,
         }
@@ -161,8 +168,12 @@ impl Shown {
             None => "?".to_owned(),
         };
         let enforced = if self.enforced { "" } else { ", not enforced" };
+        let counted = match &self.counting.counted_at {
+            Some(at) => format!(", counted at {at}"),
+            None => String::new(),
+        };
         format!(
-            "{}  {}: {connected} of {} athletes are connected{enforced}",
+            "{}  {}: {connected} of {} athletes are connected{counted}{enforced}",
             self.id,
             self.name.escape_debug(),
             self.athlete_capacity
@@ -170,13 +181,49 @@ impl Shown {
     }
 }
 
+/// How the number of connected athletes was counted.
+#[derive(Debug, Serialize)]
+struct CountingShown {
+    strategy: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted_at: Option<String>,
+}
+
+/// Applications as they are printed: those of classes that recount with what was counted last.
+async fn shown(installation: &Installation, usages: Vec<Usage>) -> anyhow::Result<Vec<Shown>> {
+    let counting = installation.catalog()?.counting();
+    let class = |of: &Application| counting.class_of(of.id, of.athlete_capacity);
+    let recounts = |of: &Application| counting.policy_of(of.id, of.athlete_capacity).is_some();
+    let ids = usages.iter().map(|usage| &usage.application);
+    let ids: Vec<i64> = ids.filter(|of| recounts(of)).map(|of| of.id).collect();
+    let mut recounted = HashMap::new();
+    if !ids.is_empty() {
+        let found = installation.stores().canon.countables(&ids).await?;
+        let found = found.into_iter();
+        recounted.extend(found.filter_map(|of| Some((of.application_id, of.recounted?))));
+    }
+    let shown = usages.into_iter().map(|usage| {
+        let recounted: Option<Recounted> = recounted.get(&usage.application.id).copied();
+        let counting = CountingShown {
+            strategy: recounted.map_or("increments", |_| "recount"),
+            class: class(&usage.application).map(|class| class.name().to_owned()),
+            counted_at: recounted.map(|recounted| instant(recounted.counted_at_ms)),
+        };
+        Shown::of(usage, counting, recounted)
+    });
+    Ok(shown.collect())
+}
+
 /// The applications that use most of their capacity.
 async fn list(
     context: &Context,
-    canon: &dyn CanonAdmin,
+    installation: &Installation,
     limit: usize,
     search: Option<String>,
 ) -> anyhow::Result<()> {
+    let canon = &*installation.stores().canon;
     let search = search.map(|text| text.to_lowercase());
     let is_found = |usage: &Usage| {
         search.as_deref().is_none_or(|text| {
@@ -189,7 +236,7 @@ async fn list(
         let connected = i128::from(usage.connected.unwrap_or_default());
         connected * 1_000_000_000 / i128::from(usage.application.athlete_capacity.max(1))
     };
-    let (mut first, mut kept) = (BTreeSet::new(), std::collections::HashMap::new());
+    let (mut first, mut kept) = (BTreeSet::new(), HashMap::new());
     let mut after = None;
     loop {
         let usages = canon.usages(after, STEP).await?;
@@ -208,7 +255,7 @@ async fn list(
         }
     }
     let ids = first.into_iter().filter_map(|(_, id)| kept.remove(&id));
-    let shown: Vec<Shown> = ids.map(Shown::of).collect();
+    let shown = shown(installation, ids.collect()).await?;
     context
         .output()
         .result(&shown, |shown| match shown.is_empty() {
@@ -252,7 +299,8 @@ struct All {
     changes: Vec<ChangeShown>,
 }
 
-async fn show(context: &Context, canon: &dyn CanonAdmin, id: i64) -> anyhow::Result<()> {
+async fn show(context: &Context, installation: &Installation, id: i64) -> anyhow::Result<()> {
+    let canon = &*installation.stores().canon;
     let usage = canon.usages_of(&[id]).await?.pop();
     let of = RequestsOf {
         application_id: Some(id),
@@ -260,8 +308,11 @@ async fn show(context: &Context, canon: &dyn CanonAdmin, id: i64) -> anyhow::Res
     };
     let requests = canon.capacity_requests(of, None, SHOWN).await?;
     let changes = canon.audit(id, None, SHOWN).await?;
+    let application = shown(installation, usage.into_iter().collect())
+        .await?
+        .pop();
     let all = All {
-        application: Shown::of(usage.with_context(|| unknown(id))?),
+        application: application.with_context(|| unknown(id))?,
         requests: requests.into_iter().map(RequestShown::of).collect(),
         changes: changes.into_iter().map(ChangeShown::of).collect(),
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use batch::{Batch, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
+use jobs::Catalog;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::views::RunStory;
@@ -81,7 +82,7 @@ fn requests(args: &BatchRunArgs) -> anyhow::Result<BTreeMap<Source, Vec<String>>
     if args.jobs.is_empty() {
         return Ok(Source::LOGGED.map(|source| (source, Vec::new())).into());
     }
-    let catalog = Installation::catalog()?;
+    let catalog = Catalog::built_in()?;
     let mut requests: BTreeMap<Source, Vec<String>> = BTreeMap::new();
     for name in &args.jobs {
         let Some((_, source)) = catalog.names().find(|(known, _)| known == name) else {

@@ -25,7 +25,7 @@ pub(super) fn run(command: ConfigCommand, context: &Context) -> anyhow::Result<(
             let checked = Checked {
                 ok: true,
                 file: loaded.file.as_ref().map(|file| file.display().to_string()),
-                settings_from_elsewhere: loaded.places.len(),
+                settings_from_elsewhere: loaded.set(),
             };
             context.output().result(&checked, |checked| {
                 let file = checked.file.as_deref().unwrap_or("no file");

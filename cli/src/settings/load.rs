@@ -23,7 +23,8 @@ pub(crate) type Flags = BTreeMap<&'static str, Value>;
 pub(crate) struct Loaded {
     /// The settings.
     pub(crate) settings: Settings,
-    /// By key: the place that the value comes from, where that is not the default.
+    /// By key: the place that the value comes from, where that is not the default. Of lists the places of
+    /// entries and of their fields too.
     pub(crate) places: BTreeMap<String, String>,
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
@@ -33,6 +34,12 @@ impl Loaded {
     /// Whether somebody has set the key.
     pub(crate) fn is_set(&self, key: &str) -> bool {
         self.places.contains_key(key)
+    }
+
+    /// How many settings somebody has set.
+    pub(crate) fn set(&self) -> usize {
+        let is_setting = |key: &&String| !key.contains('[');
+        self.places.keys().filter(is_setting).count()
     }
 }
 
@@ -81,6 +88,11 @@ pub(crate) fn load(
                 value => value,
             };
             values.insert(key.clone(), value);
+            let in_list = format!("{key}[");
+            places.retain(|key: &String, _| !key.starts_with(&in_list));
+            let entries = layer.places.iter();
+            let entries = entries.filter(|(key, _)| key.starts_with(&in_list));
+            places.extend(entries.map(|(key, place)| (key.clone(), place.clone())));
             places.insert(key, place);
         }
     }
@@ -95,7 +107,7 @@ pub(crate) fn load(
             wrong(&key, &one_line(&error.inner().to_string()), &places)
         })?;
     if let Some((key, why)) = settings.flaw() {
-        return Err(wrong(key, &why, &places));
+        return Err(wrong(&key, &why, &places));
     }
     settings.serving.partitions = settings.log.partitions;
     Ok(Loaded {
@@ -140,7 +152,13 @@ fn no_text(key: &str, place: &str) -> anyhow::Error {
 }
 
 fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Error {
-    let place = places.get(key).map_or("defaults", String::as_str);
+    // A field that is missing in a list stands nowhere: its entry does, or the list.
+    let entry = key.rsplit_once('.').map_or(key, |(entry, _)| entry);
+    let list = key.split_once('[').map_or(key, |(list, _)| list);
+    let place = [key, entry, list]
+        .into_iter()
+        .find_map(|key| places.get(key));
+    let place = place.map_or("defaults", String::as_str);
     usage(format!(
         "{place}: {key}: {why}; `backstitch config schema` says what is expected"
     ))
@@ -199,8 +217,11 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
         })?;
     let values = flatten(&values);
     let lines = key_lines(&text);
+    // Of entries of lists there are places, and no values of their own.
+    let entries = lines.keys().filter(|key| key.contains('['));
     let places = values
         .keys()
+        .chain(entries)
         .map(|key| {
             let line = lines.get(key).copied().unwrap_or(1);
             (key.clone(), format!("{shown}:{line}"))
@@ -245,8 +266,19 @@ fn key_lines(text: &str) -> BTreeMap<String, usize> {
             let path = format!("{prefix}{}", key.get_ref());
             let head = text.get(..key.span().start).unwrap_or_default();
             lines.insert(path.clone(), head.matches('\n').count() + 1);
-            if let toml::de::DeValue::Table(inner) = value.get_ref() {
-                walk(inner, &format!("{path}."), text, lines);
+            match value.get_ref() {
+                toml::de::DeValue::Table(inner) => walk(inner, &format!("{path}."), text, lines),
+                toml::de::DeValue::Array(entries) => {
+                    for (index, entry) in entries.iter().enumerate() {
+                        if let toml::de::DeValue::Table(inner) = entry.get_ref() {
+                            let path = format!("{path}[{index}]");
+                            let head = text.get(..entry.span().start).unwrap_or_default();
+                            lines.insert(path.clone(), head.matches('\n').count() + 1);
+                            walk(inner, &format!("{path}."), text, lines);
+                        }
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -312,7 +344,9 @@ fn flag_layer(flags: &Flags) -> Layer {
 /// A text from the environment as a value of the default's type, where it can be read as one.
 fn typed(text: String, default: &Value) -> Value {
     let parsed = match default {
-        Value::Number(_) | Value::Bool(_) => serde_json::from_str(text.trim()).ok(),
+        Value::Number(_) | Value::Bool(_) | Value::Array(_) => {
+            serde_json::from_str(text.trim()).ok()
+        }
         _ => None,
     };
     parsed.unwrap_or(Value::String(text))

@@ -126,6 +126,86 @@ fn what_is_shown_can_be_read_again() {
     );
 }
 
+const CLASSES: &str = "[applications]
+[[applications.counting]]
+class = \"exact\"
+strategy = \"increments\"
+applications = [7]
+
+[[applications.counting]]
+class = \"large\"
+strategy = \"recount\"
+capacity_from = 10000
+large_size = 1000
+events_per_athlete_per_day = 0.2
+recounts_per_day = 24
+";
+
+#[test]
+fn classes_of_applications_are_read_and_shown() {
+    let classes = file(CLASSES);
+    let loaded = load(Some(classes.path()), vars(&[]), &Flags::new()).unwrap();
+    let of = |loaded: &Loaded| loaded.settings.applications.counting().unwrap().unwrap();
+    assert!(of(&loaded).policy_of(1, 10_000).is_some());
+    assert!(of(&loaded).policy_of(7, 10_000).is_none());
+    assert_eq!(loaded.set(), 1);
+    assert!(loaded.places["applications.counting"].ends_with(":2"));
+    let shown = file(&loaded.shown().unwrap().toml());
+    let again = load(Some(shown.path()), vars(&[]), &Flags::new()).unwrap();
+    assert_eq!(of(&again), of(&loaded));
+    let json = "[{\"class\": \"a\", \"strategy\": \"increments\", \"capacity_from\": 0}]";
+    let variable = [("BACKSTITCH__APPLICATIONS__COUNTING", json)];
+    let other = load(Some(classes.path()), vars(&variable), &Flags::new()).unwrap();
+    assert_eq!(of(&other).class_of(1, 1).unwrap().name(), "a");
+    let none = load(None, vars(&[]), &Flags::new()).unwrap();
+    assert!(none.settings.applications.counting().unwrap().is_none());
+}
+
+#[test]
+fn wrong_classes_are_named_with_file_and_line() {
+    for (from, to, place) in [
+        (
+            "\"recount\"",
+            "\"sum\"",
+            "FILE:9: applications.counting[1].strategy: expected",
+        ),
+        (
+            "day = 24",
+            "day = 0",
+            "FILE:13: applications.counting[1].recounts_per_day: expected 1 to",
+        ),
+        (
+            "size = 1000",
+            "size = \"x\"",
+            "FILE:11: applications.counting[1].large_size: invalid",
+        ),
+        (
+            "[7]",
+            "[7]\nlarge_size = 1",
+            "FILE:6: applications.counting[0].large_size: is of the strategy",
+        ),
+        (
+            "capacity_from",
+            "capacity_up",
+            "FILE:10: applications.counting[1].capacity_up: unknown field",
+        ),
+        (
+            "class = \"large\"\n",
+            "",
+            "FILE:7: applications.counting[1]: missing field `class`",
+        ),
+        (
+            "applications = [7]\n",
+            "",
+            "FILE:3: applications.counting[0].class: say which",
+        ),
+    ] {
+        assert!(CLASSES.contains(from), "{from}");
+        let said = refusal(Some(&CLASSES.replacen(from, to, 1)), &[], &Flags::new());
+        assert!(said.starts_with(place), "{said}");
+    }
+}
+
 #[test]
 fn the_schema_has_every_setting() {
     let schema = serde_json::to_string(&crate::settings::schema()).unwrap();

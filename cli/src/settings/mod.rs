@@ -10,6 +10,7 @@ mod show;
 use std::path::PathBuf;
 
 use batch::BatchOptions;
+use jobs::counting::{Counting, CountingFlaw, CountingSection};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
@@ -59,6 +60,8 @@ pub(crate) struct Settings {
     /// data folder. At most 32 lower-case letters, digits and `-`.
     #[schemars(with = "String")]
     pub(crate) namespace: Namespace,
+    /// The applications.
+    pub(crate) applications: ApplicationsSection,
     /// The event log.
     pub(crate) log: LogSection,
     /// The log on Kafka, if brokers are named.
@@ -95,6 +98,29 @@ pub(crate) struct Settings {
     pub(crate) query: QuerySection,
     /// Logs.
     pub(crate) telemetry: TelemetrySection,
+}
+
+/// The applications.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ApplicationsSection {
+    /// How the athletes of applications are counted, by class: in the place of what the view says. An application
+    /// belongs to the first class that has it; one that is in none is counted by increments.
+    #[schemars(schema_with = "schema::counting")]
+    pub(crate) counting: Vec<CountingSection>,
+}
+
+impl ApplicationsSection {
+    /// The classes, if any are set.
+    ///
+    /// # Errors
+    /// A field that can't be used.
+    pub(crate) fn counting(&self) -> Result<Option<Counting>, CountingFlaw> {
+        if self.counting.is_empty() {
+            return Ok(None);
+        }
+        Counting::of(&self.counting).map(Some)
+    }
 }
 
 /// The event log.
@@ -154,6 +180,7 @@ impl Default for Settings {
             s3: S3Options::default(),
             registry: RegistryOptions::default(),
             notices: NoticesOptions::default(),
+            applications: ApplicationsSection::default(),
             log: LogSection::default(),
             speed: SpeedOptions::default(),
             batch: BatchOptions::default(),
@@ -197,7 +224,15 @@ impl Settings {
     }
 
     /// The first value that can't be used: its key and what is expected.
-    fn flaw(&self) -> Option<(&'static str, String)> {
+    fn flaw(&self) -> Option<(String, String)> {
+        if let Err(flaw) = self.applications.counting() {
+            let key = format!("applications.counting[{}].{}", flaw.section, flaw.field);
+            return Some((key, flaw.what));
+        }
+        self.plain_flaw().map(|(key, why)| (key.to_owned(), why))
+    }
+
+    fn plain_flaw(&self) -> Option<(&'static str, String)> {
         if self.data_dir.as_os_str().is_empty() {
             return Some(("data_dir", "is empty; name a folder".to_owned()));
         }

@@ -1,5 +1,6 @@
 //! The JSON Schema of the configuration.
 
+use jobs::counting::{CLASSES_MAX, EVENTS_MAX, LISTED_MAX, NAME_BYTES_MAX, RECOUNTS_PER_DAY_MAX};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -11,6 +12,36 @@ pub(crate) fn schema() -> Schema {
     let mut schema = schemars::schema_for!(Settings);
     schema.insert("title".to_owned(), json!("Backstitch configuration"));
     schema
+}
+
+/// The schema of the classes by which applications are counted.
+pub(super) fn counting(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "default": [],
+        "maxItems": CLASSES_MAX,
+        "items": {
+            "type": "object",
+            "properties": {
+                "class": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX,
+                    "description": "What the class is called in answers."},
+                "strategy": {"type": "string", "enum": ["increments", "recount"],
+                    "description": "Whether every event changes a count, or counts are made anew now and then."},
+                "capacity_from": {"type": "integer", "minimum": 0,
+                    "description": "Applications that allow at least so many athletes belong to the class."},
+                "applications": {"type": "array", "items": {"type": "integer"}, "maxItems": LISTED_MAX,
+                    "description": "These applications belong to it."},
+                "large_size": {"type": "integer", "minimum": 0,
+                    "description": "recount: smaller counts are made anew after every event."},
+                "events_per_athlete_per_day": {"type": "number", "minimum": 1e-6, "maximum": EVENTS_MAX,
+                    "description": "recount: how many events there are a day for each connected athlete."},
+                "recounts_per_day": {"type": "integer", "minimum": 1, "maximum": RECOUNTS_PER_DAY_MAX,
+                    "description": "recount: how often a day a large count is to be made anew."},
+            },
+            "required": ["class", "strategy"],
+            "additionalProperties": false,
+        },
+    })
 }
 
 /// The schema of a section that another crate owns, read off its defaults: names and types cannot

@@ -1,6 +1,7 @@
 //! Applications: how many athletes are connected, how many may be, and connecting them.
 
 pub(crate) mod admin;
+mod counting;
 pub(crate) mod history;
 pub(crate) mod limit;
 pub(crate) mod list;
@@ -13,6 +14,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use jobs::{Board, Job};
 use schemas::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,11 +23,12 @@ use stores::canon::{Authorized, Notification, Revoked};
 use stores::relay::Relay;
 use utoipa::ToSchema;
 
+use self::counting::{CountingShown, recounted};
 use super::boards::{find, id, read_boards, whole_section};
 use super::params::{Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, body};
-use crate::answer::ProvenanceShape;
+use crate::answer::{ProvenanceShape, counted};
 use crate::board::answer::of_reading;
 use crate::board::read::{BoardQuestion, Want};
 use crate::read::Standing;
@@ -47,6 +50,8 @@ pub(crate) struct ApplicationShown {
     owner: Value,
     /// Different athletes with an authorization that was not taken back.
     connected_athletes: u64,
+    /// How these were counted.
+    counting: CountingShown,
     /// How many may be connected at once.
     athlete_capacity: i64,
     /// Whether no more are let in than that.
@@ -58,12 +63,17 @@ pub(crate) struct ApplicationShown {
 }
 
 impl ApplicationShown {
-    fn of(usage: Usage, connected_athletes: u64, provenance: Provenance) -> Self {
+    fn of(
+        usage: Usage,
+        connected_athletes: u64,
+        (counting, provenance): (CountingShown, Provenance),
+    ) -> Self {
         let mut shown = Self {
             id: usage.application.id,
             name: String::new(),
             owner: Value::Null,
             connected_athletes,
+            counting,
             athlete_capacity: 0,
             enforced: true,
             usage: None,
@@ -287,11 +297,42 @@ async fn shown(
     usages: Vec<Usage>,
 ) -> Result<(Vec<ApplicationShown>, Provenance), Problem> {
     let job = find(api, APPLICATIONS)?;
-    let mut boards = Vec::with_capacity(usages.len());
+    let counting = job.counting();
+    let recounted = recounted(api, counting, &usages).await?;
+    let of_board = |usage: &&Usage| !recounted.contains_key(&usage.application.id);
+    let asked: Vec<i64> = usages
+        .iter()
+        .filter(of_board)
+        .map(|usage| usage.application.id)
+        .collect();
+    let oldest_ms = recounted.values().map(|of| of.counted_at_ms).min();
+    let (boards, provenance) = counted_by_board(api, job, &asked, oldest_ms).await?;
+    let mut boards = boards.into_iter();
+    let shown = usages.into_iter().filter_map(|usage| {
+        let recounted = recounted.get(&usage.application.id).copied();
+        let counting = CountingShown::of(counting, &usage, recounted);
+        let (count, provenance) = match recounted {
+            Some(recounted) => (recounted.connected, counted(recounted.counted_at_ms)),
+            None => boards.next()?,
+        };
+        Some(ApplicationShown::of(usage, count, (counting, provenance)))
+    });
+    Ok((shown.collect(), provenance))
+}
+
+/// The athletes on the boards of applications, each with where it is from; and where all of an answer is from that
+/// holds these, and others that were counted anew at `oldest_ms` or later.
+async fn counted_by_board(
+    api: &Arc<Api>,
+    job: &Arc<Job<Board>>,
+    asked: &[i64],
+    oldest_ms: Option<i64>,
+) -> Result<(Vec<(u64, Provenance)>, Provenance), Problem> {
+    let mut boards = Vec::with_capacity(asked.len());
     let mut reach: Option<Standing> = None;
-    for some in usages.chunks(KEYS_MAX) {
+    for some in asked.chunks(KEYS_MAX) {
         let asked = BoardQuestion {
-            keys: some.iter().map(|usage| usage.application.id).collect(),
+            keys: some.to_vec(),
             section: whole_section(job),
             members: None,
             want: Want::Sums,
@@ -306,14 +347,20 @@ async fn shown(
         let read = reading.boards.iter();
         boards.extend(read.map(|board| (board.clone(), standing.clone())));
     }
-    let reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
+    if let (None, Some(at_ms)) = (&reach, oldest_ms) {
+        return Ok((Vec::new(), counted(at_ms)));
+    }
+    let mut reach = reach.unwrap_or_else(|| Standing::nothing(job.source(), 0));
+    if let Some(at_ms) = oldest_ms {
+        reach.as_of_ms = reach.as_of_ms.map(|as_of_ms| as_of_ms.min(at_ms));
+        reach.complete = false;
+    }
     let provenance = of_reading(boards.iter().map(|(board, _)| board), reach);
-    let shown = usages.into_iter().zip(boards);
-    let shown = shown.map(|(usage, (board, standing))| {
+    let each = boards.into_iter().map(|(board, standing)| {
         let provenance = of_reading([&board], standing);
-        ApplicationShown::of(usage, board.sum.count, provenance)
+        (board.sum.count, provenance)
     });
-    Ok((shown.collect(), provenance))
+    Ok((each.collect(), provenance))
 }
 
 /// The problem of a change that is refused, since what it would change is an app's own.

@@ -2,8 +2,11 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode};
+use jobs::Catalog;
+use jobs::counting::{Counting, CountingSection};
 use schemas::entities::Application;
 use serde_json::{Value, json};
+use stores::recounts::Recounted;
 use tower::ServiceExt;
 
 use crate::laws::get;
@@ -15,10 +18,15 @@ const LIST: &str = "/api/v1/applications";
 
 /// Applications from 1 on; each has as many athletes as its id, of which the last is live.
 fn applications(count: i64) -> (Serving, Arc<World>) {
-    let (serving, world) = boards::serving(ServingOptions {
+    counted_by(count, Catalog::built_in().unwrap())
+}
+
+fn counted_by(count: i64, catalog: Catalog) -> (Serving, Arc<World>) {
+    let options = ServingOptions {
         whole_wait_ms: 0,
         ..ServingOptions::default()
-    });
+    };
+    let (serving, world) = boards::serving_of(catalog, options);
     let job = boards::job("applications");
     let best = |member| Best {
         member,
@@ -155,4 +163,52 @@ async fn bodies_are_objects_of_known_fields() {
         let capacity = world.boards.lock().unwrap().applications[0].athlete_capacity;
         assert_eq!(capacity, if status == 200 { 7 } else { 10 });
     }
+}
+
+/// Of a class that recounts the recorded count is shown, and when it was made; where there is none, the board's.
+#[tokio::test]
+async fn counts_that_are_recorded_are_shown() {
+    let section = CountingSection {
+        class: "some".to_owned(),
+        strategy: "recount".to_owned(),
+        applications: vec![2, 3],
+        large_size: Some(0),
+        events_per_athlete_per_day: Some(1.0),
+        recounts_per_day: Some(1),
+        ..CountingSection::default()
+    };
+    let counting = Counting::of(&[section]).unwrap();
+    let catalog = Catalog::built_in().unwrap().with_counting(&counting);
+    let (serving, world) = counted_by(3, catalog);
+    let counted = Recounted {
+        connected: 70,
+        counted_at_ms: 1_500,
+    };
+    {
+        let recounted = &mut world.boards.lock().unwrap().recounted;
+        // One that was counted before it was in a class that increments.
+        recounted.extend([(1, counted), (2, counted)]);
+    }
+    let (status, page) = get(&serving, LIST).await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    assert_eq!(counts(&page), [(1, 1), (2, 70), (3, 3)]);
+    let shown = |index: usize| page["applications"][index].clone();
+    assert_eq!(shown(0)["counting"], json!({"strategy": "increments"}));
+    let recount =
+        json!({"strategy": "recount", "class": "some", "counted_at": "1970-01-01T00:00:01.5Z"});
+    assert_eq!(shown(1)["counting"], recount);
+    let provenance = json!({"source": "canonical", "as_of": "1970-01-01T00:00:01.5Z", "epoch": 0,
+        "complete": false, "position": {}});
+    assert_eq!(shown(1)["provenance"], provenance);
+    let none = json!({"strategy": "increments", "class": "some"});
+    assert_eq!(shown(2)["counting"], none);
+    assert_eq!(shown(2)["provenance"]["complete"], true);
+    assert_eq!(page["provenance"]["complete"], false);
+
+    // What is recorded does not wait for live state.
+    world.boards.lock().unwrap().is_blind = true;
+    let (status, one) = get(&serving, &format!("{LIST}/2")).await;
+    assert_eq!((status, &one), (StatusCode::OK, &shown(1)));
+    let (status, _) = get(&serving, &format!("{LIST}/1")).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
 }

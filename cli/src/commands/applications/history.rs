@@ -64,7 +64,7 @@ pub(super) async fn show(
     let stores = installation.stores();
     let usage = stores.canon.usages_of(&[id]).await?.pop();
     usage.with_context(|| unknown(id))?;
-    let catalog = Installation::catalog()?;
+    let catalog = installation.catalog()?;
     let mut boards = catalog.boards().iter();
     let job = boards.find(|job| job.board() == BOARD && job.keeps_counts());
     let job = job.context("the history of applications is not kept: add the section [history] to the job.toml of their board")?;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use stores::admin::Usage;
 use utoipa::ToSchema;
 
+use super::counting::CountingShown;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
 use crate::http::params::{Format, Params};
@@ -37,7 +38,8 @@ pub(crate) struct Applications {
 }
 
 /// The applications. Which come first is decided by the counters that connecting is decided by; the numbers
-/// that are shown are those of the board, and may be some moments behind them.
+/// that are shown are those of the board, and may be some moments behind them; of applications that are counted anew now
+/// and then, those that were counted last (`counting`).
 #[utoipa::path(
     get,
     path = "/api/v1/applications",
@@ -105,6 +107,9 @@ fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Respo
         "athlete_capacity",
         "enforced",
         "usage",
+        "strategy",
+        "class",
+        "counted_at",
     ];
     let rows = applications.into_iter().map(|application| {
         let owner = match application.owner {
@@ -113,7 +118,20 @@ fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Respo
         };
         let counts = (application.connected_athletes, application.athlete_capacity);
         let limits = (application.enforced, application.usage);
-        (application.id, application.name, owner, counts, limits)
+        let CountingShown {
+            strategy,
+            class,
+            counted_at,
+        } = application.counting;
+        let counting = (strategy, class, counted_at);
+        (
+            application.id,
+            application.name,
+            owner,
+            counts,
+            limits,
+            counting,
+        )
     });
     csv::list(&names, rows.collect(), Some(provenance))
 }
