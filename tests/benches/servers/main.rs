@@ -1,5 +1,6 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications] [recounts]`. `BACKSTITCH_BENCH_ROWS` makes it
+//! smaller or larger; `applications` has `recounts` in it.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -11,6 +12,7 @@ mod dumps;
 mod load;
 mod minimal;
 mod plays;
+mod recounts;
 mod serving;
 mod sql;
 mod stored;
@@ -33,11 +35,18 @@ fn main() {
     let rows = std::env::var("BACKSTITCH_BENCH_ROWS")
         .ok()
         .map_or(ROWS, |rows| rows.parse().expect("a number of rows"));
+    let known = [
+        "plays",
+        "dumps",
+        "serving",
+        "boards",
+        "applications",
+        "recounts",
+    ];
     assert!(
-        named
-            .iter()
-            .all(|name| ["plays", "dumps", "serving", "boards", "applications"].contains(&&**name)),
-        "there are the benchmarks plays, dumps, serving, boards and applications, not {named:?}"
+        named.iter().all(|name| known.contains(&&**name)),
+        "there are the benchmarks {}, not {named:?}",
+        known.join(", ")
     );
     let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
     if is_asked("plays") {
@@ -54,6 +63,9 @@ fn main() {
     }
     if is_asked("applications") {
         applications::run(rows);
+    }
+    if is_asked("applications") || is_asked("recounts") {
+        recounts::run(rows);
     }
 }
 

@@ -340,12 +340,12 @@ fn lists(place: &Place, client: &Client) {
     assert_eq!(ids("search=nothing"), [0_i64; 0]);
     let (_, csv) = client.get("/api/v1/applications?sort=usage&limit=1&format=csv");
     let mut lines = csv.lines();
-    let head = "id,name,owner,connected_athletes,athlete_capacity,enforced,usage";
+    let head = "id,name,owner,connected_athletes,athlete_capacity,enforced,usage,strategy,class,counted_at";
     assert_eq!(lines.next(), Some(head));
     assert!(
         lines
             .next()
-            .is_some_and(|line| line.ends_with(",5,5,true,1.0")),
+            .is_some_and(|line| line.ends_with(",5,5,true,1.0,increments,,")),
         "{csv}"
     );
     let said = done(

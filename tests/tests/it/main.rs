@@ -25,6 +25,7 @@ mod notices;
 mod open_series;
 mod outbox;
 mod processes;
+mod recounts;
 mod redis_servers;
 mod retail;
 mod retention;

@@ -1,0 +1,298 @@
+//! Counting the athletes of applications anew: how long it takes by the size of the application, what an event
+//! costs beside increments, and how far a count is from the truth that is made anew so often.
+
+use std::time::{Duration, Instant};
+
+use jobs::counting::{Counting, CountingSection, Policy, should_count};
+use schemas::draws::{Draws, SeededDraws};
+use schemas::source::Source;
+use serde_json::json;
+use speed::SpeedOptions;
+use tests::place::Place;
+use tests::servers::Addresses;
+use tests::world::World;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use super::sql::Sql;
+use super::{ROUNDS, median, say};
+
+const PARTITIONS: u32 = 4;
+/// Athletes of the small and of the large application, at most.
+const SMALL: u64 = 1_000;
+const LARGE: u64 = 100_000;
+/// How often each is counted.
+const COUNTS: usize = 200;
+/// Events of a round, at most, and the part of all rows.
+const EVENTS_MAX: u64 = 10_000;
+const EVENTS_PART: u64 = 50;
+const RECOUNTS_PER_DAY: i64 = 24;
+/// Of an athlete, so many events a day.
+const EVENTS_PER_DAY: f64 = 0.2;
+/// Sizes for which days are played through, and how many.
+const SIZES: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
+const DAYS: f64 = 10.0;
+const DAY_MS: f64 = 86_400_000.0;
+/// Of the events so many are of athletes who connect: an application that grows.
+const CONNECTING: f64 = 0.6;
+/// Ids that nobody else gives.
+const FIRST_ID: u64 = 1_000_000;
+
+pub(crate) fn run(rows: u64) {
+    let (small, large) = (SMALL.min(rows), LARGE.min(rows));
+    println!("recounts: applications of {small} and {large} athletes");
+    let mut bench = Bench::new(&[small, large]);
+    for (id, athletes) in [(1, small), (2, large)] {
+        bench.handler(id, athletes);
+    }
+    let events = EVENTS_MAX.min(rows / EVENTS_PART);
+    for (id, athletes) in [(1, small), (2, large)] {
+        bench.events(id, athletes, events);
+    }
+    for size in SIZES {
+        far(size);
+    }
+}
+
+/// The policy that is measured.
+fn section() -> CountingSection {
+    CountingSection {
+        class: "all".to_owned(),
+        strategy: "recount".to_owned(),
+        capacity_from: Some(0),
+        large_size: Some(1_000),
+        events_per_athlete_per_day: Some(EVENTS_PER_DAY),
+        recounts_per_day: Some(RECOUNTS_PER_DAY),
+        ..CountingSection::default()
+    }
+}
+
+fn classes() -> Counting {
+    Counting::of(&[section()]).expect("a class")
+}
+
+/// An installation with applications.
+struct Bench {
+    _place: Place,
+    runtime: Runtime,
+    plain: World,
+    counting: World,
+    /// Athletes who were added.
+    added: u64,
+}
+
+impl Bench {
+    fn new(sizes: &[u64]) -> Self {
+        let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+        let runtime = Runtime::new().expect("a runtime");
+        let mut plain = runtime.block_on(place.world());
+        plain.speed_options = SpeedOptions::default();
+        let counting = plain.with_catalog(plain.catalog.clone().with_counting(&classes()));
+        let rows = (1..=sizes.len()).map(|id| {
+            json!({"id": id, "name": "a", "owner": 1, "athlete_capacity": 1_000_000_000})
+                .to_string()
+        });
+        let rows: Vec<String> = rows.collect();
+        runtime.block_on(plain.ingest_into(Source::Applications, &rows));
+        let sql = Sql::of(&place);
+        for (id, athletes) in (1..).zip(sizes) {
+            let first = id * 10_000_000;
+            sql.run(&format!(
+                "SET backstitch.tells TO 'no';
+                 INSERT INTO authorizations (id, application_id, athlete_id, created_at_us)
+                 SELECT {first} + n, {id}, n, 0 FROM generate_series(1, {athletes}) AS n"
+            ));
+        }
+        sql.run("VACUUM ANALYZE authorizations");
+        Self {
+            _place: place,
+            runtime,
+            plain,
+            counting,
+            added: 0,
+        }
+    }
+
+    /// How long it takes to look whether to count, to count, and to record.
+    fn handler(&self, id: i64, athletes: u64) {
+        let canon = &self.plain.stores.canon;
+        let (mut looked, mut whole) = (Vec::new(), Vec::new());
+        for now_ms in 0..i64::try_from(COUNTS).unwrap_or_default() {
+            let begun = Instant::now();
+            let counted: stores::Result<_> = self.runtime.block_on(async {
+                canon.countables(&[id]).await?;
+                looked.push(millis(begun.elapsed()));
+                let counted = canon.recount(&[id], now_ms).await?;
+                canon.record_recounts(&counted).await?;
+                Ok(counted)
+            });
+            whole.push(millis(begun.elapsed()));
+            let counted = counted.expect("a count");
+            assert_eq!(counted[0].counted.connected, athletes);
+        }
+        for (what, took) in [
+            ("looking alone", looked),
+            ("looking, counting, recording", whole),
+        ] {
+            let (middle, most) = (part(&took, 0.5), part(&took, 0.99));
+            let what = format!("{athletes} athletes, {what}: ms p50, p99");
+            say(what, format_args!("{middle:.2}, {most:.2}"));
+        }
+    }
+
+    /// Athletes connect, and take it back: with increments alone, and counted anew besides, by turns.
+    fn events(&mut self, application: i64, athletes: u64, events: u64) {
+        let mut costs: [Vec<f64>; 2] = Default::default();
+        for round in 0..ROUNDS {
+            for turn in 0..2 {
+                let is_recounting = (round + turn) % 2 == 0;
+                let world = match is_recounting {
+                    true => &self.counting,
+                    false => &self.plain,
+                };
+                let some = self.added..self.added + events;
+                self.added = some.end;
+                let mut took = Duration::ZERO;
+                for revoke in [false, true] {
+                    let lines = some.clone().map(|number| {
+                        let mut line = json!({"id": FIRST_ID + number, "application_id": application,
+                            "athlete_id": LARGE + 1 + number, "created_at": "2026-01-01T00:00:00Z"});
+                        if revoke {
+                            line["revoked_at"] = json!("2026-01-02T00:00:00Z");
+                            line["version"] = json!(1);
+                        }
+                        line.to_string()
+                    });
+                    let lines: Vec<String> = lines.collect();
+                    took += self.runtime.block_on(async {
+                        world.ingest_into(Source::Authorizations, &lines).await;
+                        let speed = world.speed_of(Source::Authorizations).await;
+                        let begun = Instant::now();
+                        let done = speed.run(true, CancellationToken::new()).await;
+                        done.expect("catching up");
+                        begun.elapsed()
+                    });
+                }
+                costs[usize::from(is_recounting)].push(micros(took, 2 * events));
+            }
+        }
+        let [increments, both] = costs.map(median);
+        say(
+            format!("{events} events of {athletes} athletes: us an event, without, with recounts"),
+            format_args!("{increments:.1}, {both:.1}"),
+        );
+    }
+}
+
+/// Plays through days of an application: how far the count that is shown is from the truth at each event, and how
+/// old it is.
+fn far(size: u64) {
+    let classes = classes();
+    let policy: Policy = classes.policy_of(1, 1).expect("it recounts");
+    let (draws, mut days) = (SeededDraws::new(size), Days::new(size));
+    let events = (as_f64(size) * EVENTS_PER_DAY * DAYS).round();
+    let step_ms = DAYS * DAY_MS / events;
+    let look_ms = as_f64(policy.share_ms() / 4);
+    let (mut at_ms, mut look_at_ms) = (0.0, look_ms);
+    while at_ms < DAYS * DAY_MS {
+        at_ms += step_ms;
+        while look_at_ms <= at_ms {
+            if look_at_ms - days.counted_ms >= as_f64(policy.share_ms()) {
+                days.count(look_at_ms);
+            }
+            look_at_ms += look_ms;
+        }
+        let connects = unit(draws.draw()) < CONNECTING;
+        days.truth = match connects {
+            true => days.truth + 1,
+            false => days.truth.saturating_sub(1),
+        };
+        let is_old = at_ms - days.counted_ms >= as_f64(policy.share_ms());
+        if is_old || should_count(true, Some(days.shown), &policy, draws.draw()) {
+            days.count(at_ms);
+        }
+        days.look(at_ms);
+    }
+    let (error, age) = (&days.errors, &days.ages_min);
+    say(
+        format!("{size} athletes: relative error mean, p99; age min mean, p99; recounts a day"),
+        format_args!(
+            "{:.5} %, {:.5} %; {:.1}, {:.1}; {:.1}",
+            100.0 * mean(error),
+            100.0 * part(error, 0.99),
+            mean(age),
+            part(age, 0.99),
+            as_f64(days.recounts) / DAYS
+        ),
+    );
+}
+
+struct Days {
+    truth: u64,
+    shown: u64,
+    counted_ms: f64,
+    recounts: u64,
+    errors: Vec<f64>,
+    ages_min: Vec<f64>,
+}
+
+impl Days {
+    const fn new(size: u64) -> Self {
+        Self {
+            truth: size,
+            shown: size,
+            counted_ms: 0.0,
+            recounts: 0,
+            errors: Vec::new(),
+            ages_min: Vec::new(),
+        }
+    }
+
+    fn count(&mut self, at_ms: f64) {
+        self.shown = self.truth;
+        self.counted_ms = at_ms;
+        self.recounts += 1;
+    }
+
+    fn look(&mut self, at_ms: f64) {
+        let off = as_f64(self.truth.abs_diff(self.shown));
+        self.errors.push(off / as_f64(self.truth.max(1)));
+        self.ages_min.push((at_ms - self.counted_ms) / 60_000.0);
+    }
+}
+
+/// A number from 0 to 1.
+fn unit(draw: u64) -> f64 {
+    as_f64(draw >> 11) / as_f64(1 << 53)
+}
+
+fn part(values: &[f64], part: f64) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a list"
+    )]
+    let place = ((values.len() as f64 - 1.0) * part).round() as usize;
+    values[place]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+const fn as_f64(number: u64) -> f64 {
+    number as f64
+}
+
+fn millis(took: Duration) -> f64 {
+    took.as_secs_f64() * 1_000.0
+}
+
+fn micros(took: Duration, count: u64) -> f64 {
+    took.as_secs_f64() * 1e6 / as_f64(count)
+}
