@@ -7,6 +7,7 @@ use schemas::entities::Entity;
 use schemas::source::Source;
 use stores::canon::{Authorized, CanonRead, CanonWrite};
 use stores::canon_sql::SqlCanon;
+use stores::recounts::{Countable, Recounts};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::{application, athlete, authorization, effort, effort_rows};
 
@@ -16,6 +17,50 @@ super::on_both! {
     what_an_app_writes_is_told
     an_apps_own_tables_are_read
     columns_that_cant_be_read_are_named
+    athletes_of_an_apps_own_tables_are_counted_anew
+}
+
+/// Where authorizations, and applications too, are views, the rows of these are counted; the record is ours.
+async fn athletes_of_an_apps_own_tables_are_counted_anew(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    schema.run(
+        "DROP TABLE authorizations; DROP TABLE applications;
+         CREATE TABLE apps (id integer PRIMARY KEY, room integer NOT NULL);
+         CREATE TABLE grants (id integer PRIMARY KEY, app integer NOT NULL, athlete integer NOT NULL,
+             ended bigint);
+         INSERT INTO apps VALUES (1, 10), (2, 20), (3, 30);
+         INSERT INTO grants VALUES (1, 1, 5, NULL), (2, 1, 5, NULL), (3, 1, 6, NULL), (4, 1, 7, 9),
+             (5, 3, 5, NULL);
+         CREATE VIEW applications AS SELECT id, 'Ride' AS name, '1' AS owner,
+             room AS athlete_capacity, 0 AS version FROM apps;
+         CREATE VIEW authorizations AS SELECT id, app AS application_id, athlete AS athlete_id,
+             5 AS created_at_us, ended AS revoked_at_us, 0 AS version FROM grants;",
+    );
+    let canon = schema.canon().await?;
+    let recorded = async || -> Result<Vec<(i64, i64, Option<u64>)>> {
+        let all = canon.countables_after(None, 10).await?;
+        let shown = |one: Countable| {
+            let recounted = one.recounted.map(|recounted| recounted.connected);
+            (one.application_id, one.athlete_capacity, recounted)
+        };
+        Ok(all.into_iter().map(shown).collect())
+    };
+    assert_eq!(
+        recorded().await?,
+        [(1, 10, None), (2, 20, None), (3, 30, None)]
+    );
+    for (statement, expected) in [
+        ("SELECT 1;", [2, 0, 1]),
+        ("UPDATE grants SET ended = 9 WHERE id = 3;", [1, 0, 1]),
+        ("INSERT INTO grants VALUES (6, 2, 8, NULL);", [1, 1, 1]),
+    ] {
+        schema.run(statement);
+        let counted = canon.recount(&[1, 2, 3], 1).await?;
+        canon.record_recounts(&counted).await?;
+        let found: Vec<_> = recorded().await?.into_iter().map(|one| one.2).collect();
+        assert_eq!(found, expected.map(Some), "{statement}");
+    }
+    Ok(())
 }
 
 pub(super) type Groups = BTreeSet<(i64, i64)>;
