@@ -101,8 +101,9 @@ impl Touched {
                 waiting.events.insert(id, more);
             }
         }
-        drop(waiting);
-        self.came.notify_one();
+        if waiting.is_missing_some || !waiting.order.is_empty() {
+            self.came.notify_one();
+        }
     }
 
     /// Those that have waited longest.

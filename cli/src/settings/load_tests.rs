@@ -1,5 +1,7 @@
 use std::io::Write;
 
+use jobs::counting::CountingSection;
+
 use super::*;
 
 fn vars(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
@@ -159,6 +161,32 @@ fn classes_of_applications_are_read_and_shown() {
     assert_eq!(of(&other).class_of(1, 1).unwrap().name(), "a");
     let none = load(None, vars(&[]), &Flags::new()).unwrap();
     assert!(none.settings.applications.counting().unwrap().is_none());
+}
+
+/// The schema is written by hand: it has every field, and no other.
+#[test]
+fn the_schema_has_every_field_of_a_class() {
+    let all = CountingSection {
+        capacity_from: Some(1),
+        applications: vec![1],
+        large_size: Some(1),
+        events_per_athlete_per_day: Some(1.0),
+        recounts_per_day: Some(1),
+        ..CountingSection::default()
+    };
+    let all = serde_json::to_value(all).unwrap();
+    let schema = serde_json::to_value(crate::settings::schema()).unwrap();
+    let pointer = "/$defs/ApplicationsSection/properties/counting/items/properties";
+    let described = schema.pointer(pointer).unwrap();
+    let names = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(described), names(&all));
 }
 
 #[test]

@@ -315,9 +315,9 @@ async fn beside(world: &World, troubled: &Arc<Troubled>, story: impl Future<Outp
         stop.cancel();
     };
     let (one, two, ()) = tokio::join!(
-        one.run(false, stop.clone()),
-        two.run(false, stop.clone()),
-        story
+        Box::pin(one.run(false, stop.clone())),
+        Box::pin(two.run(false, stop.clone())),
+        Box::pin(story)
     );
     one.and(two).expect("speed layers");
 }
@@ -340,7 +340,7 @@ async fn troubles(world: World) {
         })
         .await;
     };
-    beside(&world, &troubled, async {
+    let story = Box::pin(async {
         for _ in 0..5 {
             go_on(&mut truth).await;
             is_counted(&truth).await;
@@ -354,8 +354,8 @@ async fn troubles(world: World) {
         assert_eq!(recorded(&world, SMALL).await, before);
         troubled.is_away.store(false, Ordering::SeqCst);
         is_counted(&truth).await;
-    })
-    .await;
+    });
+    beside(&world, &troubled, story).await;
 
     // Both die between counting and recording.
     troubled.swallows.store(true, Ordering::SeqCst);
