@@ -19,6 +19,7 @@ use stores::registry::{Schemas, writers_of};
 
 use crate::boards::{Boards, Stepped};
 use crate::recount::Touched;
+use crate::sums::Sums;
 use crate::taker::{Limits, Taken};
 use crate::tell::{Named, Teller};
 use crate::{Error, Result};
@@ -41,6 +42,8 @@ pub(crate) struct Entities {
     teller: Teller,
     /// What it makes of cached boards.
     boards: Boards,
+    /// And of sums of states.
+    sums: Sums,
     /// Boards that readers have missed, by the micro-batch that was taken last.
     missed: Vec<Miss>,
     /// Who counts the members of keys anew, if anybody does.
@@ -56,7 +59,7 @@ impl Entities {
         (canon, schemas): (Arc<dyn CanonRead>, Arc<dyn Schemas>),
         fold: Fold<Board>,
         (groups_max, rows_max): (usize, usize),
-        (teller, boards): (Teller, Boards),
+        (teller, boards, sums): (Teller, Boards, Sums),
     ) -> Self {
         Self {
             slot,
@@ -67,6 +70,7 @@ impl Entities {
             rows_max,
             teller,
             boards,
+            sums,
             missed: Vec::new(),
             recounter: None,
             touched: Vec::new(),
@@ -104,6 +108,7 @@ impl Entities {
     /// Learns the newest complete epoch of each view.
     pub(crate) fn covers(&mut self, newest: &BTreeMap<String, Epoch>) {
         self.boards.covers(newest);
+        self.sums.covers(newest);
     }
 
     /// The store is full: what can go makes room for some changes, and they forget it.
@@ -127,6 +132,7 @@ impl Entities {
     pub(crate) fn forget(&mut self) {
         self.teller.forget();
         self.boards.forget();
+        self.sums.forget();
         self.missed.clear();
         // Whether these count is not known; who counts for nothing does no harm.
         self.hand_over();
@@ -156,7 +162,7 @@ impl Entities {
         let mut strays = Vec::new();
         let mut taken = Taken::default();
         self.missed.clear();
-        let mut misses = 0;
+        let (mut misses, mut sums_missed) = (0, Vec::new());
         let notifications = self.notifications(records).await?;
         let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
@@ -179,8 +185,12 @@ impl Entities {
                 Err(reason) => match Miss::read(self.slot.source, value.unwrap_or_default()) {
                     Some(miss) => {
                         misses += 1;
-                        if self.missed.len() < MISSES_MAX {
-                            self.missed.push(miss);
+                        let missed = match miss.is_sum {
+                            true => &mut sums_missed,
+                            false => &mut self.missed,
+                        };
+                        if missed.len() < MISSES_MAX {
+                            missed.push(miss);
                         }
                     }
                     None => taken.rejected.push(Rejected { index, reason }),
@@ -203,6 +213,7 @@ impl Entities {
                 .collect();
             self.follow(&mut taken, &named, limits).await?;
         }
+        self.sum_up(&mut taken, &sums_missed, limits).await?;
         strays.retain(|(index, _)| *index < taken.records);
         taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
         taken.events = groups.len() as u64;
@@ -227,6 +238,21 @@ impl Entities {
         match (told, boards) {
             (Some(told), Some(boards)) => (changes.outbox, changes.boards) = (told, boards),
             _ => taken.moved = true,
+        }
+        Ok(())
+    }
+
+    /// What new states make of sums, and what readers who have missed some.
+    async fn sum_up(&mut self, taken: &mut Taken, missed: &[Miss], limits: Limits) -> Result<()> {
+        let states = &taken.changes.states;
+        if states.is_empty() && missed.is_empty() {
+            return Ok(());
+        }
+        let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
+        let at = (limits.fence, limits.partitions);
+        match self.sums.changes(at, &jobs, states, missed).await? {
+            Some(sums) => taken.changes.sums = sums,
+            None => taken.moved = true,
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod notices;
 mod options;
 mod outbox;
 mod recount;
+mod sums;
 mod supervise;
 mod taker;
 mod tell;

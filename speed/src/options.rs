@@ -82,6 +82,8 @@ pub struct SpeedOptions {
     pub board_fill_rows: usize,
     /// How long after some rows of a cached board were compared others are.
     pub board_check_interval_ms: u64,
+    /// How many live states of a key it takes until their sum is kept; more than 1,001 are taken for that.
+    pub sum_states: u64,
     /// How long to wait at the end of the log before looking for more.
     pub poll_interval_ms: u64,
     /// How long to go on before looking at slot and run records again.
@@ -109,6 +111,7 @@ impl Default for SpeedOptions {
             board_cache_bytes_max: 1 << 30,
             board_fill_rows: 4_000,
             board_check_interval_ms: 10_000,
+            sum_states: 1_000,
             poll_interval_ms: 100,
             look_interval_ms: 1_000,
             run_wait_ms: 30_000,

@@ -23,6 +23,7 @@ use crate::facts::Facts;
 use crate::notices::Deliverer;
 use crate::outbox::Outbox;
 use crate::recount::Recounter;
+use crate::sums::Sums;
 use crate::taker::Taker;
 use crate::tell::{Outbox as Told, Teller};
 use crate::worker::{LOOKS_WITHOUT_PARTITION, Worker};
@@ -185,6 +186,7 @@ impl Speed {
             (
                 Teller::new(slot, ports),
                 Boards::new(slot, ports, jobs.to_vec(), &self.options),
+                Sums::new(slot, ports, &self.options),
             ),
         );
         let recounter = self.recounter.as_ref();

@@ -8,7 +8,7 @@ use jobs::board::{Head, LiveState, ReadError as BoardError, Standings};
 use jobs::merge::Seam;
 use jobs::tree::{Damaged, Node, NodeId, Nodes};
 use jobs::{Board, Job};
-use schemas::seam::Slot;
+use schemas::seam::{self, Epoch, Slot};
 use stores::live::{LiveRead, LiveStates, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
 
@@ -71,8 +71,18 @@ pub struct Laid {
     pub states: Option<LiveStates>,
     /// The root of the batch rows; empty where there are none.
     pub root: Bytes,
+    /// The epoch after which live states count.
+    pub base: Epoch,
     /// What both layers together give.
     pub standings: Standings,
+}
+
+impl Laid {
+    /// The root of the batch rows, where there are any.
+    #[must_use]
+    pub fn root(&self) -> Option<&[u8]> {
+        (!self.root.is_empty()).then_some(&*self.root)
+    }
 }
 
 /// Reads the boards of a key, whose states are all in the slot, in the order that the seam demands.
@@ -97,13 +107,16 @@ pub async fn laid(
     let answer = live.read_states(source, partitions, &queries).await;
     let answer = answer.map_err(store)?;
     let seam = seam(view, &runs, &answer.slots, Some(slot.partition));
+    let newest = seam.newest;
     let heads = views.heads(view, &[key.to_vec()]).await.map_err(store)?;
     seam.check_table(heads.is_some())?;
     let head = heads.unwrap_or_default().into_iter().next().flatten();
     let states = answer.states.into_iter().next();
     let standings = standings(&seam, job, head.as_ref(), states.as_ref())?;
+    let epoch = head.as_ref().map_or(0, |head| head.epoch);
     Ok(Laid {
         standings,
+        base: seam::base(epoch, newest),
         root: head.map_or_else(Bytes::new, |head| head.root),
         states,
         slots: answer.slots,

@@ -18,6 +18,7 @@ pub mod embedded;
 mod error;
 pub mod intake;
 pub mod kafka;
+pub mod kept_sum;
 mod lazily;
 pub mod lease;
 pub mod live;

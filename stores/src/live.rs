@@ -15,6 +15,7 @@ use schemas::source::Source;
 
 use crate::Result;
 use crate::board_cache::{BoardCache, BoardCacheRead, BoardChanges};
+use crate::kept_sum::{KeptSum, SumChange};
 
 /// The live state of one log partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,6 +75,9 @@ pub struct Changes {
     pub strays: bool,
     /// What it makes of cached boards: of all that its states concern.
     pub boards: BoardChanges,
+    /// What it makes of sums that are kept, at most one for each key of a view. Those of other keys
+    /// whose states it changes end.
+    pub sums: Vec<SumChange>,
     /// What waits from then on to be told to others, in this order, after what waits already.
     pub outbox: Vec<Bytes>,
 }
@@ -132,6 +136,9 @@ pub struct Outbox {
     pub entries: Vec<Bytes>,
 }
 
+/// States of a key are counted up to so many ([`LiveStates::held`]).
+pub const HELD_MAX: u64 = 1_001;
+
 /// Live states, row by row: the answer to one [`StateQuery`]. Only those of the slot's present
 /// generation, of epochs that it still keeps.
 #[derive(Debug, Clone)]
@@ -144,6 +151,11 @@ pub struct LiveStates {
     pub members: BinaryArray,
     /// The states; null where the member has nothing under the key.
     pub states: BinaryArray,
+    /// The sums of the key that slots keep, each with its partition.
+    pub sums: Vec<(u32, KeptSum)>,
+    /// At least so many states of the key the slots hold, also of members that were not asked for; all,
+    /// where they are fewer than [`HELD_MAX`]. Nothing where sums take their place.
+    pub held: u64,
 }
 
 /// Slots and live states as of one moment of each slot.
@@ -214,6 +226,17 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         partitions: u32,
         queries: &[StateQuery],
     ) -> Result<StatesAnswer>;
+
+    /// As [`LiveRead::read_states`], but a slot that keeps a sum of a key which is made
+    /// ([`KeptSum::content`]) may answer that alone, without the states of the key.
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_states(source, partitions, queries).await
+    }
 
     /// The boards that are cached beside the slots, where the store has such a cache.
     fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {

@@ -170,6 +170,7 @@ impl World {
                 records_max: 7,
                 groups_max: 3,
                 rows_max: 4,
+                sum_states: 2,
                 poll_interval_ms: 1,
                 look_interval_ms: 5,
                 run_wait_ms: 200,

@@ -5,6 +5,7 @@
 //! the definition. What is read and written together is the *group*: all rows of one member under
 //! one key. The query's result over a group's rows is the group's whole new state.
 
+mod live_sum;
 mod podium;
 mod rows;
 mod section;
@@ -19,6 +20,7 @@ use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape, KeyValue};
 use schemas::source::{Source, SourceKind};
 use toml::Spanned;
 
+pub use live_sum::LiveSum;
 pub use podium::{Event, Podium};
 pub use rows::BoardRows;
 pub use section::{Section, SectionError, Test};
@@ -75,6 +77,19 @@ impl Job<Board> {
     #[must_use]
     pub const fn boards(&self) -> &KeyShape {
         &self.kind.boards
+    }
+
+    /// Whether sums of live states are kept ([`LiveSum`]): of boards of which a key has only one, since
+    /// these are asked for their size, and of others each state would change many sums.
+    #[must_use]
+    pub const fn keeps_sums(&self) -> bool {
+        self.kind.boards.0.is_empty()
+    }
+
+    /// The encoded name of a key's board where there is only one.
+    #[must_use]
+    pub const fn only_board(&self) -> Vec<u8> {
+        Vec::new()
     }
 
     /// The member's column.

@@ -224,6 +224,12 @@ impl Standings {
         self.is_split
     }
 
+    /// Whether a live state counts.
+    #[must_use]
+    pub fn has_live(&self) -> bool {
+        !self.live.is_empty()
+    }
+
     /// One board of the key.
     ///
     /// # Errors
@@ -363,6 +369,18 @@ impl<N: Nodes> OnBoard<'_, N> {
             count: self.survivors() + self.added.len() as u64,
             weight: weight.saturating_add(added),
         }
+    }
+
+    /// What newer states took away of the sheet's board, and what they put there instead.
+    #[must_use]
+    pub fn live(&self) -> (Sum, Sum) {
+        let added = self.added.iter().map(|ranked| ranked.weight);
+        let of = |count: usize, weight| Sum {
+            count: count as u64,
+            weight,
+        };
+        let added = of(self.added.len(), added.fold(0, i64::saturating_add));
+        (of(self.removed.len(), self.removed_weight), added)
     }
 
     /// Whether a row of the batch layer is on the board, and whether a newer state had a part in it: it

@@ -17,6 +17,9 @@ pub struct Miss {
     pub key: i64,
     /// The bytes that name the section of the key's boards.
     pub section: Vec<u8>,
+    /// Whether it was asked how many rows there are, and no sum of live states told it: then no more is
+    /// wanted than that sum.
+    pub is_sum: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -24,6 +27,13 @@ struct Body {
     view: String,
     /// In hexadecimal digits.
     section: String,
+    #[serde(default, skip_serializing_if = "is_not")]
+    sum: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_not(sum: &bool) -> bool {
+    !*sum
 }
 
 impl Miss {
@@ -34,6 +44,7 @@ impl Miss {
         let body = Body {
             view: self.view.clone(),
             section: digits.collect(),
+            sum: self.is_sum,
         };
         serde_json::json!({ key_column(source): self.key, "miss": body })
             .to_string()
@@ -61,6 +72,7 @@ impl Miss {
             view: body.view,
             key,
             section: digits.map(byte).collect::<Option<_>>()?,
+            is_sum: body.sum,
         })
     }
 }
@@ -77,6 +89,7 @@ mod tests {
                 view: "a@1".to_owned(),
                 key: -7,
                 section: vec![0, 255, 16],
+                is_sum: source == Source::Authorizations,
             };
             let record = miss.record(source);
             assert_eq!(Miss::read(source, &record), Some(miss));

@@ -19,6 +19,7 @@ mod publish;
 mod reader;
 mod records;
 mod rules;
+mod sums;
 mod tally;
 mod worker;
 mod world;
@@ -33,7 +34,7 @@ use batch::Batch;
 use canon::{Group, KEYS, PARTITIONS};
 use cast::{Cast, Role};
 use reader::Reader;
-use rules::{REAL, Rules};
+use rules::{REAL, Rules, SUMMED};
 use tally::{Event, Law, Tally};
 use worker::Worker;
 use world::World;
@@ -223,6 +224,19 @@ fn every_answer_of_every_history_is_of_states_that_the_members_had() {
         let count = all.of(event);
         assert!(
             count > HISTORIES / 20,
+            "{event:?} happened only {count} times"
+        );
+    }
+}
+
+#[test]
+fn every_sum_of_live_states_that_counts_is_what_the_members_are() {
+    let all = histories(0..HISTORIES, SUMMED);
+    let all = all.unwrap_or_else(|broken| panic!("{broken:?}"));
+    for event in Event::OF_SUMS {
+        let count = all.of(event);
+        assert!(
+            count > HISTORIES / 2,
             "{event:?} happened only {count} times"
         );
     }

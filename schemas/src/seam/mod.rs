@@ -24,6 +24,7 @@ mod read;
 mod run;
 mod seal;
 mod slot;
+pub mod sum;
 mod worker;
 
 pub use read::{base, whole};

@@ -84,17 +84,29 @@ impl Noted {
     /// Tells the worker of a partition that a board was missed.
     fn missed(&self, ports: &ServingPorts, job: &Job<Board>, key: i64, query: &BoardQuery) {
         metrics::counter!("backstitch_serving_board_cache_misses_total").increment(1);
-        if !self.is_first(&self.missed, &query.name) {
+        self.tell(ports, job, (key, false), (&query.name, query.partition));
+    }
+
+    /// Tells the worker of a partition that a board was missed, or only how many rows it has.
+    fn tell(
+        &self,
+        ports: &ServingPorts,
+        job: &Job<Board>,
+        (key, is_sum): (i64, bool),
+        (name, partition): (&BoardName, u32),
+    ) {
+        if !self.is_first(&self.missed, name) {
             return;
         }
         let source = job.source();
         let miss = Miss {
-            view: query.name.view.clone(),
+            view: name.view.clone(),
             key,
-            section: query.name.section.clone(),
+            section: name.section.clone(),
+            is_sum,
         };
         let records = NewRecords {
-            partition: query.partition,
+            partition,
             keys: BinaryArray::from_vec(vec![key.to_string().as_bytes()]),
             values: BinaryArray::from_vec(vec![&miss.record(source)]),
             headers: Vec::new(),
@@ -248,10 +260,28 @@ impl Reader<'_> {
     pub(super) fn sums_missed(
         &self,
         states: &[LiveStates],
-        partitions: usize,
+        (newest, partitions): (Epoch, usize),
     ) -> Result<(), ReadError> {
         let is_slow = |states: &LiveStates| states.members.len() > SUM_STATES_MAX;
-        if self.ports.live.cached_boards().is_none()
+        if self.is_summed() {
+            let count = u32::try_from(partitions).unwrap_or(u32::MAX);
+            let section = self.section()?.encode();
+            let of_keys = self.question.keys.iter().zip(states);
+            for (key, _) in of_keys.filter(|(_, states)| is_slow(states)) {
+                let name = BoardName {
+                    view: self.job.view().to_owned(),
+                    key: self.key_bytes(*key)?,
+                    section: section.clone(),
+                };
+                let partition = partition_of(key.to_string().as_bytes(), count);
+                let (noted, ports) = (self.noted, self.ports);
+                noted.tell(ports, self.job, (*key, true), (&name, partition));
+            }
+            return Ok(());
+        }
+        // Boards are cached from the first run on.
+        if newest == 0
+            || self.ports.live.cached_boards().is_none()
             || self.question.want != Want::Sums
             || !states.iter().any(is_slow)
         {

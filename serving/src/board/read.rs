@@ -8,14 +8,15 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::board::{
-    Head, LiveState, OnBoard, Ranked, ReadError as BoardError, Section as StoredSection, Standings,
+    Head, LiveState, LiveSum, OnBoard, Ranked, ReadError as BoardError, Section as StoredSection,
+    Standings,
 };
 use jobs::merge::Seam;
 use jobs::tree::{Node, NodeId, Nodes, Sum};
 use jobs::{Board, Job};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
-use schemas::seam::Epoch;
+use schemas::seam::{self, Epoch};
 use stores::ErrorKind;
 use stores::live::{LiveStates, StateQuery};
 use stores::views::{Head as StoredHead, NodeName, RunsSeen, ViewsRead};
@@ -181,15 +182,24 @@ impl Reader<'_> {
             }
         }
         // Boxed, since it takes much more room than what was done so far.
-        Box::pin(self.stored(runs, partitions)).await
+        if self.is_summed() {
+            let summed = Box::pin(self.stored(Arc::clone(&runs), partitions, true)).await?;
+            if let Some(reading) = summed {
+                return Ok(reading);
+            }
+        }
+        let read = Box::pin(self.stored(runs, partitions, false)).await?;
+        read.ok_or(ReadError::Replaced)
     }
 
-    /// The answer of the batch rows with the live states on top.
+    /// The answer of the batch rows with the live states on top, or with sums of these where they are kept;
+    /// nothing if one of those does not join.
     async fn stored(
         &mut self,
         runs: Arc<RunsSeen>,
         mut partitions: usize,
-    ) -> Result<BoardsReading, ReadError> {
+        takes_sums: bool,
+    ) -> Result<Option<BoardsReading>, ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
@@ -209,20 +219,23 @@ impl Reader<'_> {
                 });
             }
             let count = count.saturating_add(1);
-            let mut live = self.ports.live.read_states(source, count, &queries).await?;
+            let mut live = match takes_sums {
+                true => self.ports.live.read_sums(source, count, &queries).await?,
+                false => self.ports.live.read_states(source, count, &queries).await?,
+            };
             if !is_one_more(&mut live.slots) {
                 break live;
             }
             partitions += 1;
         };
         if partitions == 0 {
-            return Ok(self.nothing());
+            return Ok(Some(self.nothing()));
         }
         for (slot, partition) in live.slots.iter().zip(0..) {
             self.memory.slots.met(source, partition, slot.as_ref());
         }
-        if newest > 0 && cuts == partitions {
-            self.sums_missed(&live.states, partitions)?;
+        if newest == 0 || cuts == partitions {
+            self.sums_missed(&live.states, (newest, partitions))?;
         }
         let keys: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
         let heads = self.ports.views.heads(view, &keys).await?;
@@ -233,7 +246,7 @@ impl Reader<'_> {
             slots: live.slots,
         };
         let found = queries.iter().zip(&live.states).zip(&self.question.keys);
-        let (reader, seen_now) = (&*self, (&seen, newest, has_table));
+        let (reader, seen_now) = (&*self, (&seen, newest, has_table, takes_sums));
         let readings = found.map(|((query, states), key)| {
             let head = heads.next().flatten();
             async move {
@@ -243,21 +256,34 @@ impl Reader<'_> {
         });
         let readings: Vec<_> = readings.collect();
         let readings = stream::iter(readings).buffered(KEYS_AT_ONCE);
-        let read: Result<Vec<BoardReading>, _> = readings.try_collect().await;
-        let boards = read.map_err(|(key, head, error)| self.told(key, head, error))?;
+        let read: Result<Vec<Option<BoardReading>>, _> = readings.try_collect().await;
+        let read = read.map_err(|(key, head, error)| self.told(key, head, error))?;
+        let Some(boards) = read.into_iter().collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
         let mut standing = seen.standing(source, newest);
         standing.complete &= !boards.iter().any(|board| board.is_split);
-        Ok(BoardsReading { boards, standing })
+        Ok(Some(BoardsReading { boards, standing }))
     }
 
-    /// Lays the states of a key over what its head refers to, and reads what is wanted of it.
+    /// Whether sums of live states may answer: where no more is wanted than how many rows there are of the
+    /// only board of each key.
+    pub(super) fn is_summed(&self) -> bool {
+        self.question.want == Want::Sums
+            && self.question.members.is_none()
+            && self.question.section.tests.is_empty()
+            && self.job.keeps_sums()
+    }
+
+    /// Lays the states of a key over what its head refers to, and reads what is wanted of it; nothing if a
+    /// sum that took the place of states does not join.
     async fn key(
         &self,
-        (seen, newest, has_table): (&Seen, Epoch, bool),
+        (seen, newest, has_table, takes_sums): (&Seen, Epoch, bool, bool),
         query: &StateQuery,
         states: &LiveStates,
         stored: Option<&StoredHead>,
-    ) -> Result<BoardReading, ReadError> {
+    ) -> Result<Option<BoardReading>, ReadError> {
         let view = self.job.view();
         let seam = Seam {
             view,
@@ -279,13 +305,44 @@ impl Reader<'_> {
             view,
             key: &query.key,
         };
+        let sums = states.sums.iter().filter(|_| takes_sums);
+        let made: Vec<&[u8]> = sums.filter_map(|(_, sum)| sum.content()).collect();
+        if !made.is_empty() {
+            let base = seam::base(stored.map_or(0, |head| head.epoch), newest);
+            let root = stored.map(|head| &*head.root);
+            // Another slot may have states of the key too, since partitions were added.
+            let [only] = made.as_slice() else {
+                return Ok(None);
+            };
+            let sum = LiveSum::decode(only).filter(|sum| sum.joins(root, base));
+            return match sum.filter(|_| !standings.has_live()) {
+                Some(sum) => self.summed(&standings, &nodes, &sum).await,
+                None => Ok(None),
+            };
+        }
         let reading = self.board(&standings, &nodes, &self.question.want).await?;
         let earlier = self.earlier(stored, &nodes, &reading).await?;
-        Ok(BoardReading {
+        Ok(Some(BoardReading {
             is_split: standings.is_split(),
             earlier,
             ..reading
-        })
+        }))
+    }
+
+    /// The rows of an edition alone, with a sum of the live states that lie over it.
+    async fn summed(
+        &self,
+        edition: &Standings,
+        nodes: &StoredNodes<'_>,
+        sum: &LiveSum,
+    ) -> Result<Option<BoardReading>, ReadError> {
+        let board = edition.board(nodes, &self.job.only_board()).await?;
+        let of_edition = board.sum();
+        Ok(sum.total(of_edition).map(|total| BoardReading {
+            sum: total,
+            layers: sum.layers(of_edition),
+            ..BoardReading::default()
+        }))
     }
 
     /// The place at the end of an earlier day of the member that was found: on what the batch layer

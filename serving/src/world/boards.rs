@@ -198,6 +198,8 @@ impl Boards {
             epochs: UInt64Array::from(vec![EPOCH + 1; found.len()]),
             members: BinaryArray::from_iter_values(found.iter().map(|(member, _)| member)),
             states: BinaryArray::from_iter(found.iter().map(|(_, state)| state.as_deref())),
+            sums: Vec::new(),
+            held: found.len() as u64,
         }
     }
 

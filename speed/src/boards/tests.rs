@@ -332,6 +332,7 @@ async fn boards_make_room_when_memory_is_full() {
         view: name(1).view,
         key: 1,
         section: name(1).section,
+        is_sum: false,
     });
     assert_eq!(boards.wanted.len(), 0);
 }

@@ -4,7 +4,9 @@
 //! parts of a micro-batch lie together in its file, a read is a range of one place for each epoch
 //! that is kept, and letting go of an epoch is the end of a whole range. The parts of a tally are
 //! deltas in the table `parts`, those of boards are states in the table `states`. What waits to be told
-//! is in the table `outbox`, numbered through.
+//! is in the table `outbox`, numbered through. Sums of states are in the table `sums`; triggers see to it
+//! that none stays whose states were changed by somebody who does not know it, such as a process of an
+//! earlier version that has the file open.
 //!
 //! The file can be made again from the log, so it may be deleted while processes use it: the next
 //! call finds an empty one, without slots, and the worker heals them.
@@ -19,7 +21,7 @@ use sqlx::Connection;
 
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
-use super::{live_outbox, live_read};
+use super::{live_outbox, live_read, live_sums};
 use crate::Result;
 use crate::live::{
     Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
@@ -34,7 +36,7 @@ const GARBAGE_PARTS: usize = 4096;
 
 static LIVE: Kind = Kind {
     name: "live.db",
-    version: 3,
+    version: 4,
     // A count that overflows becomes a float in SQLite, which a strict table refuses; the check
     // says so once more.
     tables: "
@@ -75,20 +77,64 @@ static LIVE: Kind = Kind {
             generation INTEGER NOT NULL,
             entry BLOB NOT NULL
         ) STRICT;
-        CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
-    upgrades: &[(
-        2,
-        Upgrade::Statements(
-            "
-            CREATE TABLE outbox (
-                number INTEGER PRIMARY KEY AUTOINCREMENT,
-                slot INTEGER NOT NULL,
-                generation INTEGER NOT NULL,
-                entry BLOB NOT NULL
-            ) STRICT;
-            CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
+        CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);
+        CREATE TABLE sums (
+            slot INTEGER NOT NULL,
+            view TEXT NOT NULL,
+            key BLOB NOT NULL,
+            generation INTEGER NOT NULL,
+            sum BLOB NOT NULL,
+            PRIMARY KEY (slot, view, key)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TRIGGER sums_end_where_states_come AFTER INSERT ON states
+        WHEN EXISTS (SELECT 1 FROM sums) BEGIN
+            DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
+                AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
+        END;
+        CREATE TRIGGER sums_end_where_states_change AFTER UPDATE ON states
+        WHEN EXISTS (SELECT 1 FROM sums) BEGIN
+            DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
+                AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
+        END;",
+    upgrades: &[
+        (
+            2,
+            Upgrade::Statements(
+                "
+                CREATE TABLE outbox (
+                    number INTEGER PRIMARY KEY AUTOINCREMENT,
+                    slot INTEGER NOT NULL,
+                    generation INTEGER NOT NULL,
+                    entry BLOB NOT NULL
+                ) STRICT;
+                CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
+            ),
         ),
-    )],
+        (
+            3,
+            Upgrade::Statements(
+                "
+                CREATE TABLE sums (
+                    slot INTEGER NOT NULL,
+                    view TEXT NOT NULL,
+                    key BLOB NOT NULL,
+                    generation INTEGER NOT NULL,
+                    sum BLOB NOT NULL,
+                    PRIMARY KEY (slot, view, key)
+                ) STRICT, WITHOUT ROWID;
+                CREATE TRIGGER sums_end_where_states_come AFTER INSERT ON states
+                WHEN EXISTS (SELECT 1 FROM sums) BEGIN
+                    DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
+                        AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
+                END;
+                CREATE TRIGGER sums_end_where_states_change AFTER UPDATE ON states
+                WHEN EXISTS (SELECT 1 FROM sums) BEGIN
+                    DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
+                        AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
+                END;",
+            ),
+        ),
+    ],
     replaceable: true,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
@@ -130,7 +176,17 @@ impl LiveRead for SqliteLive {
         queries: &[StateQuery],
     ) -> Result<StatesAnswer> {
         let db = self.db.current().await?;
-        live_read::read_states(&db, source, partitions, queries).await
+        live_read::read_states(&db, (source, partitions), queries, false).await
+    }
+
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        let db = self.db.current().await?;
+        live_read::read_states(&db, (source, partitions), queries, true).await
     }
 
     async fn read_members(
@@ -190,12 +246,14 @@ impl LiveWrite for SqliteLive {
         if changes.strays {
             held.slot.note_strays();
         }
+        let sums = live_sums::decide(&mut tx, &db, &held, &changes.sums).await?;
         for of_view in bound {
             let place = ensure_place(&mut tx, &db, &held, &of_view.view).await?;
             for rows in of_view.rows {
                 add(&mut tx, &db, of_view.table, place, rows).await?;
             }
         }
+        live_sums::put(&mut tx, &db, &held, &sums).await?;
         live_outbox::append(&mut tx, &db, &held, &changes.outbox).await?;
         store(&mut tx, &db, slot, &held.slot).await?;
         tx.commit().await.map_err(fault)?;
@@ -256,6 +314,9 @@ impl LiveWrite for SqliteLive {
             Ok(healed) => healed,
             Err(moved) => return Ok(Err(moved)),
         };
+        if let Some(held) = &held {
+            live_sums::clear(&mut tx, &db, held).await?;
+        }
         store(&mut tx, &db, slot, &healed).await?;
         tx.commit().await.map_err(fault)?;
         Ok(Ok(()))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use arrow::array::{BinaryBuilder, Int64Array, Int64Builder, UInt32Builder, UInt64Builder};
+use arrow::array::{Array, BinaryBuilder, Int64Array, Int64Builder, UInt32Builder, UInt64Builder};
 use futures::TryStreamExt;
 use schemas::seam::{Epoch, Slot};
 use schemas::source::Source;
@@ -11,8 +11,10 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::db::Opened;
+use super::live_sums;
 use super::statement::stored;
 use crate::Result;
+use crate::kept_sum::KeptSum;
 use crate::live::{
     Deltas, LiveAnswer, LiveParts, LiveQuery, LiveStates, MembersQuery, SlotId, StateQuery,
     StatesAnswer,
@@ -50,12 +52,12 @@ pub(super) async fn read(
     Ok(LiveAnswer { slots, parts })
 }
 
-/// Slots and live states; as [`read`].
+/// Slots and live states; as [`read`]. Sums that are made may take the place of states.
 pub(super) async fn read_states(
     db: &Opened,
-    source: Source,
-    partitions: u32,
+    (source, partitions): (Source, u32),
     queries: &[StateQuery],
+    takes_sums: bool,
 ) -> Result<StatesAnswer> {
     let doing = "reading live states";
     let fault = db.fault(doing);
@@ -68,6 +70,7 @@ pub(super) async fn read_states(
             Some(partition) => (partition, partitions.min(partition.saturating_add(1))),
             None => (0, partitions),
         };
+        let sums = live_sums::read(&mut tx, db, (source, from..to), query).await?;
         // The order of the joins is fixed, as for deltas.
         let mut rows = sqlx::query(
             "SELECT s.partition, p.epoch, t.member, t.state
@@ -75,18 +78,24 @@ pub(super) async fn read_states(
              CROSS JOIN places p ON p.slot = s.id AND p.view = ?4
                  AND p.generation = s.generation AND p.epoch >= s.oldest
              CROSS JOIN states t ON t.place = p.id AND t.key = ?5
-             WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3",
+             WHERE s.source = ?1 AND s.partition >= ?2 AND s.partition < ?3
+                 AND NOT (?6 AND EXISTS (
+                     SELECT 1 FROM sums m WHERE m.slot = s.id AND m.view = ?4 AND m.key = ?5
+                         AND m.generation = s.generation AND substr(m.sum, 1, 1) = x'6d'))",
         )
         .bind(source.name())
         .bind(from)
         .bind(to)
         .bind(&query.view)
         .bind(&query.key)
+        .bind(takes_sums)
         .fetch(&mut *tx);
         let mut found = FoundStates::default();
         while let Some(row) = rows.try_next().await.map_err(fault)? {
             found.add(&row).map_err(fault)?;
         }
+        drop(rows);
+        found.sums = sums;
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })
@@ -136,6 +145,8 @@ pub(super) async fn read_members(
                 found.add(&row).map_err(fault)?;
             }
         }
+        found.sums = live_sums::read(&mut tx, db, (source, from..to), of).await?;
+        found.held = live_sums::held(&mut tx, db, (source, from..to), of).await?;
         states.push(found.finish());
     }
     Ok(StatesAnswer { slots, states })
@@ -148,6 +159,8 @@ struct FoundStates {
     epochs: UInt64Builder,
     members: BinaryBuilder,
     states: BinaryBuilder,
+    sums: Vec<(u32, KeptSum)>,
+    held: u64,
 }
 
 impl FoundStates {
@@ -162,11 +175,15 @@ impl FoundStates {
     }
 
     fn finish(mut self) -> LiveStates {
+        let members = self.members.finish();
         LiveStates {
             partitions: self.partitions.finish(),
             epochs: self.epochs.finish(),
-            members: self.members.finish(),
+            // Where all were read, they are all that are held.
+            held: self.held.max(members.len() as u64),
+            members,
             states: self.states.finish(),
+            sums: self.sums,
         }
     }
 }

@@ -33,6 +33,7 @@ mod lease;
 mod live;
 mod live_outbox;
 mod live_read;
+mod live_sums;
 mod live_write;
 mod log;
 mod payload;

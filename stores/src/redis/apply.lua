@@ -4,7 +4,9 @@
 -- KEYS[1]: the record. ARGV: the record as seen (empty: missing), the new one, what all keys of the
 -- slot begin with; the outbox, how many entries are appended to it, and these; the epoch that is filled,
 -- the newest complete one, how many cached boards change, and for each of these its id, how many rows
--- follow, and the rows, each a member and its value (empty: it goes); then for each place its name and
+-- follow, and the rows, each a member and its value (empty: it goes); how many sums of live states may
+-- change, and for each of these the hash that it is in, its field there, the sum that is believed to be
+-- there (empty: none) and the one that takes its place (empty: none); then for each place its name and
 -- how many groups follow; for each group its key, how many rows follow, and the rows, each a field and a
 -- value.
 -- Answers 1, or the present record (empty: missing), and then nothing was changed.
@@ -35,6 +37,13 @@ local first_place = of_boards + 3
 for _ = 1, boards do
     check_board(prefix, ARGV[first_place])
     first_place = first_place + 2 + 2 * tonumber(ARGV[first_place + 1])
+end
+
+-- And sums.
+local first_sum, sums = first_place + 1, tonumber(ARGV[first_place])
+first_place = first_sum + 4 * sums
+for at = first_sum, first_place - 1, 4 do
+    redis.call('HLEN', prefix .. ARGV[at])
 end
 
 -- A number of 64 bits as high * 10^9 + low.
@@ -113,6 +122,15 @@ end
 at = of_boards + 3
 for _ = 1, boards do
     at = put_rows(prefix, ARGV[at], epoch, covered, at + 1)
+end
+for at = first_sum, first_place - 1, 4 do
+    local key, field = prefix .. ARGV[at], ARGV[at + 1]
+    local there = redis.call('HGET', key, field) or ''
+    if there == ARGV[at + 2] and ARGV[at + 3] ~= '' then
+        redis.call('HSET', key, field, ARGV[at + 3])
+    elseif there ~= '' then
+        redis.call('HDEL', key, field)
+    end
 end
 group_number = 0
 at = first_place

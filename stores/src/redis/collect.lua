@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Deletes parts of a place, or an outbox, if the record says that it is garbage: a server that lost its last writes
+-- Deletes parts of a place, an outbox, or sums of states, if the record says that it is garbage: a server that lost its last writes
 -- may hold a record in which it is not yet.
 --
 -- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the place, how many parts at most.
@@ -15,8 +15,8 @@ end
 if not is_garbage then
     return { -1, 0 }
 end
-if string.sub(ARGV[2], 1, 1) == 'o' then
-    -- An outbox of an earlier life.
+if string.find(ARGV[2], '^[om]') then
+    -- An outbox or sums of an earlier life.
     redis.call('UNLINK', ARGV[1] .. ARGV[2], ARGV[1] .. ARGV[2] .. ':taken')
     return { 0, 1 }
 end

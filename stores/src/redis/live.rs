@@ -183,7 +183,18 @@ impl LiveRead for RedisLive {
         partitions: u32,
         queries: &[StateQuery],
     ) -> Result<StatesAnswer> {
-        self.read_all_states(source, partitions, queries).await
+        self.read_all_states(source, partitions, queries, false)
+            .await
+    }
+
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.read_all_states(source, partitions, queries, true)
+            .await
     }
 
     fn cached_boards(&self) -> Option<&dyn BoardCacheRead> {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use arrow::array::{BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
+use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use bytes::Bytes;
 use redis::Value;
 use schemas::seam::{Epoch, Slot};
@@ -15,6 +15,7 @@ use super::live_write::STATE;
 use super::nodes::{Call, Request};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::READ;
+use crate::kept_sum::KeptSum;
 use crate::live::{LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer};
 use crate::{Error, Result};
 
@@ -36,6 +37,8 @@ struct Question<'a> {
     kind: PlaceKind,
     /// Where rows must be, if they need not all be brought.
     ranges: Option<&'a [Range]>,
+    /// Whether a sum that is made takes the place of rows: the same for all questions of a call.
+    takes_sums: bool,
 }
 
 /// Row keys from one on, up to another.
@@ -73,6 +76,8 @@ struct SlotRows {
     record: Option<Record>,
     /// Each with the index of its question.
     rows: Vec<(usize, Row)>,
+    /// The sums that are kept, each with the index of its question.
+    sums: Vec<(usize, KeptSum)>,
     /// Groups that were too large.
     large: Option<Vec<LargeGroup>>,
 }
@@ -102,10 +107,11 @@ impl RedisLive {
                 partition: query.partition,
                 kind: PlaceKind::Deltas,
                 ranges: Some(&query.ranges),
+                takes_sums: false,
             })
             .collect();
         let mut found: Vec<Found> = queries.iter().map(|_| Found::default()).collect();
-        let slots = self
+        let (slots, _) = self
             .read_slots(doing, (source, partitions), &questions, |index, row| {
                 let (Some(query), Some(found)) = (queries.get(index), found.get_mut(index)) else {
                     return Ok(());
@@ -125,6 +131,7 @@ impl RedisLive {
         source: Source,
         partitions: u32,
         queries: &[StateQuery],
+        takes_sums: bool,
     ) -> Result<StatesAnswer> {
         let doing = "reading live states";
         let questions: Vec<Question<'_>> = queries
@@ -135,10 +142,11 @@ impl RedisLive {
                 partition: query.partition,
                 kind: PlaceKind::States,
                 ranges: None,
+                takes_sums,
             })
             .collect();
         let mut found: Vec<FoundStates> = queries.iter().map(|_| FoundStates::default()).collect();
-        let slots = self
+        let (slots, sums) = self
             .read_slots(doing, (source, partitions), &questions, |index, row| {
                 if let Some(found) = found.get_mut(index) {
                     found.add(&row);
@@ -146,24 +154,30 @@ impl RedisLive {
                 Ok(())
             })
             .await?;
+        for (index, partition, sum) in sums {
+            if let Some(found) = found.get_mut(index) {
+                found.note(partition, 0, Some(sum));
+            }
+        }
         let states = found.into_iter().map(FoundStates::finish).collect();
         Ok(StatesAnswer { slots, states })
     }
 
     /// Reads slots, and hands on the rows of the groups that are asked for, with the question's index.
+    /// Answers the sums that are kept too, with question and partition.
     async fn read_slots(
         &self,
         doing: &str,
         (source, partitions): (Source, u32),
         questions: &[Question<'_>],
         mut row: impl FnMut(usize, Row) -> Result<()> + Send,
-    ) -> Result<Vec<Option<Slot>>> {
+    ) -> Result<(Vec<Option<Slot>>, Vec<(usize, u32, KeptSum)>)> {
         let requests: Vec<Request> = (0..partitions)
             .map(|partition| self.read_request(SlotId { source, partition }, questions))
             .collect();
         let patience = &self.nodes.patience;
         let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
-        let mut slots = Vec::with_capacity(requests.len());
+        let (mut slots, mut sums) = (Vec::with_capacity(requests.len()), Vec::new());
         for (answer, partition) in answers.await?.into_iter().zip(0_u32..) {
             let slot = SlotId { source, partition };
             let mut read = self.slot_rows(doing, slot, questions, answer)?;
@@ -173,9 +187,11 @@ impl RedisLive {
             for (index, found) in read.rows {
                 row(index, found)?;
             }
+            let kept = read.sums.into_iter();
+            sums.extend(kept.map(|(index, sum)| (index, partition, sum)));
             slots.push(read.record.map(|record| record.slot));
         }
-        Ok(slots)
+        Ok((slots, sums))
     }
 
     /// What a script answers of one slot.
@@ -197,13 +213,22 @@ impl RedisLive {
         let bytes = Bytes::from(bytes);
         let seen = self.seen_as(doing, &self.keys(slot), bytes.clone())?;
         let mut rows = Vec::new();
-        let mut large = Vec::new();
+        let (mut large, mut sums) = (Vec::new(), Vec::new());
         if let Some(record) = &seen.record {
             for (index, question) in questions.iter().enumerate() {
                 if question
                     .partition
                     .is_some_and(|only| only != slot.partition)
                 {
+                    continue;
+                }
+                let Some(Value::BulkString(sum)) = answer.next() else {
+                    return Err(strange());
+                };
+                let sum = KeptSum::stored(sum.into());
+                let is_made = sum.as_ref().is_some_and(|sum| sum.content().is_some());
+                sums.extend(sum.map(|sum| (index, sum)));
+                if is_made && question.takes_sums {
                     continue;
                 }
                 for (place, epoch) in record.places(question.view, question.kind) {
@@ -226,6 +251,7 @@ impl RedisLive {
             bytes,
             record: seen.record,
             rows,
+            sums,
             large: (!large.is_empty()).then_some(large),
         })
     }
@@ -356,10 +382,15 @@ impl RedisLive {
         let kind = questions
             .first()
             .map_or(PlaceKind::Deltas, |first| first.kind);
+        let takes_sums = questions.first().is_some_and(|first| first.takes_sums);
         let mut arguments = vec![
             Bytes::from(keys.prefix),
             Bytes::from_static(kind.letter().as_bytes()),
             Bytes::from(READ_ROWS.to_string()),
+            Bytes::from_static(match takes_sums {
+                true => b"1",
+                false => b"",
+            }),
         ];
         for question in questions {
             if question.partition.is_none_or(|only| only == slot.partition) {
@@ -446,9 +477,17 @@ pub(super) struct FoundStates {
     epochs: UInt64Builder,
     members: BinaryBuilder,
     states: BinaryBuilder,
+    sums: Vec<(u32, KeptSum)>,
+    held: u64,
 }
 
 impl FoundStates {
+    /// Notes what a slot holds of the key besides.
+    pub(super) fn note(&mut self, partition: u32, held: u64, sum: Option<KeptSum>) {
+        self.held += held;
+        self.sums.extend(sum.map(|sum| (partition, sum)));
+    }
+
     pub(super) fn add(&mut self, row: &Row) {
         self.partitions.append_value(row.partition);
         self.epochs.append_value(row.epoch);
@@ -457,11 +496,15 @@ impl FoundStates {
     }
 
     pub(super) fn finish(mut self) -> LiveStates {
+        let members = self.members.finish();
         LiveStates {
             partitions: self.partitions.finish(),
             epochs: self.epochs.finish(),
-            members: self.members.finish(),
+            // Where all were read, they are all that are held.
+            held: self.held.max(members.len() as u64),
+            members,
             states: self.states.finish(),
+            sums: self.sums,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::nodes::{Call, Request};
 use super::record::PlaceKind;
 use super::script::{MEMBERS, OUTBOX, TAKE_OUT};
 use crate::Result;
+use crate::kept_sum::KeptSum;
 use crate::live::{MembersQuery, Outbox, SlotId, StatesAnswer};
 
 /// So many members of one slot are asked for by one script, about.
@@ -72,6 +73,13 @@ impl RedisLive {
                             }
                         }
                     }
+                    let (Some(Value::Int(held)), Some(Value::BulkString(sum))) =
+                        (answer.next(), answer.next())
+                    else {
+                        return Err(strange());
+                    };
+                    let sum = KeptSum::stored(sum.into());
+                    found.note(partition, held.cast_unsigned(), sum);
                 }
             }
             slots.push(record.map(|record| record.slot));

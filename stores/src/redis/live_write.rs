@@ -7,6 +7,7 @@
 //! meanwhile, the rules decide anew; then a caller can be told that the slot has moved whose own call had
 //! moved it, and looks around, which is right.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, BinaryArray};
@@ -19,6 +20,7 @@ use super::live::{RedisLive, Seen};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
 use crate::board_cache::BoardChanges;
+use crate::kept_sum::{KeptSum, SumChange};
 use crate::live::{Changes, Deltas, SlotId, States};
 use crate::{Error, Result};
 
@@ -63,6 +65,9 @@ pub(super) struct Parts {
     /// What is appended to the outbox.
     outbox: Vec<Bytes>,
     boards: BoardChanges,
+    sums: Vec<SumChange>,
+    /// The view and the key of each group whose states change and of whose sum nothing is said.
+    unsaid: Vec<(String, Bytes)>,
 }
 
 /// Records that were sent and may have been written, with the answers that go with them.
@@ -203,18 +208,22 @@ impl RedisLive {
 pub(super) fn apply_script(
     keys: &SlotKeys,
     record: &mut Record,
-    Parts {
+    changes: &Parts,
+) -> Result<(&'static Script, Vec<Bytes>)> {
+    let Parts {
         parts,
         outbox,
         boards,
-    }: &Parts,
-) -> Result<(&'static Script, Vec<Bytes>)> {
-    if parts.is_empty() && outbox.is_empty() && boards.boards.is_empty() {
+        ..
+    } = changes;
+    let of_sums = sum_arguments(record, changes);
+    let is_alone = parts.is_empty() && outbox.is_empty() && boards.boards.is_empty();
+    if is_alone && of_sums.len() == 1 {
         return Ok((&CHANGE, Vec::new()));
     }
     let of_boards = change_arguments(record.slot.epoch, boards)?;
     let of_parts = parts.iter().map(|part| part.arguments.len() + 2);
-    let all = of_parts.sum::<usize>() + outbox.len() + of_boards.len();
+    let all = of_parts.sum::<usize>() + outbox.len() + of_boards.len() + of_sums.len();
     if all > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
             "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
@@ -229,6 +238,7 @@ pub(super) fn apply_script(
     arguments.push(outbox.len().to_string().into());
     arguments.extend(outbox.iter().cloned());
     arguments.extend(of_boards);
+    arguments.extend(of_sums);
     for part in parts {
         let place = record.ensure_place(&part.view, part.kind);
         arguments.push(place.into());
@@ -236,6 +246,51 @@ pub(super) fn apply_script(
         arguments.extend(part.arguments.iter().cloned());
     }
     Ok((&APPLY, arguments))
+}
+
+/// How many sums may change, and these: those of which something is said, and those of other groups whose
+/// states change, where there may be one.
+fn sum_arguments(record: &mut Record, changes: &Parts) -> Vec<Bytes> {
+    let bytes = |sum: Option<&KeptSum>| sum.map_or_else(Bytes::new, |sum| sum.bytes().clone());
+    let mut arguments = vec![Bytes::new()];
+    for change in &changes.sums {
+        if change.next.is_some() {
+            record.ensure_sums(&change.view);
+        }
+        if let Some(name) = record.sums(&change.view) {
+            arguments.push(name.to_owned().into());
+            arguments.push(Bytes::copy_from_slice(&change.key));
+            arguments.push(bytes(change.believed.as_ref()));
+            arguments.push(bytes(change.next.as_ref()));
+        }
+    }
+    for (view, key) in &changes.unsaid {
+        if let Some(name) = record.sums(view) {
+            let nothing = Bytes::new;
+            arguments.extend([name.to_owned().into(), key.clone(), nothing(), nothing()]);
+        }
+    }
+    let count = Bytes::from((arguments.len() / 4).to_string());
+    arguments.splice(..1, [count]);
+    arguments
+}
+
+/// The groups whose states change and of whose sums nothing is said.
+fn unsaid(changes: &Changes) -> Vec<(String, Bytes)> {
+    let said: HashSet<(&str, &[u8])> = changes
+        .sums
+        .iter()
+        .map(|change| (change.view.as_str(), change.key.as_slice()))
+        .collect();
+    let mut unsaid = Vec::new();
+    for states in &changes.states {
+        let keys: HashSet<&[u8]> = states.keys.iter().flatten().collect();
+        let keys = keys
+            .into_iter()
+            .filter(|key| !said.contains(&(states.view.as_str(), *key)));
+        unsaid.extend(keys.map(|key| (states.view.clone(), Bytes::copy_from_slice(key))));
+    }
+    unsaid
 }
 
 fn written<T: Clone>(sent: &Sent<T>, present: &Bytes) -> Option<T> {
@@ -263,6 +318,8 @@ pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
         parts,
         outbox: changes.outbox.clone(),
         boards: changes.boards.clone(),
+        sums: changes.sums.clone(),
+        unsaid: unsaid(changes),
     })
 }
 

@@ -2,19 +2,28 @@
 -- Reads the record and, of the same moment, the groups that are asked for in all epochs that are kept.
 --
 -- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the first letter of the places,
--- how many rows one answer may hold; then for each question a view and a group.
--- Answers the record (empty: missing), then for each question and each place of its view, in the
--- record's order, the fields and values of the group; the number of its rows if these were too many.
+-- how many rows one answer may hold, 1 if a sum that is made takes the place of its states; then for each
+-- question a view and a group.
+-- Answers the record (empty: missing), then for each question the sum that is kept of the group's states
+-- (empty: none) and, unless that takes their place, for each place of its view, in the record's order, the
+-- fields and values of the group; the number of its rows if these were too many.
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }
 end
 local prefix, kind, budget = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local live = cjson.decode(record).live
+local decoded = cjson.decode(record)
+local live, sums = decoded.live, decoded.sums or {}
 local answer = { record }
-for at = 4, #ARGV, 2 do
+for at = 5, #ARGV, 2 do
+    local of_view, sum = sums[ARGV[at]], ''
+    if of_view and kind == 's' then
+        sum = redis.call('HGET', prefix .. of_view, ARGV[at + 1]) or ''
+    end
+    answer[#answer + 1] = sum
+    local is_summed = ARGV[4] == '1' and string.sub(sum, 1, 1) == 'm'
     for _, place in ipairs(live[ARGV[at]] or {}) do
-        if string.sub(place[1], 1, 1) == kind then
+        if string.sub(place[1], 1, 1) == kind and not is_summed then
             local key = prefix .. place[1] .. ':' .. ARGV[at + 1]
             local rows = redis.call('HLEN', key)
             if rows > budget then

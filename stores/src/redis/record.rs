@@ -12,9 +12,10 @@ use crate::live::SlotId;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
-/// A program that knows format 1 only would leave cached boards as they are when it applies changes, and
-/// one of format 2 would count the changes of their register.
-const FORMAT: u32 = 3;
+/// A program that knows format 1 only would leave cached boards as they are when it applies changes, one
+/// of format 2 would count the changes of their register, and one of format 3 would leave sums of states
+/// as they are.
+const FORMAT: u32 = 4;
 /// The formats that are read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
@@ -48,7 +49,7 @@ pub(super) struct Record {
     next_place: u64,
     /// By view: the name and the epoch of each place that can be read.
     live: BTreeMap<String, Vec<(String, Epoch)>>,
-    /// The names of places, and of outboxes, that can't be read any more.
+    /// The names of places, of outboxes and of hashes of sums that can't be read any more.
     pub(super) garbage: Vec<String>,
     /// The last change of the register of cached boards.
     #[serde(default)]
@@ -56,6 +57,9 @@ pub(super) struct Record {
     /// The name of the list of what waits to be told, once there was anything in this life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) outbox: Option<String>,
+    /// By view: the name of the hash of the sums of its states, by key, once there was any in this life.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    sums: BTreeMap<String, String>,
 }
 
 impl Record {
@@ -70,6 +74,7 @@ impl Record {
             garbage: Vec::new(),
             boards_revision: Revision::default(),
             outbox: None,
+            sums: BTreeMap::new(),
         }
     }
 
@@ -158,6 +163,22 @@ impl Record {
         self.outbox.get_or_insert(name).clone()
     }
 
+    /// The hash of the sums of a view's states, if there were any in this life.
+    pub(super) fn sums(&self, view: &str) -> Option<&str> {
+        self.sums.get(view).map(String::as_str)
+    }
+
+    /// The same; named if it is not yet.
+    pub(super) fn ensure_sums(&mut self, view: &str) -> String {
+        if let Some(name) = self.sums.get(view) {
+            return name.clone();
+        }
+        let name = format!("m{}.{}", self.slot.generation, self.next_place);
+        self.next_place += 1;
+        self.sums.insert(view.to_owned(), name.clone());
+        name
+    }
+
     /// The record with another state of the slot: places that it does not keep become garbage.
     pub(super) fn with_slot(&self, slot: Slot) -> Self {
         let mut next = self.clone();
@@ -169,6 +190,8 @@ impl Record {
         next.live.retain(|_, places| !places.is_empty());
         if !same {
             next.garbage.extend(next.outbox.take());
+            next.garbage
+                .extend(std::mem::take(&mut next.sums).into_values());
         }
         next.slot = slot;
         next
@@ -264,9 +287,13 @@ mod tests {
         assert_eq!(record.garbage.join(" "), first);
         let mut record = record;
         assert_eq!(record.ensure_outbox(), "o7");
+        let sums = record.ensure_sums("a@1");
+        assert_eq!(record.ensure_sums("a@1"), sums);
+        assert_eq!(record.sums("b@1"), None);
         let record = record.with_slot(slot(8));
-        assert_eq!(record.garbage, [first, second, "o7".to_owned()]);
+        assert_eq!(record.garbage, [first, second, "o7".to_owned(), sums]);
         assert_eq!(record.outbox, None);
+        assert_eq!(record.sums("a@1"), None);
         assert_eq!(record.places("a@1", PlaceKind::Deltas).count(), 0);
     }
 

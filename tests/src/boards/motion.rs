@@ -25,6 +25,7 @@ impl Ledger {
             0 | 1 => drop(self.ask_page(world, client, &asked, rng).await),
             2 | 3 => self.ask_place(world, client, &asked, rng).await,
             4 => self.ask_counts(world, client, asked.segment).await,
+            _ if rng.random() => self.ask_size(world, client, rng).await,
             _ => self.ask_connected(world, client, rng).await,
         }
     }
@@ -144,6 +145,32 @@ impl Ledger {
                 "{path}: {answer}: athlete {athlete}"
             );
         }
+    }
+
+    /// How many are connected to an application.
+    async fn ask_size(&self, world: &World, client: &Client, rng: &mut SmallRng) {
+        let application = rng.random_range(1..=APPLICATIONS);
+        let path = format!("/api/v1/applications/{application}");
+        let (status, body) = get(client, &path).await;
+        if status == 404 {
+            return;
+        }
+        let Some(answer) = whole(world, &path, status, &body) else {
+            return;
+        };
+        let from = self.oldest(Source::Authorizations, application, &answer);
+        let had = |athlete: i64| {
+            let states = self.states[from..].iter();
+            states.map(move |state| state.is_connected(application, athlete))
+        };
+        let count = |is: &dyn Fn(i64) -> bool| (1..=ATHLETES).filter(|id| is(*id)).count() as u64;
+        let least = count(&|athlete| had(athlete).all(|is| is));
+        let most = count(&|athlete| had(athlete).any(|is| is));
+        let connected = answer["connected_athletes"].as_u64().expect("a count");
+        assert!(
+            (least..=most).contains(&connected),
+            "{path}: {answer}: not from {least} to {most}"
+        );
     }
 
     /// The newest state whose notifications are all below an answer's position: what is older is not

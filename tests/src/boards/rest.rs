@@ -70,6 +70,14 @@ impl Ledger {
         let path = format!("/api/v1/boards/applications/{application}?limit=1");
         let answer = client.ask(&path).await;
         assert_eq!(answer["total"], truth.connected(application), "{path}");
+        let listed = client.ask("/api/v1/applications").await;
+        for row in listed["applications"].as_array().expect("applications") {
+            let id = row["id"].as_i64().expect("an id");
+            let connected = &row["connected_athletes"];
+            assert_eq!(*connected, truth.connected(id), "application {id}");
+            let one = client.ask(&format!("/api/v1/applications/{id}")).await;
+            assert_eq!(one["connected_athletes"], *connected, "application {id}");
+        }
     }
 
     /// The ranks of many athletes on many segments at once.

@@ -3,6 +3,7 @@
 use arrow::array::{Array, BinaryArray};
 use schemas::seam::{Cut, Fence};
 use schemas::source::Source;
+use stores::kept_sum::{KeptSum, SumChange};
 use stores::live::{Changes, LiveStates, LiveWrite, MembersQuery, Outbox, StateQuery, States};
 use stores::{Result, Stores};
 
@@ -384,5 +385,145 @@ pub async fn an_outbox_ends_with_its_life(ports: &Stores) -> Result<()> {
     }
     let now = outbox(live, 9).await?;
     assert_eq!((now.waiting, now.entries), (4, entries(0..4)));
+    Ok(())
+}
+
+fn summing(key: &str, believed: Option<&KeptSum>, next: Option<&KeptSum>) -> SumChange {
+    SumChange {
+        view: VIEW.to_owned(),
+        key: key.into(),
+        believed: believed.cloned(),
+        next: next.cloned(),
+    }
+}
+
+/// The states of a key as those who want its sum read them, and as all others do; both say the same of
+/// the sums.
+async fn summed(live: &dyn LiveWrite, key: &str) -> Result<(Vec<(u32, KeptSum)>, usize)> {
+    let queries = [query(key, None)];
+    let all = live.read_states(Source::Plays, 2, &queries).await?;
+    let sums = live.read_sums(Source::Plays, 2, &queries).await?;
+    let members = MembersQuery {
+        of: query(key, None),
+        members: vec![b"a".to_vec()],
+    };
+    let of_members = live.read_members(Source::Plays, 0..2, &[members]).await?;
+    assert_eq!(sums.states[0].sums, all.states[0].sums);
+    assert_eq!(of_members.states[0].sums, all.states[0].sums);
+    let held = all.states[0].members.len() as u64;
+    assert_eq!(of_members.states[0].held, held, "few are counted exactly");
+    let left = sums.states[0].members.len();
+    Ok((sums.states.into_iter().next().expect("one").sums, left))
+}
+
+/// A sum changes in the step that changes its states, and only by who knows it; a new life has none.
+pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    for partition in 0..2 {
+        let healed = live.heal(slot(partition), None, &life(0, 0, 1)).await?;
+        assert_eq!(healed, Ok(()));
+    }
+    let other = states(VIEW, &[("k", "a", Some("1"))]);
+    let applied = live.apply(slot(1), start(), cut(1), &VIEWS, &other).await?;
+    assert_eq!(applied, Ok(()));
+    let mut fence = start();
+    let (begun, made) = (KeptSum::begun(), KeptSum::made(b"first"));
+    let both = [("k", "a", Some("1")), ("l", "a", Some("1"))];
+    // What is put, and what is kept of `k` then: the sum, and how many states come beside it.
+    let steps: Vec<(
+        &[(&str, &str, Option<&str>)],
+        Vec<SumChange>,
+        Option<&KeptSum>,
+    )> = vec![
+        (&both, vec![], None),
+        (&both, vec![summing("k", None, Some(&begun))], Some(&begun)),
+        // Another key, and another view, have nothing to do with it.
+        (&both[1..], vec![], Some(&begun)),
+        (
+            &both,
+            vec![summing("k", Some(&begun), Some(&made))],
+            Some(&made),
+        ),
+        // Without states.
+        (
+            &[],
+            vec![summing("k", Some(&made), Some(&begun))],
+            Some(&begun),
+        ),
+        (
+            &[],
+            vec![summing("k", Some(&begun), Some(&made))],
+            Some(&made),
+        ),
+        (&both, vec![summing("l", None, Some(&made))], None),
+        (&both, vec![summing("k", Some(&made), Some(&made))], None),
+        (&both, vec![summing("k", None, Some(&begun))], Some(&begun)),
+        (&both, vec![summing("k", None, Some(&made))], None),
+        (&[], vec![summing("k", None, Some(&made))], Some(&made)),
+        (&[], vec![summing("k", Some(&made), None)], None),
+        (&both, vec![summing("k", None, Some(&made))], Some(&made)),
+    ];
+    for (groups, sums, kept) in steps {
+        let changes = Changes {
+            sums,
+            ..states(VIEW, groups)
+        };
+        let next = cut(fence.next_offset + 1);
+        let stale = Fence {
+            next_offset: fence.next_offset + 7,
+            ..fence
+        };
+        let refused = live
+            .apply(slot(0), stale, cut(99), &VIEWS, &changes)
+            .await?;
+        assert!(refused.is_err(), "the fence is elsewhere");
+        let applied = live.apply(slot(0), fence, next, &VIEWS, &changes).await?;
+        assert_eq!(applied, Ok(()));
+        fence.next_offset += 1;
+        let place = format!("at {}", fence.next_offset);
+        let (found, left) = summed(live, "k").await?;
+        let expected: Vec<(u32, KeptSum)> =
+            kept.map(|kept| (0, kept.clone())).into_iter().collect();
+        assert_eq!(found, expected, "{place}");
+        let is_made = kept.is_some_and(|kept| kept.content().is_some());
+        assert_eq!(left, if is_made { 1 } else { 2 }, "{place}");
+    }
+    sums_end_with_their_life(live, fence, &made).await
+}
+
+/// Epochs do not matter to a sum, other views neither; a new life has none.
+async fn sums_end_with_their_life(
+    live: &dyn LiveWrite,
+    mut fence: Fence,
+    made: &KeptSum,
+) -> Result<()> {
+    live.roll(slot(0), 1).await?.expect("an end");
+    fence.epoch = 2;
+    let other = states(OTHER_VIEW, &[("k", "a", Some("1"))]);
+    let next = cut(fence.next_offset + 1);
+    let applied = live.apply(slot(0), fence, next, &VIEWS, &other).await?;
+    assert_eq!(applied, Ok(()));
+    fence.next_offset += 1;
+    assert_eq!(summed(live, "k").await?.0, [(0, made.clone())]);
+    assert_eq!(summed(live, "l").await?.0, []);
+    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 5)).await?;
+    assert_eq!(healed, Ok(()));
+    assert_eq!(summed(live, "k").await?.0, []);
+    let mut calls = 0;
+    while live.collect_garbage(slot(0), 4).await? > 0 {
+        calls += 1;
+        assert!(calls < 20, "it comes to an end");
+    }
+    let fence = Fence {
+        generation: 5,
+        ..start()
+    };
+    let again = Changes {
+        sums: vec![summing("k", None, Some(made))],
+        ..states(VIEW, &[("k", "a", Some("1"))])
+    };
+    let applied = live.apply(slot(0), fence, cut(1), &VIEWS, &again).await?;
+    assert_eq!(applied, Ok(()));
+    assert_eq!(summed(live, "k").await?.0, [(0, made.clone())]);
     Ok(())
 }

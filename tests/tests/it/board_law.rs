@@ -86,6 +86,8 @@ async fn history(mut world: World, seed: u64) -> World {
     for source in SOURCES {
         world.intake(source).await;
     }
+    ledger.ingest_applications(&world).await;
+    world.speed_options.sum_states = rng.random_range(1..4);
     ledger.ingest(&world).await;
     settle(&world, &mut ledger).await;
     let served = world.serve().await;

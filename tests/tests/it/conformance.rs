@@ -99,6 +99,7 @@ macro_rules! laws_of {
                 states_of_some_members_are_read
                 what_waits_is_told_once
                 an_outbox_ends_with_its_life
+                sums_change_with_their_states
             } and with two {}
         }
     };

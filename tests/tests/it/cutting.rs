@@ -43,6 +43,15 @@ impl LiveRead for Narrow {
         self.inner.read_states(source, partitions, queries).await
     }
 
+    async fn read_sums(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[StateQuery],
+    ) -> Result<StatesAnswer> {
+        self.inner.read_sums(source, partitions, queries).await
+    }
+
     async fn read_members(
         &self,
         source: Source,

@@ -20,6 +20,7 @@ mod faults;
 mod flights;
 mod law;
 mod likes;
+mod live_sums;
 mod matrix;
 mod notices;
 mod open_series;

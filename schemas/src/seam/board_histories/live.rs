@@ -5,6 +5,7 @@ use std::rc::Rc;
 use rand::Rng;
 
 use super::canon::{Group, State};
+use super::sums::{Kept, SumChange};
 use super::tally::Event;
 use super::world::World;
 use crate::seam::{Cut, Epoch, Fence, Generation, LastRecord, Offset, Runs, Slot};
@@ -19,6 +20,8 @@ const KEEP_BOUNDS: u64 = 1;
 pub(super) struct Live {
     slot: Option<Rc<Slot>>,
     entries: Vec<Entry>,
+    /// By generation and key.
+    sums: Vec<((Generation, usize), Kept)>,
 }
 
 /// The state of a group, put there in an epoch.
@@ -30,8 +33,8 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// A slot and the entries of a key.
-pub(super) type SlotRead = Option<(Rc<Slot>, Vec<Entry>)>;
+/// A slot, the entries of a key and the sum that is kept of it.
+pub(super) type SlotRead = Option<(Rc<Slot>, Vec<Entry>, Option<Kept>)>;
 
 /// The position at an offset, with the record before it.
 fn cut_at(next_offset: Offset) -> Cut {
@@ -57,7 +60,8 @@ impl World {
             entry.generation == slot.generation && is_kept && entry.group.key() == key
         };
         let entries = live.entries.iter().filter(kept).copied().collect();
-        Some((slot, entries))
+        let sum = live.sum((slot.generation, key)).cloned();
+        Some((slot, entries, sum))
     }
 
     /// Puts the states of the groups that are named up to `next` in the place of those before.
@@ -66,7 +70,7 @@ impl World {
         partition: usize,
         believed: Fence,
         next: Offset,
-        states: &[(Group, State)],
+        (states, sums): (&[(Group, State)], &[SumChange]),
     ) -> bool {
         let live = &mut self.live[partition];
         let Some(slot) = live.slot.as_mut().map(Rc::make_mut) else {
@@ -83,6 +87,22 @@ impl World {
                 group: *group,
                 state: *state,
             });
+        }
+        let said: Vec<usize> = sums.iter().map(|change| change.key).collect();
+        let mut unsaid: Vec<usize> = states.iter().map(|(group, _)| group.key()).collect();
+        unsaid.dedup();
+        unsaid.retain(|key| !said.contains(key));
+        let generation = believed.generation;
+        for change in sums {
+            let place = (generation, change.key);
+            let there = live.sum(place).cloned();
+            let (believed, next) = (change.believed.as_ref(), change.next.clone());
+            live.keep(place, (self.rules.kept)(there.as_ref(), believed, next));
+        }
+        for key in unsaid {
+            let there = live.sum((generation, key)).cloned();
+            let kept = (self.rules.kept)(there.as_ref(), None, None);
+            live.keep((generation, key), kept);
         }
         self.remember(partition);
         true
@@ -176,12 +196,23 @@ impl World {
         live.slot = None;
         if self.rng.random() {
             live.entries.clear();
+            live.sums.clear();
         }
         self.note(Event::Lost);
     }
 }
 
 impl Live {
+    fn sum(&self, place: (Generation, usize)) -> Option<&Kept> {
+        let mut found = self.sums.iter().filter(|(of, _)| *of == place);
+        found.next().map(|(_, kept)| kept)
+    }
+
+    fn keep(&mut self, place: (Generation, usize), kept: Option<Kept>) {
+        self.sums.retain(|(of, _)| *of != place);
+        self.sums.extend(kept.map(|kept| (place, kept)));
+    }
+
     fn put(&mut self, new: Entry) {
         let place = |entry: &Entry| (entry.generation, entry.epoch, entry.group);
         match self

@@ -85,6 +85,37 @@ fn a_run_that_was_overtaken_must_not_change_what_is_published() {
     breaks(Law::Whole, rules::OUTDATED, 0..500);
 }
 
+#[test]
+fn a_sum_against_another_edition_is_wrong() {
+    breaks(Law::Summed, rules::SUM_ON_ANY_EDITION, 0..500);
+}
+
+#[test]
+fn a_sum_on_another_base_is_wrong() {
+    breaks(Law::Summed, rules::SUM_ON_ANY_BASE, 0..500);
+}
+
+#[test]
+fn a_sum_ends_where_somebody_does_not_know_it() {
+    breaks(Law::Summed, rules::SUM_LEFT_ALONE, 0..500);
+}
+
+/// It takes two workers, or one that goes on after a slot has fallen back.
+#[test]
+fn a_sum_is_not_that_of_another_worker() {
+    breaks(Law::Summed, rules::SUM_OF_ANOTHER, 0..6_000);
+}
+
+#[test]
+fn two_sums_of_one_name_are_taken_for_each_other() {
+    breaks(Law::Summed, rules::SUMS_NUMBERED, 0..6_000);
+}
+
+#[test]
+fn a_sum_is_begun_before_its_states_are_read() {
+    breaks(Law::Summed, rules::SUMS_AT_ONCE, 0..6_000);
+}
+
 /// After the simulator was changed, finds out how many histories each mutant needs; the real rules
 /// have none that is wrong, nor have those that are redundant.
 #[test]
@@ -103,8 +134,16 @@ fn find_histories() {
         ("GT", rules::GT),
         ("DROPPED_STATES", rules::DROPPED_STATES),
         ("OUTDATED", rules::OUTDATED),
+        ("SUM_ON_ANY_EDITION", rules::SUM_ON_ANY_EDITION),
+        ("SUM_ON_ANY_BASE", rules::SUM_ON_ANY_BASE),
+        ("SUM_LEFT_ALONE", rules::SUM_LEFT_ALONE),
+        ("SUM_OF_ANOTHER", rules::SUM_OF_ANOTHER),
+        ("SUMS_NUMBERED", rules::SUMS_NUMBERED),
+        ("SUMS_AT_ONCE", rules::SUMS_AT_ONCE),
     ];
-    let all = [("REAL", REAL)].into_iter().chain(needed);
+    let all = [("REAL", REAL), ("SUMMED", rules::SUMMED)]
+        .into_iter()
+        .chain(needed);
     for (name, rules) in all.chain(REDUNDANT) {
         match histories(0..10 * HISTORIES, rules) {
             Ok(_) => println!("{name}: none"),

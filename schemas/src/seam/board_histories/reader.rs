@@ -6,6 +6,7 @@ use rand::Rng;
 use super::canon::{BOARDS, GONE, Group, MEMBERS, State, partition_of};
 use super::editions::{Head, Node, Row};
 use super::live::{Entry, SlotRead, VIEW};
+use super::sums::Kept;
 use super::tally::{Event, Law};
 use super::world::{RunsSeen, World};
 use crate::seam::{self, Epoch, Offset};
@@ -51,6 +52,8 @@ struct Joined {
     /// Nodes that are still to be read, the last one first.
     nodes: Vec<Node>,
     rows: Vec<Row>,
+    /// How many members each board has by a sum that counts.
+    summed: Option<[i32; BOARDS]>,
 }
 
 impl Reader {
@@ -125,7 +128,7 @@ impl Reader {
             true => self.seen.as_ref()?,
             false => &latest,
         };
-        let (slot, entries) = self.slot.as_ref()?;
+        let (slot, entries, kept) = self.slot.as_ref()?;
         let base = seam::base(head.as_ref().map_or(0, |head| head.epoch), seen.newest);
         if !(world.rules.whole)(slot, partition_of(self.key), base, &seen.runs, VIEW) {
             return None;
@@ -141,11 +144,19 @@ impl Reader {
             newest.map(|entry| entry.state)
         };
         let root = head.map(|head| head.root);
+        let sizes = root.as_ref().map_or([0; BOARDS], |root| root.sizes);
+        let made = kept.as_ref().and_then(|Kept { made, .. }| made.as_ref());
+        let summed = made.filter(|sum| {
+            let against = (sum.root.as_ref(), sum.base);
+            world.rules.keeps_sums && (world.rules.joins)(against, (root.as_ref(), base))
+        });
+        let size = |board: usize| i32::try_from(sizes[board]).unwrap_or(i32::MAX);
         Some(Joined {
+            summed: summed.map(|sum| std::array::from_fn(|board| size(board) + sum.change[board])),
             at: slot.position.next_offset,
             base,
             half_loaded: base > seen.newest,
-            sizes: root.as_ref().map_or([0; BOARDS], |root| root.sizes),
+            sizes,
             live: std::array::from_fn(newest),
             nodes: root.map_or_else(Vec::new, |root| root.nodes.to_vec()),
             rows: Vec::new(),
@@ -201,6 +212,16 @@ impl Reader {
                 let place = place();
                 let what = format!("board {board} of {place} has {there} members, not {size}");
                 world.contradict(Law::Size, what);
+            }
+            let Some(summed) = joined.summed else {
+                continue;
+            };
+            world.note(Event::SumRead);
+            if usize::try_from(summed[board]) != Ok(there) {
+                let (place, summed) = (place(), summed[board]);
+                let what =
+                    format!("board {board} of {place} has {there} members, and the sum {summed}");
+                world.contradict(Law::Summed, what);
             }
         }
         for (member, state) in members.iter().enumerate() {

@@ -1,6 +1,12 @@
 //! The rules that a history is driven by: the real ones, and the same with one of them broken.
 
+use super::editions::Root;
+use super::sums::Kept;
 use crate::seam::{self, Cut, Epoch, Fence, Moved, Runs, Slot};
+
+/// An edition and a base.
+type On<'a> = (Option<&'a Root>, Epoch);
+type Keeps = fn(Option<&Kept>, Option<&Kept>, Option<Kept>) -> Option<Kept>;
 
 type Apply = fn(&mut Slot, &Fence, Cut, &[&str]) -> Result<(), Moved>;
 
@@ -31,6 +37,16 @@ pub(super) struct Rules {
     pub(super) grace: bool,
     /// A try is refused that another has taken the place of.
     pub(super) refuses: bool,
+    /// Workers keep sums of live states, and readers compare them.
+    pub(super) keeps_sums: bool,
+    /// What is kept of a sum where states of its key change.
+    pub(super) kept: Keeps,
+    /// Whether a sum counts on an edition and a base.
+    pub(super) joins: fn(On<'_>, On<'_>) -> bool,
+    /// Names of sums are counted up.
+    pub(super) sums_are_numbered: bool,
+    /// A sum is made of states that were read before it was begun.
+    pub(super) sums_at_once: bool,
 }
 
 pub(super) const REAL: Rules = Rules {
@@ -47,6 +63,63 @@ pub(super) const REAL: Rules = Rules {
     head_last: true,
     grace: true,
     refuses: true,
+    keeps_sums: false,
+    kept: seam::sum::kept,
+    joins: |against, read| seam::sum::joins(against, read),
+    sums_are_numbered: false,
+    sums_at_once: false,
+};
+
+/// The same, with sums of live states.
+pub(super) const SUMMED: Rules = Rules {
+    keeps_sums: true,
+    ..REAL
+};
+
+/// Sums count on any edition of the base.
+pub(super) const SUM_ON_ANY_EDITION: Rules = Rules {
+    joins: |against, read| against.1 == read.1,
+    ..SUMMED
+};
+
+/// Sums count on any base.
+pub(super) const SUM_ON_ANY_BASE: Rules = Rules {
+    joins: |against, read| against.0 == read.0,
+    ..SUMMED
+};
+
+/// Who says nothing of a sum leaves it as it is.
+pub(super) const SUM_LEFT_ALONE: Rules = Rules {
+    kept: |there, believed, next| match (believed, &next) {
+        (None, None) => there.cloned(),
+        _ => seam::sum::kept(there, believed, next),
+    },
+    ..SUMMED
+};
+
+/// What a worker makes of a sum takes the place of any other.
+pub(super) const SUM_OF_ANOTHER: Rules = Rules {
+    kept: |_, _, next| next,
+    ..SUMMED
+};
+
+/// Two sums may have one name.
+pub(super) const SUMS_NUMBERED: Rules = Rules {
+    sums_are_numbered: true,
+    kept: |there, believed, next| {
+        let name = |kept: Option<&Kept>| kept.map(|kept| (kept.name, kept.made.is_some()));
+        match name(there) == name(believed) {
+            true => next,
+            false => None,
+        }
+    },
+    ..SUMMED
+};
+
+/// Sums are not begun first.
+pub(super) const SUMS_AT_ONCE: Rules = Rules {
+    sums_at_once: true,
+    ..SUMMED
 };
 
 /// A fence that only must not lie behind.

@@ -8,6 +8,8 @@ pub(super) enum Law {
     Exact,
     /// A board has as many members as it says.
     Size,
+    /// And as many as the sum of live states says, where one counts.
+    Summed,
     /// Once nothing is disturbed any more, every read is answered and holds the canonical rows.
     Whole,
     /// No run ends before the run before it.
@@ -75,9 +77,18 @@ pub(super) enum Event {
     Dropped,
     /// A process died.
     Crashed,
+    /// A sum of live states was made, or moved on.
+    SumMade,
+    /// A sum was against another edition or base than the present one.
+    SumStale,
+    /// A reader found a sum that counted.
+    SumRead,
 }
 
 impl Event {
+    /// What happens only where sums are kept.
+    pub(super) const OF_SUMS: [Self; 3] = [Self::SumMade, Self::SumStale, Self::SumRead];
+
     pub(super) const ALL: [Self; 29] = [
         Self::Answered,
         Self::Refused,
@@ -113,7 +124,7 @@ impl Event {
 
 /// How often each thing happened.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Tally([u64; Event::ALL.len()]);
+pub(super) struct Tally([u64; Event::ALL.len() + Event::OF_SUMS.len()]);
 
 impl Tally {
     pub(super) fn add(&mut self, event: Event) {

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use rand::Rng;
 
-use super::canon::{Group, State};
+use super::canon::{Group, MEMBERS, State};
+use super::live::SlotRead;
+use super::sums::{SumChange, Summing};
 use super::world::{RunsSeen, World};
 use crate::seam::{self, Fence, Offset, Slot, Step};
 
@@ -21,11 +23,15 @@ enum At {
     Act(Option<Fence>, RunsSeen, Step),
     Fetch(Folding),
     ReadGroup(Folding, Micro),
+    /// The keys whose sums are still to be read.
+    ReadSum(Folding, Micro, Vec<usize>),
+    ReadHead(Folding, Micro, Vec<usize>, SlotRead),
     Apply(Folding, Micro),
 }
 
 struct Folding {
     fence: Fence,
+    seen: RunsSeen,
     until: Option<Offset>,
     batches: u32,
 }
@@ -36,6 +42,8 @@ struct Micro {
     groups: Vec<(Group, State)>,
     /// How many of the groups have been read.
     read: usize,
+    /// What becomes of sums.
+    sums: Vec<SumChange>,
 }
 
 impl Worker {
@@ -68,8 +76,19 @@ impl Worker {
                     micro.read += 1;
                     At::ReadGroup(folding, micro)
                 } else {
-                    At::Apply(folding, micro)
+                    let keys = sums_of(world, &micro);
+                    At::ReadSum(folding, micro, keys)
                 }
+            }
+            At::ReadSum(folding, micro, keys) => match keys.last() {
+                Some(key) => {
+                    let read = world.read(self.partition, *key);
+                    At::ReadHead(folding, micro, keys, read)
+                }
+                None => self.apply(world, folding, &micro),
+            },
+            At::ReadHead(folding, micro, keys, read) => {
+                self.sum_up(world, (folding, micro), keys, read)
             }
             At::Apply(folding, micro) => self.apply(world, folding, &micro),
         };
@@ -82,6 +101,7 @@ impl Worker {
             (Step::LookAgain, _) => At::ReadSlot,
             (Step::Fold { until }, Some(slot)) => At::Fetch(Folding {
                 fence: slot.fence(),
+                seen,
                 until,
                 batches: world.rng.random_range(1..12),
             }),
@@ -99,16 +119,67 @@ impl Worker {
             return At::ReadSlot;
         }
         let groups = world.notified(self.partition, from, next);
-        let read = 0;
-        At::ReadGroup(folding, Micro { next, groups, read })
+        let micro = Micro {
+            next,
+            groups,
+            read: 0,
+            sums: Vec::new(),
+        };
+        At::ReadGroup(folding, micro)
+    }
+
+    /// Says what becomes of the sum of the last of some keys.
+    fn sum_up(
+        &self,
+        world: &mut World,
+        (folding, mut micro): (Folding, Micro),
+        mut keys: Vec<usize>,
+        read: SlotRead,
+    ) -> At {
+        let Some(key) = keys.pop() else {
+            return At::Apply(folding, micro);
+        };
+        let new = |member| {
+            let mut groups = micro.groups.iter();
+            let found = groups.find(|(group, _)| *group == Group::of(key, member));
+            found.map(|(_, state)| *state)
+        };
+        let new: [Option<State>; MEMBERS] = std::array::from_fn(new);
+        let head = world.head(key);
+        let summing = Summing {
+            partition: self.partition,
+            fence: folding.fence,
+            seen: &folding.seen,
+            key,
+            new,
+        };
+        match summing.change(world, read, head) {
+            Some(change) => micro.sums.push(change),
+            None => return At::ReadSlot,
+        }
+        At::ReadSum(folding, micro, keys)
     }
 
     fn apply(&self, world: &mut World, mut folding: Folding, micro: &Micro) -> At {
-        if !world.apply(self.partition, folding.fence, micro.next, &micro.groups) {
+        if !world.apply(
+            self.partition,
+            folding.fence,
+            micro.next,
+            (&micro.groups, &micro.sums),
+        ) {
             return At::ReadSlot;
         }
         folding.fence.next_offset = micro.next;
         folding.batches -= 1;
         At::Fetch(folding)
     }
+}
+
+/// The keys of whose sums a worker says something: some know nothing of sums, and some leave one out.
+fn sums_of(world: &mut World, micro: &Micro) -> Vec<usize> {
+    let mut keys: Vec<usize> = micro.groups.iter().map(|(group, _)| group.key()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.retain(|_| world.rules.keeps_sums && world.rng.random_ratio(7, 8));
+    keys
 }
