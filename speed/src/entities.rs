@@ -122,7 +122,8 @@ impl Entities {
 
     pub(crate) fn reached(&mut self, fence: Fence) {
         self.teller.reached();
-        for miss in std::mem::take(&mut self.missed) {
+        let missed = std::mem::take(&mut self.missed).into_iter();
+        for miss in missed.filter(|miss| !miss.is_sum) {
             self.boards.want(miss);
         }
         self.hand_over();
@@ -162,7 +163,7 @@ impl Entities {
         let mut strays = Vec::new();
         let mut taken = Taken::default();
         self.missed.clear();
-        let (mut misses, mut sums_missed) = (0, Vec::new());
+        let mut misses = 0;
         let notifications = self.notifications(records).await?;
         let offsets = records.offsets.values();
         for (index, value) in records.values.iter().enumerate() {
@@ -185,12 +186,8 @@ impl Entities {
                 Err(reason) => match Miss::read(self.slot.source, value.unwrap_or_default()) {
                     Some(miss) => {
                         misses += 1;
-                        let missed = match miss.is_sum {
-                            true => &mut sums_missed,
-                            false => &mut self.missed,
-                        };
-                        if missed.len() < MISSES_MAX {
-                            missed.push(miss);
+                        if self.missed.len() < MISSES_MAX {
+                            self.missed.push(miss);
                         }
                     }
                     None => taken.rejected.push(Rejected { index, reason }),
@@ -213,7 +210,7 @@ impl Entities {
                 .collect();
             self.follow(&mut taken, &named, limits).await?;
         }
-        self.sum_up(&mut taken, &sums_missed, limits).await?;
+        self.sum_up(&mut taken, limits).await?;
         strays.retain(|(index, _)| *index < taken.records);
         taken.forwarded = strays.into_iter().map(|(_, group)| group).collect();
         taken.events = groups.len() as u64;
@@ -243,14 +240,16 @@ impl Entities {
     }
 
     /// What new states make of sums, and what readers who have missed some.
-    async fn sum_up(&mut self, taken: &mut Taken, missed: &[Miss], limits: Limits) -> Result<()> {
+    async fn sum_up(&mut self, taken: &mut Taken, limits: Limits) -> Result<()> {
         let states = &taken.changes.states;
+        let missed = self.missed.iter().filter(|miss| miss.is_sum).cloned();
+        let missed: Vec<Miss> = missed.collect();
         if states.is_empty() && missed.is_empty() {
             return Ok(());
         }
         let jobs: Vec<_> = self.fold.jobs().map(Arc::clone).collect();
         let at = (limits.fence, limits.partitions);
-        match self.sums.changes(at, &jobs, states, missed).await? {
+        match self.sums.changes(at, &jobs, states, &missed).await? {
             Some(sums) => taken.changes.sums = sums,
             None => taken.moved = true,
         }

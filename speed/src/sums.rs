@@ -30,7 +30,7 @@ use crate::{Error, Result, SpeedOptions, SpeedPorts};
 /// After a read that did not join, so many more states must come before the key is looked at again.
 const SOON: u64 = 100;
 /// After one that failed, or took too long.
-const LATE: u64 = 100_000;
+const LATE: u64 = 10_000;
 /// How long the worker waits for what members have on an edition, and for all states of a key.
 const WAIT: Duration = Duration::from_secs(2);
 const MAKING_WAIT: Duration = Duration::from_secs(10);

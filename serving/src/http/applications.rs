@@ -37,8 +37,9 @@ use crate::read::Standing;
 const APPLICATIONS: &str = "applications";
 /// The largest capacity: a number that every JSON reader holds exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
-/// Applications whose athletes are counted at once: bounds how many live states are in memory.
-const KEYS_MAX: usize = 32;
+/// Applications whose athletes are counted at once. It bounds how many live states are in memory: of most
+/// there are few, or a sum.
+const KEYS_MAX: usize = 256;
 
 /// An application.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]

@@ -99,19 +99,19 @@ async fn the_list_is_followed_to_its_end() {
 /// far as the part of it that was read first.
 #[tokio::test]
 async fn a_long_list_is_read_in_steps() {
-    let (serving, world) = applications(70);
+    let (serving, world) = applications(300);
     world.boards.lock().unwrap().offset_step = 5;
     let (status, page) = get(&serving, &format!("{LIST}?limit=1000")).await;
     assert_eq!(status, StatusCode::OK, "{page}");
     assert_eq!(
         counts(&page),
-        (1..=70).map(|id| (id, id)).collect::<Vec<_>>()
+        (1..=300).map(|id| (id, id)).collect::<Vec<_>>()
     );
-    assert_eq!(world.boards.lock().unwrap().asked, [32, 32, 6]);
+    assert_eq!(world.boards.lock().unwrap().asked, [256, 44]);
     let position = |shown: &Value| shown["provenance"]["position"]["authorizations"].clone();
     assert_eq!(position(&page), json!([10]));
     assert_eq!(position(&page["applications"][0]), json!([10]));
-    assert_eq!(position(&page["applications"][69]), json!([20]));
+    assert_eq!(position(&page["applications"][299]), json!([15]));
     assert_eq!(page["provenance"]["source"], "merged");
 }
 

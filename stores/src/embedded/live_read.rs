@@ -94,7 +94,6 @@ pub(super) async fn read_states(
         while let Some(row) = rows.try_next().await.map_err(fault)? {
             found.add(&row).map_err(fault)?;
         }
-        drop(rows);
         found.sums = sums;
         states.push(found.finish());
     }

@@ -387,10 +387,7 @@ impl RedisLive {
             Bytes::from(keys.prefix),
             Bytes::from_static(kind.letter().as_bytes()),
             Bytes::from(READ_ROWS.to_string()),
-            Bytes::from_static(match takes_sums {
-                true => b"1",
-                false => b"",
-            }),
+            Bytes::from_static(if takes_sums { "1" } else { "" }.as_bytes()),
         ];
         for question in questions {
             if question.partition.is_none_or(|only| only == slot.partition) {

@@ -252,7 +252,7 @@ pub(super) fn apply_script(
 /// states change, where there may be one.
 fn sum_arguments(record: &mut Record, changes: &Parts) -> Vec<Bytes> {
     let bytes = |sum: Option<&KeptSum>| sum.map_or_else(Bytes::new, |sum| sum.bytes().clone());
-    let mut arguments = vec![Bytes::new()];
+    let mut arguments = Vec::new();
     for change in &changes.sums {
         if change.next.is_some() {
             record.ensure_sums(&change.view);
@@ -271,7 +271,7 @@ fn sum_arguments(record: &mut Record, changes: &Parts) -> Vec<Bytes> {
         }
     }
     let count = Bytes::from((arguments.len() / 4).to_string());
-    arguments.splice(..1, [count]);
+    arguments.insert(0, count);
     arguments
 }
 

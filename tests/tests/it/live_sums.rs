@@ -93,8 +93,10 @@ async fn falsify(world: &World) {
     let source = SOURCE;
     let id = SlotId { source, partition };
     let live = &world.stores.live;
-    let applied = live.apply(id, slot.fence(), slot.position, &[&view], &changes);
-    assert_eq!(applied.await.expect("live state"), Ok(()));
+    let applied = live
+        .apply(id, slot.fence(), slot.position, &[&view], &changes)
+        .await;
+    assert_eq!(applied.expect("live state"), Ok(()));
 }
 
 async fn answers(mut world: World) {
