@@ -381,7 +381,7 @@ impl Sums {
             view: job.view(),
             key,
         };
-        let on_board = standings.board(&nodes, &job.only_board()).await?;
+        let on_board = standings.board(&nodes, Job::<Board>::ONLY_BOARD).await?;
         Ok(LiveSum::of(root, base, &on_board))
     }
 

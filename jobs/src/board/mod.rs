@@ -61,6 +61,9 @@ pub struct Achieving {
 }
 
 impl Job<Board> {
+    /// What the board of a key is called, encoded, where there is only one.
+    pub const ONLY_BOARD: &[u8] = &[];
+
     /// The name under which it is served: the `NAME` of `/boards/NAME/…`.
     #[must_use]
     pub fn board(&self) -> &str {
@@ -84,12 +87,6 @@ impl Job<Board> {
     #[must_use]
     pub const fn keeps_sums(&self) -> bool {
         self.kind.boards.0.is_empty()
-    }
-
-    /// The encoded name of a key's board where there is only one.
-    #[must_use]
-    pub const fn only_board(&self) -> Vec<u8> {
-        Vec::new()
     }
 
     /// The member's column.

@@ -224,6 +224,13 @@ impl Standings {
         self.is_split
     }
 
+    /// What the edition alone has on all boards.
+    #[must_use]
+    pub fn edition(&self) -> Sum {
+        let sheet = self.sheet.as_ref();
+        sheet.map_or_else(Sum::default, |sheet| sheet.by_rank.sum())
+    }
+
     /// Whether a live state counts.
     #[must_use]
     pub fn has_live(&self) -> bool {

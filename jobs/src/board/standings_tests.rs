@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use schemas::seam::{Cut, Epoch, NewLife, Run, RunState, Runs, Slot};
 
 use super::*;
+use crate::board::LiveSum;
 use crate::tree::{Builder, Node, NodeId, Options};
 
 /// Nodes in memory.
@@ -251,6 +252,8 @@ async fn check_all(case: &Case) {
             .collect();
         assert_eq!(on_board.members(&asked).await.unwrap(), some);
         check_layers(case, &on_board, board, &sorted).await;
+        let root = case.has_sheet.then_some(&*root);
+        check_sums((&standings, &stored), root, board, case).await;
         let mut scanned = Vec::new();
         on_board
             .scan(|row| {
@@ -285,6 +288,43 @@ async fn check_layers(case: &Case, on_board: &OnBoard<'_, Stored>, board: u8, so
     let mut taken: Vec<u8> = taken.unwrap().iter().map(|row| row.member[0]).collect();
     taken.sort_unstable();
     assert_eq!(taken, gone, "board {board}");
+}
+
+/// A sum of live states says of a board what the states do, and moved on by what some members had and
+/// have it is the sum of all.
+async fn check_sums(
+    (standings, stored): (&Standings, &Stored),
+    root: Option<&[u8]>,
+    board: u8,
+    case: &Case,
+) {
+    let edition = match root {
+        Some(root) => {
+            let edition = Standings::of_sheet(root, standings.score_bytes).unwrap();
+            edition.board(stored, &[board]).await.unwrap().sum()
+        }
+        None => Sum::default(),
+    };
+    let on_board = standings.board(stored, &[board]).await.unwrap();
+    let sum = LiveSum::of(root, 1, &on_board);
+    assert_eq!(sum.total(edition), Some(on_board.sum()));
+    assert_eq!(sum.layers(edition), on_board.layers());
+    assert_eq!(LiveSum::decode(&sum.encode()), Some(sum));
+    assert_eq!(LiveSum::decode(&sum.encode()[1..]), None);
+    assert!(sum.joins(root, 1) && !sum.joins(root, 2) && !sum.joins(Some(b"other"), 1));
+    let touched = |member: &[u8]| member[0] % 3 == 0;
+    let mut some = standings.clone();
+    some.live.retain(|member, _| touched(member));
+    let before = LiveSum::of(root, 1, &some.board(stored, &[board]).await.unwrap());
+    let mut all = standings.clone();
+    for member in (0..45_u8).filter(|member| touched(&[*member])) {
+        let new = state(&case.now, (member + 4) % 45, case.has_scores);
+        some.put(&[member], new.clone());
+        all.put(&[member], new);
+    }
+    let after = LiveSum::of(root, 1, &some.board(stored, &[board]).await.unwrap());
+    let expected = LiveSum::of(root, 1, &all.board(stored, &[board]).await.unwrap());
+    assert_eq!(sum.moved(&before, &after), Some(expected));
 }
 
 proptest! {

@@ -27,13 +27,8 @@ struct Body {
     view: String,
     /// In hexadecimal digits.
     section: String,
-    #[serde(default, skip_serializing_if = "is_not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     sum: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-const fn is_not(sum: &bool) -> bool {
-    !*sum
 }
 
 impl Miss {

@@ -305,20 +305,14 @@ impl Reader<'_> {
             view,
             key: &query.key,
         };
-        let sums = states.sums.iter().filter(|_| takes_sums);
-        let made: Vec<&[u8]> = sums.filter_map(|(_, sum)| sum.content()).collect();
-        if !made.is_empty() {
+        if takes_sums {
             let base = seam::base(stored.map_or(0, |head| head.epoch), newest);
             let root = stored.map(|head| &*head.root);
-            // Another slot may have states of the key too, since partitions were added.
-            let [only] = made.as_slice() else {
-                return Ok(None);
-            };
-            let sum = LiveSum::decode(only).filter(|sum| sum.joins(root, base));
-            return match sum.filter(|_| !standings.has_live()) {
-                Some(sum) => self.summed(&standings, &nodes, &sum).await,
-                None => Ok(None),
-            };
+            match summed(&standings, states, (root, base)) {
+                Summed::Reading(reading) => return Ok(Some(reading)),
+                Summed::Not => return Ok(None),
+                Summed::States => {}
+            }
         }
         let reading = self.board(&standings, &nodes, &self.question.want).await?;
         let earlier = self.earlier(stored, &nodes, &reading).await?;
@@ -326,22 +320,6 @@ impl Reader<'_> {
             is_split: standings.is_split(),
             earlier,
             ..reading
-        }))
-    }
-
-    /// The rows of an edition alone, with a sum of the live states that lie over it.
-    async fn summed(
-        &self,
-        edition: &Standings,
-        nodes: &StoredNodes<'_>,
-        sum: &LiveSum,
-    ) -> Result<Option<BoardReading>, ReadError> {
-        let board = edition.board(nodes, &self.job.only_board()).await?;
-        let of_edition = board.sum();
-        Ok(sum.total(of_edition).map(|total| BoardReading {
-            sum: total,
-            layers: sum.layers(of_edition),
-            ..BoardReading::default()
         }))
     }
 
@@ -540,6 +518,45 @@ impl Reader<'_> {
             boards: vec![BoardReading::default(); self.question.keys.len()],
             standing: Standing::nothing(self.job.source(), 0),
         }
+    }
+}
+
+/// What sums make of a question for the size of a key's only board.
+enum Summed {
+    /// The answer.
+    Reading(BoardReading),
+    /// States are there and tell it.
+    States,
+    /// A sum that does not join is in the place of states.
+    Not,
+}
+
+/// The size of a key's only board by a sum of its live states, against the edition and the base that were
+/// read: of what other slots hold no state may count.
+fn summed(edition: &Standings, states: &LiveStates, against: (Option<&[u8]>, Epoch)) -> Summed {
+    let sums = states.sums.iter();
+    let made: Vec<&[u8]> = sums.filter_map(|(_, sum)| sum.content()).collect();
+    let of_edition = edition.edition();
+    match made.as_slice() {
+        [] if edition.has_live() => Summed::States,
+        [] => Summed::Reading(BoardReading {
+            sum: of_edition,
+            layers: (of_edition.count > 0, false),
+            ..BoardReading::default()
+        }),
+        // Another slot may have states of the key too, since partitions were added.
+        [only] if !edition.has_live() => {
+            let sum = LiveSum::decode(only).filter(|sum| sum.joins(against.0, against.1));
+            let total = sum.and_then(|sum| Some((sum, sum.total(of_edition)?)));
+            total.map_or(Summed::Not, |(sum, total)| {
+                Summed::Reading(BoardReading {
+                    sum: total,
+                    layers: sum.layers(of_edition),
+                    ..BoardReading::default()
+                })
+            })
+        }
+        _ => Summed::Not,
     }
 }
 
