@@ -44,6 +44,8 @@ const WORKERS_EACH: usize = 2;
 const CALM_STEPS_MAX: usize = 2000;
 /// More steps than a worker takes without changing anything while there is something to do.
 const IDLE_STEPS: usize = 12;
+/// The same where it keeps sums.
+const SUMMING_STEPS: usize = 24;
 
 /// A law that was broken.
 struct Broken {
@@ -109,7 +111,7 @@ fn disturbed(world: &mut World) {
             world.undo_roll(partition);
         }
         // It takes a slot that has fallen back and come to the same fence by other states.
-        if world.rules.keeps_sums && world.rng.random_bool(undone / 2.0) {
+        if world.rules.keeps_sums && world.rng.random_bool(undone / 10.0) {
             world.fail_over(partition);
         }
         if world.rng.random_bool(rate) {
@@ -129,6 +131,7 @@ fn disturbed(world: &mut World) {
 /// Nothing is disturbed any more. First workers alone must make everything whole that a run has
 /// completed; then with batch runs everything must be answered and be what the rows say.
 fn calm(world: &mut World) {
+    world.is_calm = true;
     world.relay_all();
     let mut crew = [0; PARTITIONS].map(|_: usize| Worker::new(0));
     for (partition, worker) in crew.iter_mut().enumerate() {
@@ -164,12 +167,16 @@ fn calm(world: &mut World) {
 /// Workers go on until they have nothing to do any more.
 fn settle(world: &mut World, crew: &mut [Worker]) {
     let mut idle = 0;
+    let idle_steps = match world.rules.keeps_sums {
+        true => SUMMING_STEPS,
+        false => IDLE_STEPS,
+    };
     for _ in 0..CALM_STEPS_MAX {
         let before = world.changes;
         world.tick();
         crew.iter_mut().for_each(|worker| worker.step(world));
         idle = if world.changes == before { idle + 1 } else { 0 };
-        if idle > IDLE_STEPS {
+        if idle > idle_steps {
             return;
         }
     }

@@ -351,3 +351,7 @@ impl LiveWrite for SqliteLive {
         Ok(deleted)
     }
 }
+
+#[cfg(test)]
+#[path = "live_upgrade_tests.rs"]
+mod upgrade_tests;

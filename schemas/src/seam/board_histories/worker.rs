@@ -11,8 +11,12 @@ use super::sums::{SumChange, Summing};
 use super::world::{RunsSeen, World};
 use crate::seam::{self, Fence, Offset, Slot, Step};
 
+const REST_MAX: u64 = 80;
+
 pub(super) struct Worker {
     partition: usize,
+    /// When it goes on.
+    later: u64,
     at: At,
 }
 
@@ -50,11 +54,15 @@ impl Worker {
     pub(super) fn new(partition: usize) -> Self {
         Self {
             partition,
+            later: 0,
             at: At::ReadSlot,
         }
     }
 
     pub(super) fn step(&mut self, world: &mut World) {
+        if world.now < self.later {
+            return;
+        }
         let at = std::mem::replace(&mut self.at, At::ReadSlot);
         self.at = match at {
             At::ReadSlot => At::ReadRuns(world.slot(self.partition)),
@@ -88,6 +96,10 @@ impl Worker {
                 None => self.apply(world, folding, &micro),
             },
             At::ReadHead(folding, micro, keys, read) => {
+                // Now and then what it has read grows old.
+                if !world.is_calm && world.rng.random_ratio(1, 4) {
+                    self.later = world.now + world.rng.random_range(0..REST_MAX);
+                }
                 self.sum_up(world, (folding, micro), keys, read)
             }
             At::Apply(folding, micro) => self.apply(world, folding, &micro),

@@ -40,6 +40,8 @@ pub(super) struct World {
     /// So many keys have rows.
     pub(super) keys: usize,
     pub(super) now: u64,
+    /// Nothing is disturbed any more.
+    pub(super) is_calm: bool,
     /// How often live state was changed by an actor.
     pub(super) changes: u64,
     pub(super) canon: Canon,
@@ -63,6 +65,7 @@ impl World {
             broken: None,
             keys,
             now: 1,
+            is_calm: false,
             changes: 0,
             canon: Canon::new(),
             log: [(); PARTITIONS].map(|()| Partition::new()),
