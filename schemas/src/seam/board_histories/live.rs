@@ -6,7 +6,7 @@ use rand::Rng;
 
 use super::canon::{Group, State};
 use super::sums::{Kept, SumChange};
-use super::tally::Event;
+use super::tally::{Event, Law};
 use super::world::World;
 use crate::seam::{Cut, Epoch, Fence, Generation, LastRecord, Offset, Runs, Slot};
 
@@ -104,8 +104,32 @@ impl World {
             let kept = (self.rules.kept)(there.as_ref(), None, None);
             live.keep((generation, key), kept);
         }
+        self.check_sums(partition);
         self.remember(partition);
         true
+    }
+
+    /// Every sum is what the states add up to, also while nobody reads it.
+    fn check_sums(&mut self, partition: usize) {
+        let live = &self.live[partition];
+        let Some(slot) = &live.slot else { return };
+        let sums = live.sums.iter();
+        let of_life = sums.filter(|((generation, _), _)| *generation == slot.generation);
+        let mut wrong = None;
+        for ((_, key), kept) in of_life {
+            // States that it counts have been let go: no reader has its base any more.
+            let made = kept.made.as_ref();
+            let Some(sum) = made.filter(|sum| slot.oldest <= sum.base + 1) else {
+                continue;
+            };
+            let entries = self.read(partition, *key).map(|(_, entries, _)| entries);
+            if !sum.is_of(&entries.unwrap_or_default()) {
+                wrong = Some(format!("the sum of key {key} is {sum:?}"));
+            }
+        }
+        if let Some(what) = wrong {
+            self.contradict(Law::Summed, what);
+        }
     }
 
     pub(super) fn impose(&mut self, partition: usize, believed: Fence) {

@@ -113,19 +113,15 @@ impl Summing<'_> {
         if !(world.rules.whole)(slot, self.partition, base, &self.seen.runs, VIEW) {
             return None;
         }
-        let mut states = [GONE; MEMBERS];
-        for node in head.iter().flat_map(|head| head.root.nodes.iter()) {
-            if !world.has_node(self.key, *node) {
-                return None;
-            }
-            for row in node.rows() {
-                states[row.member][row.board] = row.score;
-            }
+        let root = head.map(|head| head.root);
+        let mut nodes = root.iter().flat_map(|root| root.nodes.iter());
+        if !nodes.all(|node| world.has_node(self.key, *node)) {
+            return None;
         }
         Some(Sum {
-            root: head.map(|head| head.root),
+            change: change(&Members::of(root.as_ref(), base)),
+            root,
             base,
-            change: change(&Members { states, base }),
         })
     }
 
@@ -154,7 +150,24 @@ struct Members {
     base: Epoch,
 }
 
+impl Sum {
+    /// Whether it is what the entries of its key, all of them, add up to.
+    pub(super) fn is_of(&self, entries: &[Entry]) -> bool {
+        let members = Members::of(self.root.as_ref(), self.base);
+        self.change == members.after(entries, &[None; MEMBERS])
+    }
+}
+
 impl Members {
+    fn of(root: Option<&Root>, base: Epoch) -> Self {
+        let mut states = [GONE; MEMBERS];
+        let nodes = root.into_iter().flat_map(|root| root.nodes.iter());
+        for row in nodes.flat_map(|node| node.rows()) {
+            states[row.member][row.board] = row.score;
+        }
+        Self { states, base }
+    }
+
     /// What entries, and then new states, make of each board.
     fn after(&self, entries: &[Entry], new: &[Option<State>; MEMBERS]) -> [i32; BOARDS] {
         let mut change = [0; BOARDS];

@@ -8,7 +8,7 @@ pub(super) enum Law {
     Exact,
     /// A board has as many members as it says.
     Size,
-    /// And as many as the sum of live states says, where one counts.
+    /// A sum is what the live states add up to, and a board has as many members as one says that counts.
     Summed,
     /// Once nothing is disturbed any more, every read is answered and holds the canonical rows.
     Whole,
