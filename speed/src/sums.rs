@@ -345,7 +345,11 @@ impl Sums {
             read.push((members, slots, states));
         }
         // After the slot, as every read.
-        let heads = self.ports.views.heads(view, &[touched.key.clone()]).await?;
+        let heads = self
+            .ports
+            .views
+            .heads(view, std::slice::from_ref(&touched.key))
+            .await?;
         let head = heads.unwrap_or_default().into_iter().next().flatten();
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let base = seam::base(head.as_ref().map_or(0, |head| head.epoch), newest);

@@ -312,7 +312,7 @@ async fn check_sums(
     assert_eq!(LiveSum::decode(&sum.encode()), Some(sum));
     assert_eq!(LiveSum::decode(&sum.encode()[1..]), None);
     assert!(sum.joins(root, 1) && !sum.joins(root, 2) && !sum.joins(Some(b"other"), 1));
-    let touched = |member: &[u8]| member[0] % 3 == 0;
+    let touched = |member: &[u8]| member[0].is_multiple_of(3);
     let mut some = standings.clone();
     some.live.retain(|member, _| touched(member));
     let before = LiveSum::of(root, 1, &some.board(stored, &[board]).await.unwrap());

@@ -110,9 +110,9 @@ fn disturbed(world: &mut World) {
         if world.rng.random_bool(undone) {
             world.undo_roll(partition);
         }
-        // It takes a slot that has fallen back and come to the same fence by other states.
-        if world.rules.keeps_sums && world.rng.random_bool(undone / 10.0) {
-            world.fail_over(partition);
+        // Sums are in danger where a slot falls back and comes to the same fence by other states.
+        if world.rules.keeps_sums && world.rng.random_ratio(1, 40) {
+            world.fall_back(partition);
         }
         if world.rng.random_bool(rate) {
             if world.rng.random_ratio(17, 20) {

@@ -199,6 +199,16 @@ impl World {
         self.note(Event::FailedOver);
     }
 
+    /// The same, where it lacks only a few writes.
+    pub(super) fn fall_back(&mut self, partition: usize) {
+        let past = &mut self.past[partition];
+        let last = past.len() - 1;
+        let at = last - self.rng.random_range(0..=last.min(2));
+        past.truncate(at + 1);
+        self.live[partition] = past[at].clone();
+        self.note(Event::FailedOver);
+    }
+
     /// A replica takes over that had seen everything but the end of an epoch, if that was the last
     /// thing that happened.
     pub(super) fn undo_roll(&mut self, partition: usize) {

@@ -97,7 +97,7 @@ impl Worker {
             },
             At::ReadHead(folding, micro, keys, read) => {
                 // Now and then what it has read grows old.
-                if !world.is_calm && world.rng.random_ratio(1, 4) {
+                if !world.is_calm && world.rng.random_ratio(1, 2) {
                     self.later = world.now + world.rng.random_range(0..REST_MAX);
                 }
                 self.sum_up(world, (folding, micro), keys, read)
