@@ -92,6 +92,11 @@ fn disturbed(world: &mut World) {
         0.0
     };
     let changing = world.rng.random_range(0.05..0.3);
+    let falling = if world.rules.keeps_sums && world.rng.random() {
+        world.rng.random_range(0.0..0.03)
+    } else {
+        0.0
+    };
     for _ in 0..world.rng.random_range(150..500) {
         world.tick();
         if world.rng.random_bool(changing) {
@@ -111,7 +116,7 @@ fn disturbed(world: &mut World) {
             world.undo_roll(partition);
         }
         // Sums are in danger where a slot falls back and comes to the same fence by other states.
-        if world.rules.keeps_sums && world.rng.random_ratio(1, 40) {
+        if world.rules.keeps_sums && world.rng.random_bool(falling) {
             world.fall_back(partition);
         }
         if world.rng.random_bool(rate) {
@@ -247,7 +252,7 @@ fn every_sum_of_live_states_that_counts_is_what_the_members_are() {
     for event in Event::OF_SUMS {
         let count = all.of(event);
         assert!(
-            count > HISTORIES / 20,
+            count > HISTORIES / 50,
             "{event:?} happened only {count} times"
         );
     }

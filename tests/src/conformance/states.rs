@@ -416,6 +416,13 @@ async fn summed(live: &dyn LiveWrite, key: &str) -> Result<(Vec<(u32, KeptSum)>,
     Ok((sums.states.into_iter().next().expect("one").sums, left))
 }
 
+/// States of groups, what is said of sums, and the sum of `k` that is kept then.
+type Put<'a> = (
+    &'a [(&'a str, &'a str, Option<&'a str>)],
+    Vec<SumChange>,
+    Option<&'a KeptSum>,
+);
+
 /// A sum changes in the step that changes its states, and only by who knows it; a new life has none.
 pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
     let live = &*ports.live;
@@ -430,11 +437,7 @@ pub async fn sums_change_with_their_states(ports: &Stores) -> Result<()> {
     let (begun, made) = (KeptSum::begun(), KeptSum::made(b"first"));
     let both = [("k", "a", Some("1")), ("l", "a", Some("1"))];
     // What is put, and what is kept of `k` then: the sum, and how many states come beside it.
-    let steps: Vec<(
-        &[(&str, &str, Option<&str>)],
-        Vec<SumChange>,
-        Option<&KeptSum>,
-    )> = vec![
+    let steps: Vec<Put<'_>> = vec![
         (&both, vec![], None),
         (&both, vec![summing("k", None, Some(&begun))], Some(&begun)),
         // Another key, and another view, have nothing to do with it.

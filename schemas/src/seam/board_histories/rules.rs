@@ -97,12 +97,6 @@ pub(super) const SUM_LEFT_ALONE: Rules = Rules {
     ..SUMMED
 };
 
-/// What a worker makes of a sum takes the place of any other.
-pub(super) const SUM_OF_ANOTHER: Rules = Rules {
-    kept: |_, _, next| next,
-    ..SUMMED
-};
-
 /// Two sums may have one name.
 pub(super) const SUMS_NUMBERED: Rules = Rules {
     sums_are_numbered: true,

@@ -97,7 +97,7 @@ impl Worker {
             },
             At::ReadHead(folding, micro, keys, read) => {
                 // Now and then what it has read grows old.
-                if !world.is_calm && world.rng.random_ratio(1, 2) {
+                if !world.is_calm && world.rng.random_ratio(1, 4) {
                     self.later = world.now + world.rng.random_range(0..REST_MAX);
                 }
                 self.sum_up(world, (folding, micro), keys, read)
@@ -192,6 +192,6 @@ fn sums_of(world: &mut World, micro: &Micro) -> Vec<usize> {
     let mut keys: Vec<usize> = micro.groups.iter().map(|(group, _)| group.key()).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.retain(|_| world.rules.keeps_sums && world.rng.random_ratio(7, 8));
+    keys.retain(|_| world.rules.keeps_sums && world.rng.random_ratio(3, 4));
     keys
 }
