@@ -6,7 +6,7 @@
 //! tried again. Of the other kinds the database decides by the version.
 //!
 //! Locks are taken in one order: counters of applications, buckets of athletes, efforts,
-//! authorizations, athletes, then the rest. Two who still meet crosswise are told so by the
+//! athletes, authorizations, then the rest; of more counters only those that nobody holds (`away`). Two who still meet crosswise are told so by the
 //! server, and one of them tries again.
 
 use std::collections::HashMap;
@@ -99,14 +99,15 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     }
     let mut touched = Touched {
         efforts: efforts(link, &kinds.efforts, &mut rejected).await?,
-        authorizations: authorizations(link, &kinds.authorizations, &mut rejected).await?,
-        athletes: Vec::new(),
+        ..Touched::default()
     };
     let (athletes, come_or_gone) = athletes(link, &kinds.athletes).await?;
     touched.athletes = athletes;
-    let connected = kinds.authorizations.iter();
-    let connected = connected.map(|(_, row)| row.athlete_id);
-    let moved = away::moved(link, connected, &come_or_gone, now_ms).await?;
+    // Authorizations come after their athletes, and so count as these are then.
+    let moved = away::moved(link, &come_or_gone, now_ms).await?;
+    let pairs = kinds.authorizations.iter();
+    away::expect(link, pairs.filter_map(|(_, row)| row.group())).await?;
+    touched.authorizations = authorizations(link, &kinds.authorizations, &mut rejected).await?;
     touched.authorizations.extend(moved);
     touched.authorizations.sort_unstable();
     touched.authorizations.dedup();

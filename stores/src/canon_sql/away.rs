@@ -2,24 +2,30 @@
 //!
 //! Each pair of `connections` says whether its athlete is deleted (`is_away`), and the counters leave such pairs
 //! out. What a pair says comes from the athlete when the pair is made, and changes when the athlete does. (On MySQL a
-//! pair that an app makes by its own SQL counts until it is told of.) The two can pass each other: neither sees what the other has not committed, and to hold athletes while others
-//! connect would let one long transaction of an app keep everybody away. So both are looked at again *after* they
-//! were committed, by what they left in the outbox: an athlete by the row that names the athlete, before it is
-//! taken out; a pair by its notification, in the statement that takes that out. Whichever is later sees the other.
+//! pair that an app makes by its own SQL counts until it is told of.) The two can pass each other: neither sees what
+//! the other has not committed, and to hold athletes while others connect would let one long transaction of an app
+//! keep everybody away. So both are looked at again *after* they were committed, by what they left in the outbox: an
+//! athlete by the row that names the athlete, before it is taken out; a pair by its notification, in the statement
+//! that takes that out. Whichever is later sees the other.
+//!
+//! Nobody waits for a counter here: pairs whose counter somebody holds stay as they are, and the row of the outbox
+//! that names their athlete (source [`SOURCE`]) stays too, until they could be moved.
 
 use schemas::entities::Group;
 use schemas::source::Source;
 
-use super::connect::lock_counters;
-use super::outbox::{AT_ONCE, Touched, tell};
+use super::outbox::{AT_ONCE, Touched, named, tell};
 use super::session::{Link, Sql, Value};
 use crate::postgres;
 
 /// The source of rows of the outbox that name an athlete whose pairs are to be looked at again.
 pub(crate) const SOURCE: &str = "connections";
 
-/// Brings the pairs of some athletes to what is stored of these, and the counters with them; answers the pairs
-/// that changed, ascending. Call it within a transaction that writes.
+/// That a pair `c` is not what its athlete `t` says.
+const DIFFERS: &str = "c.is_away <> (t.is_deleted IS TRUE)";
+
+/// Brings the pairs of some athletes to what is stored of these, and the counters with them, where nobody else holds
+/// those; answers the pairs that changed, ascending. Call it within a transaction that writes.
 async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
     let mut moved = Vec::new();
     for athletes in athletes.chunks(AT_ONCE) {
@@ -36,28 +42,44 @@ async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
 
 /// As [`move_away`], statement by statement: triggers on the pairs move the counters.
 async fn turn(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<(i64, i64)>> {
-    let values = [Value::Ints(athletes)];
-    let statement = "SELECT c.application_id, c.athlete_id, c.live, CAST(c.is_away AS SIGNED)
-        FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
-        WHERE c.athlete_id IN ? AND c.is_away <> COALESCE(t.is_deleted, FALSE)";
-    let mut rows: Vec<(i64, i64, i64, i64)> = link.rows(statement, &values).await?;
+    let statement = format!(
+        "SELECT c.application_id, c.athlete_id, c.live, CAST(c.is_away AS SIGNED)
+         FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
+         WHERE c.athlete_id IN ? AND {DIFFERS}"
+    );
+    let mut rows: Vec<(i64, i64, i64, i64)> =
+        link.rows(&statement, &[Value::Ints(athletes)]).await?;
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    lock_counters(link, rows.iter().map(|row| row.0)).await?;
+    let mut applications: Vec<i64> = rows.iter().map(|row| row.0).collect();
+    applications.sort_unstable();
+    applications.dedup();
+    let mut held: Vec<i64> = Vec::with_capacity(applications.len());
+    for ids in applications.chunks(AT_ONCE) {
+        let statement = "SELECT application_id FROM connected WHERE application_id IN ?
+                         ORDER BY application_id FOR UPDATE SKIP LOCKED";
+        let free: Vec<(i64,)> = link.rows(statement, &[Value::Ints(ids)]).await?;
+        held.extend(free.into_iter().map(|(id,)| id));
+    }
+    rows.retain(|row| held.binary_search(&row.0).is_ok());
     // Without a join: MySQL would hold the rows of the athletes for it.
-    for was_away in [0, 1] {
-        let turned = rows.iter().filter(|row| row.3 == was_away);
-        let turned: Vec<i64> = turned.map(|row| row.1).collect();
-        if !turned.is_empty() {
-            let statement =
-                "UPDATE connections SET is_away = ? WHERE athlete_id IN ? AND is_away = ?";
-            let values = [
-                Value::Int(1 - was_away),
-                Value::Ints(&turned),
-                Value::Int(was_away),
-            ];
-            link.run(statement, &values).await?;
+    // By application and athlete: through the index of athletes it would come to rows that others hold.
+    for application in held {
+        for was_away in [0, 1] {
+            let turned = rows.iter();
+            let turned = turned.filter(|row| row.0 == application && row.3 == was_away);
+            let turned: Vec<i64> = turned.map(|row| row.1).collect();
+            if !turned.is_empty() {
+                let statement = "UPDATE connections FORCE INDEX (PRIMARY) SET is_away = ?
+                    WHERE application_id = ? AND athlete_id IN ?";
+                let values = [
+                    Value::Int(1 - was_away),
+                    Value::Int(application),
+                    Value::Ints(&turned),
+                ];
+                link.run(statement, &values).await?;
+            }
         }
     }
     // Pairs that were parted stay there.
@@ -65,69 +87,103 @@ async fn turn(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<(i64, i64)>> {
     Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
 }
 
-/// Brings the pairs of athletes to what was just written of them: of those who were connected, and of those who are
-/// deleted now or are not any more. Answers the pairs that changed.
+/// Brings the pairs of athletes who are deleted now, or are not any more, to what was just written of them; answers the
+/// pairs that changed. All of them are looked at again once this transaction is committed.
 pub(crate) async fn moved(
     link: &mut Link<'_>,
-    connected: impl Iterator<Item = i64>,
     come_or_gone: &[i64],
     now_ms: i64,
 ) -> Sql<Vec<Group>> {
-    let mut athletes = come_or_gone.to_vec();
-    if let Link::MySql(_) = link {
-        // PostgreSQL's triggers look who it is.
-        athletes.extend(connected);
-    }
-    athletes.sort_unstable();
-    athletes.dedup();
-    let moved = move_away(link, &athletes).await?;
-    look_again(link, come_or_gone, now_ms).await?;
-    Ok(moved)
-}
-
-/// Leaves word that the pairs of some athletes are to be looked at again once this transaction is committed.
-async fn look_again(link: &mut Link<'_>, athletes: &[i64], now_ms: i64) -> Sql<()> {
-    for athletes in athletes.chunks(AT_ONCE) {
+    let moved = move_away(link, come_or_gone).await?;
+    for athletes in come_or_gone.chunks(AT_ONCE) {
         let statement = format!(
             "INSERT INTO outbox (source, group_key, member, made_at_ms)
              SELECT '{SOURCE}', 0, id, {now_ms} FROM athletes WHERE id IN ?"
         );
         link.run(&statement, &[Value::Ints(athletes)]).await?;
     }
+    Ok(moved)
+}
+
+/// On MySQL, before authorizations are written: pairs of athletes who are deleted are there, so that they are never
+/// counted, not even for a moment. On PostgreSQL triggers look who it is.
+pub(crate) async fn expect(link: &mut Link<'_>, pairs: impl Iterator<Item = Group>) -> Sql<()> {
+    let Link::MySql(_) = link else {
+        return Ok(());
+    };
+    let mut pairs: Vec<Group> = pairs.collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    let mut athletes: Vec<i64> = pairs.iter().map(|pair| pair.member).collect();
+    athletes.sort_unstable();
+    athletes.dedup();
+    let mut deleted: Vec<i64> = Vec::new();
+    for ids in athletes.chunks(AT_ONCE) {
+        let statement = "SELECT CAST(id AS SIGNED) FROM athletes
+                         WHERE id IN ? AND is_deleted ORDER BY id";
+        let found: Vec<(i64,)> = link.rows(statement, &[Value::Ints(ids)]).await?;
+        deleted.extend(found.into_iter().map(|(id,)| id));
+    }
+    pairs.retain(|pair| deleted.binary_search(&pair.member).is_ok());
+    for pairs in pairs.chunks(AT_ONCE) {
+        let pairs: Vec<String> = (pairs.iter())
+            .map(|pair| format!("({}, {}, 0, TRUE)", pair.key, pair.member))
+            .collect();
+        let statement = format!(
+            "INSERT INTO connections (application_id, athlete_id, live, is_away) VALUES {}
+             ON DUPLICATE KEY UPDATE live = live",
+            pairs.join(", ")
+        );
+        link.run(&statement, &[]).await?;
+    }
     Ok(())
 }
 
-/// Looks again at the pairs of athletes who were named by the outbox, and tells of those that change. Of an app's
-/// own authorizations nobody keeps pairs: then of all that these athletes have.
+/// Looks again at the pairs of athletes whom the outbox names, of the rows from one number up to another, and tells of
+/// those that change; answers the number where to go on, if there may be more. `of_view` says that authorizations are
+/// an app's own: nobody keeps pairs of them, and all that these athletes have is told of. Call it within a transaction
+/// that writes.
 pub(crate) async fn settle(
     link: &mut Link<'_>,
-    athletes: &[i64],
+    (from, newest): (i64, i64),
     of_view: bool,
-    now_ms: i64,
-) -> Sql<()> {
+) -> Sql<Option<i64>> {
+    let found = named(link, SOURCE, (from, newest)).await?;
+    let Some(made_at_ms) = found.rows.iter().map(|row| row.2).min() else {
+        return Ok(found.next);
+    };
+    let athletes = found.athletes();
     let authorizations = if of_view {
         let statement = "SELECT DISTINCT CAST(application_id AS SIGNED), CAST(athlete_id AS SIGNED)
             FROM authorizations WHERE athlete_id IN ?";
-        let mut groups = Vec::new();
-        for athletes in athletes.chunks(AT_ONCE) {
-            let rows: Vec<(i64, i64)> = link.rows(statement, &[Value::Ints(athletes)]).await?;
-            groups.extend(rows.into_iter().map(|(key, member)| Group { key, member }));
-        }
-        groups
+        let rows: Vec<(i64, i64)> = link.rows(statement, &[Value::Ints(&athletes)]).await?;
+        let groups = rows.into_iter().map(|(key, member)| Group { key, member });
+        groups.collect()
     } else {
-        move_away(link, athletes).await?
+        move_away(link, &athletes).await?
     };
     let touched = Touched {
         authorizations,
         ..Touched::default()
     };
-    tell(link, touched, now_ms).await.map(drop)
+    tell(link, touched, made_at_ms).await?;
+    let statement = format!(
+        "SELECT DISTINCT c.athlete_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
+         WHERE c.athlete_id IN ? AND {DIFFERS}"
+    );
+    let left: Vec<(i64,)> = link.rows(&statement, &[Value::Ints(&athletes)]).await?;
+    let done = found.rows.iter().filter(|row| !left.contains(&(row.1,)));
+    let done: Vec<i64> = done.map(|row| row.0).collect();
+    if !done.is_empty() {
+        link.run("DELETE FROM outbox WHERE id IN ?", &[Value::Ints(&done)])
+            .await?;
+    }
+    Ok(found.next)
 }
 
-/// Of notifications that are about to leave the outbox the athletes of pairs that met a change of
-/// theirs, each with when it was told of; `ids` are few enough for one statement. On PostgreSQL they
-/// leave it in the same step.
-pub(crate) async fn take_out(link: &mut Link<'_>, ids: &[i64]) -> Sql<Vec<(i64, i64)>> {
+/// Takes notifications out of the outbox; `ids` are few enough for one statement. The athletes of pairs that met a
+/// change of theirs are named there in their place.
+pub(crate) async fn take_out(link: &mut Link<'_>, ids: &[i64]) -> Sql<()> {
     let (values, source) = ([Value::Ints(ids)], Source::Authorizations);
     if let Link::Postgres(_) = link {
         // With these limits nothing but the index of each is looked at, whatever the planner takes
@@ -135,24 +191,34 @@ pub(crate) async fn take_out(link: &mut Link<'_>, ids: &[i64]) -> Sql<Vec<(i64, 
         let statement = format!(
             "WITH told AS (DELETE FROM outbox WHERE id IN ?
                  RETURNING source, group_key, member, made_at_ms)
-             SELECT o.member, o.made_at_ms FROM told o
+             INSERT INTO outbox (source, group_key, member, made_at_ms)
+             SELECT '{SOURCE}', 0, o.member, o.made_at_ms FROM told o
              CROSS JOIN LATERAL (SELECT p.is_away FROM connections p
                  WHERE p.application_id = o.group_key AND p.athlete_id = o.member LIMIT 1) c
              LEFT JOIN LATERAL (SELECT a.is_deleted FROM athletes a
                  WHERE a.id = o.member LIMIT 1) t ON true
-             WHERE o.source = '{source}' AND c.is_away <> COALESCE(t.is_deleted, FALSE)"
+             WHERE o.source = '{source}' AND {DIFFERS}"
         );
-        return link.rows(&statement, &values).await;
+        return link.run(&statement, &values).await.map(drop);
     }
     let statement = format!(
         "SELECT o.member, o.made_at_ms FROM outbox o
          JOIN connections c ON c.application_id = o.group_key AND c.athlete_id = o.member
          LEFT JOIN athletes t ON t.id = o.member
-         WHERE o.id IN ? AND o.source = '{source}'
-             AND c.is_away <> COALESCE(t.is_deleted, FALSE)"
+         WHERE o.id IN ? AND o.source = '{source}' AND {DIFFERS}"
     );
-    let differing = link.rows(&statement, &values).await?;
+    let met: Vec<(i64, i64)> = link.rows(&statement, &values).await?;
+    if !met.is_empty() {
+        let rows: Vec<String> = (met.iter())
+            .map(|(athlete, made_at_ms)| format!("('{SOURCE}', 0, {athlete}, {made_at_ms})"))
+            .collect();
+        let statement = format!(
+            "INSERT INTO outbox (source, group_key, member, made_at_ms) VALUES {}",
+            rows.join(", ")
+        );
+        link.run(&statement, &[]).await?;
+    }
     link.run("DELETE FROM outbox WHERE id IN ?", &values)
-        .await?;
-    Ok(differing)
+        .await
+        .map(drop)
 }

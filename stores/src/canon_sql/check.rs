@@ -237,7 +237,7 @@ async fn miscounted(link: &mut Link<'_>, wait: Duration) -> Sql<Option<String>> 
     }
     let ids: Vec<String> = differing.iter().map(i64::to_string).collect();
     Ok(Some(format!(
-        "connected athletes are counted wrongly of the applications {}, since something changed authorizations without firing triggers (a foreign key's cascade on MySQL, or TRUNCATE); run `backstitch migrate`, which counts them anew",
+        "connected athletes are counted wrongly of the applications {}, since something changed authorizations without firing triggers (a foreign key's cascade on MySQL, or TRUNCATE), or the deletion of an athlete was not told of; run `backstitch migrate`, which counts them anew",
         ids.join(", ")
     )))
 }

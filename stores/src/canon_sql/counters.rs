@@ -18,11 +18,11 @@ pub(crate) async fn differing(link: &mut Link<'_>, limit: i64) -> Sql<Vec<i64>> 
             GROUP BY application_id, athlete_id HAVING sum(more) <> 0
             UNION
             SELECT c.application_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
-            WHERE c.is_away <> COALESCE(t.is_deleted, FALSE) AND NOT EXISTS (
-                SELECT 1 FROM outbox o
-                WHERE o.source IN ('athletes', 'connections') AND o.member = c.athlete_id
-                    OR o.source = 'authorizations' AND o.group_key = c.application_id
-                        AND o.member = c.athlete_id)
+            WHERE c.is_away <> (t.is_deleted IS TRUE)
+                AND NOT EXISTS (SELECT 1 FROM outbox o
+                    WHERE o.source IN ('athletes', 'connections') AND o.member = c.athlete_id)
+                AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.source = 'authorizations'
+                    AND o.group_key = c.application_id AND o.member = c.athlete_id)
             UNION
             SELECT application_id FROM (
                 SELECT application_id, count(*) AS more FROM connections
@@ -48,7 +48,7 @@ pub(crate) async fn recount(link: &mut Link<'_>, application: i64) -> Sql<()> {
     link.run("DELETE FROM connections WHERE application_id = ?", &[id])
         .await?;
     let statement = "INSERT INTO connections (application_id, athlete_id, live, is_away)
-        SELECT application_id, athlete_id, live, COALESCE(t.is_deleted, FALSE) FROM (
+        SELECT application_id, athlete_id, live, (t.is_deleted IS TRUE) FROM (
             SELECT application_id, athlete_id, count(*) AS live FROM authorizations
             WHERE application_id = ? AND revoked_at_us IS NULL
             GROUP BY application_id, athlete_id) AS pairs

@@ -223,28 +223,36 @@ impl CanonRead for SqlCanon {
 }
 
 impl SqlCanon {
-    /// Before notifications are read: puts groups in the place of athletes, of all who wait now.
+    /// Before notifications are read: puts groups in the place of athletes, of all who wait now, and
+    /// before those of authorizations looks at connections that met a change of their athletes.
     async fn find_groups(&self, source: Source) -> Result<()> {
         if !matches!(source, Source::Efforts | Source::Authorizations) {
             return Ok(());
         }
-        let newest = self
-            .server
-            .read(OUTBOX, on!(link => outbox::newest_athlete(link)))
-            .await?;
-        let Some(newest) = newest else {
-            return Ok(());
+        let newest = async |source: &'static str| {
+            let call = on!(link => outbox::newest_named(link, source));
+            self.server.read(OUTBOX, call).await
         };
         let doing = "finding the groups of athletes";
+        if let Some(newest) = newest(Source::Athletes.name()).await? {
+            let mut from = Some(i64::MIN);
+            while let Some(next) = from {
+                let call = on!(link => outbox::find_groups(link, (next, newest)));
+                from = self.server.write(doing, call).await?;
+            }
+        }
         let of_view = self.views.contains("authorizations");
-        while self
-            .server
-            .write(
-                doing,
-                on!(link => outbox::find_groups(link, newest, of_view)),
-            )
-            .await?
-        {}
+        if of_view && source != Source::Authorizations {
+            // How long an app's own table takes is not to stop others.
+            return Ok(());
+        }
+        if let Some(newest) = newest(away::SOURCE).await? {
+            let mut from = Some(i64::MIN);
+            while let Some(next) = from {
+                let call = on!(link => away::settle(link, (next, newest), of_view));
+                from = self.server.write(doing, call).await?;
+            }
+        }
         Ok(())
     }
 

@@ -108,76 +108,89 @@ pub(crate) async fn tell(
     Ok((told, more))
 }
 
-/// The largest number of a row that names an athlete, if there is one.
-pub(crate) async fn newest_athlete(link: &mut Link<'_>) -> Sql<Option<i64>> {
-    // Each of them is found at the end of its part of the index.
-    let statement = "SELECT max(newest) FROM (
-            SELECT max(id) AS newest FROM outbox WHERE source = ?
-            UNION ALL SELECT max(id) FROM outbox WHERE source = ?) AS both_sources";
-    let values = [Source::Athletes.name(), away::SOURCE].map(Value::Text);
-    let found: Option<(Option<i64>,)> = link.row(statement, &values).await?;
+/// The largest number of a row of a source that names athletes, if there is one.
+pub(crate) async fn newest_named(link: &mut Link<'_>, source: &str) -> Sql<Option<i64>> {
+    let statement = "SELECT max(id) FROM outbox WHERE source = ?";
+    let found: Option<(Option<i64>,)> = link.row(statement, &[Value::Text(source)]).await?;
     Ok(found.and_then(|(newest,)| newest))
 }
 
-/// Puts the groups of some athletes in their place, up to a number; answers whether there may be more
-/// of them. `of_view` says that the authorizations are an app's own. Call it within a transaction that writes.
-pub(crate) async fn find_groups(link: &mut Link<'_>, newest: i64, of_view: bool) -> Sql<bool> {
-    let (changed, more_changed) = named(link, Source::Athletes.name(), newest).await?;
-    let (met, more_met) = named(link, away::SOURCE, newest).await?;
-    let more = more_changed || more_met;
-    let rows = || changed.iter().chain(&met);
-    let Some(made_at_ms) = rows().map(|row| row.2).min() else {
-        return Ok(more);
+/// Puts the groups of efforts of some athletes in their place, of the rows from one number up to another, and leaves word that
+/// their connections are to be looked at again ([`away::settle`]); answers the number where to go on, if there may be
+/// more. Call it within a transaction that writes.
+pub(crate) async fn find_groups(
+    link: &mut Link<'_>,
+    (from, newest): (i64, i64),
+) -> Sql<Option<i64>> {
+    let found = named(link, Source::Athletes.name(), (from, newest)).await?;
+    let Some(made_at_ms) = found.rows.iter().map(|row| row.2).min() else {
+        return Ok(found.next);
     };
-    let athletes = |rows: &mut dyn Iterator<Item = &(i64, i64, i64)>| {
-        let mut athletes: Vec<i64> = rows.map(|row| row.1).collect();
+    let statement = format!(
+        "INSERT INTO outbox (source, group_key, member, made_at_ms)
+         SELECT '{source}', segment_id, athlete_id, {made_at_ms} FROM efforts
+         WHERE athlete_id IN ? GROUP BY athlete_id, segment_id",
+        source = Source::Efforts.name(),
+    );
+    link.run(&statement, &[Value::Ints(&found.athletes())])
+        .await?;
+    let ids: Vec<i64> = found.rows.iter().map(|row| row.0).collect();
+    let statement = "UPDATE outbox SET source = ? WHERE id IN ?";
+    let values = [Value::Text(away::SOURCE), Value::Ints(&ids)];
+    link.run(statement, &values).await?;
+    Ok(found.next)
+}
+
+/// Rows of the outbox that name athletes.
+#[derive(Debug)]
+pub(crate) struct Named {
+    /// Number, athlete and when each was made. They are held until the commit.
+    pub(crate) rows: Vec<(i64, i64, i64)>,
+    /// Where to go on, if there may be more.
+    pub(crate) next: Option<i64>,
+}
+
+impl Named {
+    /// The athletes, ascending, each once.
+    pub(crate) fn athletes(&self) -> Vec<i64> {
+        let mut athletes: Vec<i64> = self.rows.iter().map(|row| row.1).collect();
         athletes.sort_unstable();
         athletes.dedup();
         athletes
-    };
-    let with_efforts = athletes(&mut changed.iter());
-    if !with_efforts.is_empty() {
-        let statement = format!(
-            "INSERT INTO outbox (source, group_key, member, made_at_ms)
-             SELECT '{source}', segment_id, athlete_id, {made_at_ms} FROM efforts
-             WHERE athlete_id IN ? GROUP BY athlete_id, segment_id",
-            source = Source::Efforts.name(),
-        );
-        link.run(&statement, &[Value::Ints(&with_efforts)]).await?;
     }
-    let all = athletes(&mut rows());
-    away::settle(link, &all, of_view, made_at_ms).await?;
-    let ids: Vec<i64> = rows().map(|row| row.0).collect();
-    notified(link, &ids).await?;
-    Ok(more)
 }
 
-/// The first rows of a source that name athletes, up to a number, held until the commit (number, athlete and when
-/// each was made), and whether there may be more of them.
-async fn named(
+/// The first rows of a source that names athletes, from a number up to another.
+pub(crate) async fn named(
     link: &mut Link<'_>,
     source: &str,
-    newest: i64,
-) -> Sql<(Vec<(i64, i64, i64)>, bool)> {
-    let statement = "SELECT id FROM outbox WHERE source = ? AND id <= ? ORDER BY id LIMIT ?";
+    (from, newest): (i64, i64),
+) -> Sql<Named> {
+    let statement = "SELECT id FROM outbox WHERE source = ? AND id >= ? AND id <= ?
+                     ORDER BY id LIMIT ?";
     let values = [
         Value::Text(source),
+        Value::Int(from),
         Value::Int(newest),
         Value::Int(i64::try_from(ATHLETES_AT_ONCE).unwrap_or(i64::MAX)),
     ];
     let found: Vec<(i64,)> = link.rows(statement, &values).await?;
-    if found.is_empty() {
-        return Ok((Vec::new(), false));
+    let ids: Vec<i64> = found.into_iter().map(|(id,)| id).collect();
+    let next = ids.last().and_then(|last| last.checked_add(1));
+    let next = next.filter(|_| ids.len() == ATHLETES_AT_ONCE);
+    if ids.is_empty() {
+        let rows = Vec::new();
+        return Ok(Named { rows, next });
     }
     // By their numbers: going through a range to hold rows, MySQL waits for whoever holds the row after it, which
     // may be an app's for as long as it likes.
     let statement = format!(
-        "SELECT id, member, made_at_ms FROM outbox {} WHERE id IN ? ORDER BY id FOR UPDATE",
+        "SELECT id, member, made_at_ms FROM outbox {} WHERE id IN ? AND source = '{source}'
+         ORDER BY id FOR UPDATE",
         link.either("", "FORCE INDEX (PRIMARY)")
     );
-    let ids: Vec<i64> = found.into_iter().map(|(id,)| id).collect();
     let rows = link.rows(&statement, &[Value::Ints(&ids)]).await?;
-    Ok((rows, ids.len() == ATHLETES_AT_ONCE))
+    Ok(Named { rows, next })
 }
 
 /// What waits in the outbox for the log of a source.
@@ -216,14 +229,7 @@ pub(crate) async fn notified(link: &mut Link<'_>, ids: &[i64]) -> Sql<()> {
     ids.sort_unstable();
     ids.dedup();
     for ids in ids.chunks(AT_ONCE) {
-        let met = away::take_out(link, ids).await?;
-        let Some(made_at_ms) = met.iter().map(|row| row.1).min() else {
-            continue;
-        };
-        let mut athletes: Vec<i64> = met.into_iter().map(|row| row.0).collect();
-        athletes.sort_unstable();
-        athletes.dedup();
-        away::settle(link, &athletes, false, made_at_ms).await?;
+        away::take_out(link, ids).await?;
     }
     Ok(())
 }

@@ -179,7 +179,8 @@ impl Record {
         name
     }
 
-    /// The record with another state of the slot: places that it does not keep become garbage.
+    /// The record with another state of the slot: places that it does not keep become garbage, and the sums
+    /// of views that have none left, which may be retired.
     pub(super) fn with_slot(&self, slot: Slot) -> Self {
         let mut next = self.clone();
         let (same, oldest) = (slot.generation == self.slot.generation, slot.oldest);
@@ -190,9 +191,12 @@ impl Record {
         next.live.retain(|_, places| !places.is_empty());
         if !same {
             next.garbage.extend(next.outbox.take());
-            next.garbage
-                .extend(std::mem::take(&mut next.sums).into_values());
         }
+        let live = &next.live;
+        let gone = next
+            .sums
+            .extract_if(.., |view, _| !live.contains_key(view));
+        next.garbage.extend(gone.map(|(_, name)| name));
         next.slot = slot;
         next
     }

@@ -17,7 +17,7 @@ BEGIN
         SELECT * FROM unnest(applications, athletes, more) AS p (application_id, athlete_id, more)),
     moved AS (
         INSERT INTO connections AS c (application_id, athlete_id, live, is_away)
-        SELECT p.application_id, p.athlete_id, p.more, coalesce(t.is_deleted, false)
+        SELECT p.application_id, p.athlete_id, p.more, t.is_deleted IS TRUE
         FROM pairs p LEFT JOIN athletes t ON t.id = p.athlete_id
         ON CONFLICT (application_id, athlete_id) DO UPDATE SET live = c.live + excluded.live
         RETURNING c.application_id, c.athlete_id, c.live, c.is_away),
@@ -31,23 +31,26 @@ BEGIN
     WHERE c.application_id = p.application_id AND c.athlete_id = p.athlete_id AND c.live + 0 = 0;
 END $$;
 
--- Brings the pairs of some athletes to what is stored of these, and the counters with them; answers the pairs
--- that changed.
+-- Brings the pairs of some athletes to what is stored of these, and the counters with them, where nobody else holds
+-- those; answers the pairs that changed.
 CREATE FUNCTION move_away(changed bigint[])
 RETURNS TABLE (group_key bigint, member bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    held bigint[];
 BEGIN
-    PERFORM 1 FROM connected k WHERE k.application_id IN (
-        SELECT c.application_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
-        WHERE c.athlete_id = ANY (changed) AND c.is_away <> coalesce(t.is_deleted, false))
-    ORDER BY k.application_id FOR UPDATE;
+    SELECT array_agg(h.application_id) INTO held FROM (
+        SELECT k.application_id FROM connected k WHERE k.application_id IN (
+            SELECT c.application_id FROM connections c LEFT JOIN athletes t ON t.id = c.athlete_id
+            WHERE c.athlete_id = ANY (changed) AND c.is_away <> (t.is_deleted IS TRUE))
+        ORDER BY k.application_id FOR UPDATE SKIP LOCKED) AS h;
     RETURN QUERY WITH states AS (
-        SELECT u.id, coalesce(t.is_deleted, false) AS is_away
+        SELECT u.id, t.is_deleted IS TRUE AS is_away
         FROM (SELECT DISTINCT a AS id FROM unnest(changed) AS a) u
         LEFT JOIN athletes t ON t.id = u.id),
     moved AS (
         UPDATE connections c SET is_away = s.is_away FROM states s
-        WHERE c.athlete_id = s.id AND c.is_away <> s.is_away
+        WHERE c.athlete_id = s.id AND c.is_away <> s.is_away AND c.application_id = ANY (held)
         RETURNING c.application_id, c.athlete_id, c.live, c.is_away),
     change AS (
         SELECT m.application_id, sum(CASE WHEN m.is_away THEN -1 ELSE 1 END) AS by

@@ -6,7 +6,8 @@ use stores::Result;
 use stores::admin::CanonAdmin;
 use stores::canon::{Authorized, CanonRead, CanonWrite};
 use stores::canon_sql::SqlCanon;
-use tests::conformance::canon_rows::{application, athlete, authorization_rows};
+use stores::notices::Notices;
+use tests::conformance::canon_rows::{application, athlete, authorization, authorization_rows};
 
 use super::apps::{Groups, told};
 use super::{Schema, Server};
@@ -14,6 +15,8 @@ use super::{Schema, Server};
 super::on_both! {
     whom_an_app_deletes_is_connected_to_nothing
     a_connection_and_a_deletion_may_pass_each_other
+    a_counter_that_an_app_holds_stops_nothing
+    a_deleted_athlete_reaches_no_threshold
     an_apps_own_authorizations_are_told_of
     counters_know_who_is_deleted
 }
@@ -158,6 +161,63 @@ async fn a_connection_and_a_deletion_may_pass_each_other(server: Server) -> Resu
     assert_eq!(canon.authorize(2, 12, 1).await?, Authorized::AthleteDeleted);
     let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
+    Ok(())
+}
+
+/// An app holds the counter of an application: what else is told of goes on, and connections of athletes who are
+/// deleted meanwhile are moved once the counter is free.
+async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()> {
+    let (schema, canon) = set(server).await?;
+    schema.run(&format!(
+        "INSERT INTO athletes (id) VALUES (10), (11), (12);
+         {INSERT} VALUES (1, 1, 10, 5, NULL), (2, 2, 10, 5, NULL), (3, 2, 11, 5, NULL);
+         INSERT INTO efforts (id, segment_id, athlete_id, activity_id, elapsed_time_s, started_at_us)
+         VALUES (1, 7, 10, 1, 60, 5);"
+    ));
+    told(&canon, Source::Authorizations).await?;
+    told(&canon, Source::Efforts).await?;
+    let mut app = server.session();
+    app.run(&schema.inside());
+    app.run(&format!("BEGIN; {INSERT} VALUES (5, 2, 12, 5, NULL);"));
+    schema.run("UPDATE athletes SET is_deleted = true WHERE id = 10;");
+    // By a line too, which waits for nobody.
+    canon.apply(&[line(11, true)], 1).await?;
+    let began = std::time::Instant::now();
+    assert_eq!(told(&canon, Source::Efforts).await?, [(7, 10)].into());
+    assert_eq!(told(&canon, Source::Authorizations).await?, [(1, 10)].into());
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    assert_eq!(counted(&canon).await?, [0, 2]);
+    app.run("COMMIT;");
+    let groups: Groups = [(2, 10), (2, 11), (2, 12)].into();
+    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    assert_eq!(counted(&canon).await?, [0, 1]);
+    let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
+    assert_eq!(flaws, Vec::<String>::new());
+    Ok(())
+}
+
+/// Lines that connect a deleted athlete reach no threshold, in whichever order they come with the deletion.
+async fn a_deleted_athlete_reaches_no_threshold(server: Server) -> Result<()> {
+    let (_schema, canon) = set(server).await?;
+    let mut rows: Vec<Entity> = (1..=7)
+        .map(|id| Entity::Authorization(authorization(id, 1, id)))
+        .collect();
+    canon.apply(&rows, 1).await?;
+    canon.apply(&[line(90, true)], 1).await?;
+    rows = vec![
+        Entity::Authorization(authorization(90, 1, 90)),
+        Entity::Authorization(authorization(91, 1, 91)),
+        line(91, true),
+    ];
+    canon.apply(&rows, 1).await?;
+    assert_eq!(counted(&canon).await?, [7, 0]);
+    assert_eq!(canon.notices(None, None, 10).await?, []);
+    canon.apply(&[line(90, false)], 1).await?;
+    assert_eq!(counted(&canon).await?, [8, 0]);
+    let noted = canon.notices(None, None, 10).await?;
+    let noted: Vec<_> = noted.iter().map(|one| (one.threshold, one.connected)).collect();
+    assert_eq!(noted, [(80, 8)]);
     Ok(())
 }
 
