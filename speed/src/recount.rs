@@ -6,7 +6,7 @@
 //! of the classes are gone through as if each had had an event; and a count that is older than a day's share
 //! is made anew without one ([`jobs::counting::Policy::share_ms`]).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::pause;
-use crate::{Result, SpeedOptions, SpeedPorts};
+use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
 /// Applications that wait, at most.
 const WAITING_MAX: usize = 10_000;
@@ -28,6 +28,9 @@ const AT_ONCE: usize = 256;
 const ATHLETES_AT_ONCE: u64 = 500_000;
 /// After counting, so that the events of a moment come together.
 const PAUSE_MS: u64 = 50;
+/// So many counts may fail before the others of the same applications are put off: it is the store then, or they are
+/// many. No more of those that failed are tried again at once.
+const FAILURES_MAX: usize = 2;
 /// Applications that are gone through at once.
 const STEP: usize = 1_000;
 /// Of one application so many events are decided one by one: of more, one decides as good as surely.
@@ -62,6 +65,25 @@ struct Events {
     count: u64,
     /// When the first of them was handed over.
     since: Instant,
+    /// Whether it was to be counted and was not: then it is counted without another draw, by a statement of its own.
+    is_due: bool,
+}
+
+impl Events {
+    fn new(count: u64) -> Self {
+        Self {
+            count,
+            since: Instant::now(),
+            is_due: false,
+        }
+    }
+
+    const fn due(self) -> Self {
+        Self {
+            is_due: true,
+            ..self
+        }
+    }
 }
 
 impl Touched {
@@ -75,10 +97,10 @@ impl Touched {
 
     /// Hands over the applications of groups, one for each event.
     pub(crate) fn hand_over(&self, applications: impl IntoIterator<Item = i64>) {
-        let since = Instant::now();
+        let one = Events::new(1);
         let theirs = |id: &i64| self.counting.may_recount(*id);
         let events = applications.into_iter().filter(theirs);
-        self.add(events.map(|id| (id, Events { count: 1, since })));
+        self.add(events.map(|id| (id, one)));
     }
 
     /// Somebody who was handed some may have lost them.
@@ -94,6 +116,7 @@ impl Touched {
             if let Some(events) = waiting.events.get_mut(&id) {
                 events.count = events.count.saturating_add(more.count);
                 events.since = events.since.min(more.since);
+                events.is_due |= more.is_due;
             } else if is_full {
                 waiting.is_missing_some = true;
             } else {
@@ -106,15 +129,21 @@ impl Touched {
         }
     }
 
-    /// Those that have waited longest.
+    /// Those that have waited longest, and few of those whose count failed. The others keep their order.
     fn take(&self) -> BTreeMap<i64, Events> {
         let mut waiting = self.waiting();
-        let count = waiting.order.len().min(AT_ONCE);
-        let ids: Vec<i64> = waiting.order.drain(..count).collect();
-        let taken = ids
-            .into_iter()
-            .filter_map(|id| waiting.events.remove_entry(&id));
-        taken.collect()
+        let Waiting { order, events, .. } = &mut *waiting;
+        let (mut taken, mut due) = (BTreeMap::<i64, Events>::new(), 0);
+        order.retain(|id| {
+            let is_due = events.get(id).is_some_and(|of| of.is_due);
+            if taken.len() >= AT_ONCE || (is_due && due >= FAILURES_MAX) {
+                return true;
+            }
+            due += usize::from(is_due);
+            taken.extend(events.remove_entry(id));
+            false
+        });
+        taken
     }
 
     /// Whether all are to be gone through; then somebody does.
@@ -142,6 +171,24 @@ struct Progress {
     sweep: Option<Sweep>,
     /// When the last sweep came to its end.
     swept: Option<Instant>,
+}
+
+impl Progress {
+    /// The last application that the sweep under way has gone through.
+    fn after(&self) -> Option<i64> {
+        self.sweep.and_then(|sweep| sweep.after)
+    }
+}
+
+/// What became of applications that may have to be counted.
+#[derive(Debug, Default)]
+struct Counted {
+    /// How many are of a class that recounts and were not to be counted now.
+    noops: usize,
+    /// Those that were to be counted and were not: they wait again.
+    failed: BTreeSet<i64>,
+    /// The last error.
+    error: Option<Error>,
 }
 
 /// Counts applications anew.
@@ -204,19 +251,23 @@ impl Recounter {
         Ok(())
     }
 
-    /// Counts what is to be counted now, of all applications.
+    /// Counts what is to be counted now, of all applications. Where one can't be counted, the others are gone through
+    /// first.
     pub(crate) async fn finish(&self, stop: &CancellationToken) -> Result<()> {
         let mut progress = Progress::default();
         self.touched.some_are_missing();
         let mut tries = 0;
         while !stop.is_cancelled() {
+            let before = progress.after();
             match self.step(&mut progress).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
-                    tries += 1;
-                    if !error.may_pass() || tries >= TRIES {
-                        return Err(error);
+                    if progress.after() <= before {
+                        tries += 1;
+                        if !error.may_pass() || tries >= TRIES {
+                            return Err(error);
+                        }
                     }
                     pause(self.retry_ms, stop).await;
                 }
@@ -230,16 +281,23 @@ impl Recounter {
         self.look.saturating_sub(since.unwrap_or_default())
     }
 
-    /// Handles some of what waits, and goes on with a sweep; answers whether there was anything to do.
+    /// Handles some of what waits, and goes on with a sweep; answers whether there was anything to do. An application
+    /// that can't be counted waits again, and its error is told when the others have been seen to.
     async fn step(&self, progress: &mut Progress) -> Result<bool> {
         let taken = self.touched.take();
-        if let Err(error) = self.events(&taken).await {
-            failed();
-            // What can't be counted now waits again.
-            self.touched.add(taken);
-            return Err(error);
-        }
-        if self.touched.take_missing() {
+        let uncounted = match self.events(&taken).await {
+            Ok(uncounted) => uncounted,
+            Err(error) => {
+                failed();
+                // What can't be decided about now waits again.
+                self.touched.add(taken);
+                return Err(error);
+            }
+        };
+        // Looking for old counts gives way; what is missed while all are gone through waits for the end of that, or no
+        // end would ever be reached.
+        let gives_way = progress.sweep.is_none_or(|sweep| sweep.events == 0);
+        if gives_way && self.touched.take_missing() {
             let (after, events) = (None, 1);
             progress.sweep = Some(Sweep { after, events });
         } else if progress.sweep.is_none() && self.until_look(progress).is_zero() {
@@ -248,79 +306,119 @@ impl Recounter {
         }
         let Some(sweep) = progress.sweep else {
             progress.swept.get_or_insert_with(Instant::now);
-            return Ok(!taken.is_empty());
+            return uncounted.map_or(Ok(!taken.is_empty()), Err);
         };
-        progress.sweep = self.sweep(sweep).await.inspect_err(|_| failed())?;
-        if progress.sweep.is_none() {
+        let (left, unswept) = self.sweep(sweep).await.inspect_err(|_| failed())?;
+        progress.sweep = left;
+        if left.is_none() {
             progress.swept = Some(Instant::now());
         }
-        Ok(true)
+        uncounted.or(unswept).map_or(Ok(true), Err)
     }
 
-    /// Handles what happened to applications.
-    async fn events(&self, taken: &BTreeMap<i64, Events>) -> Result<()> {
+    /// Handles what happened to applications; answers why some could not be counted.
+    async fn events(&self, taken: &BTreeMap<i64, Events>) -> Result<Option<Error>> {
         if taken.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let ids: Vec<i64> = taken.keys().copied().collect();
         let known = self.recounts.countables(&ids).await?;
-        let events = |id: i64| taken.get(&id).map_or(0, |events| events.count);
-        let (recounting, chosen) = self.chosen(&known, events);
-        self.count(&chosen).await?;
+        let counted = self.count(&known, taken, Events::new(0)).await;
         // One that is not known is not enabled.
-        let noops = recounting - chosen.len() + (taken.len() - known.len());
+        let noops = counted.noops + (taken.len() - known.len());
         metrics::counter!("backstitch_speed_recount_noops_total").increment(noops as u64);
-        for events in taken.values() {
-            let took = events.since.elapsed();
-            metrics::histogram!("backstitch_speed_recount_handler_seconds").record(took);
+        for (id, events) in taken {
+            if !counted.failed.contains(id) {
+                let took = events.since.elapsed();
+                metrics::histogram!("backstitch_speed_recount_handler_seconds").record(took);
+            }
         }
-        Ok(())
+        Ok(counted.error)
     }
 
-    /// Goes through some more applications; nothing is left of the sweep after the last.
-    async fn sweep(&self, sweep: Sweep) -> Result<Option<Sweep>> {
+    /// Goes through some more applications; nothing is left of the sweep after the last. Answers why some could not
+    /// be counted, too: the sweep does not wait for them.
+    async fn sweep(&self, sweep: Sweep) -> Result<(Option<Sweep>, Option<Error>)> {
         let known = self.recounts.countables_after(sweep.after, STEP).await?;
-        let (_, chosen) = self.chosen(&known, |_| sweep.events);
-        self.count(&chosen).await?;
+        let each = Events::new(sweep.events);
+        let counted = self.count(&known, &BTreeMap::new(), each).await;
         let last = known.last().filter(|_| known.len() >= STEP);
-        Ok(last.map(|last| Sweep {
+        let left = last.map(|last| Sweep {
             after: Some(last.application_id),
             ..sweep
-        }))
+        });
+        Ok((left, counted.error))
     }
 
-    /// How many of some applications are of a class that recounts, and those of them that are to be counted
-    /// now.
-    fn chosen<'a>(
+    /// Counts those of some applications that are to be counted now, by what happened to them: what was taken, or
+    /// the same to each. Those that can't be counted wait again, and keep nobody else from it.
+    async fn count(
         &self,
-        known: &'a [Countable],
-        events: impl Fn(i64) -> u64,
-    ) -> (usize, Vec<&'a Countable>) {
+        known: &[Countable],
+        taken: &BTreeMap<i64, Events>,
+        each: Events,
+    ) -> Counted {
+        let happened = |id: i64| taken.get(&id).copied().unwrap_or(each);
+        let (noops, parts) = self.chosen(known, happened);
+        let mut counted = Counted {
+            noops,
+            ..Counted::default()
+        };
+        let mut failures = 0;
+        for ids in parts {
+            if failures < FAILURES_MAX {
+                let Err(error) = self.recount(&ids).await else {
+                    continue;
+                };
+                tracing::debug!(%error, applications = ?ids, "not counted anew");
+                failed();
+                failures += 1;
+                counted.error = Some(error);
+            }
+            let due = ids.iter().map(|id| (*id, happened(*id).due()));
+            self.touched.add(due);
+            counted.failed.extend(ids);
+        }
+        counted
+    }
+
+    /// How many of some applications are of a class that recounts and wait for another event, and those that are to be
+    /// counted now, by statements.
+    fn chosen(
+        &self,
+        known: &[Countable],
+        happened: impl Fn(i64) -> Events,
+    ) -> (usize, Vec<Vec<i64>>) {
         let now_ms = self.clock.now_ms();
         let counting = &self.touched.counting;
         let policy = |one: &Countable| counting.policy_of(one.application_id, one.athlete_capacity);
         let recounting = known.iter().filter_map(|one| Some((one, policy(one)?)));
-        let (mut count, mut chosen) = (0, Vec::new());
+        let (mut noops, mut chosen, mut due) = (0, Vec::new(), Vec::new());
         for (one, policy) in recounting {
-            count += 1;
             let counted = one.recounted.map(|recounted| recounted.connected);
             let counts = |_| should_count(true, counted, &policy, self.draws.draw());
-            let events = events(one.application_id).min(EVENTS_MAX);
-            if is_old(one, policy, now_ms) || (0..events).any(counts) {
+            let happened = happened(one.application_id);
+            let events = happened.count.min(EVENTS_MAX);
+            if happened.is_due {
+                due.push(vec![one.application_id]);
+            } else if is_old(one, policy, now_ms) || (0..events).any(counts) {
                 chosen.push(one);
+            } else {
+                noops += 1;
             }
         }
-        (count, chosen)
+        // Those that failed come last.
+        let mut statements = parts(&chosen);
+        statements.extend(due);
+        (noops, statements)
     }
 
-    /// Counts applications and records it.
-    async fn count(&self, chosen: &[&Countable]) -> Result<()> {
-        for ids in parts(chosen) {
-            let counted = self.recounts.recount(&ids, self.clock.now_ms()).await?;
-            self.recounts.record_recounts(&counted).await?;
-            let count = counted.len() as u64;
-            metrics::counter!("backstitch_speed_recounts_total").increment(count);
-        }
+    /// Counts applications by one statement and records it.
+    async fn recount(&self, ids: &[i64]) -> Result<()> {
+        let counted = self.recounts.recount(ids, self.clock.now_ms()).await?;
+        self.recounts.record_recounts(&counted).await?;
+        let count = counted.len() as u64;
+        metrics::counter!("backstitch_speed_recounts_total").increment(count);
         Ok(())
     }
 }

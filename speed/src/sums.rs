@@ -21,15 +21,17 @@ use schemas::partition::partition_of;
 use schemas::seam::{self, Epoch, Fence, Slot};
 use stored::boards::{NodesError, StoredNodes, laid, seam as seam_of, standings};
 use stored::cache::Cache;
+use stores::ErrorKind;
 use stores::kept_sum::{KeptSum, SumChange};
 use stores::live::{HELD_MAX, LiveRead, LiveStates, MembersQuery, SlotId, StateQuery, States};
 use stores::views::RunsSeen;
 
 use crate::{Error, Result, SpeedOptions, SpeedPorts};
 
-/// After a read that did not join, so many more states must come before the key is looked at again.
+/// After a read that did not join, or to which a store did not answer, so many more states must come before
+/// the key is looked at again.
 const SOON: u64 = 100;
-/// After one that failed, or took too long.
+/// After one that found damage, or of all states that took too long.
 const LATE: u64 = 10_000;
 /// How long the worker waits for what members have on an edition, and for all states of a key.
 const WAIT: Duration = Duration::from_secs(2);
@@ -38,8 +40,12 @@ const MAKING_WAIT: Duration = Duration::from_secs(10);
 const MEMBERS_MAX: usize = 5_000;
 /// Keys that are looked at by one call.
 const KEYS_MAX: usize = 1_000;
-/// Keys whose sums are read and made at once.
+/// Keys whose sums are moved on at once.
 const AT_ONCE: usize = 16;
+/// Sums that are made at once: all states of each key are in memory then.
+const MAKES_AT_ONCE: usize = 2;
+/// Sums that are made for one micro-batch, which waits for them.
+const MAKES_MAX: usize = 4;
 /// Keys that are remembered as those that need none yet.
 const REMEMBERED_MAX: usize = 100_000;
 /// Nodes that are remembered.
@@ -47,6 +53,9 @@ const NODES_MAX: usize = 20_000;
 
 /// View and key.
 type Name = (String, Vec<u8>);
+
+/// A key that has a sum, with how many states it has.
+type Kept<'a> = (&'a Touched, KeptSum, u64);
 
 /// A key that is touched: the members whose states change with what they become, and whether a reader has
 /// missed its sum.
@@ -81,6 +90,7 @@ impl From<BoardError<NodesError>> for Failed {
     fn from(error: BoardError<NodesError>) -> Self {
         match error {
             BoardError::NotWhole(_) | BoardError::Replaced => Self::Unknown(error.to_string()),
+            BoardError::Store(NodesError::Store(error)) => error.into(),
             BoardError::Damaged(_) | BoardError::Store(_) => Self::Lost(error.to_string()),
         }
     }
@@ -88,7 +98,10 @@ impl From<BoardError<NodesError>> for Failed {
 
 impl From<stores::Error> for Failed {
     fn from(error: stores::Error) -> Self {
-        Self::Lost(error.to_string())
+        match error.kind() {
+            ErrorKind::Retry => Self::Unknown(error.to_string()),
+            ErrorKind::Reject | ErrorKind::Fatal => Self::Lost(error.to_string()),
+        }
     }
 }
 
@@ -103,6 +116,8 @@ pub(crate) struct Sums {
     runs: Option<Arc<RunsSeen>>,
     newest: BTreeMap<String, Epoch>,
     resting: Cache<Name, Rest>,
+    /// How many sums may be made yet for the present micro-batch.
+    makes_left: usize,
     nodes: Mutex<Cache<NodeId, Arc<Node>>>,
 }
 
@@ -115,6 +130,7 @@ impl Sums {
             runs: None,
             newest: BTreeMap::new(),
             resting: Cache::new(REMEMBERED_MAX),
+            makes_left: 0,
             nodes: Mutex::new(Cache::new(NODES_MAX)),
         }
     }
@@ -143,6 +159,7 @@ impl Sums {
         states: &[States],
         missed: &[Miss],
     ) -> Result<Option<Vec<SumChange>>> {
+        self.makes_left = MAKES_MAX;
         let mut changes = Vec::new();
         for job in jobs.iter().filter(|job| job.keeps_sums()) {
             let mut touched = touched(job, states)?;
@@ -181,7 +198,8 @@ impl Sums {
         }
     }
 
-    /// Whether a key need not be looked at yet. If it has a sum all the same, that ends.
+    /// Whether a key need not be looked at yet. If states of it change and it has a sum all the same, that
+    /// ends.
     fn rests(&mut self, job: &Job<Board>, touched: &Touched) -> bool {
         let name = (job.view().to_owned(), touched.key.clone());
         let Some(rest) = self.resting.get(&name) else {
@@ -237,6 +255,46 @@ impl Sums {
                 None => self.rest(job, &touched.key, self.many - held, true),
             }
         }
+        self.go_on(fence, job, kept, changes).await
+    }
+
+    /// Says what becomes of the sums that keys have: those that are made are moved on first, and some of those
+    /// that are begun are made then. Answers false if the slot is not at the fence.
+    async fn go_on(
+        &mut self,
+        fence: Fence,
+        job: &Job<Board>,
+        kept: Vec<Kept<'_>>,
+        changes: &mut Vec<SumChange>,
+    ) -> Result<bool> {
+        let is_made = |(_, sum, _): &Kept<'_>| sum.content().is_some();
+        let (made, mut begun): (Vec<_>, Vec<_>) = kept.into_iter().partition(is_made);
+        let waiting = begun.split_off(begun.len().min(self.makes_left));
+        self.makes_left -= begun.len();
+        // The mark of a key of which no state changes stays right as it is.
+        for (touched, mark, _) in waiting {
+            if !touched.members.is_empty() {
+                let next = Some(KeptSum::begun());
+                changes.push(change(job, &touched.key, Some(mark), next));
+            }
+        }
+        for (kept, at_once) in [(made, AT_ONCE), (begun, MAKES_AT_ONCE)] {
+            if !self.all_next(fence, job, (kept, at_once), changes).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks up what takes the place of sums, of so many at once. Answers false if the slot is not at the
+    /// fence.
+    async fn all_next(
+        &mut self,
+        fence: Fence,
+        job: &Job<Board>,
+        (kept, at_once): (Vec<Kept<'_>>, usize),
+        changes: &mut Vec<SumChange>,
+    ) -> Result<bool> {
         if kept.is_empty() {
             return Ok(true);
         }
@@ -250,7 +308,7 @@ impl Sums {
             this.next((fence, runs), job, touched, sum).await
         });
         let calls: Vec<_> = calls.collect();
-        let next: Vec<_> = stream::iter(calls).buffered(AT_ONCE).collect().await;
+        let next: Vec<_> = stream::iter(calls).buffered(at_once).collect().await;
         for ((touched, sum, held), next) in kept.into_iter().zip(next) {
             let next = match next {
                 Ok(next) => Some(KeptSum::made(&next.encode())),
@@ -283,18 +341,20 @@ impl Sums {
         touched: &Touched,
         kept: &KeptSum,
     ) -> Result<LiveSum, Failed> {
-        let late = |_| Failed::Lost("what it is made of did not come in time".to_owned());
+        let late = || "what it is made of did not come in time".to_owned();
         match kept.content() {
             None => {
                 let made = self.make(at.0, job, touched, kept);
                 tokio::time::timeout(MAKING_WAIT, made)
                     .await
-                    .map_err(late)?
+                    .map_err(|_| Failed::Lost(late()))?
             }
             Some(content) => {
                 let sum = LiveSum::decode(content).ok_or(Failed::Stale)?;
                 let moved = self.advance(at, job, touched, (kept, sum));
-                tokio::time::timeout(WAIT, moved).await.map_err(late)?
+                tokio::time::timeout(WAIT, moved)
+                    .await
+                    .map_err(|_| Failed::Unknown(late()))?
             }
         }
     }

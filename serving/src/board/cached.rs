@@ -47,6 +47,8 @@ const NOTES_MAX: usize = 64;
 /// What this process has noted of cached boards a moment ago.
 pub(crate) struct Noted {
     missed: Cache<BoardName, ()>,
+    /// Those of which only how many rows they have was missed.
+    sums_missed: Cache<BoardName, ()>,
     read: Cache<BoardName, ()>,
     on_their_way: Mutex<JoinSet<()>>,
 }
@@ -67,6 +69,7 @@ impl Noted {
         };
         Self {
             missed: cache(),
+            sums_missed: cache(),
             read: cache(),
             on_their_way: Mutex::default(),
         }
@@ -95,7 +98,12 @@ impl Noted {
         (key, is_sum): (i64, bool),
         (name, partition): (&BoardName, u32),
     ) {
-        if !self.is_first(&self.missed, name) {
+        let noted = if is_sum {
+            &self.sums_missed
+        } else {
+            &self.missed
+        };
+        if !self.is_first(noted, name) {
             return;
         }
         let source = job.source();
@@ -259,6 +267,7 @@ impl Reader<'_> {
     /// Tells of boards of which only the sums are wanted, where many live states had to be read for them.
     pub(super) fn sums_missed(
         &self,
+        keys: &[i64],
         states: &[LiveStates],
         (newest, partitions): (Epoch, usize),
     ) -> Result<(), ReadError> {
@@ -266,7 +275,7 @@ impl Reader<'_> {
         if self.is_summed() {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
             let section = self.section()?.encode();
-            let of_keys = self.question.keys.iter().zip(states);
+            let of_keys = keys.iter().zip(states);
             for (key, _) in of_keys.filter(|(_, states)| is_slow(states)) {
                 let name = BoardName {
                     view: self.job.view().to_owned(),
@@ -288,7 +297,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let queries = self.cache_queries(partitions)?.unwrap_or_default();
-        let of_keys = queries.iter().zip(&self.question.keys).zip(states);
+        let of_keys = queries.iter().zip(keys).zip(states);
         for ((query, key), _) in of_keys.filter(|(_, states)| is_slow(states)) {
             self.noted.missed(self.ports, self.job, *key, query);
         }

@@ -34,6 +34,8 @@ use crate::read::{Memory, ReadError, Seen, Standing, is_one_more};
 const DECODE_ROWS: usize = 1024;
 /// Keys whose boards are read at once.
 const KEYS_AT_ONCE: usize = 8;
+/// Keys whose live states are read at once where their sums do not answer: of each there may be many.
+const WITHOUT_SUMS_MAX: usize = 32;
 
 /// What is asked of the boards of some keys.
 #[derive(Debug, Clone, Hash)]
@@ -78,6 +80,8 @@ pub(crate) struct BoardReading {
     pub(crate) layers: (bool, bool),
     /// Whether some of it may be older than it says.
     pub(crate) is_split: bool,
+    /// How far it reaches itself, where keys were not all read at once.
+    pub(crate) own: Option<Arc<Standing>>,
 }
 
 /// A member's place on a board at the end of an earlier day.
@@ -96,7 +100,19 @@ pub(crate) struct Earlier {
 #[derive(Debug, Clone)]
 pub(crate) struct BoardsReading {
     pub(crate) boards: Vec<BoardReading>,
+    /// Where keys were not all read at once: what all hold at least.
     pub(crate) standing: Standing,
+}
+
+impl BoardsReading {
+    /// The boards, each with how far it reaches.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&BoardReading, Standing)> {
+        self.boards.iter().map(move |board| {
+            let mut standing = board.own.as_deref().unwrap_or(&self.standing).clone();
+            standing.complete &= self.standing.complete;
+            (board, standing)
+        })
+    }
 }
 
 impl Keep for BoardsReading {
@@ -182,28 +198,68 @@ impl Reader<'_> {
             }
         }
         // Boxed, since it takes much more room than what was done so far.
-        if self.is_summed() {
-            let summed = Box::pin(self.stored(Arc::clone(&runs), partitions, true)).await?;
-            if let Some(reading) = summed {
-                return Ok(reading);
-            }
-        }
-        let read = Box::pin(self.stored(runs, partitions, false)).await?;
-        read.ok_or(ReadError::Replaced)
+        let (boards, standing) = if self.is_summed() {
+            Box::pin(self.summed(&runs, partitions)).await?
+        } else {
+            let keys = (self.question.keys.as_slice(), false);
+            Box::pin(self.stored(runs, partitions, keys)).await?
+        };
+        let boards: Option<Vec<_>> = boards.into_iter().collect();
+        let boards = boards.ok_or(ReadError::Replaced)?;
+        Ok(BoardsReading { boards, standing })
     }
 
-    /// The answer of the batch rows with the live states on top, or with sums of these where they are kept;
-    /// nothing if one of those does not join.
+    /// What sums of live states say where these are kept and join; the other keys are read again, some at
+    /// once, with their states. Each key's answer is exact for how far it reaches itself.
+    async fn summed(
+        &mut self,
+        runs: &Arc<RunsSeen>,
+        partitions: usize,
+    ) -> Result<(Vec<Option<BoardReading>>, Standing), ReadError> {
+        let question = self.question;
+        let keys = (question.keys.as_slice(), true);
+        let read = Box::pin(self.stored(Arc::clone(runs), partitions, keys)).await?;
+        let (mut boards, mut standing) = read;
+        let of_keys = question.keys.iter().zip(&boards);
+        let left = of_keys.filter(|(_, board)| board.is_none());
+        let left: Vec<i64> = left.map(|(key, _)| *key).collect();
+        if left.is_empty() {
+            return Ok((boards, standing));
+        }
+        let own = Arc::new(standing.clone());
+        for board in boards.iter_mut().flatten() {
+            board.own = Some(Arc::clone(&own));
+        }
+        for some in left.chunks(WITHOUT_SUMS_MAX) {
+            let read = Box::pin(self.stored(Arc::clone(runs), partitions, (some, false)));
+            let (read, reach) = read.await?;
+            standing = match boards.iter().any(Option::is_some) {
+                true => standing.least(&reach),
+                false => reach.clone(),
+            };
+            let own = Arc::new(reach);
+            let without = boards.iter_mut().filter(|board| board.is_none());
+            for (board, read) in without.zip(read) {
+                let mut read = read.ok_or(ReadError::Replaced)?;
+                read.own = Some(Arc::clone(&own));
+                *board = Some(read);
+            }
+        }
+        Ok((boards, standing))
+    }
+
+    /// What the batch rows with the live states on top say of some keys, or with sums of these where they are
+    /// kept: nothing of a key whose sum does not join.
     async fn stored(
         &mut self,
         runs: Arc<RunsSeen>,
         mut partitions: usize,
-        takes_sums: bool,
-    ) -> Result<Option<BoardsReading>, ReadError> {
+        (keys, takes_sums): (&[i64], bool),
+    ) -> Result<(Vec<Option<BoardReading>>, Standing), ReadError> {
         let (source, view) = (self.job.source(), self.job.view());
         let newest = runs.newest.get(view).copied().unwrap_or(0);
         let cuts = runs.runs.get(newest).map_or(0, |run| run.cuts.len());
-        let mut queries = Vec::with_capacity(self.question.keys.len());
+        let mut queries = Vec::with_capacity(keys.len());
         let live = loop {
             let count = u32::try_from(partitions).unwrap_or(u32::MAX);
             // Where partitions were added since the run, a key's states may be in two of them.
@@ -211,7 +267,7 @@ impl Reader<'_> {
                 (cuts == partitions).then(|| partition_of(key.to_string().as_bytes(), count))
             };
             queries.clear();
-            for key in &self.question.keys {
+            for key in keys {
                 queries.push(StateQuery {
                     view: view.to_owned(),
                     key: self.key_bytes(*key)?,
@@ -229,23 +285,24 @@ impl Reader<'_> {
             partitions += 1;
         };
         if partitions == 0 {
-            return Ok(Some(self.nothing()));
+            let nothing = vec![Some(BoardReading::default()); keys.len()];
+            return Ok((nothing, Standing::nothing(source, 0)));
         }
         for (slot, partition) in live.slots.iter().zip(0..) {
             self.memory.slots.met(source, partition, slot.as_ref());
         }
         if newest == 0 || cuts == partitions {
-            self.sums_missed(&live.states, (newest, partitions))?;
+            self.sums_missed(keys, &live.states, (newest, partitions))?;
         }
-        let keys: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
-        let heads = self.ports.views.heads(view, &keys).await?;
+        let encoded: Vec<Vec<u8>> = queries.iter().map(|query| query.key.clone()).collect();
+        let heads = self.ports.views.heads(view, &encoded).await?;
         let has_table = heads.is_some();
         let mut heads = heads.unwrap_or_default().into_iter();
         let seen = Seen {
             runs,
             slots: live.slots,
         };
-        let found = queries.iter().zip(&live.states).zip(&self.question.keys);
+        let found = queries.iter().zip(&live.states).zip(keys);
         let (reader, seen_now) = (&*self, (&seen, newest, has_table, takes_sums));
         let readings = found.map(|((query, states), key)| {
             let head = heads.next().flatten();
@@ -257,13 +314,10 @@ impl Reader<'_> {
         let readings: Vec<_> = readings.collect();
         let readings = stream::iter(readings).buffered(KEYS_AT_ONCE);
         let read: Result<Vec<Option<BoardReading>>, _> = readings.try_collect().await;
-        let read = read.map_err(|(key, head, error)| self.told(key, head, error))?;
-        let Some(boards) = read.into_iter().collect::<Option<Vec<_>>>() else {
-            return Ok(None);
-        };
+        let boards = read.map_err(|(key, head, error)| self.told(key, head, error))?;
         let mut standing = seen.standing(source, newest);
-        standing.complete &= !boards.iter().any(|board| board.is_split);
-        Ok(Some(BoardsReading { boards, standing }))
+        standing.complete &= !boards.iter().flatten().any(|board| board.is_split);
+        Ok((boards, standing))
     }
 
     /// Whether sums of live states may answer: where no more is wanted than how many rows there are of the
@@ -510,14 +564,6 @@ impl Reader<'_> {
         let mut passing = passing.into_iter();
         let kept = rows.into_iter().filter(|_| passing.next() == Some(true));
         Ok(kept.collect())
-    }
-
-    /// The answer while there is no log yet.
-    fn nothing(&self) -> BoardsReading {
-        BoardsReading {
-            boards: vec![BoardReading::default(); self.question.keys.len()],
-            standing: Standing::nothing(self.job.source(), 0),
-        }
     }
 }
 

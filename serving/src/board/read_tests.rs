@@ -1,3 +1,5 @@
+use schemas::source::Source;
+
 use super::*;
 
 fn row(member: u8) -> Ranked {
@@ -39,5 +41,27 @@ fn only_what_is_wanted_is_kept() {
         assert_eq!(reading.layers, (true, true));
         let rows: Vec<Ranked> = members.map(row).collect();
         assert_eq!((reading.first, reading.rows), (first, rows));
+    }
+}
+
+/// Keys that were read apart reach as far as each says; nothing is complete unless all is.
+#[test]
+fn each_board_says_how_far_it_reaches() {
+    let standing = |offset, complete| Standing {
+        position: vec![offset],
+        complete,
+        ..Standing::nothing(Source::Plays, 1)
+    };
+    for complete in [true, false] {
+        let own = BoardReading {
+            own: Some(Arc::new(standing(9, true))),
+            ..BoardReading::default()
+        };
+        let reading = BoardsReading {
+            boards: vec![own, BoardReading::default()],
+            standing: standing(5, complete),
+        };
+        let each: Vec<Standing> = reading.each().map(|(_, standing)| standing).collect();
+        assert_eq!(each, [standing(9, complete), standing(5, complete)]);
     }
 }

@@ -38,8 +38,8 @@ const APPLICATIONS: &str = "applications";
 /// The largest capacity: a number that every JSON reader holds exactly.
 const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
 /// Applications whose athletes are counted at once. It bounds how many live states are in memory: of most
-/// there are few, or a sum.
-const KEYS_MAX: usize = 256;
+/// there are few, or a sum. Those whose sums do not answer are read fewer at once.
+const KEYS_MAX: usize = 64;
 
 /// An application.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -345,8 +345,8 @@ async fn counted_by_board(
             None => standing.clone(),
             Some(reach) => reach.least(standing),
         });
-        let read = reading.boards.iter();
-        boards.extend(read.map(|board| (board.clone(), standing.clone())));
+        let each = reading.each();
+        boards.extend(each.map(|(board, standing)| (board.clone(), standing)));
     }
     if let (None, Some(at_ms)) = (&reach, oldest_ms) {
         return Ok((Vec::new(), counted(at_ms)));

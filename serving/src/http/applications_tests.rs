@@ -107,7 +107,7 @@ async fn a_long_list_is_read_in_steps() {
         counts(&page),
         (1..=300).map(|id| (id, id)).collect::<Vec<_>>()
     );
-    assert_eq!(world.boards.lock().unwrap().asked, [256, 44]);
+    assert_eq!(world.boards.lock().unwrap().asked, [64, 64, 64, 64, 44]);
     let position = |shown: &Value| shown["provenance"]["position"]["authorizations"].clone();
     assert_eq!(position(&page), json!([10]));
     assert_eq!(position(&page["applications"][0]), json!([10]));

@@ -61,23 +61,19 @@ pub(crate) async fn tickets(link: &mut impl Statements, ids: &[i64]) -> Sql<Vec<
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let all = [Value::Ints(ids)];
-    let statement = "SELECT application_id FROM recounts WHERE application_id IN ?
-                     ORDER BY application_id";
-    let before: Vec<(i64,)> = link.rows(statement, &all).await?;
-    // Somebody else may make one at the same moment: the loser tries again, and finds it.
-    for id in ids
-        .iter()
-        .filter(|id| before.binary_search(&(**id,)).is_err())
-    {
-        let statement = "INSERT INTO recounts (application_id) VALUES (?)";
-        link.run(statement, &[Value::Int(*id)]).await?;
+    // One by one: so the rows are held in the order of the ids, as `record` holds them, in any database.
+    for id in ids {
+        let id = [Value::Int(*id)];
+        let statement = "UPDATE recounts SET begun = begun + 1 WHERE application_id = ?";
+        if link.run(statement, &id).await? == 0 {
+            // Somebody else may make one at the same moment: the loser tries again, and finds it.
+            let statement = "INSERT INTO recounts (application_id, begun) VALUES (?, 1)";
+            link.run(statement, &id).await?;
+        }
     }
-    let statement = "UPDATE recounts SET begun = begun + 1 WHERE application_id IN ?";
-    link.run(statement, &all).await?;
     let statement = "SELECT application_id, begun FROM recounts WHERE application_id IN ?
                      ORDER BY application_id";
-    link.rows(statement, &all).await
+    link.rows(statement, &[Value::Ints(ids)]).await
 }
 
 /// Counts applications for which tickets were drawn.

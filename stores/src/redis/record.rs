@@ -193,9 +193,7 @@ impl Record {
             next.garbage.extend(next.outbox.take());
         }
         let live = &next.live;
-        let gone = next
-            .sums
-            .extract_if(.., |view, _| !live.contains_key(view));
+        let gone = next.sums.extract_if(.., |view, _| !live.contains_key(view));
         next.garbage.extend(gone.map(|(_, name)| name));
         next.slot = slot;
         next
@@ -294,6 +292,12 @@ mod tests {
         let sums = record.ensure_sums("a@1");
         assert_eq!(record.ensure_sums("a@1"), sums);
         assert_eq!(record.sums("b@1"), None);
+        let mut other = record.clone();
+        let of_none = other.ensure_sums("b@1");
+        let other = other.with_slot(record.slot.clone());
+        assert_eq!(other.garbage.last(), Some(&of_none));
+        assert_eq!(other.sums("a@1"), Some(sums.as_str()));
+        assert_eq!(other.sums("b@1"), None);
         let record = record.with_slot(slot(8));
         assert_eq!(record.garbage, [first, second, "o7".to_owned(), sums]);
         assert_eq!(record.outbox, None);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,6 +32,8 @@ const EXACT: i64 = 1;
 const PLAIN: i64 = 2;
 const SMALL: i64 = 3;
 const LARGE: i64 = 4;
+/// Anew, and not among the first thousand: few tests have it.
+const FAR: i64 = 1_100;
 /// A day's share of the large ones.
 const SHARE_MS: i64 = 3_600_000;
 /// How long a count may take to be there.
@@ -57,16 +59,20 @@ fn classes() -> Counting {
         exact,
         recount("small", SMALL, 1_000),
         recount("large", LARGE, 0),
+        recount("far", FAR, 1_000),
     ];
     Counting::of(&sections).expect("classes")
 }
 
-/// A store that does not answer for a while, or in which whoever records is never seen again.
+/// A store that does not answer for a while, that can't count an application, or in which whoever records is never seen
+/// again.
 #[derive(Debug)]
 struct Troubled {
     inner: Arc<dyn Recounts>,
     is_away: AtomicBool,
     swallows: AtomicBool,
+    /// The application that can't be counted; 0 for none.
+    broken: AtomicI64,
     failed: AtomicUsize,
     swallowed: AtomicUsize,
 }
@@ -77,19 +83,24 @@ impl Troubled {
             inner: Arc::clone(&world.stores.canon) as _,
             is_away: AtomicBool::new(false),
             swallows: AtomicBool::new(false),
+            broken: AtomicI64::new(0),
             failed: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
         })
     }
 
     fn answers(&self) -> Result<()> {
-        if !self.is_away.load(Ordering::SeqCst) {
-            return Ok(());
+        match self.is_away.load(Ordering::SeqCst) {
+            true => self.fails("it is away"),
+            false => Ok(()),
         }
+    }
+
+    fn fails(&self, why: &str) -> Result<()> {
         self.failed.fetch_add(1, Ordering::SeqCst);
         Err(Error::Unavailable {
             what: "a test".to_owned(),
-            why: "it is away".to_owned(),
+            why: why.to_owned(),
         })
     }
 }
@@ -108,6 +119,9 @@ impl Recounts for Troubled {
 
     async fn recount(&self, ids: &[i64], now_ms: i64) -> Result<Vec<Recount>> {
         self.answers()?;
+        if ids.contains(&self.broken.load(Ordering::SeqCst)) {
+            self.fails("it takes too long")?;
+        }
         self.inner.recount(ids, now_ms).await
     }
 
@@ -216,9 +230,13 @@ fn moment(shown: &Value) -> i64 {
     at.as_millisecond()
 }
 
-async fn installation(mut world: World) -> World {
+async fn installation(world: World) -> World {
+    installation_up_to(LARGE, world).await
+}
+
+async fn installation_up_to(last: i64, mut world: World) -> World {
     world.catalog = world.catalog.with_counting(&classes());
-    let rows = (EXACT..=LARGE).map(|id| {
+    let rows = (EXACT..=last).map(|id| {
         json!({"id": id, "name": format!("app {id}"), "owner": 1, "athlete_capacity": 100})
             .to_string()
     });
@@ -322,44 +340,45 @@ async fn beside(world: &World, troubled: &Arc<Troubled>, story: impl Future<Outp
     one.and(two).expect("speed layers");
 }
 
+/// Something happens, until the small application has another count.
+async fn go_on(world: &World, truth: &mut Truth) {
+    let before = truth.counts()[&SMALL];
+    while truth.counts()[&SMALL] == before {
+        let lines = truth.lines(5);
+        world.ingest_into(SOURCE, &lines).await;
+    }
+}
+
+async fn is_counted(world: &World, truth: &Truth, id: i64) {
+    let expected = Some(truth.counts()[&id]);
+    let is_so = async || recorded(world, id).await == expected;
+    until("the count", is_so).await;
+}
+
 /// No time passes, so nothing is counted for being old.
 async fn troubles(world: World) {
     let mut truth = Truth::new(5);
     let troubled = Troubled::of(&world);
-    let go_on = async |truth: &mut Truth| {
-        let before = truth.counts()[&SMALL];
-        while truth.counts()[&SMALL] == before {
-            let lines = truth.lines(5);
-            world.ingest_into(SOURCE, &lines).await;
-        }
-    };
-    let is_counted = async |truth: &Truth| {
-        let expected = Some(truth.counts()[&SMALL]);
-        until("the count", async || {
-            recorded(&world, SMALL).await == expected
-        })
-        .await;
-    };
     let story = Box::pin(async {
         for _ in 0..5 {
-            go_on(&mut truth).await;
-            is_counted(&truth).await;
+            go_on(&world, &mut truth).await;
+            is_counted(&world, &truth, SMALL).await;
         }
         // The database is away: what happens meanwhile is counted when it is back.
         let before = recorded(&world, SMALL).await;
         troubled.is_away.store(true, Ordering::SeqCst);
-        go_on(&mut truth).await;
+        go_on(&world, &mut truth).await;
         let failed = async || troubled.failed.load(Ordering::SeqCst) >= 3;
         until("an error", failed).await;
         assert_eq!(recorded(&world, SMALL).await, before);
         troubled.is_away.store(false, Ordering::SeqCst);
-        is_counted(&truth).await;
+        is_counted(&world, &truth, SMALL).await;
     });
     beside(&world, &troubled, story).await;
 
     // Both die between counting and recording.
     troubled.swallows.store(true, Ordering::SeqCst);
-    go_on(&mut truth).await;
+    go_on(&world, &mut truth).await;
     let died = async || troubled.swallowed.load(Ordering::SeqCst) > 0;
     let dying = beside(&world, &troubled, async {
         until("a count that is lost", died).await;
@@ -372,8 +391,38 @@ async fn troubles(world: World) {
     let lost = Some(truth.counts()[&SMALL]);
     assert_ne!(recorded(&world, SMALL).await, lost);
     troubled.swallows.store(false, Ordering::SeqCst);
-    beside(&world, &troubled, is_counted(&truth)).await;
+    beside(&world, &troubled, is_counted(&world, &truth, SMALL)).await;
     assert_eq!(world.clock.now_ms(), NOW_MS);
+}
+
+/// An application whose count fails for good waits, and nobody waits for it: not the one that is counted by the same
+/// statement, and not those that a sweep comes to later.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_can_not_be_counted_leaves_the_others_alone() {
+    let world = installation_up_to(FAR, World::new().await).await;
+    let mut truth = Truth::new(11);
+    let troubled = Troubled::of(&world);
+    troubled.broken.store(LARGE, Ordering::SeqCst);
+    go_on(&world, &mut truth).await;
+    let layer = speed(&world, &troubled, 1).await;
+    let run = Box::pin(layer.run(true, CancellationToken::new())).await;
+    assert!(run.is_err(), "the end is not reached without it");
+    assert_eq!(recorded(&world, FAR).await, Some(0));
+    let small = truth.counts()[&SMALL];
+    assert_eq!(recorded(&world, SMALL).await, Some(small));
+    assert_eq!(recorded(&world, LARGE).await, None);
+
+    let story = Box::pin(async {
+        for _ in 0..5 {
+            go_on(&world, &mut truth).await;
+            is_counted(&world, &truth, SMALL).await;
+        }
+        assert_eq!(recorded(&world, LARGE).await, None);
+        // It waits without another event.
+        troubled.broken.store(0, Ordering::SeqCst);
+        is_counted(&world, &truth, LARGE).await;
+    });
+    beside(&world, &troubled, story).await;
 }
 
 const CLASSES: &str = "[[applications.counting]]

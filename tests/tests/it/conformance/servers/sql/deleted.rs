@@ -184,7 +184,10 @@ async fn a_counter_that_an_app_holds_stops_nothing(server: Server) -> Result<()>
     canon.apply(&[line(11, true)], 1).await?;
     let began = std::time::Instant::now();
     assert_eq!(told(&canon, Source::Efforts).await?, [(7, 10)].into());
-    assert_eq!(told(&canon, Source::Authorizations).await?, [(1, 10)].into());
+    assert_eq!(
+        told(&canon, Source::Authorizations).await?,
+        [(1, 10)].into()
+    );
     assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
     assert_eq!(counted(&canon).await?, [0, 2]);
     app.run("COMMIT;");
@@ -216,7 +219,10 @@ async fn a_deleted_athlete_reaches_no_threshold(server: Server) -> Result<()> {
     canon.apply(&[line(90, false)], 1).await?;
     assert_eq!(counted(&canon).await?, [8, 0]);
     let noted = canon.notices(None, None, 10).await?;
-    let noted: Vec<_> = noted.iter().map(|one| (one.threshold, one.connected)).collect();
+    let noted: Vec<_> = noted
+        .iter()
+        .map(|one| (one.threshold, one.connected))
+        .collect();
     assert_eq!(noted, [(80, 8)]);
     Ok(())
 }
