@@ -111,7 +111,7 @@ async fn a_long_list_is_read_in_steps() {
     let position = |shown: &Value| shown["provenance"]["position"]["authorizations"].clone();
     assert_eq!(position(&page), json!([10]));
     assert_eq!(position(&page["applications"][0]), json!([10]));
-    assert_eq!(position(&page["applications"][299]), json!([15]));
+    assert_eq!(position(&page["applications"][299]), json!([30]));
     assert_eq!(page["provenance"]["source"], "merged");
 }
 

@@ -12,13 +12,13 @@
 use std::collections::HashMap;
 
 use schemas::entities::{
-    Application, Athlete, Authorization, Effort, Entity, Follow, Gender, Group, Membership,
+    Application, Athlete, Authorization, Effort, Entity, Follow, Group, Membership,
 };
 
 use super::admin;
 use super::away;
 use super::connect::lock_counters;
-use super::decide::{Decided, Known, Versioned};
+use super::decide::{ChangedAthletes, Decided, Known, Seen, Versioned};
 use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
 use super::session::{Link, Sql, Value};
 use super::sheet::{self, Conflict, Sheet};
@@ -101,10 +101,10 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
         efforts: efforts(link, &kinds.efforts, &mut rejected).await?,
         ..Touched::default()
     };
-    let (athletes, come_or_gone) = athletes(link, &kinds.athletes).await?;
-    touched.athletes = athletes;
+    let athletes = athletes(link, &kinds.athletes).await?;
+    touched.athletes = athletes.seen;
     // Authorizations come after their athletes, and so count as these are then.
-    let moved = away::moved(link, &come_or_gone, now_ms).await?;
+    let moved = away::moved(link, &athletes.come_or_gone, now_ms).await?;
     let pairs = kinds.authorizations.iter();
     away::expect(link, pairs.filter_map(|(_, row)| row.group())).await?;
     touched.authorizations = authorizations(link, &kinds.authorizations, &mut rejected).await?;
@@ -218,32 +218,8 @@ pub(crate) async fn insert_authorization(link: &mut Link<'_>, row: &Authorizatio
     write(link, &sheet::authorizations(&[row]), Conflict::Fail).await
 }
 
-/// What views see of an athlete. Of one that is not known they see as much as of one that tells
-/// nothing.
-#[derive(Debug, Default, PartialEq)]
-struct Seen {
-    gender: Option<String>,
-    birth_year: Option<i64>,
-    weight_kg: Option<f64>,
-    is_disqualified: bool,
-    is_deleted: bool,
-}
-
-impl Seen {
-    fn of(row: &Athlete) -> Self {
-        Self {
-            gender: row.gender.map(Gender::letter).map(str::to_owned),
-            birth_year: row.birth_year,
-            weight_kg: row.weight_kg,
-            is_disqualified: row.is_disqualified,
-            is_deleted: row.is_deleted,
-        }
-    }
-}
-
-/// Writes athletes; answers those of whom views see something else than before, and those who are deleted
-/// and were not, or the other way round.
-async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<(Vec<i64>, Vec<i64>)> {
+/// Writes athletes; answers what changed of them.
+async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<ChangedAthletes> {
     type Stored = (i64, i64, Option<String>, Option<i64>, Option<f64>, bool);
     let statement = "SELECT id, version, gender, birth_year, weight_kg, is_deleted FROM athletes
                      WHERE id IN ? ORDER BY id FOR UPDATE";
@@ -274,17 +250,7 @@ async fn athletes(link: &mut Link<'_>, rows: &[(usize, &Athlete)]) -> Sql<(Vec<i
     let mut decided = Decided::of(rows, known, &mut Vec::new());
     put(link, &mut decided, sheet::athletes).await?;
     disqualify(link, &decided.kept, &seen).await?;
-    let (mut changed, mut come_or_gone) = (Vec::new(), Vec::new());
-    for row in &decided.kept {
-        let before = seen.remove(&row.id).unwrap_or_default();
-        if row.is_deleted != before.is_deleted {
-            come_or_gone.push(row.id);
-        }
-        if Seen::of(row) != before {
-            changed.push(row.id);
-        }
-    }
-    Ok((changed, come_or_gone))
+    Ok(ChangedAthletes::of(&decided.kept, seen))
 }
 
 /// Brings the list of the disqualified to what athletes' rows say.

@@ -28,7 +28,7 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "efforts",
     "athletes",
     "disqualified",
@@ -37,6 +37,7 @@ const TABLES: [&str; 13] = [
     "authorizations",
     "applications",
     "connected",
+    "connections",
     "unlimited",
     "application_audit",
     "capacity_requests",
@@ -284,6 +285,7 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
         if !views.contains(table) {
             let column = match table {
                 "connected" => "athletes",
+                "connections" => "live",
                 "disqualified" => "athlete_id",
                 "unlimited" => "application_id",
                 "application_audit" | "capacity_requests" => "reason",

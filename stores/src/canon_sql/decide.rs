@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use schemas::entities::{Athlete, Authorization, Effort, Group};
+use schemas::entities::{Athlete, Authorization, Effort, Gender, Group};
 
 /// What is to be written: the last row of each id that was not older than what was known then.
 #[derive(Debug)]
@@ -162,5 +162,56 @@ impl Known {
             version,
             kept: None,
         }
+    }
+}
+
+/// What views see of an athlete. Of one that is not known they see as much as of one that tells
+/// nothing.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) gender: Option<String>,
+    pub(crate) birth_year: Option<i64>,
+    pub(crate) weight_kg: Option<f64>,
+    pub(crate) is_disqualified: bool,
+    pub(crate) is_deleted: bool,
+}
+
+impl Seen {
+    fn of(row: &Athlete) -> Self {
+        Self {
+            gender: row.gender.map(Gender::letter).map(str::to_owned),
+            birth_year: row.birth_year,
+            weight_kg: row.weight_kg,
+            is_disqualified: row.is_disqualified,
+            is_deleted: row.is_deleted,
+        }
+    }
+}
+
+/// Athletes that were written and are not as before; ascending, each once.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedAthletes {
+    /// Views see something else of them.
+    pub(crate) seen: Vec<i64>,
+    /// They are deleted and were not, or the other way round.
+    pub(crate) come_or_gone: Vec<i64>,
+}
+
+impl ChangedAthletes {
+    /// Of rows with different ids, given what was seen before.
+    pub(crate) fn of(kept: &[&Athlete], mut before: HashMap<i64, Seen>) -> Self {
+        let mut changed = Self::default();
+        for row in kept {
+            let before = before.remove(&row.id).unwrap_or_default();
+            if row.is_deleted != before.is_deleted {
+                changed.come_or_gone.push(row.id);
+            }
+            if Seen::of(row) != before {
+                changed.seen.push(row.id);
+            }
+        }
+        changed.seen.sort_unstable();
+        changed.come_or_gone.sort_unstable();
+        changed
     }
 }

@@ -16,7 +16,7 @@ use super::canon_outbox::{Touched, keep_segments, tell};
 use super::canon_statement::{Embedded, RowsOf, json};
 use crate::canon::Applied;
 use crate::canon_sql::admin;
-use crate::canon_sql::decide::{Decided, Known, Versioned};
+use crate::canon_sql::decide::{ChangedAthletes, Decided, Known, Seen, Versioned};
 
 type Sql<T> = Result<T, sqlx::Error>;
 
@@ -147,14 +147,14 @@ pub(super) async fn apply(
 ) -> Sql<Applied> {
     let kinds = ByKind::of(rows);
     let mut rejected = Vec::new();
-    let (athletes, come_or_gone) = athletes(connection, &kinds.athletes).await?;
+    let athletes = athletes(connection, &kinds.athletes).await?;
     let mut touched = Touched {
         efforts: efforts(connection, &kinds.efforts, &mut rejected).await?,
         authorizations: authorizations(connection, &kinds.authorizations, &mut rejected).await?,
-        athletes,
+        athletes: athletes.seen,
     };
-    if !come_or_gone.is_empty() {
-        let moved = connections(connection, &come_or_gone).await?;
+    if !athletes.come_or_gone.is_empty() {
+        let moved = connections(connection, &athletes.come_or_gone).await?;
         touched.authorizations.extend(moved);
         touched.authorizations.sort_unstable();
         touched.authorizations.dedup();
@@ -281,37 +281,13 @@ pub(super) async fn write_authorizations(
         .await
 }
 
-/// What views see of an athlete. Of one that is not known they see as much as of one that tells
-/// nothing.
-#[derive(Debug, Default, PartialEq)]
-struct Seen {
-    gender: Option<String>,
-    birth_year: Option<i64>,
-    weight_kg: Option<f64>,
-    is_disqualified: bool,
-    is_deleted: bool,
-}
-
-impl Seen {
-    fn of(row: &Athlete) -> Self {
-        Self {
-            gender: row.gender.map(|gender| gender.letter().to_owned()),
-            birth_year: row.birth_year,
-            weight_kg: row.weight_kg,
-            is_disqualified: row.is_disqualified,
-            is_deleted: row.is_deleted,
-        }
-    }
-}
-
-/// Writes athletes; answers those of whom views see something else than before, and those who are deleted
-/// and were not, or the other way round.
+/// Writes athletes; answers what changed of them.
 async fn athletes(
     connection: &mut SqliteConnection,
     rows: &[(usize, &Athlete)],
-) -> Sql<(Vec<i64>, Vec<i64>)> {
+) -> Sql<ChangedAthletes> {
     if rows.is_empty() {
-        return Ok((Vec::new(), Vec::new()));
+        return Ok(ChangedAthletes::default());
     }
     type Stored = (
         i64,
@@ -357,18 +333,7 @@ async fn athletes(
             values.add(row.version)
         })
         .await?;
-    let (mut changed, mut come_or_gone) = (Vec::new(), Vec::new());
-    for row in &decided.kept {
-        let before = seen.remove(&row.id).unwrap_or_default();
-        if row.is_deleted != before.is_deleted {
-            come_or_gone.push(row.id);
-        }
-        if Seen::of(row) != before {
-            changed.push(row.id);
-        }
-    }
-    changed.sort_unstable();
-    Ok((changed, come_or_gone))
+    Ok(ChangedAthletes::of(&decided.kept, seen))
 }
 
 /// What some athletes are connected to, or were while they were not deleted.

@@ -19,6 +19,7 @@ super::on_both! {
     a_deleted_athlete_reaches_no_threshold
     an_apps_own_authorizations_are_told_of
     counters_know_who_is_deleted
+    an_application_that_is_deleted_is_unknown
 }
 
 const INSERT: &str =
@@ -281,5 +282,33 @@ async fn counters_know_who_is_deleted(server: Server) -> Result<()> {
     assert_eq!(counted(&canon).await?, [1, 0]);
     let flaws = SqlCanon::flaws(&schema.options, &schema.namespace).await?;
     assert_eq!(flaws, Vec::<String>::new());
+    Ok(())
+}
+
+/// An app deletes an application, with or without its authorizations.
+async fn an_application_that_is_deleted_is_unknown(server: Server) -> Result<()> {
+    let (schema, canon) = set(server).await?;
+    let rows = [(1, 1, 10), (2, 2, 10), (3, 2, 11)]
+        .map(|(id, key, member)| Entity::Authorization(authorization(id, key, member)));
+    canon.apply(&rows, 1).await?;
+    told(&canon, Source::Authorizations).await?;
+    schema.run("DELETE FROM applications WHERE id = 2;");
+    let unknown = Authorized::UnknownApplication;
+    assert_eq!(canon.authorize(2, 12, 1).await?, unknown);
+    assert_eq!(canon.authorize(2, 10, 1).await?, unknown);
+    assert_eq!(counted(&canon).await?, [1]);
+    assert_eq!(told(&canon, Source::Authorizations).await?, [].into());
+    // Its athletes are there when it comes back, unless they were taken back too.
+    canon
+        .apply(&[Entity::Application(application(2, 10))], 1)
+        .await?;
+    assert_eq!(counted(&canon).await?, [1, 2]);
+    schema.run("DELETE FROM applications WHERE id = 2; DELETE FROM authorizations WHERE application_id = 2;");
+    let groups: Groups = [(2, 10), (2, 11)].into();
+    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    canon
+        .apply(&[Entity::Application(application(2, 10))], 1)
+        .await?;
+    assert_eq!(counted(&canon).await?, [1, 0]);
     Ok(())
 }
