@@ -98,6 +98,10 @@ impl Told {
             })
             .collect();
         world.ingest_into(source, &lines).await;
+        if source == Source::Athletes {
+            // Who is deleted leaves applications too.
+            world.catch_up_on(Source::Authorizations).await;
+        }
         for line in &lines {
             assert!(self.truth.take(source.name(), line));
         }
