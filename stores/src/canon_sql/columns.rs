@@ -174,11 +174,7 @@ pub(crate) async fn slow(own: &mut Own, views: &BTreeSet<String>) -> Sql<Vec<Str
         if !views.contains(table) {
             continue;
         }
-        let is_indexed = match own {
-            Own::Postgres(link) => postgres::dump::is_indexed(link, table, key).await?,
-            Own::MySql(link) => mysql::dump::is_indexed(link, table, key).await?,
-        };
-        if !is_indexed {
+        if !is_indexed(own, table, key).await? {
             flaws.push(format!(
                 "the rows of the view {table} are not found by {key} through an index, so all are read for each group: make an index on {key}, athlete_id and id, and let the view give these columns as they are, without a cast"
             ));
@@ -186,15 +182,18 @@ pub(crate) async fn slow(own: &mut Own, views: &BTreeSet<String>) -> Sql<Vec<Str
     }
     let (table, key) = ("authorizations", "athlete_id");
     if flaws.is_empty() && views.contains(table) {
-        let is_indexed = match own {
-            Own::Postgres(link) => postgres::dump::is_indexed(link, table, key).await?,
-            Own::MySql(link) => mysql::dump::is_indexed(link, table, key).await?,
-        };
-        if !is_indexed {
+        if !is_indexed(own, table, key).await? {
             flaws.push(format!(
                 "the rows of the view {table} are not found by {key} through an index, so all are read when an athlete changes: make an index on {key}, and let the view give it as it is, without a cast"
             ));
         }
     }
     Ok(flaws)
+}
+
+async fn is_indexed(own: &mut Own, table: &str, key: &str) -> Sql<bool> {
+    match own {
+        Own::Postgres(link) => postgres::dump::is_indexed(link, table, key).await,
+        Own::MySql(link) => mysql::dump::is_indexed(link, table, key).await,
+    }
 }

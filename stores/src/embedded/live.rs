@@ -34,12 +34,52 @@ const KEEP_BOUNDS: u64 = 8;
 /// Garbage is deleted so many parts at a time, since the worker waits meanwhile.
 const GARBAGE_PARTS: usize = 4096;
 
+/// What waits to be told to others; new in a file of version 2.
+macro_rules! outbox_table {
+    () => {
+        "
+        CREATE TABLE outbox (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            slot INTEGER NOT NULL,
+            generation INTEGER NOT NULL,
+            entry BLOB NOT NULL
+        ) STRICT;
+        CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);"
+    };
+}
+
+/// Sums of states; new in a file of version 3.
+macro_rules! sums_table {
+    () => {
+        "
+        CREATE TABLE sums (
+            slot INTEGER NOT NULL,
+            view TEXT NOT NULL,
+            key BLOB NOT NULL,
+            generation INTEGER NOT NULL,
+            sum BLOB NOT NULL,
+            PRIMARY KEY (slot, view, key)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TRIGGER sums_end_where_states_come AFTER INSERT ON states
+        WHEN EXISTS (SELECT 1 FROM sums) BEGIN
+            DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
+                AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
+        END;
+        CREATE TRIGGER sums_end_where_states_change AFTER UPDATE ON states
+        WHEN EXISTS (SELECT 1 FROM sums) BEGIN
+            DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
+                AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
+        END;"
+    };
+}
+
 static LIVE: Kind = Kind {
     name: "live.db",
     version: 4,
     // A count that overflows becomes a float in SQLite, which a strict table refuses; the check
     // says so once more.
-    tables: "
+    tables: concat!(
+        "
         CREATE TABLE slots (
             id INTEGER PRIMARY KEY,
             source TEXT NOT NULL,
@@ -70,70 +110,13 @@ static LIVE: Kind = Kind {
             member BLOB NOT NULL,
             state BLOB,
             PRIMARY KEY (place, key, member)
-        ) STRICT, WITHOUT ROWID;
-        CREATE TABLE outbox (
-            number INTEGER PRIMARY KEY AUTOINCREMENT,
-            slot INTEGER NOT NULL,
-            generation INTEGER NOT NULL,
-            entry BLOB NOT NULL
-        ) STRICT;
-        CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);
-        CREATE TABLE sums (
-            slot INTEGER NOT NULL,
-            view TEXT NOT NULL,
-            key BLOB NOT NULL,
-            generation INTEGER NOT NULL,
-            sum BLOB NOT NULL,
-            PRIMARY KEY (slot, view, key)
-        ) STRICT, WITHOUT ROWID;
-        CREATE TRIGGER sums_end_where_states_come AFTER INSERT ON states
-        WHEN EXISTS (SELECT 1 FROM sums) BEGIN
-            DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
-                AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
-        END;
-        CREATE TRIGGER sums_end_where_states_change AFTER UPDATE ON states
-        WHEN EXISTS (SELECT 1 FROM sums) BEGIN
-            DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
-                AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
-        END;",
+        ) STRICT, WITHOUT ROWID;",
+        outbox_table!(),
+        sums_table!()
+    ),
     upgrades: &[
-        (
-            2,
-            Upgrade::Statements(
-                "
-                CREATE TABLE outbox (
-                    number INTEGER PRIMARY KEY AUTOINCREMENT,
-                    slot INTEGER NOT NULL,
-                    generation INTEGER NOT NULL,
-                    entry BLOB NOT NULL
-                ) STRICT;
-                CREATE INDEX outbox_by_slot ON outbox (slot, generation, number);",
-            ),
-        ),
-        (
-            3,
-            Upgrade::Statements(
-                "
-                CREATE TABLE sums (
-                    slot INTEGER NOT NULL,
-                    view TEXT NOT NULL,
-                    key BLOB NOT NULL,
-                    generation INTEGER NOT NULL,
-                    sum BLOB NOT NULL,
-                    PRIMARY KEY (slot, view, key)
-                ) STRICT, WITHOUT ROWID;
-                CREATE TRIGGER sums_end_where_states_come AFTER INSERT ON states
-                WHEN EXISTS (SELECT 1 FROM sums) BEGIN
-                    DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
-                        AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
-                END;
-                CREATE TRIGGER sums_end_where_states_change AFTER UPDATE ON states
-                WHEN EXISTS (SELECT 1 FROM sums) BEGIN
-                    DELETE FROM sums WHERE slot = (SELECT slot FROM places WHERE id = NEW.place)
-                        AND view = (SELECT view FROM places WHERE id = NEW.place) AND key = NEW.key;
-                END;",
-            ),
-        ),
+        (2, Upgrade::Statements(outbox_table!())),
+        (3, Upgrade::Statements(sums_table!())),
     ],
     replaceable: true,
     page_bytes: 8192,
