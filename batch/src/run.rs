@@ -430,7 +430,7 @@ impl Batch {
             && last.state == RunState::Abandoned
         {
             return Err(Error::Request(format!(
-                "run {} failed its check, so nothing can be added to the runs before it: run `backstitch batch run` first, then single jobs",
+                "run {} failed its check, so nothing can be added to the runs before it: run `backstitch batch run` first (with --force, if what its check finds is meant so), then single jobs",
                 last.epoch
             )));
         }

@@ -286,7 +286,7 @@ impl CountingSection {
         fn needed<T>(field: &'static str, value: Option<T>) -> Result<T, Wrong> {
             value.ok_or_else(|| {
                 let what = format!("the strategy \"recount\" needs {field}");
-                ("strategy", what)
+                (field, what)
             })
         }
         let large_size = needed("large_size", self.large_size)?;

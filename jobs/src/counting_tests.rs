@@ -147,7 +147,7 @@ fn wrong_values_are_named() {
         }),
         ("class", |section| section.capacity_from = None),
         ("capacity_from", |section| section.capacity_from = Some(-1)),
-        ("strategy", |section| section.large_size = None),
+        ("large_size", |section| section.large_size = None),
         ("large_size", |section| section.large_size = Some(-1)),
         ("events_per_athlete_per_day", |section| {
             section.events_per_athlete_per_day = Some(0.0);
@@ -164,7 +164,9 @@ fn wrong_values_are_named() {
         ("recounts_per_day", |section| {
             section.recounts_per_day = Some(86_401);
         }),
-        ("strategy", |section| section.recounts_per_day = None),
+        ("recounts_per_day", |section| {
+            section.recounts_per_day = None
+        }),
     ];
     for (field, change) in wrong {
         let found = of(&|section| {

@@ -182,7 +182,7 @@ pub enum Requested {
 /// What somebody decides of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// The capacity becomes this one; nothing: what was asked for. One that is higher already stays.
+    /// The capacity becomes this one; nothing: what was asked for, and one that is higher already stays.
     Grant(Option<i64>),
     /// It stays as it is.
     Refuse,
@@ -200,6 +200,11 @@ pub enum Decided {
     },
     /// Somebody had decided before.
     Already(CapacityRequest),
+    /// What would be granted is less than there is: nothing changed, and the request is open.
+    Lowers {
+        /// What the capacity is.
+        athlete_capacity: i64,
+    },
     /// There is no such request, or its application is gone.
     Unknown,
 }

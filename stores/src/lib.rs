@@ -21,6 +21,7 @@ pub mod kafka;
 pub mod kept_sum;
 mod lazily;
 pub mod lease;
+pub mod listing;
 pub mod live;
 pub mod log;
 mod mysql;

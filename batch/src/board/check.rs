@@ -35,7 +35,9 @@ pub(crate) async fn check(
         let (had, others) = had(views, view, manifest.keys.as_ref()).await?;
         manifest.view_rows = Some(others + rows);
         if had >= rows_min && rows < had / 2 {
-            faults.push(format!("job {name}: {rows} rows are left of {had}"));
+            faults.push(format!(
+                "job {name}: {rows} rows are left of {had}, fewer than half"
+            ));
         } else if rows == 0 && visible >= rows_min {
             faults.push(format!(
                 "job {name}: it gives no row, and the snapshot has {visible} that are neither hidden nor deleted"

@@ -78,7 +78,7 @@ fn shrinking(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mu
     let (rows, had) = (rows_of(now), rows_of(before));
     if had >= ROWS_MIN && ratio(rows, had) < 1.0 - SHRINK_MAX {
         faults.push(format!(
-            "job {}: {rows} rows are left of {had}",
+            "job {}: {rows} rows are left of {had}, fewer than half",
             view.job.name()
         ));
     }

@@ -2,8 +2,7 @@
 
 mod history;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail};
@@ -16,6 +15,7 @@ use stores::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Changed, Decided, Decision, INGEST,
     RequestState, Requested, RequestsOf, TEXT_BYTES_MAX, Usage,
 };
+use stores::listing::{Listed, Listing, Sort};
 use stores::recounts::Recounted;
 
 use super::Context;
@@ -24,8 +24,6 @@ use crate::clock::SystemClock;
 use crate::failure;
 use crate::installation::Installation;
 
-/// Applications that are read in one step.
-const STEP: usize = 1_000;
 /// Who changes something where nobody says who it is.
 const SOMEBODY: &str = "cli";
 /// What is shown of what was changed and asked for.
@@ -38,8 +36,20 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
     let canon = &*installation.stores().canon;
     let now_ms = SystemClock.now_ms();
     match command {
-        ApplicationsCommand::List { limit, search } => {
-            list(context, &installation, usize::try_from(limit)?, search).await
+        ApplicationsCommand::List {
+            limit,
+            search,
+            sort,
+            usage_from,
+        } => {
+            let sort = Sort::from(sort);
+            let listing = Listing {
+                sort,
+                descends: sort.descends(),
+                search,
+                usage_from,
+            };
+            list(context, &installation, listing, usize::try_from(limit)?).await
         }
         ApplicationsCommand::Show { id } => show(context, &installation, id).await,
         ApplicationsCommand::History { id, from, to } => {
@@ -146,19 +156,29 @@ struct Shown {
     counting: CountingShown,
     athlete_capacity: i64,
     enforced: bool,
+    /// Connected athletes by capacity, with four digits; nothing where that is 0 or nobody counts them.
+    usage: Option<f64>,
 }
 
 impl Shown {
     fn of(usage: Usage, counting: CountingShown, recounted: Option<Recounted>) -> Self {
         let recounted = recounted.map(|of| i64::try_from(of.connected).unwrap_or(i64::MAX));
+        let connected = recounted.or(usage.connected);
+        let capacity = usage.application.athlete_capacity;
+        let part = connected.filter(|_| capacity > 0).map(|connected| {
+            #[expect(clippy::cast_precision_loss, reason = "it is rounded")]
+            let part = connected as f64 / capacity as f64;
+            (part * 1e4).round() / 1e4
+        });
         Self {
             id: usage.application.id,
             name: usage.application.name,
             owner: usage.application.owner,
-            connected_athletes: recounted.or(usage.connected),
+            connected_athletes: connected,
             counting,
-            athlete_capacity: usage.application.athlete_capacity,
+            athlete_capacity: capacity,
             enforced: usage.is_enforced,
+            usage: part,
         }
     }
 
@@ -216,46 +236,21 @@ async fn shown(installation: &Installation, usages: Vec<Usage>) -> anyhow::Resul
     Ok(shown.collect())
 }
 
-/// The applications that use most of their capacity.
+/// Applications in an order.
 async fn list(
     context: &Context,
     installation: &Installation,
+    listing: Listing,
     limit: usize,
-    search: Option<String>,
 ) -> anyhow::Result<()> {
     let canon = &*installation.stores().canon;
-    let search = search.map(|text| text.to_lowercase());
-    let is_found = |usage: &Usage| {
-        search.as_deref().is_none_or(|text| {
-            let owner = usage.application.owner.to_string().to_lowercase();
-            usage.application.name.to_lowercase().contains(text) || owner.contains(text)
-        })
+    let Listed::Found(found) = listing.first(canon, None, limit).await? else {
+        bail!(
+            "authorizations are a view of an app's own tables, and the database does not count their athletes: write --sort id or --sort name, and leave --usage-from out"
+        );
     };
-    // Usage in parts of a billion, then by id: as many as are shown are kept.
-    let part = |usage: &Usage| {
-        let connected = i128::from(usage.connected.unwrap_or_default());
-        connected * 1_000_000_000 / i128::from(usage.application.athlete_capacity.max(1))
-    };
-    let (mut first, mut kept) = (BTreeSet::new(), HashMap::new());
-    let mut after = None;
-    loop {
-        let usages = canon.usages(after, STEP).await?;
-        let is_last = usages.len() < STEP;
-        after = usages.last().map(|usage| usage.application.id);
-        for usage in usages.into_iter().filter(&is_found) {
-            first.insert((Reverse(part(&usage)), usage.application.id));
-            kept.insert(usage.application.id, usage);
-            if first.len() > limit {
-                let last = first.pop_last();
-                last.and_then(|(_, id)| kept.remove(&id));
-            }
-        }
-        if is_last {
-            break;
-        }
-    }
-    let ids = first.into_iter().filter_map(|(_, id)| kept.remove(&id));
-    let shown = shown(installation, ids.collect()).await?;
+    let usages = found.into_iter().map(|(_, usage)| usage);
+    let shown = shown(installation, usages.collect()).await?;
     context
         .output()
         .result(&shown, |shown| match shown.is_empty() {
@@ -339,6 +334,7 @@ struct RequestShown {
     state: &'static str,
     granted_capacity: Option<i64>,
     decided_by: Option<String>,
+    decided_at: Option<String>,
     answer: Option<String>,
 }
 
@@ -358,6 +354,7 @@ impl RequestShown {
             state: request.state.name(),
             granted_capacity: request.granted_capacity,
             decided_by,
+            decided_at: request.decided_at_ms.map(instant),
             answer,
         }
     }
@@ -438,6 +435,9 @@ fn done(context: &Context, id: i64, decided: Decided) -> anyhow::Result<()> {
         Decided::Already(request) => {
             bail!("request {id}: it is {} already", request.state.name())
         }
+        Decided::Lowers { athlete_capacity } => bail!(
+            "request {id}: the application has a capacity of {athlete_capacity} already, and the request is still open; grant at least that, or refuse it"
+        ),
         Decided::Unknown => bail!("request {id}: there is none, or its application is gone"),
     }
 }

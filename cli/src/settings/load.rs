@@ -84,7 +84,9 @@ pub(crate) fn load(
                 return Err(unknown(&key, &place, &defaults));
             };
             let value = match value {
-                Value::String(text) if layer.untyped => typed(text, default),
+                Value::String(text) if layer.untyped => {
+                    typed(text, default).map_err(|why| usage(format!("{place}: {key}: {why}")))?
+                }
                 value => value,
             };
             values.insert(key.clone(), value);
@@ -153,11 +155,10 @@ fn no_text(key: &str, place: &str) -> anyhow::Error {
 
 fn wrong(key: &str, why: &str, places: &BTreeMap<String, String>) -> anyhow::Error {
     // A field that is missing in a list stands nowhere: its entry does, or the list.
-    let entry = key.rsplit_once('.').map_or(key, |(entry, _)| entry);
-    let list = key.split_once('[').map_or(key, |(list, _)| list);
-    let place = [key, entry, list]
-        .into_iter()
-        .find_map(|key| places.get(key));
+    let place = std::iter::successors(Some(key), |key| {
+        key.rfind(['.', '[']).and_then(|end| key.get(..end))
+    })
+    .find_map(|key| places.get(key));
     let place = place.map_or("defaults", String::as_str);
     usage(format!(
         "{place}: {key}: {why}; `backstitch config schema` says what is expected"
@@ -172,6 +173,15 @@ fn unknown(key: &str, place: &str, known: &BTreeMap<String, Value>) -> anyhow::E
     }
     if let Some(secret) = SECRETS.into_iter().find(file_key) {
         return no_text(&format!("{secret}_file"), place);
+    }
+    let is_list = |(name, default): &(&String, &Value)| {
+        let rest = key.strip_prefix(name.as_str());
+        default.is_array() && rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    if let Some((list, _)) = known.iter().find(is_list) {
+        return usage(format!(
+            "{place}: {list} is a list: write [[{list}]] with two brackets above each of its entries"
+        ));
     }
     let section = key.split('.').next().unwrap_or(key);
     let near: Vec<&str> = known
@@ -215,8 +225,14 @@ fn file_layer(path: &Path) -> anyhow::Result<Layer> {
                 "{shown}: holds a value that no setting can have; `backstitch config schema` says what is expected"
             ))
         })?;
-    let values = flatten(&values);
     let lines = key_lines(&text);
+    if let Some(key) = no_number(&values, "") {
+        let line = lines.get(&key).copied().unwrap_or(1);
+        return Err(usage(format!(
+            "{shown}:{line}: {key}: is not a number, or without end; `backstitch config schema` says what is expected"
+        )));
+    }
+    let values = flatten(&values);
     // Of entries of lists there are places, and no values of their own.
     let entries = lines.keys().filter(|key| key.contains('['));
     let places = values
@@ -254,6 +270,23 @@ fn unreadable(
     ))
 }
 
+/// The key of a value that is not a number, or without end: TOML has such ones, and no null, and JSON
+/// the other way round.
+fn no_number(value: &Value, path: &str) -> Option<String> {
+    match value {
+        Value::Null => Some(path.to_owned()),
+        Value::Array(entries) => {
+            let mut entries = entries.iter().enumerate();
+            entries.find_map(|(index, entry)| no_number(entry, &format!("{path}[{index}]")))
+        }
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let dot = if path.is_empty() { "" } else { "." };
+            no_number(value, &format!("{path}{dot}{key}"))
+        }),
+        _ => None,
+    }
+}
+
 /// The line on which each key of a TOML text stands.
 fn key_lines(text: &str) -> BTreeMap<String, usize> {
     fn walk(
@@ -270,10 +303,10 @@ fn key_lines(text: &str) -> BTreeMap<String, usize> {
                 toml::de::DeValue::Table(inner) => walk(inner, &format!("{path}."), text, lines),
                 toml::de::DeValue::Array(entries) => {
                     for (index, entry) in entries.iter().enumerate() {
+                        let path = format!("{path}[{index}]");
+                        let head = text.get(..entry.span().start).unwrap_or_default();
+                        lines.insert(path.clone(), head.matches('\n').count() + 1);
                         if let toml::de::DeValue::Table(inner) = entry.get_ref() {
-                            let path = format!("{path}[{index}]");
-                            let head = text.get(..entry.span().start).unwrap_or_default();
-                            lines.insert(path.clone(), head.matches('\n').count() + 1);
                             walk(inner, &format!("{path}."), text, lines);
                         }
                     }
@@ -341,15 +374,18 @@ fn flag_layer(flags: &Flags) -> Layer {
     }
 }
 
-/// A text from the environment as a value of the default's type, where it can be read as one.
-fn typed(text: String, default: &Value) -> Value {
+/// A text from the environment as a value of the default's type, where it can be read as one; a list is
+/// written as JSON.
+fn typed(text: String, default: &Value) -> Result<Value, String> {
     let parsed = match default {
-        Value::Number(_) | Value::Bool(_) | Value::Array(_) => {
-            serde_json::from_str(text.trim()).ok()
+        Value::Number(_) | Value::Bool(_) => serde_json::from_str(text.trim()).ok(),
+        Value::Array(_) => {
+            let list = serde_json::from_str(text.trim());
+            Some(list.map_err(|error| format!("expected a list as JSON: {error}"))?)
         }
         _ => None,
     };
-    parsed.unwrap_or(Value::String(text))
+    Ok(parsed.unwrap_or(Value::String(text)))
 }
 
 /// The settings by dotted key, without those that follow from others.

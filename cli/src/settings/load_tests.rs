@@ -227,11 +227,40 @@ fn wrong_classes_are_named_with_file_and_line() {
             "",
             "FILE:3: applications.counting[0].class: say which",
         ),
+        (
+            "[7]",
+            "[7,\n\"x\"]",
+            "FILE:6: applications.counting[0].applications[1]: invalid type",
+        ),
+        (
+            "0.2",
+            "nan",
+            "FILE:12: applications.counting[1].events_per_athlete_per_day: is not a number",
+        ),
+        (
+            "large_size = 1000\n",
+            "",
+            "FILE:7: applications.counting[1].large_size: the strategy",
+        ),
     ] {
         assert!(CLASSES.contains(from), "{from}");
         let said = refusal(Some(&CLASSES.replacen(from, to, 1)), &[], &Flags::new());
         assert!(said.starts_with(place), "{said}");
     }
+    let single = "[applications.counting]\nclass = \"a\"\n";
+    let said = refusal(Some(single), &[], &Flags::new());
+    assert!(
+        said.starts_with(
+            "FILE:2: applications.counting is a list: write [[applications.counting]]"
+        ),
+        "{said}"
+    );
+    let broken = [("BACKSTITCH__APPLICATIONS__COUNTING", "[{\"class\": \"a\",")];
+    let said = refusal(None, &broken, &Flags::new());
+    assert!(
+        said.contains("COUNTING: applications.counting: expected a list as JSON: EOF"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -41,13 +41,24 @@ const CAPACITY_MAX: i64 = 9_007_199_254_740_991;
 /// there are few, or a sum. Those whose sums do not answer are read fewer at once.
 const KEYS_MAX: usize = 64;
 
+/// Whose an application is, for the API's description.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only describes the schema")]
+pub(crate) enum OwnerShape {
+    /// As a number.
+    Id(i64),
+    /// As a text.
+    Name(String),
+}
+
 /// An application.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ApplicationShown {
     id: i64,
     name: String,
     /// Whose it is, as it was given: a text or a number.
-    #[schema(value_type = Object)]
+    #[schema(value_type = OwnerShape)]
     owner: Value,
     /// Different athletes with an authorization that was not taken back.
     connected_athletes: u64,

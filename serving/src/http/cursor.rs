@@ -4,9 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemas::key::KeyValue;
 use stores::achievements::Mark;
+use stores::listing;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::applications::list;
 use super::problem::Problem;
 use crate::answer::{Place, RowKey};
 
@@ -85,12 +85,12 @@ pub(crate) fn number(fingerprint: u64, cursor: Option<&str>) -> Result<Option<i6
 }
 
 /// The cursor after an application.
-pub(crate) fn after_application(fingerprint: u64, place: &list::Place) -> String {
+pub(crate) fn after_application(fingerprint: u64, place: &listing::Place) -> String {
     write(&(fingerprint, place))
 }
 
 /// The place in the list of applications that a cursor stands for.
-pub(crate) fn of_application(fingerprint: u64, cursor: &str) -> Result<list::Place, Problem> {
+pub(crate) fn of_application(fingerprint: u64, cursor: &str) -> Result<listing::Place, Problem> {
     let (of, place) = read(cursor)?;
     same(of, fingerprint)?;
     Ok(place)

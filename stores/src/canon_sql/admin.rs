@@ -365,12 +365,15 @@ pub(crate) async fn decide(
     if found.state != RequestState::Open {
         return Ok(Decided::Already(found));
     }
+    let athlete_capacity = before.application.athlete_capacity;
     let (state, granted) = match decision {
         Decision::Refuse => (RequestState::Refused, None),
+        Decision::Grant(Some(granted)) if granted < athlete_capacity => {
+            return Ok(Decided::Lowers { athlete_capacity });
+        }
         Decision::Grant(granted) => {
             let granted = granted.unwrap_or(found.athlete_capacity);
-            let granted = granted.max(before.application.athlete_capacity);
-            (RequestState::Granted, Some(granted))
+            (RequestState::Granted, Some(granted.max(athlete_capacity)))
         }
     };
     let statement = "UPDATE capacity_requests

@@ -197,6 +197,9 @@ pub async fn requests_are_decided(ports: &Stores) -> Result<()> {
 
     let second = made(canon.request_capacity(5, 10, &dev, NOW_MS).await?);
     assert!(second.id > expected.id);
+    let lowers = canon.decide(second.id, Decision::Grant(Some(3)), &admin, 3);
+    let athlete_capacity = 4;
+    assert_eq!(lowers.await?, Decided::Lowers { athlete_capacity });
     let granted = Decision::Grant(Some(7));
     let (granted, now) = done(canon.decide(second.id, granted, &admin, 4).await?);
     assert_eq!((granted.granted_capacity, now), (Some(7), 7));
@@ -282,7 +285,7 @@ pub async fn one_asks_and_one_decides(one: &Stores, other: &Stores) -> Result<()
         match asked.expect("it ends")? {
             Decided::Done { request, usage } => decided.push((request, usage)),
             Decided::Already(request) => late.push(request),
-            Decided::Unknown => panic!("it is there"),
+            Decided::Lowers { .. } | Decided::Unknown => panic!("it is there, and asks for more"),
         }
     }
     let [(request, usage)] = &decided[..] else {

@@ -187,6 +187,11 @@ impl Admin {
         let id = request.application_id;
         let before = capacity_of(id).expect("who asked is known");
         let (state, after) = match decision {
+            Decision::Grant(Some(granted)) if granted < before => {
+                let athlete_capacity = before;
+                assert_eq!(answer, Decided::Lowers { athlete_capacity });
+                return Ok(None);
+            }
             Decision::Refuse => (RequestState::Refused, None),
             Decision::Grant(granted) => {
                 let granted = granted.unwrap_or(request.athlete_capacity);

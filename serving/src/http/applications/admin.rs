@@ -106,7 +106,10 @@ pub(crate) async fn change(
     let canon = &api.ports.canon;
     // What is answered is read before: if that fails nothing has changed.
     let read = async {
-        let found = usage_of(&api, application).await?;
+        let mut found = usage_of(&api, application).await?;
+        // The capacity decides how its athletes are counted.
+        let before = found.application.athlete_capacity;
+        found.application.athlete_capacity = asked.athlete_capacity.unwrap_or(before);
         one(&api, found).await
     };
     let mut shown = in_time(&api, read).await??;

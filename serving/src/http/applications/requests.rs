@@ -277,7 +277,7 @@ async fn listed(
     request_body = Decide,
     responses(
         (status = 200, description = "The request as it is now", body = RequestShown),
-        (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 400, description = "The body can't be used, or grants less than there is", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such request, or its application is gone", body = ProblemShape, content_type = "application/problem+json"),
         (status = 409, description = "Somebody has decided already, as `request` in the problem says; or applications are a view of an app's own table", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
@@ -323,6 +323,12 @@ pub(crate) async fn decide(
                 request,
             ))
         }
+        Decided::Lowers { athlete_capacity } => Err(Problem::new(
+            Kind::BadBody,
+            format!(
+                "athlete_capacity: the application has a capacity of {athlete_capacity} already, and request {request_id} is still open: grant at least that, or refuse it"
+            ),
+        )),
         Decided::Unknown => Err(Problem::new(
             Kind::UnknownRequest,
             format!("there is no request {request_id}, or its application is gone"),
