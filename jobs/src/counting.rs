@@ -217,6 +217,20 @@ impl Counting {
         self.recounting().map(|(_, policy)| policy.share_ms()).min()
     }
 
+    /// The applications that may belong to a class that recounts, ascending; nothing if only their capacities
+    /// tell.
+    #[must_use]
+    pub fn listed(&self) -> Option<BTreeSet<i64>> {
+        let mut listed = BTreeSet::new();
+        for (class, _) in self.recounting() {
+            if class.capacity_from.is_some() {
+                return None;
+            }
+            listed.extend(&class.applications);
+        }
+        Some(listed)
+    }
+
     fn recounting(&self) -> impl Iterator<Item = (&Class, Policy)> {
         self.0.iter().filter_map(|class| match class.strategy {
             Strategy::Increments => None,

@@ -41,6 +41,8 @@ const LOOKS_A_SHARE: u64 = 4;
 const LOOK_MS_MAX: u64 = 3_600_000;
 /// How often counting is tried again where the end is to be reached.
 const TRIES: u32 = 20;
+/// The longest pause before an application that can't be counted is tried again; pauses double up to it.
+const FAILURE_PAUSE_MS_MAX: u64 = 300_000;
 
 /// The applications whose groups were touched, on their way from the workers.
 #[derive(Debug)]
@@ -67,6 +69,10 @@ struct Events {
     since: Instant,
     /// Whether it was to be counted and was not: then it is counted without another draw, by a statement of its own.
     is_due: bool,
+    /// How often counting it failed since it was counted last.
+    failures: u32,
+    /// When it is tried again after that.
+    not_before: Option<Instant>,
 }
 
 impl Events {
@@ -75,6 +81,8 @@ impl Events {
             count,
             since: Instant::now(),
             is_due: false,
+            failures: 0,
+            not_before: None,
         }
     }
 
@@ -83,6 +91,21 @@ impl Events {
             is_due: true,
             ..self
         }
+    }
+
+    /// Due after a pause, which doubles from failure to failure.
+    fn failed(self, pause_ms: u64) -> Self {
+        let pauses = 1_u64.checked_shl(self.failures).unwrap_or(u64::MAX);
+        let pause_ms = pause_ms.saturating_mul(pauses).min(FAILURE_PAUSE_MS_MAX);
+        Self {
+            failures: self.failures.saturating_add(1),
+            not_before: Some(Instant::now() + Duration::from_millis(pause_ms)),
+            ..self.due()
+        }
+    }
+
+    fn pauses(&self, now: Instant) -> bool {
+        self.not_before.is_some_and(|then| then > now)
     }
 }
 
@@ -117,6 +140,8 @@ impl Touched {
                 events.count = events.count.saturating_add(more.count);
                 events.since = events.since.min(more.since);
                 events.is_due |= more.is_due;
+                events.failures = events.failures.max(more.failures);
+                events.not_before = events.not_before.max(more.not_before);
             } else if is_full {
                 waiting.is_missing_some = true;
             } else {
@@ -129,14 +154,18 @@ impl Touched {
         }
     }
 
-    /// Those that have waited longest, and few of those whose count failed. The others keep their order.
-    fn take(&self) -> BTreeMap<i64, Events> {
+    /// Those that have waited longest, and few of those whose count failed: with pauses, once theirs has passed. The
+    /// others keep their order.
+    fn take(&self, with_pauses: bool) -> BTreeMap<i64, Events> {
+        let now = Instant::now();
         let mut waiting = self.waiting();
         let Waiting { order, events, .. } = &mut *waiting;
         let (mut taken, mut due) = (BTreeMap::<i64, Events>::new(), 0);
         order.retain(|id| {
-            let is_due = events.get(id).is_some_and(|of| of.is_due);
-            if taken.len() >= AT_ONCE || (is_due && due >= FAILURES_MAX) {
+            let of = events.get(id);
+            let is_due = of.is_some_and(|of| of.is_due);
+            let waits = with_pauses && of.is_some_and(|of| of.pauses(now));
+            if waits || taken.len() >= AT_ONCE || (is_due && due >= FAILURES_MAX) {
                 return true;
             }
             due += usize::from(is_due);
@@ -144,6 +173,22 @@ impl Touched {
             false
         });
         taken
+    }
+
+    /// Until the first pause after a failure ends, if there is one.
+    fn until_again(&self) -> Option<Duration> {
+        let waiting = self.waiting();
+        let ends = waiting.events.values().filter_map(|of| of.not_before);
+        Some(ends.min()?.saturating_duration_since(Instant::now()))
+    }
+
+    /// Leaves out those that wait for being counted by a statement of their own.
+    fn without_due(&self, known: &mut Vec<Countable>) {
+        let waiting = self.waiting();
+        known.retain(|one| {
+            let waits = waiting.events.get(&one.application_id);
+            waits.is_none_or(|of| !of.is_due)
+        });
     }
 
     /// Whether all are to be gone through; then somebody does.
@@ -232,10 +277,14 @@ impl Recounter {
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
         let mut progress = Progress::default();
         while !stop.is_cancelled() {
-            match self.step(&mut progress).await {
+            match self.step(&mut progress, true).await {
                 Ok(true) => pause(PAUSE_MS, &stop).await,
                 Ok(false) => {
-                    let until = self.until_look(&progress);
+                    let look = self.until_look(&progress);
+                    let until = self
+                        .touched
+                        .until_again()
+                        .map_or(look, |next| next.min(look));
                     tokio::select! {
                         () = self.touched.came.notified() => {}
                         () = tokio::time::sleep(until) => {}
@@ -259,7 +308,7 @@ impl Recounter {
         let mut tries = 0;
         while !stop.is_cancelled() {
             let before = progress.after();
-            match self.step(&mut progress).await {
+            match self.step(&mut progress, false).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
@@ -282,9 +331,10 @@ impl Recounter {
     }
 
     /// Handles some of what waits, and goes on with a sweep; answers whether there was anything to do. An application
-    /// that can't be counted waits again, and its error is told when the others have been seen to.
-    async fn step(&self, progress: &mut Progress) -> Result<bool> {
-        let taken = self.touched.take();
+    /// that can't be counted waits again, if need be with a pause, and its error is told when the others have been seen
+    /// to.
+    async fn step(&self, progress: &mut Progress, with_pauses: bool) -> Result<bool> {
+        let taken = self.touched.take(with_pauses);
         let uncounted = match self.events(&taken).await {
             Ok(uncounted) => uncounted,
             Err(error) => {
@@ -339,15 +389,33 @@ impl Recounter {
     /// Goes through some more applications; nothing is left of the sweep after the last. Answers why some could not
     /// be counted, too: the sweep does not wait for them.
     async fn sweep(&self, sweep: Sweep) -> Result<(Option<Sweep>, Option<Error>)> {
-        let known = self.recounts.countables_after(sweep.after, STEP).await?;
+        let (mut known, after) = self.next(sweep.after).await?;
+        self.touched.without_due(&mut known);
         let each = Events::new(sweep.events);
         let counted = self.count(&known, &BTreeMap::new(), each).await;
-        let last = known.last().filter(|_| known.len() >= STEP);
-        let left = last.map(|last| Sweep {
-            after: Some(last.application_id),
+        let left = after.map(|after| Sweep {
+            after: Some(after),
             ..sweep
         });
         Ok((left, counted.error))
+    }
+
+    /// The next applications that may belong to a class that recounts, after one of them, and the last one if there may be
+    /// more.
+    async fn next(&self, after: Option<i64>) -> Result<(Vec<Countable>, Option<i64>)> {
+        let Some(listed) = self.touched.counting.listed() else {
+            let known = self.recounts.countables_after(after, STEP).await?;
+            let last = known.last().filter(|_| known.len() >= STEP);
+            let last = last.map(|last| last.application_id);
+            return Ok((known, last));
+        };
+        let later = listed.into_iter().filter(|id| Some(*id) > after);
+        let ids: Vec<i64> = later.take(STEP).collect();
+        if ids.is_empty() {
+            return Ok((Vec::new(), None));
+        }
+        let known = self.recounts.countables(&ids).await?;
+        Ok((known, ids.last().copied().filter(|_| ids.len() >= STEP)))
     }
 
     /// Counts those of some applications that are to be counted now, by what happened to them: what was taken, or
@@ -366,7 +434,8 @@ impl Recounter {
         };
         let mut failures = 0;
         for ids in parts {
-            if failures < FAILURES_MAX {
+            let is_tried = failures < FAILURES_MAX;
+            if is_tried {
                 let Err(error) = self.recount(&ids).await else {
                     continue;
                 };
@@ -375,8 +444,13 @@ impl Recounter {
                 failures += 1;
                 counted.error = Some(error);
             }
-            let due = ids.iter().map(|id| (*id, happened(*id).due()));
-            self.touched.add(due);
+            // One of several may be the reason; of one alone it is known.
+            let again = |events: Events| match is_tried && ids.len() == 1 {
+                true => events.failed(self.retry_ms),
+                false => events.due(),
+            };
+            self.touched
+                .add(ids.iter().map(|id| (*id, again(happened(*id)))));
             counted.failed.extend(ids);
         }
         counted

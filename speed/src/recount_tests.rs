@@ -16,6 +16,10 @@ struct Store {
     /// The applications of each statement that counted.
     counted: Mutex<Vec<Vec<i64>>>,
     is_away: AtomicBool,
+    /// One that can't be counted.
+    broken: Mutex<Option<i64>>,
+    /// Pages of all applications that were asked for.
+    pages: Mutex<usize>,
     forgets_to_record: AtomicBool,
 }
 
@@ -34,28 +38,12 @@ impl Store {
 
     fn answers(&self) -> stores::Result<()> {
         match self.is_away.load(Ordering::Relaxed) {
-            true => Err(stores::Error::Unavailable {
-                what: "asking the database".to_owned(),
-                why: "it is away".to_owned(),
-            }),
+            true => Err(away()),
             false => Ok(()),
         }
     }
-}
 
-#[async_trait]
-impl Recounts for Store {
-    async fn countables(&self, ids: &[i64]) -> stores::Result<Vec<Countable>> {
-        let all = self.countables_after(None, usize::MAX).await?;
-        let asked = |one: &Countable| ids.contains(&one.application_id);
-        Ok(all.into_iter().filter(asked).collect())
-    }
-
-    async fn countables_after(
-        &self,
-        after: Option<i64>,
-        limit: usize,
-    ) -> stores::Result<Vec<Countable>> {
+    fn known(&self, after: Option<i64>, limit: usize) -> stores::Result<Vec<Countable>> {
         self.answers()?;
         let recorded = self.recorded.lock().unwrap();
         let athletes = self.athletes.lock().unwrap();
@@ -69,10 +57,43 @@ impl Recounts for Store {
             .filter(|id| after.is_none_or(|after| **id > after));
         Ok(later.take(limit).map(countable).collect())
     }
+}
+
+fn away() -> stores::Error {
+    stores::Error::Unavailable {
+        what: "asking the database".to_owned(),
+        why: "it is away".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Recounts for Store {
+    async fn countables(&self, ids: &[i64]) -> stores::Result<Vec<Countable>> {
+        let all = self.known(None, usize::MAX)?;
+        let asked = |one: &Countable| ids.contains(&one.application_id);
+        Ok(all.into_iter().filter(asked).collect())
+    }
+
+    async fn countables_after(
+        &self,
+        after: Option<i64>,
+        limit: usize,
+    ) -> stores::Result<Vec<Countable>> {
+        *self.pages.lock().unwrap() += 1;
+        self.known(after, limit)
+    }
 
     async fn recount(&self, ids: &[i64], now_ms: i64) -> stores::Result<Vec<Recount>> {
         self.answers()?;
         self.counted.lock().unwrap().push(ids.to_vec());
+        if self
+            .broken
+            .lock()
+            .unwrap()
+            .is_some_and(|id| ids.contains(&id))
+        {
+            return Err(away());
+        }
         let athletes = self.athletes.lock().unwrap();
         let recount = |id: &i64| Recount {
             application_id: *id,
@@ -96,7 +117,11 @@ impl Recounts for Store {
 }
 
 fn counting(large_size: i64) -> Counting {
-    let section = CountingSection {
+    Counting::of(&[section(large_size)]).unwrap()
+}
+
+fn section(large_size: i64) -> CountingSection {
+    CountingSection {
         class: "all".to_owned(),
         strategy: "recount".to_owned(),
         capacity_from: Some(0),
@@ -104,8 +129,7 @@ fn counting(large_size: i64) -> Counting {
         events_per_athlete_per_day: Some(1.0),
         recounts_per_day: Some(1),
         ..CountingSection::default()
-    };
-    Counting::of(&[section]).unwrap()
+    }
 }
 
 fn recounter(store: &Arc<Store>, counting: Counting) -> (Recounter, Arc<FixedClock>) {
@@ -123,7 +147,7 @@ fn recounter(store: &Arc<Store>, counting: Counting) -> (Recounter, Arc<FixedClo
 
 /// Steps until there is nothing to do.
 async fn settle(recounter: &Recounter, progress: &mut Progress) {
-    while recounter.step(progress).await.unwrap() {}
+    while recounter.step(progress, false).await.unwrap() {}
 }
 
 #[tokio::test]
@@ -175,7 +199,7 @@ async fn metrics_tell_what_was_done() {
     // A count of any number, an application that is not known, and no answer.
     recounter.touched().hand_over([1, 2, 3]);
     store.is_away.store(true, Ordering::Relaxed);
-    recounter.step(&mut progress).await.unwrap_err();
+    recounter.step(&mut progress, false).await.unwrap_err();
     store.is_away.store(false, Ordering::Relaxed);
     settle(&recounter, &mut progress).await;
     let text = recorder.handle().render();
@@ -199,7 +223,7 @@ async fn what_can_not_be_counted_waits() {
     store.is_away.store(true, Ordering::Relaxed);
     recounter.touched().hand_over([1]);
     for _ in 0..3 {
-        recounter.step(&mut progress).await.unwrap_err();
+        recounter.step(&mut progress, false).await.unwrap_err();
     }
     recounter.touched().hand_over([1]);
     let waiting = recounter
@@ -212,6 +236,68 @@ async fn what_can_not_be_counted_waits() {
     store.is_away.store(false, Ordering::Relaxed);
     settle(&recounter, &mut progress).await;
     assert_eq!(store.recorded(), BTreeMap::from([(1, 5)]));
+}
+
+/// One that can't be counted is tried with pauses that double, by itself, and nobody else waits for it.
+#[tokio::test]
+async fn one_that_can_not_be_counted_pauses() {
+    let store = Arc::new(Store::default());
+    (1..=3).for_each(|id| store.set(id, 5));
+    *store.broken.lock().unwrap() = Some(2);
+    let (mut recounter, _) = recounter(&store, counting(100));
+    recounter.retry_ms = 100_000;
+    let mut progress = Progress::default();
+    recounter.touched().some_are_missing();
+    // All by one statement, then each by its own.
+    recounter.step(&mut progress, true).await.unwrap_err();
+    assert_eq!(store.recorded(), BTreeMap::new());
+    while recounter.step(&mut progress, true).await.is_err() {}
+    assert_eq!(store.recorded(), BTreeMap::from([(1, 5), (3, 5)]));
+    let tries = || store.counted.lock().unwrap().len();
+    let before = tries();
+    recounter.touched().hand_over([1, 2]);
+    recounter.touched().some_are_missing();
+    while recounter.step(&mut progress, true).await.unwrap() {}
+    let counted = store.counted.lock().unwrap().split_off(before);
+    assert_eq!(counted, [vec![1], vec![1, 3]], "the second pauses");
+    let pause = recounter.touched().until_again().unwrap();
+    assert!(pause > Duration::from_secs(90), "{pause:?}");
+    assert!(pause <= Duration::from_secs(100), "{pause:?}");
+    // Who wants to reach the end does not wait.
+    recounter.step(&mut progress, false).await.unwrap_err();
+    let pause = recounter.touched().until_again().unwrap();
+    assert!(pause > Duration::from_secs(190), "{pause:?}");
+    for _ in 0..70 {
+        recounter.step(&mut progress, false).await.unwrap_err();
+    }
+    let pause = recounter.touched().until_again().unwrap();
+    assert!(
+        pause <= Duration::from_millis(FAILURE_PAUSE_MS_MAX),
+        "{pause:?}"
+    );
+    *store.broken.lock().unwrap() = None;
+    settle(&recounter, &mut progress).await;
+    assert_eq!(store.recorded()[&2], 5);
+    assert_eq!(recounter.touched().until_again(), None);
+}
+
+/// Where classes list their applications, no others are read.
+#[tokio::test]
+async fn a_sweep_reads_what_may_be_counted() {
+    let store = Arc::new(Store::default());
+    let step = i64::try_from(STEP).unwrap();
+    (1..=3 * step).for_each(|id| store.set(id, 1));
+    let listed = CountingSection {
+        capacity_from: None,
+        applications: (step..=2 * step + 5).collect(),
+        ..section(100)
+    };
+    let (recounter, _) = recounter(&store, Counting::of(&[listed]).unwrap());
+    recounter.touched().some_are_missing();
+    settle(&recounter, &mut Progress::default()).await;
+    let ids: Vec<i64> = store.recorded().into_keys().collect();
+    assert_eq!(ids, (step..=2 * step + 5).collect::<Vec<_>>());
+    assert_eq!(*store.pages.lock().unwrap(), 0);
 }
 
 /// A large count is made anew after some of its events, and when it is older than a day's share.
