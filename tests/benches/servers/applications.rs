@@ -19,6 +19,7 @@ use tests::servers::Addresses;
 use tests::world::World;
 use tokio::runtime::Runtime;
 
+use self::posts::FRESH_MAX;
 use super::boards::{done_with, filled, pause, write};
 use super::load::{Load, load};
 use super::sql::Sql;
@@ -68,15 +69,18 @@ pub(crate) fn run(rows: u64) {
     println!("after the batch run, nothing live");
     bench.measure(&server, &bench.questions());
     let live = LIVE.min(rows / 10);
+    let speed = ["speed", "--source", "authorizations"];
+    let counting = Process::start_with(bench.place.data(), UNCACHED, &speed);
     bench.connect(LARGEST, live);
-    done_with(&bench.place, UNCACHED, &SPEED);
-    bench.check(&server.client);
+    bench.counts(&server.client, LARGEST);
     println!("{live} live changes of the largest");
     bench.measure(&server, &bench.largest()[..1]);
+    let (is_done, said) = counting.end();
+    assert!(is_done, "{said:?}");
+    bench.check(&server.client);
     drop(server);
     bench.events(UNCACHED, "no board in Redis");
     let server = Server::start_with(bench.place.data(), CACHED, &[]);
-    let speed = ["speed", "--source", "authorizations"];
     let speed = Process::start_with(bench.place.data(), CACHED, &speed);
     if bench.fill(&server.client) {
         println!("the board of the largest in Redis");
@@ -264,6 +268,15 @@ impl Bench {
         self.used += 1;
         assert!(self.used < self.applications / 2, "small ones are left");
         self.applications - self.used
+    }
+
+    /// Waits until the count of an application is the one of PostgreSQL.
+    fn counts(&self, client: &Client, application: u64) {
+        let (begun, count) = (Instant::now(), self.sql.number(&count_of(application)));
+        while client.json(&one(application))["connected_athletes"] != count {
+            assert!(begun.elapsed() < FRESH_MAX, "it is counted");
+            pause(Duration::from_millis(100));
+        }
     }
 
     /// The count of every application is the one of PostgreSQL.

@@ -21,7 +21,7 @@ const CREATED: u16 = 201;
 const FORBIDDEN: u16 = 403;
 /// Single athletes who are looked for in the count, and how long one may take.
 const FRESH: usize = 50;
-const FRESH_MAX: Duration = Duration::from_secs(60);
+pub(super) const FRESH_MAX: Duration = Duration::from_secs(60);
 
 impl Bench {
     /// How soon an athlete who connected over HTTP is counted, with a speed layer that is running.
