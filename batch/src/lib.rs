@@ -24,4 +24,4 @@ pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest
 pub use report::{RunReport, Seconds};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;
-pub use tally::drift::{Drift, DriftedKey};
+pub use tally::drift::{Cause, Drift, DriftedKey, ViewDrift};

@@ -102,6 +102,18 @@ impl RunReport {
             #[expect(clippy::cast_precision_loss, reason = "a gauge")]
             metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift as f64);
         }
+        for view in &report.drift.views {
+            let job = || ("job", view.job.clone());
+            for (cause, events) in &view.causes {
+                let labels = [
+                    ("source", source.name().to_owned()),
+                    job(),
+                    ("cause", cause.name().to_owned()),
+                ];
+                metrics::counter!("backstitch_batch_drifted_events_total", &labels)
+                    .increment(*events);
+            }
+        }
         for (stage, seconds) in &report.seconds.0 {
             let labels = [("source", source.name()), ("stage", *stage)];
             metrics::gauge!("backstitch_batch_stage_seconds", &labels).set(*seconds);

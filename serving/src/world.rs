@@ -513,8 +513,15 @@ impl ViewsRead for World {
         Ok(self.boards.lock().unwrap().nodes(names))
     }
 
-    async fn stories(&self, _: Source, limit: usize) -> Result<Vec<RunStory>> {
-        Ok(self.runs.iter().rev().take(limit).map(story).collect())
+    async fn stories(
+        &self,
+        _: Source,
+        before: Option<Epoch>,
+        limit: usize,
+    ) -> Result<Vec<RunStory>> {
+        let is_before = |run: &&Run| before.is_none_or(|before| run.epoch < before);
+        let runs = self.runs.iter().rev().filter(is_before);
+        Ok(runs.take(limit).map(story).collect())
     }
 
     async fn story(&self, _: Source, epoch: Epoch) -> Result<Option<RunStory>> {

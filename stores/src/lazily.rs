@@ -86,7 +86,7 @@ hand_on! { ViewsRead {
     async fn rows(view: &str, queries: &[PartQuery]) -> Result<Option<FoundRows>>;
     async fn heads(view: &str, keys: &[Vec<u8>]) -> Result<Option<Vec<Option<Head>>>>;
     async fn nodes(view: &str, key: &[u8], names: &[NodeName]) -> Result<Vec<Option<Bytes>>>;
-    async fn stories(source: Source, limit: usize) -> Result<Vec<RunStory>>;
+    async fn stories(source: Source, before: Option<Epoch>, limit: usize) -> Result<Vec<RunStory>>;
     async fn story(source: Source, epoch: Epoch) -> Result<Option<RunStory>>;
 } }
 

@@ -14,6 +14,14 @@ pub(crate) const RUNS_KEPT: u64 = 10_000;
 
 const US_PER_MS: i64 = 1000;
 
+/// The last run before one; without one, the last of all. Nothing stands before the first.
+pub(crate) const fn last_before(before: Option<Epoch>) -> Option<Epoch> {
+    match before {
+        None => Some(Epoch::MAX),
+        Some(before) => before.checked_sub(1),
+    }
+}
+
 /// The oldest run that is still told of.
 pub(crate) fn floor(newest_run: Epoch, newest_of_views: impl Iterator<Item = Epoch>) -> Epoch {
     newest_of_views

@@ -275,8 +275,13 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
     async fn nodes(&self, view: &str, key: &[u8], names: &[NodeName])
     -> Result<Vec<Option<Bytes>>>;
 
-    /// The stories of the newest runs, newest first.
-    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>>;
+    /// The stories of the newest runs before one of them, newest first, at most `limit`.
+    async fn stories(
+        &self,
+        source: Source,
+        before: Option<Epoch>,
+        limit: usize,
+    ) -> Result<Vec<RunStory>>;
 
     /// The story of one run.
     async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>>;

@@ -1,4 +1,5 @@
-//! Events of some days, each event once: the first one in the log counts.
+//! Events of some days, each event once: the first one in the log counts. Or the other way round: the records that
+//! repeat an event.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -33,6 +34,15 @@ pub(crate) struct DayTotals {
     pub(crate) duplicates: u64,
 }
 
+/// Which records of the same event come.
+#[derive(Debug, Clone)]
+enum Keep {
+    /// The first one.
+    First,
+    /// The others, of those from these offsets on, by partition; of a partition that is not named, all.
+    Repeats(Arc<Vec<Offset>>),
+}
+
 /// The events of some days below the cuts. Files come in the order of their manifests and hold
 /// their days in the log's order, so of an event's records (which share partition and time) the
 /// first one in the log is met first.
@@ -42,6 +52,7 @@ pub(crate) struct EventStream {
     files: Vec<(String, Vec<usize>)>,
     cuts: Arc<Vec<Offset>>,
     schema: SchemaRef,
+    keep: Keep,
     totals: Arc<Mutex<DayTotals>>,
 }
 
@@ -69,7 +80,16 @@ impl EventStream {
             files,
             cuts: Arc::new(cuts),
             schema: plays::schema(),
+            keep: Keep::First,
             totals: Arc::default(),
+        }
+    }
+
+    /// The records instead that repeat an event, of those from some offsets on, by partition.
+    pub(crate) fn repeats(self, since: Vec<Offset>) -> Self {
+        Self {
+            keep: Keep::Repeats(Arc::new(since)),
+            ..self
         }
     }
 
@@ -104,21 +124,21 @@ impl PartitionStream for EventStream {
             })
             .try_flatten()
             .map_err(|error| DataFusionError::External(Box::new(error)));
-        let cuts = Arc::clone(&self.cuts);
+        let (cuts, keep) = (Arc::clone(&self.cuts), self.keep.clone());
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let mut seen = HashSet::new();
         let events = batches.and_then(move |batch| {
-            let kept = keep_first(&batch, &cuts, &mut seen, &totals);
+            let kept = kept(&batch, (&cuts, &keep), &mut seen, &totals);
             async move { kept }
         });
         Box::pin(RecordBatchStreamAdapter::new(plays::schema(), events))
     }
 }
 
-fn keep_first(
+fn kept(
     batch: &RecordBatch,
-    cuts: &[Offset],
+    (cuts, keep): (&[Offset], &Keep),
     seen: &mut HashSet<u128>,
     totals: &Mutex<DayTotals>,
 ) -> Result<RecordBatch, DataFusionError> {
@@ -133,26 +153,31 @@ fn keep_first(
     let amounts = column("amount")?.as_primitive::<Int64Type>();
     let at = column("at")?.as_primitive::<TimestampMicrosecondType>();
     let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
-    let keep: BooleanArray = identities(batch)
+    let filter: BooleanArray = identities(batch)
         .into_iter()
         .enumerate()
         .map(|(row, identity)| {
-            let cut = usize::try_from(partitions.value(row))
-                .ok()
-                .and_then(|partition| cuts.get(partition));
+            let partition = usize::try_from(partitions.value(row)).ok();
+            let cut = partition.and_then(|partition| cuts.get(partition));
             if cut.is_none_or(|cut| offsets.value(row) >= *cut) {
                 return Some(false);
             }
             if !seen.insert(identity) {
                 totals.duplicates += 1;
-                return Some(false);
+                return Some(match keep {
+                    Keep::First => false,
+                    Keep::Repeats(since) => {
+                        let since = partition.and_then(|partition| since.get(partition));
+                        since.is_none_or(|since| offsets.value(row) >= *since)
+                    }
+                });
             }
             totals.events += 1;
             let day = day_of(at.value(row).div_euclid(1_000_000));
             *totals.amounts.entry(day).or_default() += i128::from(amounts.value(row));
-            Some(true)
+            Some(matches!(keep, Keep::First))
         })
         .collect();
     drop(totals);
-    Ok(filter_record_batch(batch, &keep)?)
+    Ok(filter_record_batch(batch, &filter)?)
 }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::catalog::streaming::StreamingTable;
+use datafusion::error::DataFusionError;
 use datafusion::logical_expr::SortExpr;
 use datafusion::physical_plan::streaming::PartitionStream;
-use datafusion::prelude::{cast, ident};
+use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
 use jobs::{Engine, Job, checked, query};
 use schemas::seam::{Cut, Epoch, Offset};
@@ -86,7 +87,7 @@ impl Plan {
     }
 
     /// Days that are computed together.
-    fn day_tasks(&self, rows_max: u64) -> Vec<Vec<i64>> {
+    pub(crate) fn day_tasks(&self, rows_max: u64) -> Vec<Vec<i64>> {
         let mut tasks: Vec<Vec<i64>> = Vec::new();
         let mut held = 0;
         for (day, rows) in &self.days {
@@ -354,7 +355,7 @@ impl Compute {
         Ok(Some(writer.finish().await?))
     }
 
-    fn events(&self, days: &[i64]) -> EventStream {
+    pub(crate) fn events(&self, days: &[i64]) -> EventStream {
         EventStream::new(
             &self.archive,
             &self.plan.manifests,
@@ -372,16 +373,22 @@ impl Compute {
         )
     }
 
-    /// Runs a job's query over an input and writes its rows in the order of piece and key.
-    async fn query(&self, job: &Arc<Job>, input: Arc<dyn PartitionStream>) -> Result<Written> {
-        let failed = |source| jobs::Error::Query {
-            job: job.name().to_owned(),
-            source,
-        };
+    /// A job's query over an input.
+    pub(crate) async fn frame(
+        &self,
+        job: &Arc<Job>,
+        input: Arc<dyn PartitionStream>,
+    ) -> Result<DataFrame> {
         let context = self.engine.session();
         let schema = Arc::clone(input.schema());
-        let table = StreamingTable::try_new(schema, vec![input]).map_err(failed)?;
-        let rows = query(&context, job, Arc::new(table)).await?;
+        let table = StreamingTable::try_new(schema, vec![input]).map_err(failed_of(job))?;
+        Ok(query(&context, job, Arc::new(table)).await?)
+    }
+
+    /// Runs a job's query over an input and writes its rows in the order of piece and key.
+    async fn query(&self, job: &Arc<Job>, input: Arc<dyn PartitionStream>) -> Result<Written> {
+        let failed = failed_of(job);
+        let rows = self.frame(job, input).await?;
         let mut batches = rows
             .sort(order(job))
             .map_err(failed)?
@@ -393,6 +400,14 @@ impl Compute {
             writer.write(&checked(job, &batch)?).await?;
         }
         writer.finish().await
+    }
+}
+
+/// The error of a job's query.
+pub(crate) fn failed_of(job: &Job) -> impl Fn(DataFusionError) -> jobs::Error + Copy {
+    |source| jobs::Error::Query {
+        job: job.name().to_owned(),
+        source,
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use jobs::Job;
 use schemas::key::KeyShape;
 use schemas::seam::{Epoch, Runs, whole};
 use schemas::source::Source;
@@ -28,6 +29,44 @@ const KEYS_MAX: usize = 100_000;
 /// Keys that are named in the report.
 const KEYS_NAMED: usize = 20;
 
+/// Why live state counted otherwise than the batch layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// An event came again after the window in which the speed layer knows it, and was counted again.
+    Duplicate,
+    /// Live state held less than there are events: some of it was lost, or changed by somebody else.
+    LostLive,
+    /// Nothing that is known explains it.
+    Unexplained,
+}
+
+impl Cause {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::LostLive => "lost_live",
+            Self::Unexplained => "unexplained",
+        }
+    }
+
+    /// Why a change that the batch layer found to be `batch` was counted as `live`, where records that repeat an event add
+    /// up to `repeated`.
+    fn of(batch: i64, live: i64, repeated: i64) -> Self {
+        let (batch, live, repeated) = (i128::from(batch), i128::from(live), i128::from(repeated));
+        let excess = live - batch;
+        let is_of_repeats = excess.signum() == repeated.signum() && excess.abs() <= repeated.abs();
+        let is_less = live == 0 || (live.signum() == batch.signum() && live.abs() < batch.abs());
+        match (is_of_repeats, is_less) {
+            (true, _) => Self::Duplicate,
+            (false, true) => Self::LostLive,
+            (false, false) => Self::Unexplained,
+        }
+    }
+}
+
 /// A key whose batch change is not what was counted live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DriftedKey {
@@ -39,6 +78,26 @@ pub struct DriftedKey {
     pub batch: i64,
     /// What was counted live for the same stretch of the log.
     pub live: i64,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// The drift of one view.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ViewDrift {
+    /// The job.
+    pub job: String,
+    /// The sum of the absolute differences over all keys; nothing if it is not known.
+    pub total: Option<u64>,
+    /// How many keys differ.
+    pub keys: u64,
+    /// Whether there are more than could be told apart: `total` and `keys` are the least that they
+    /// can be.
+    pub is_lower_bound: bool,
+    /// By cause, its part of `total`.
+    pub causes: BTreeMap<Cause, u64>,
+    /// Why it is not known.
+    pub unknown: Option<String>,
 }
 
 /// The drift of one run.
@@ -52,10 +111,32 @@ pub struct Drift {
     /// Whether there are more than could be told apart: `total` and `keys` are the least that they
     /// can be.
     pub is_lower_bound: bool,
-    /// The keys that differ most.
+    /// Of each view that was compared.
+    pub views: Vec<ViewDrift>,
+    /// The keys that differ most, of each view.
     pub worst: Vec<DriftedKey>,
     /// Why it is not known.
     pub unknown: Option<String>,
+}
+
+impl Drift {
+    /// Nothing has been compared yet.
+    pub(crate) fn none() -> Self {
+        Self {
+            total: Some(0),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what was found of a view.
+    pub(crate) fn add(&mut self, view: ViewDrift, worst: Vec<DriftedKey>) {
+        self.total = self.total.zip(view.total).map(|(a, b)| a.saturating_add(b));
+        self.keys = self.keys.saturating_add(view.keys);
+        self.is_lower_bound |= view.is_lower_bound;
+        self.unknown = self.unknown.take().or_else(|| view.unknown.clone());
+        self.worst.extend(worst);
+        self.views.push(view);
+    }
 }
 
 /// Sums of changes by a hash of the key.
@@ -106,8 +187,58 @@ fn place(group: &[u8], row: &[u8]) -> (usize, u64) {
     )
 }
 
-/// A key whose sides differ: group, row, and how much more was counted live.
-pub(crate) type Excess = (Vec<u8>, Vec<u8>, i64);
+/// A key whose sides differ.
+#[derive(Debug, Clone)]
+pub(crate) struct Difference {
+    pub(crate) group: Vec<u8>,
+    pub(crate) row: Vec<u8>,
+    /// What the batch layer changed.
+    pub(crate) batch: i64,
+    /// What was counted live.
+    pub(crate) live: i64,
+    /// What records add up to that repeat an event.
+    pub(crate) repeated: i64,
+}
+
+impl Difference {
+    fn size(&self) -> u64 {
+        self.batch.abs_diff(self.live)
+    }
+
+    fn cause(&self) -> Cause {
+        Cause::of(self.batch, self.live, self.repeated)
+    }
+}
+
+/// What a comparison found.
+#[derive(Debug)]
+pub(crate) enum Compared {
+    /// Nothing can be told, and why.
+    Unknown(String),
+    /// All keys that differ, by group and row.
+    Keys(Differences),
+}
+
+/// The keys whose sides differ.
+#[derive(Debug, Default)]
+pub(crate) struct Differences {
+    /// In the order of group and row.
+    pub(crate) all: Vec<Difference>,
+    /// Whether there are more.
+    pub(crate) is_lower_bound: bool,
+}
+
+impl Differences {
+    /// Notes what a record counts that repeats an event.
+    pub(crate) fn repeated(&mut self, group: &[u8], row: &[u8], count: i64) {
+        let place = |one: &Difference| (&*one.group, &*one.row).cmp(&(group, row));
+        if let Ok(index) = self.all.binary_search_by(place)
+            && let Some(one) = self.all.get_mut(index)
+        {
+            one.repeated = one.repeated.wrapping_add(count);
+        }
+    }
+}
 
 /// By group and row key: what the batch layer changed, and what was counted live.
 #[derive(Debug, Default)]
@@ -141,32 +272,26 @@ pub(crate) struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// The drift of a view, and all keys that it is made of. `fingerprint` holds the batch's changes.
-    pub(crate) async fn drift(
+    /// Compares a view. `fingerprint` holds the batch's changes.
+    pub(crate) async fn compare(
         &self,
         view: &View,
         new: &ViewManifest,
         mut fingerprint: Fingerprint,
-    ) -> Result<(Drift, Vec<Excess>)> {
+    ) -> Result<Compared> {
         if let Some(why) = self.unknown(view).await? {
-            let drift = Drift {
-                unknown: Some(why),
-                ..Drift::default()
-            };
-            return Ok((drift, Vec::new()));
+            return Ok(Compared::Unknown(why));
         }
         self.each_live(view, |group, row, count| {
             fingerprint.add(group, row, count.wrapping_neg());
         })
         .await?;
         if fingerprint.is_zero() {
-            let drift = Drift {
-                total: Some(0),
-                ..Drift::default()
-            };
-            return Ok((drift, Vec::new()));
+            return Ok(Compared::Keys(Differences::default()));
         }
-        self.name_keys(view, new, &fingerprint).await
+        self.differences(view, new, &fingerprint)
+            .await
+            .map(Compared::Keys)
     }
 
     /// Why live state can't be compared with.
@@ -229,12 +354,12 @@ impl Stretch<'_> {
     }
 
     /// Reads both sides once more, only where their sums differ.
-    async fn name_keys(
+    async fn differences(
         &self,
         view: &View,
         new: &ViewManifest,
         fingerprint: &Fingerprint,
-    ) -> Result<(Drift, Vec<Excess>)> {
+    ) -> Result<Differences> {
         let mut sides = Sides::default();
         let mut diff = diff_of(self.ports, view, new).await?;
         while let Some(change) = diff.next().await? {
@@ -254,36 +379,64 @@ impl Stretch<'_> {
         })
         .await?;
         let is_lower_bound = sides.is_full;
-        let mut sides = sides.by_key;
-        sides.retain(|_, (batch, live)| batch != live);
-        let mut worst: Vec<_> = sides.into_iter().collect();
-        worst.sort_by_key(|(_, (batch, live))| std::cmp::Reverse(batch.abs_diff(*live)));
-        let total = worst
-            .iter()
-            .map(|(_, (batch, live))| batch.abs_diff(*live))
-            .sum();
-        let keys = u64::try_from(worst.len()).unwrap_or(u64::MAX);
-        let excess = worst.iter().map(|((group, row), (batch, live))| {
-            (group.clone(), row.clone(), live.wrapping_sub(*batch))
+        let differs = sides
+            .by_key
+            .into_iter()
+            .filter(|(_, (batch, live))| batch != live);
+        let all = differs.map(|((group, row), (batch, live))| Difference {
+            group,
+            row,
+            batch,
+            live,
+            repeated: 0,
         });
-        let excess = excess.collect();
+        Ok(Differences {
+            all: all.collect(),
+            is_lower_bound,
+        })
+    }
+}
+
+impl Compared {
+    /// What is told of a view, and the keys that differ most.
+    pub(crate) fn told(&self, job: &Job) -> Result<(ViewDrift, Vec<DriftedKey>)> {
+        let mut drift = ViewDrift {
+            job: job.name().to_owned(),
+            ..ViewDrift::default()
+        };
+        let found = match self {
+            Self::Unknown(why) => {
+                drift.unknown = Some(why.clone());
+                return Ok((drift, Vec::new()));
+            }
+            Self::Keys(found) => found,
+        };
+        drift.total = Some(
+            found
+                .all
+                .iter()
+                .map(Difference::size)
+                .fold(0, u64::saturating_add),
+        );
+        drift.keys = u64::try_from(found.all.len()).unwrap_or(u64::MAX);
+        drift.is_lower_bound = found.is_lower_bound;
+        for one in &found.all {
+            let part = drift.causes.entry(one.cause()).or_default();
+            *part = part.saturating_add(one.size());
+        }
+        let mut worst: Vec<&Difference> = found.all.iter().collect();
+        worst.sort_by_key(|one| std::cmp::Reverse(one.size()));
         worst.truncate(KEYS_NAMED);
-        let worst = worst.into_iter().map(|((group, row), (batch, live))| {
+        let worst = worst.into_iter().map(|one| {
             Ok(DriftedKey {
-                job: view.job.name().to_owned(),
-                key: [show(view.job.group(), &group)?, show(view.job.row(), &row)?].join(" "),
-                batch,
-                live,
+                job: job.name().to_owned(),
+                key: [show(job.group(), &one.group)?, show(job.row(), &one.row)?].join(" "),
+                batch: one.batch,
+                live: one.live,
+                cause: one.cause(),
             })
         });
-        let drift = Drift {
-            total: Some(total),
-            keys,
-            is_lower_bound,
-            worst: worst.collect::<Result<_>>()?,
-            unknown: None,
-        };
-        Ok((drift, excess))
+        Ok((drift, worst.collect::<Result<_>>()?))
     }
 }
 
@@ -297,4 +450,30 @@ fn show(shape: &KeyShape, key: &[u8]) -> Result<String> {
         format!("{}={value}", column.name)
     });
     Ok(pairs.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_apart() {
+        for (batch, live, repeated, cause) in [
+            (1, 2, 1, Cause::Duplicate),
+            (1, 2, 5, Cause::Duplicate),
+            (-3, -4, -1, Cause::Duplicate),
+            (0, 1, 1, Cause::Duplicate),
+            (3, 1, 0, Cause::LostLive),
+            (3, 0, 0, Cause::LostLive),
+            (-3, -1, 0, Cause::LostLive),
+            // More was lost than counted twice.
+            (3, 2, 1, Cause::LostLive),
+            (1, 2, 0, Cause::Unexplained),
+            (1, 9, 3, Cause::Unexplained),
+            (i64::MIN, i64::MAX, i64::MAX, Cause::Unexplained),
+        ] {
+            let found = Cause::of(batch, live, repeated);
+            assert_eq!(found, cause, "{batch} {live} {repeated}");
+        }
+    }
 }

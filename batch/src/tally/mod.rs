@@ -6,6 +6,7 @@ mod compute;
 pub(crate) mod drift;
 mod planning;
 mod publish;
+mod repeats;
 mod result;
 mod run;
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
-use super::drift::{Drift, Excess, Fingerprint, Stretch};
+use super::drift::{Compared, Difference, Drift, Fingerprint, Stretch};
 use super::planning::plan;
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
@@ -60,7 +60,10 @@ impl Batch {
         if request.jobs.is_empty() {
             stages.begin("drift", 0);
             // The rows are right whether or not the drift can be told.
-            match self.drift(plan, &computed, prints, stamp_us).await {
+            match self
+                .drift(&compute, &computed, prints, (stamp_us, stop))
+                .await
+            {
                 Ok(drift) => report.drift = drift,
                 Err(error) => {
                     tracing::warn!(%source, %error, "the drift of a run is not known");
@@ -218,69 +221,70 @@ impl Batch {
     /// epoch is let go, nothing else tells.
     async fn drift(
         &self,
-        plan: &Plan,
+        compute: &Compute,
         computed: &Computed,
         mut prints: BTreeMap<String, Fingerprint>,
-        stamp_us: i64,
+        (stamp_us, stop): (i64, &CancellationToken),
     ) -> Result<Drift> {
+        let plan = &compute.plan;
         let source = plan.source;
         let runs = &self.ports.views.runs(source).await?.runs;
-        let mut all = Drift {
-            total: Some(0),
-            ..Drift::default()
-        };
-        let compared: Vec<&View> = plan.wanted().filter(|view| compared(view)).collect();
-        if plan.backfills > 0 && compared.iter().all(|view| view.published.is_none()) {
+        let mut all = Drift::none();
+        let views: Vec<&View> = plan.wanted().filter(|view| compared(view)).collect();
+        if plan.backfills > 0 && views.iter().all(|view| view.published.is_none()) {
             all.total = None;
             all.unknown =
                 Some("a backfill was taken in, which live state never counted".to_owned());
             return Ok(all);
         }
-        for view in compared {
+        for view in views {
             let name = view.job.name();
             let (Some(print), Some(manifest)) = (prints.remove(name), computed.manifests.get(name))
             else {
                 continue;
             };
+            let before = view.published.as_ref();
             let stretch = Stretch {
                 ports: &self.ports,
                 source,
                 runs,
-                epochs: (
-                    view.published.as_ref().map_or(0, |old| old.epoch),
-                    manifest.epoch,
-                ),
+                epochs: (before.map_or(0, |old| old.epoch), manifest.epoch),
                 partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
             };
-            let (drift, excess) = stretch.drift(view, manifest, print).await?;
-            self.keep(view, (plan.epoch, stamp_us), &excess).await?;
+            let mut found = stretch.compare(view, manifest, print).await?;
+            if let Compared::Keys(keys) = &mut found
+                && !keys.all.is_empty()
+            {
+                let since = before.map_or(&[][..], |old| &old.cuts);
+                let note = |group: &[u8], row: &[u8], count| keys.repeated(group, row, count);
+                compute.repeats(&view.job, since, note, stop).await?;
+                self.keep(view, (plan.epoch, stamp_us), &keys.all).await?;
+            }
+            let (drift, worst) = found.told(&view.job)?;
             if drift.is_lower_bound {
                 tracing::warn!(job = name, "not all that differs could be kept");
             }
-            all.total = all.total.zip(drift.total).map(|(a, b)| a.saturating_add(b));
-            all.keys += drift.keys;
-            all.worst.extend(drift.worst);
-            all.is_lower_bound |= drift.is_lower_bound;
-            all.unknown = all.unknown.or(drift.unknown);
+            all.add(drift, worst);
         }
         Ok(all)
     }
 }
 
 impl Batch {
-    async fn keep(&self, view: &View, at: (Epoch, i64), excess: &[Excess]) -> Result<()> {
+    async fn keep(&self, view: &View, at: (Epoch, i64), found: &[Difference]) -> Result<()> {
         let (epoch, stamp_us) = at;
         let name = kept_name(view.job.view());
         // A try that died, and a run that was abandoned, compared the same stretch from its beginning: what
         // they kept is written over.
         let begin = view.published.as_ref().map_or(0, |old| old.epoch) + 1;
-        for rows in excess.chunks(self.options.publish_rows.max(1)) {
+        for rows in found.chunks(self.options.publish_rows.max(1)) {
             let mut rows = rows
                 .iter()
-                .map(|(group, row, count)| {
-                    let row = kept_key(row, begin)
+                .map(|one| {
+                    let row = kept_key(&one.row, begin)
                         .map_err(|e| Error::fault("a key of what is kept", e))?;
-                    Ok((TallyShape::part(0, group), row, Some(*count)))
+                    let more = one.live.wrapping_sub(one.batch);
+                    Ok((TallyShape::part(0, &one.group), row, Some(more)))
                 })
                 .collect::<Result<Vec<NewRow>>>()?;
             let rows = new_rows(&mut rows);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use batch::{Batch, Drift, DriftedKey, RunReport, RunRequest};
+use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
 use jobs::Catalog;
 use schemas::source::Source;
@@ -162,13 +162,33 @@ fn drift_of(drift: &Drift) -> String {
             drift.keys
         ),
     };
+    for view in drift.views.iter().filter(|view| view.keys > 0) {
+        let causes = view.causes.iter();
+        let causes = causes.map(|(cause, events)| format!("{events} {}", why(*cause)));
+        let causes: Vec<String> = causes.collect();
+        text.push_str(&format!("    {}: {}\n", view.job, causes.join(", ")));
+    }
     for key in &drift.worst {
         let DriftedKey {
-            key, batch, live, ..
+            job,
+            key,
+            batch,
+            live,
+            cause,
         } = key;
-        text.push_str(&format!("    {key}: {batch}, live {live}\n"));
+        let cause = why(*cause);
+        text.push_str(&format!("    {job} {key}: {batch}, live {live}: {cause}\n"));
     }
     text
+}
+
+/// A cause in words.
+const fn why(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Duplicate => "counted again, since the event came again after the window",
+        Cause::LostLive => "lost in live state",
+        Cause::Unexplained => "for no known reason",
+    }
 }
 
 /// A run in a list.
@@ -221,7 +241,7 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
     let mut runs = Vec::new();
     for of in Source::LOGGED {
         if source.is_none_or(|source| source == of) {
-            let stories = installation.stores().views.stories(of, limit).await?;
+            let stories = installation.stores().views.stories(of, None, limit).await?;
             runs.extend(stories.into_iter().map(|story| Listed::of(of, story)));
         }
     }

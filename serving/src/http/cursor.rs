@@ -1,5 +1,7 @@
 //! Cursors: where the next page begins, as a text that only the same question takes.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemas::key::KeyValue;
@@ -59,6 +61,18 @@ pub(crate) fn run(fingerprint: u64, cursor: &str) -> Result<u64, Problem> {
     let (of, epoch): (u64, u64) = read(cursor)?;
     same(of, fingerprint)?;
     Ok(epoch)
+}
+
+/// The cursor after the last run that was shown of each source.
+pub(crate) fn of_runs(fingerprint: u64, epochs: &BTreeMap<String, u64>) -> String {
+    write(&(fingerprint, epochs))
+}
+
+/// The last run of each source that a cursor stands for.
+pub(crate) fn runs(fingerprint: u64, cursor: &str) -> Result<BTreeMap<String, u64>, Problem> {
+    let (of, epochs) = read(cursor)?;
+    same(of, fingerprint)?;
+    Ok(epochs)
 }
 
 /// The cursor after an achievement.

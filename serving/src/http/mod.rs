@@ -15,6 +15,7 @@ mod page;
 mod params;
 mod problem;
 mod ranks;
+mod reconciliations;
 mod runs;
 mod stats;
 
@@ -150,6 +151,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(applications::show))
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
+        .routes(routes!(reconciliations::list))
         .routes(routes!(overview::overview))
         .layer(from_fn(etag::tagged));
     let timed = answers

@@ -80,7 +80,7 @@ pub(crate) async fn overview(State(api): State<Arc<Api>>) -> Result<Json<Overvie
 
 async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
     let runs = api.ports.views.runs(source).await?;
-    let stories = api.ports.views.stories(source, RUNS).await?;
+    let stories = api.ports.views.stories(source, None, RUNS).await?;
     let spans = api.ports.log.spans(source.topic()).await?;
     let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
     let live = api.ports.live.read(source, count, &[]).await?;

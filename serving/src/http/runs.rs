@@ -112,26 +112,11 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .get("cursor")
         .map(|text| cursor::run(fingerprint, text))
         .transpose()?;
-    // Stories come newest first, and the number of a run is its place in the history.
-    let skipped = match before {
-        None => 0,
-        Some(before) => {
-            let newest = api.ports.views.stories(source, 1).await?;
-            let newest = newest.first().map_or(0, |story| story.run.epoch);
-            usize::try_from((newest + 1).saturating_sub(before)).unwrap_or(usize::MAX)
-        }
-    };
-    let asked = skipped.saturating_add(limit).saturating_add(1);
-    let stories = api.ports.views.stories(source, asked).await?;
-    let mut page = stories
-        .iter()
-        .filter(|story| before.is_none_or(|before| story.run.epoch < before))
-        .map(|story| RunShown::of(source, story));
-    let runs: Vec<RunShown> = page.by_ref().take(limit).collect();
-    let next = page
-        .next()
-        .and_then(|_| runs.last())
-        .map(|last| cursor::of_run(fingerprint, last.epoch));
+    let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
+    let after = |last: &RunStory| cursor::of_run(fingerprint, last.run.epoch);
+    let next = cursor::page(&mut stories, limit, after);
+    let runs = stories.iter().map(|story| RunShown::of(source, story));
+    let runs: Vec<RunShown> = runs.collect();
     let link = next
         .as_deref()
         .and_then(|next| link_to_next(&uri, next, None));

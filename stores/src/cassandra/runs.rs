@@ -396,27 +396,22 @@ pub(super) async fn report(
         .await
 }
 
-/// The stories of runs, newest first: one of them, or the newest ones.
+/// The stories of runs, newest first: the newest of some.
 pub(super) async fn stories(
     cql: &Cql,
     source: Source,
-    only: Option<Epoch>,
+    (first, last): (Epoch, Epoch),
     limit: usize,
 ) -> Result<Vec<RunStory>> {
     let doing = "reading the stories of runs";
     let columns = format!("{COLUMNS}, started_at_ms, ended_at_ms, report");
-    let limit = i32::try_from(limit.min(1_000)).unwrap_or(1);
-    let page = match only {
-        Some(epoch) => {
-            let text = format!("SELECT {columns} FROM runs WHERE source = ? AND epoch = ?");
-            let values = (source.name(), epoch.cast_signed());
-            cql.read(doing, &text, values).await?
-        }
-        None => {
-            let text = format!("SELECT {columns} FROM runs WHERE source = ? LIMIT ?");
-            cql.read(doing, &text, (source.name(), limit)).await?
-        }
-    };
+    let text = format!(
+        "SELECT {columns} FROM runs WHERE source = ? AND epoch >= ? AND epoch <= ? LIMIT ?"
+    );
+    let bound = |epoch: Epoch| i64::try_from(epoch).unwrap_or(i64::MAX);
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let values = (source.name(), bound(first), bound(last), limit);
+    let page = cql.read(doing, &text, values).await?;
     type Told = (
         Option<i64>,
         Option<String>,

@@ -122,12 +122,20 @@ impl ViewsRead for CassandraViews {
         Ok(found.unwrap_or_else(|| vec![None; names.len()]))
     }
 
-    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {
-        stories(&self.cql, source, None, limit).await
+    async fn stories(
+        &self,
+        source: Source,
+        before: Option<Epoch>,
+        limit: usize,
+    ) -> Result<Vec<RunStory>> {
+        match run_rules::last_before(before) {
+            Some(last) if limit > 0 => stories(&self.cql, source, (0, last), limit).await,
+            _ => Ok(Vec::new()),
+        }
     }
 
     async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
-        let found = stories(&self.cql, source, Some(epoch), 1).await?;
+        let found = stories(&self.cql, source, (epoch, epoch), 1).await?;
         Ok(found.into_iter().next())
     }
 }

@@ -183,10 +183,18 @@ impl ViewsRead for SqliteViews {
         editions::nodes(&mut tx, &db, (view, key), names).await
     }
 
-    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {
+    async fn stories(
+        &self,
+        source: Source,
+        before: Option<Epoch>,
+        limit: usize,
+    ) -> Result<Vec<RunStory>> {
+        let Some(last) = run_rules::last_before(before) else {
+            return Ok(Vec::new());
+        };
         let db = self.db.current().await?;
         let mut connection = db.reader().await?;
-        runs::stories(&mut connection, &db, source, (0, Epoch::MAX), limit).await
+        runs::stories(&mut connection, &db, source, (0, last), limit).await
     }
 
     async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {

@@ -285,7 +285,7 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
     sealed(views, 2).await?;
     views.abandon(PLAYS, 2, 7000).await?;
     sealed(views, 3).await?;
-    let stories = views.stories(PLAYS, 10).await?;
+    let stories = views.stories(PLAYS, None, 10).await?;
     let told: Vec<_> = stories
         .iter()
         .map(|story| (story.run.epoch, story.run.state, story.ended_at_ms))
@@ -301,7 +301,19 @@ pub async fn stories_are_told(ports: &Stores) -> Result<()> {
         json!({"rows": 2, "why": "\"quoted\" — ü"})
     );
     assert_eq!(stories[0].report, json!(null));
-    assert_eq!(views.stories(PLAYS, 2).await?.len(), 2);
+    assert_eq!(views.stories(PLAYS, None, 2).await?.len(), 2);
+    for (before, limit, epochs) in [
+        (Some(3), 10, &[2, 1][..]),
+        (Some(3), 1, &[2]),
+        (Some(1), 10, &[]),
+        (Some(0), 10, &[]),
+        (Some(u64::MAX), 1, &[3]),
+        (None, 0, &[]),
+    ] {
+        let stories = views.stories(PLAYS, before, limit).await?;
+        let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
+        assert_eq!(told, epochs, "{before:?} {limit}");
+    }
     Ok(())
 }
 
@@ -311,7 +323,7 @@ pub async fn outlived_runs_are_deleted(views: &dyn ViewsWrite) -> Result<()> {
         sealed(views, epoch).await?;
         complete(views, epoch, &[VIEW], true, 1).await?;
     }
-    let stories = views.stories(PLAYS, 1_000).await?;
+    let stories = views.stories(PLAYS, None, 1_000).await?;
     let told: Vec<_> = stories.iter().map(|story| story.run.epoch).collect();
     assert_eq!(told, (81..=150).rev().collect::<Vec<_>>());
     assert!(views.story(PLAYS, 80).await?.is_none());

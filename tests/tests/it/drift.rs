@@ -1,11 +1,14 @@
 //! Duplicates: within the window nobody sees them; what the window missed is counted live until
 //! the next run, and that run says so.
 
-use batch::RunRequest;
+use std::collections::BTreeMap;
+
+use batch::{Cause, RunRequest};
 use schemas::seam::RunState;
 use schemas::source::Source;
-use serde_json::json;
-use tests::world::{NOW_MS, World};
+use serde_json::{Value, json};
+use stores::live::{Changes, SlotId};
+use tests::world::{NOW_MS, PARTITIONS, World};
 
 fn play(id: &str) -> String {
     json!({"event_id": id, "track_id": 10, "owner_id": 1, "kind": "play", "at": "2026-03-01T10:00:00Z"}).to_string()
@@ -49,6 +52,16 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     let worst = &report.drift.worst[0];
     assert_eq!((worst.batch, worst.live), (1, 2), "{worst:?}");
     assert!(worst.key.contains("owner_id=1"), "{worst:?}");
+    assert_eq!(worst.cause, Cause::Duplicate);
+    let detail = &report.drift.views[0];
+    assert_eq!(detail.job, "plays_detail");
+    assert_eq!((detail.total, detail.keys), (Some(1), 1));
+    assert_eq!(detail.causes, BTreeMap::from([(Cause::Duplicate, 1)]));
+    let others = report.drift.views.iter().skip(1);
+    assert!(
+        others.clone().all(|view| view.total == Some(0)),
+        "{report:?}"
+    );
     assert_eq!(total(&served).await, (3, "batch".to_owned()));
     // What was counted live is kept beside it, however it is asked for.
     for (question, count, source) in [
@@ -81,7 +94,109 @@ async fn a_duplicate_that_the_window_missed_is_drift_until_the_next_run() {
     assert_eq!(total(&served).await, (4, "batch".to_owned()));
     let runs = served.client.ask("/api/v1/batch/runs").await;
     assert_eq!(runs["runs"][1]["drift"]["total"], 1, "{runs}");
+    reconciliations_are_told(&served).await;
     served.end().await;
+}
+
+/// Three runs, of which the second found a duplicate.
+async fn reconciliations_are_told(served: &tests::world::Served) {
+    let path = "/api/v1/reconciliations";
+    let all = served.client.ask(path).await;
+    let of = |page: &Value| -> Vec<(u64, u64)> {
+        let list = page["reconciliations"].as_array().expect("a list");
+        let one = |one: &Value| Some((one["epoch"].as_u64()?, one["total"].as_u64()?));
+        list.iter().filter_map(one).collect()
+    };
+    assert_eq!(of(&all), [(3, 0), (2, 1), (1, 0)], "{all}");
+    let second = &all["reconciliations"][1];
+    assert_eq!(
+        (&second["kind"], &second["source"]),
+        (&json!("batch-run"), &json!("plays"))
+    );
+    assert_eq!(
+        second["views"][0]["causes"],
+        json!({"duplicate": 1}),
+        "{second}"
+    );
+    assert_eq!(second["worst"][0]["cause"], "duplicate", "{second}");
+    let (mut pages, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = served.client.ask(&format!("{path}?limit=1{cursor}")).await;
+        pages.extend(of(&page));
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(pages, of(&all));
+    let efforts = served.client.ask(&format!("{path}?source=efforts")).await;
+    assert_eq!(of(&efforts), []);
+}
+
+/// What is lost of live state, and what somebody else adds to it, are found by the next run, named, and gone with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_of_live_state_is_named() {
+    let world = World::new().await;
+    world.ingest(&[play("a")]).await;
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    let served = world.serve().await;
+    for (events, more, cause) in [
+        (3, -2, Cause::LostLive),
+        (3, -3, Cause::LostLive),
+        (1, 5, Cause::Unexplained),
+    ] {
+        let before = total(&served).await.0;
+        let events: Vec<String> = (0..events)
+            .map(|n| play(&format!("{before} {n}")))
+            .collect();
+        world.ingest(&events).await;
+        world.catch_up().await;
+        falsify(&world, more).await;
+        let report = world.run(&RunRequest::default()).await.expect("a run");
+        let detail = &report.drift.views[0];
+        let parts = BTreeMap::from([(cause, more.unsigned_abs())]);
+        assert_eq!(detail.causes, parts, "{report:?}");
+        assert_eq!(report.drift.worst[0].cause, cause);
+        let right = before + i64::try_from(events.len()).expect("few");
+        assert_eq!(total(&served).await, (right, "batch".to_owned()));
+    }
+    served.end().await;
+}
+
+/// Adds to what was counted live of the owner's plays since the newest run.
+async fn falsify(world: &World, more: i64) {
+    let (live, view) = (&world.stores.live, world.catalog.job("plays_detail"));
+    let view = view.expect("the job").view().to_owned();
+    let slots = live
+        .read(Source::Plays, PARTITIONS, &[])
+        .await
+        .expect("slots")
+        .slots;
+    for (partition, slot) in (0..).zip(slots) {
+        let (slot, id) = (
+            slot.expect("a slot"),
+            SlotId {
+                source: Source::Plays,
+                partition,
+            },
+        );
+        let epochs = (slot.epoch, slot.epoch);
+        let mut found = live.scan(id, &view, epochs, None, 10).await.expect("rows");
+        if found.counts.is_empty() {
+            continue;
+        }
+        assert_eq!(found.counts.len(), 1, "one owner and quarter");
+        found.view = view.clone();
+        found.counts = vec![more].into();
+        let changes = Changes::from(vec![found]);
+        let applied = live
+            .apply(id, slot.fence(), slot.position, &[&view], &changes)
+            .await;
+        assert_eq!(applied.expect("live state"), Ok(()));
+        return;
+    }
+    panic!("nothing is live");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,13 +261,13 @@ async fn an_abandoned_run_is_covered_by_the_next() {
     world.catch_up().await;
     // A run that has sealed its cuts and then failed its check, as the batch layer records it.
     let stores = &world.stores;
-    let slot = stores::live::SlotId {
+    let slot = SlotId {
         source: Source::Plays,
         partition: 0,
     };
     let mut cuts = Vec::new();
-    for partition in 0..tests::world::PARTITIONS {
-        let slot = stores::live::SlotId { partition, ..slot };
+    for partition in 0..PARTITIONS {
+        let slot = SlotId { partition, ..slot };
         cuts.push(
             stores
                 .live

@@ -389,8 +389,13 @@ impl ViewsRead for Views {
         }
     }
 
-    async fn stories(&self, source: Source, limit: usize) -> Result<Vec<RunStory>> {
-        self.inner.stories(source, limit).await
+    async fn stories(
+        &self,
+        source: Source,
+        before: Option<Epoch>,
+        limit: usize,
+    ) -> Result<Vec<RunStory>> {
+        self.inner.stories(source, before, limit).await
     }
 
     async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {

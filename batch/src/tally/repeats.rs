@@ -1,0 +1,55 @@
+//! The records of a stretch of the log that repeat an event which stood before them: what live state counts once too often
+//! where its window did not reach back so far.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use futures::TryStreamExt;
+use jobs::{Folded, Job, checked};
+use schemas::seam::Cut;
+use tokio_util::sync::CancellationToken;
+
+use super::compute::{Compute, failed_of};
+use crate::Result;
+use crate::run::go_on;
+
+impl Compute {
+    /// Notes the rows of a view that the records give which repeat an event, of those from the cuts `since` on: group, row
+    /// and count, in any order, a row perhaps more than once.
+    pub(crate) async fn repeats(
+        &self,
+        job: &Arc<Job>,
+        since: &[Cut],
+        mut note: impl FnMut(&[u8], &[u8], i64),
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let failed = failed_of(job);
+        for days in self.plan.day_tasks(self.task_rows_max) {
+            go_on(stop)?;
+            let since = since.iter().map(|cut| cut.next_offset).collect();
+            let events = self.events(&days).repeats(since);
+            let rows = self.frame(job, Arc::new(events)).await?;
+            let mut batches = rows.execute_stream().await.map_err(failed)?;
+            while let Some(batch) = batches.try_next().await.map_err(failed)? {
+                each(job, &batch, &mut note)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn each(
+    job: &Arc<Job>,
+    batch: &RecordBatch,
+    mut note: impl FnMut(&[u8], &[u8], i64),
+) -> Result<()> {
+    let folded = Folded {
+        job: Arc::clone(job),
+        rows: checked(job, batch)?,
+    };
+    let (groups, rows, counts) = folded.encoded()?;
+    for ((group, row), count) in groups.iter().zip(rows.iter()).zip(counts.values()) {
+        note(group.unwrap_or_default(), row.unwrap_or_default(), *count);
+    }
+    Ok(())
+}
