@@ -7,6 +7,7 @@
 
 mod archive;
 mod board;
+mod drift;
 mod error;
 mod manifest_file;
 mod options;
@@ -18,10 +19,9 @@ mod snapshot;
 mod tally;
 
 pub use archive::{ArchiveReport, Backfill, BackfillReport};
-
+pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;
-pub use tally::drift::{Cause, Drift, DriftedKey, ViewDrift};

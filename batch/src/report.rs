@@ -7,7 +7,7 @@ use schemas::source::Source;
 use serde::{Serialize, Serializer};
 
 use crate::Progress;
-use crate::tally::drift::Drift;
+use crate::drift::Drift;
 
 /// What a run did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -3,6 +3,7 @@
 
 mod check;
 mod compute;
+mod drift;
 mod editions;
 mod held_back;
 mod history;

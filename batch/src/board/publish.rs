@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::drift::{Comparison, Replaced};
 use super::editions::{Edition, Editions, empty};
 use super::held_back::HeldBack;
 use super::history::History;
@@ -30,11 +31,13 @@ const LIST_KEYS: usize = 10_000;
 
 /// What became of a view's editions.
 #[derive(Debug, Default)]
-pub(crate) struct Published {
+pub(crate) struct Published<'a> {
     /// Rows of keys whose boards were written.
     pub(crate) written: u64,
     /// Rows of keys whose boards stayed as they were.
     pub(crate) skipped: u64,
+    /// How they compare with what was counted live, if that is asked for.
+    pub(crate) comparison: Option<Comparison<'a>>,
 }
 
 /// Where and as what editions are published.
@@ -57,11 +60,11 @@ impl Publisher<'_> {
         &self,
         job: &Arc<Job<Board>>,
         (manifest, held): (&BoardManifest, &Arc<HeldBack>),
+        published: &mut Published<'_>,
         (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<Published> {
+    ) -> Result<()> {
         let (send, mut steps) = mpsc::channel(STEPS_WAITING);
         let mut builders = self.builders(job, (manifest, held), send);
-        let mut published = Published::default();
         let mut seen: HashSet<Vec<u8>> = HashSet::new();
         while let Some(step) = steps.recv().await {
             if stop.is_cancelled() {
@@ -69,19 +72,19 @@ impl Publisher<'_> {
             }
             seen.extend(step.iter().map(|edition: &Edition| edition.new.key.clone()));
             progress.advance(step.iter().map(|edition| edition.rows).sum());
-            self.write(job, step, &mut published).await?;
+            self.write(job, step, published).await?;
         }
         while let Some(ended) = builders.join_next().await {
             ended.map_err(|e| Error::fault("a task ended", e))??;
         }
-        self.stand(job, held, &mut seen, &mut published).await?;
-        self.take_out(job, manifest, &seen, &mut published).await?;
+        self.stand(job, held, &mut seen, published).await?;
+        self.take_out(job, manifest, &seen, published).await?;
         if let Some(history) = &self.history {
             let has_all = manifest.keys.is_none();
             let views = &*self.ports.views;
             history.end(views, job, has_all, stop).await?;
         }
-        Ok(published)
+        Ok(())
     }
 
     /// Publishes the keys of which there are no rows but of members that are held back.
@@ -90,7 +93,7 @@ impl Publisher<'_> {
         job: &Job<Board>,
         held: &HeldBack,
         seen: &mut HashSet<Vec<u8>>,
-        published: &mut Published,
+        published: &mut Published<'_>,
     ) -> Result<()> {
         let mut editions = Editions::new(job, self.editions, held);
         let mut step = Vec::new();
@@ -144,7 +147,7 @@ impl Publisher<'_> {
         &self,
         job: &Job<Board>,
         step: Vec<Edition>,
-        published: &mut Published,
+        published: &mut Published<'_>,
     ) -> Result<()> {
         if let Some(history) = &self.history {
             let whole = step.iter().filter(|edition| edition.new.head.is_some());
@@ -155,21 +158,28 @@ impl Publisher<'_> {
         let keys: Vec<Vec<u8>> = step.iter().map(|edition| edition.new.key.clone()).collect();
         let heads = views.heads(job.view(), &keys).await?.unwrap_or_default();
         let mut heads = heads.into_iter();
-        let mut new = Vec::new();
+        let (mut new, mut replaced) = (Vec::new(), Vec::new());
         for edition in step {
-            let stored = heads.next().flatten().map(|head| head.root);
+            let old = heads.next().flatten().map(|head| head.root);
             let root = edition.new.head.as_ref().map(|head| &head.root);
-            if root.is_some() && stored.as_ref() == root {
+            if root.is_some() && old.as_ref() == root {
                 published.skipped += edition.rows;
-            } else {
-                published.written += edition.rows;
-                new.push(edition.new);
+                continue;
             }
+            published.written += edition.rows;
+            if let Some(root) = root {
+                let (key, new) = (edition.new.key.clone(), root.clone());
+                replaced.push(Replaced { key, old, new });
+            }
+            new.push(edition.new);
         }
         let at = (self.epoch, self.stamp_us);
         views
             .publish_editions(self.source, job.view(), at.0, at.1, &new)
             .await?;
+        if let Some(comparison) = &mut published.comparison {
+            comparison.compare(replaced).await;
+        }
         Ok(())
     }
 
@@ -179,7 +189,7 @@ impl Publisher<'_> {
         job: &Job<Board>,
         manifest: &BoardManifest,
         seen: &HashSet<Vec<u8>>,
-        published: &mut Published,
+        published: &mut Published<'_>,
     ) -> Result<()> {
         // Once even without any key: a run that was overtaken must hear it.
         self.write(job, Vec::new(), published).await?;
@@ -204,7 +214,7 @@ impl Publisher<'_> {
         &self,
         job: &Job<Board>,
         seen: &HashSet<Vec<u8>>,
-        published: &mut Published,
+        published: &mut Published<'_>,
     ) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -226,7 +236,7 @@ impl Publisher<'_> {
         &self,
         job: &Job<Board>,
         keys: &[Vec<u8>],
-        published: &mut Published,
+        published: &mut Published<'_>,
     ) -> Result<()> {
         let heads = self.ports.views.heads(job.view(), keys).await?;
         let heads = heads.unwrap_or_default();

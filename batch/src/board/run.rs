@@ -11,12 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::Compute;
+use super::drift::{Comparison, Stretch};
 use super::held_back::HeldBack;
 use super::history::History;
 use super::manifest::BoardManifest;
 use super::planning::{Plan, plan};
-use super::publish::Publisher;
+use super::publish::{Published, Publisher};
 use super::told::Waited;
+use crate::drift::Drift;
 use crate::report::{RunReport, Stages};
 use crate::results::{Results, result_name};
 use crate::run::{Batch, behind, go_on, while_held};
@@ -54,7 +56,7 @@ impl Batch {
         self.judge::<BoardManifest>(results, request, faults, &mut report, stop)
             .await?;
         stages.begin("wait", 0);
-        let held = self.hold_back(&plan, &mut report, stop).await?;
+        let (held, unknown) = self.hold_back(&plan, &mut report, stop).await?;
         for manifest in manifests.values_mut() {
             let is_changed = held
                 .get(&manifest.view)
@@ -68,7 +70,7 @@ impl Batch {
             .publish_boards(
                 request,
                 &plan,
-                (&manifests, &held),
+                (&manifests, &held, unknown),
                 &mut report,
                 (stages.progress, stop),
             )
@@ -88,13 +90,14 @@ impl Batch {
         Ok(report)
     }
 
-    /// Waits for the speed layer. By view: what is published of members to whose changes it has not come.
+    /// Waits for the speed layer. By view: what is published of members to whose changes it has not come; and why some of
+    /// that is not known.
     async fn hold_back(
         &self,
         plan: &Plan,
         report: &mut RunReport,
         stop: &CancellationToken,
-    ) -> Result<BTreeMap<String, Arc<HeldBack>>> {
+    ) -> Result<(BTreeMap<String, Arc<HeldBack>>, Option<String>)> {
         let (source, cuts) = (plan.source, &plan.run.cuts);
         // Before the log's end is looked at: then each is in one of both.
         let unsent = self.unsent(source).await?;
@@ -126,13 +129,13 @@ impl Batch {
             why = why.or(of_view.why);
             held.insert(view.job.view().to_owned(), Arc::new(of_view.held));
         }
-        if let Some(why) = why {
+        if let Some(why) = &why {
             tracing::warn!(%source, why, "a run publishes changes of boards to which the speed layer has not come: they are told to nobody");
             report.warnings.push(format!(
                 "changes of boards to which the speed layer has not come may be published by this run, and are told to nobody then: {why}"
             ));
         }
-        Ok(held)
+        Ok((held, why))
     }
 
     /// Publishes every wanted view, and records the run complete; answers the stamp.
@@ -140,9 +143,10 @@ impl Batch {
         &self,
         request: &RunRequest,
         plan: &Plan,
-        (manifests, held): (
+        (manifests, held, unknown): (
             &BTreeMap<String, BoardManifest>,
             &BTreeMap<String, Arc<HeldBack>>,
+            Option<String>,
         ),
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
@@ -158,6 +162,7 @@ impl Batch {
             .views
             .begin_publishing(source, epoch, &names, now_ms)
             .await?;
+        let mut drift: Option<Drift> = None;
         for view in plan.wanted() {
             let Some(manifest) = manifests.get(view.job.name()) else {
                 continue;
@@ -175,10 +180,25 @@ impl Batch {
             };
             let of_view = held.get(view.job.view()).map(Arc::clone);
             let what = (manifest, &of_view.unwrap_or_default());
-            let done = publisher.publish(&view.job, what, told).await?;
+            let mut done = Published::default();
+            if request.jobs.is_empty() && view.job.layers() == Layers::Both {
+                let run = Stretch {
+                    source,
+                    epoch,
+                    cuts: &plan.run.cuts,
+                };
+                let of_view = Comparison::begin(&self.ports, &view.job, run, unknown.as_deref());
+                done.comparison = Some(of_view.await?);
+            }
+            publisher.publish(&view.job, what, &mut done, told).await?;
             report.rows_written += done.written;
             report.rows_skipped += done.skipped;
+            if let Some(comparison) = done.comparison {
+                let (of_view, worst) = comparison.end();
+                drift.get_or_insert_with(Drift::none).add(of_view, worst);
+            }
         }
+        report.drift = drift.unwrap_or_default();
         self.complete(source, request, (epoch, stamp_us), &names)
             .await?;
         Ok(stamp_us)

@@ -1,5 +1,4 @@
-//! The drift: how far what was counted live between two runs differs from what the batch layer
-//! found for the same events.
+//! The drift of tallies, key by key.
 //!
 //! Both sides are added into a table of sums by a hash of the key, the batch's with a plus and the
 //! live ones with a minus: where they agree every sum is 0, and nothing need be remembered by key.
@@ -9,135 +8,22 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use jobs::Job;
-use schemas::key::KeyShape;
 use schemas::seam::{Epoch, Runs, whole};
 use schemas::source::Source;
-use serde::Serialize;
 use stores::live::{Deltas, SlotId};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::compute::View;
 use super::publish::diff_of;
 use super::result::ViewManifest;
-use crate::{BatchPorts, Error, Result};
+use crate::drift::{Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
+use crate::{BatchPorts, Result};
 
 /// One for each value of 16 bits of the hash.
 const BUCKETS: usize = 1 << 16;
 const PAGE_ROWS: usize = 50_000;
 /// Keys that are told apart, at most.
 const KEYS_MAX: usize = 100_000;
-/// Keys that are named in the report.
-const KEYS_NAMED: usize = 20;
-
-/// Why live state counted otherwise than the batch layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// An event came again after the window in which the speed layer knows it, and was counted again.
-    Duplicate,
-    /// Live state held less than there are events: some of it was lost, or changed by somebody else.
-    LostLive,
-    /// Nothing that is known explains it.
-    Unexplained,
-}
-
-impl Cause {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Duplicate => "duplicate",
-            Self::LostLive => "lost_live",
-            Self::Unexplained => "unexplained",
-        }
-    }
-
-    /// Why a change that the batch layer found to be `batch` was counted as `live`, where records that repeat an event add
-    /// up to `repeated`.
-    fn of(batch: i64, live: i64, repeated: i64) -> Self {
-        let (batch, live, repeated) = (i128::from(batch), i128::from(live), i128::from(repeated));
-        let excess = live - batch;
-        let is_of_repeats = excess.signum() == repeated.signum() && excess.abs() <= repeated.abs();
-        let is_less = live == 0 || (live.signum() == batch.signum() && live.abs() < batch.abs());
-        match (is_of_repeats, is_less) {
-            (true, _) => Self::Duplicate,
-            (false, true) => Self::LostLive,
-            (false, false) => Self::Unexplained,
-        }
-    }
-}
-
-/// A key whose batch change is not what was counted live.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DriftedKey {
-    /// The job.
-    pub job: String,
-    /// The key, as `column=value` pairs.
-    pub key: String,
-    /// What the batch layer added since the run before.
-    pub batch: i64,
-    /// What was counted live for the same stretch of the log.
-    pub live: i64,
-    /// Why.
-    pub cause: Cause,
-}
-
-/// The drift of one view.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct ViewDrift {
-    /// The job.
-    pub job: String,
-    /// The sum of the absolute differences over all keys; nothing if it is not known.
-    pub total: Option<u64>,
-    /// How many keys differ.
-    pub keys: u64,
-    /// Whether there are more than could be told apart: `total` and `keys` are the least that they
-    /// can be.
-    pub is_lower_bound: bool,
-    /// By cause, its part of `total`.
-    pub causes: BTreeMap<Cause, u64>,
-    /// Why it is not known.
-    pub unknown: Option<String>,
-}
-
-/// The drift of one run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Drift {
-    /// The sum of the absolute differences over all keys; nothing if live state began anew within
-    /// the run's stretch, so that there is nothing to compare with.
-    pub total: Option<u64>,
-    /// How many keys differ.
-    pub keys: u64,
-    /// Whether there are more than could be told apart: `total` and `keys` are the least that they
-    /// can be.
-    pub is_lower_bound: bool,
-    /// Of each view that was compared.
-    pub views: Vec<ViewDrift>,
-    /// The keys that differ most, of each view.
-    pub worst: Vec<DriftedKey>,
-    /// Why it is not known.
-    pub unknown: Option<String>,
-}
-
-impl Drift {
-    /// Nothing has been compared yet.
-    pub(crate) fn none() -> Self {
-        Self {
-            total: Some(0),
-            ..Self::default()
-        }
-    }
-
-    /// Adds what was found of a view.
-    pub(crate) fn add(&mut self, view: ViewDrift, worst: Vec<DriftedKey>) {
-        self.total = self.total.zip(view.total).map(|(a, b)| a.saturating_add(b));
-        self.keys = self.keys.saturating_add(view.keys);
-        self.is_lower_bound |= view.is_lower_bound;
-        self.unknown = self.unknown.take().or_else(|| view.unknown.clone());
-        self.worst.extend(worst);
-        self.views.push(view);
-    }
-}
 
 /// Sums of changes by a hash of the key.
 #[derive(Debug, Clone)]
@@ -437,43 +323,5 @@ impl Compared {
             })
         });
         Ok((drift, worst.collect::<Result<_>>()?))
-    }
-}
-
-fn show(shape: &KeyShape, key: &[u8]) -> Result<String> {
-    let columns = shape
-        .decode(std::iter::once(key))
-        .map_err(|e| Error::fault("decoding a key", e))?;
-    let pairs = shape.0.iter().zip(&columns).map(|(column, array)| {
-        let value = arrow::util::display::array_value_to_string(array, 0)
-            .unwrap_or_else(|_| "?".to_owned());
-        format!("{}={value}", column.name)
-    });
-    Ok(pairs.collect::<Vec<_>>().join(" "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_are_told_apart() {
-        for (batch, live, repeated, cause) in [
-            (1, 2, 1, Cause::Duplicate),
-            (1, 2, 5, Cause::Duplicate),
-            (-3, -4, -1, Cause::Duplicate),
-            (0, 1, 1, Cause::Duplicate),
-            (3, 1, 0, Cause::LostLive),
-            (3, 0, 0, Cause::LostLive),
-            (-3, -1, 0, Cause::LostLive),
-            // More was lost than counted twice.
-            (3, 2, 1, Cause::LostLive),
-            (1, 2, 0, Cause::Unexplained),
-            (1, 9, 3, Cause::Unexplained),
-            (i64::MIN, i64::MAX, i64::MAX, Cause::Unexplained),
-        ] {
-            let found = Cause::of(batch, live, repeated);
-            assert_eq!(found, cause, "{batch} {live} {repeated}");
-        }
     }
 }

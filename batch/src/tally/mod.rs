@@ -3,7 +3,7 @@
 
 mod check;
 mod compute;
-pub(crate) mod drift;
+mod drift;
 mod planning;
 mod publish;
 mod repeats;

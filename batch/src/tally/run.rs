@@ -12,11 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
-use super::drift::{Compared, Difference, Drift, Fingerprint, Stretch};
+use super::drift::{Compared, Difference, Fingerprint, Stretch};
 use super::planning::plan;
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
 use crate::archive::backfilled;
+use crate::drift::Drift;
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
 use crate::run::{Batch, behind, go_on};

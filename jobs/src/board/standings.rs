@@ -7,11 +7,14 @@
 //! put in between: pages, ranks and sizes cost a way down the tree and a look at what is newer, never
 //! a walk over the board.
 
+mod changed;
 mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::seam::{self, Epoch};
+
+pub use changed::ChangedMembers;
 
 use super::state::{GroupState, Place, StateError};
 use crate::merge::{NotWhole, Seam};

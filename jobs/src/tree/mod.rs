@@ -35,6 +35,7 @@
 
 mod build;
 mod descend;
+mod diff;
 mod draft;
 mod item;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use std::fmt;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use build::{BuildError, Builder, Built, ITEM_BYTES_MAX, Options};
+pub use diff::Change;
 pub use item::Item;
 pub use node::Node;
 pub use read::{Nodes, ReadError, Tree};

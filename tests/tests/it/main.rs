@@ -9,6 +9,7 @@ mod avro;
 mod backfill;
 mod board_cache;
 mod board_cases;
+mod board_drift;
 mod board_law;
 mod capacity;
 mod cases;
