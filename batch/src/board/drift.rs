@@ -80,6 +80,15 @@ enum Counted {
     Never,
 }
 
+/// A member of whom something else is published than was counted.
+struct Differing {
+    member: Vec<u8>,
+    /// On how many boards it is, by the run and as it was counted.
+    published: usize,
+    counted: usize,
+    cause: Cause,
+}
+
 impl<'a> Comparison<'a> {
     /// Begins; `unknown` says why nothing can be compared, if that is known already.
     pub(crate) async fn begin(
@@ -258,8 +267,17 @@ impl<'a> Comparison<'a> {
                 "live state of partition {partition} does not hold everything since run {since}"
             )));
         }
-        for ((changed, members), states) in parts.iter().zip(&answer.states) {
-            self.compare_key(changed.of, members, states).await?;
+        let this = &*self;
+        let of_keys = parts.iter().zip(&answer.states);
+        let calls =
+            of_keys.map(|((changed, members), states)| this.differing(changed.of, members, states));
+        let calls: Vec<_> = calls.collect();
+        let found: Vec<Vec<Differing>> =
+            stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
+        for ((changed, _), differing) in parts.iter().zip(found) {
+            for one in differing {
+                self.note(&changed.of.key, &one)?;
+            }
         }
         Ok(None)
     }
@@ -273,57 +291,51 @@ impl<'a> Comparison<'a> {
             && whole(slot, partition, self.since, &self.runs, self.job.view())
     }
 
-    async fn compare_key(
-        &mut self,
+    /// The members of a key of whom something else is published than was counted.
+    async fn differing(
+        &self,
         of: &Replaced,
         members: &[(Vec<u8>, Vec<Vec<u8>>)],
         states: &LiveStates,
-    ) -> std::result::Result<(), Failed> {
+    ) -> std::result::Result<Vec<Differing>, Failed> {
         let nodes = self.nodes(&of.key);
         let published = Standings::of_sheet(&of.new, self.score_bytes())?;
         let published = published.states(&nodes, members).await?;
-        let mut differ = Vec::new();
+        let mut differing = Vec::new();
         for ((member, boards), published) in members.iter().zip(published) {
-            match self.counted(member, states)? {
-                Counted::Again => {}
-                Counted::Once(counted) if sorted(&counted) == sorted(&published) => {}
-                Counted::Once(counted) => differ.push((member, boards, published, Some(counted))),
-                Counted::Never => differ.push((member, boards, published, None)),
-            }
-        }
-        for (member, boards, published, counted) in differ {
-            let (cause, counted) = match counted {
-                Some(counted) => (Cause::Unexplained, counted),
-                None => (Cause::LostLive, self.stood(of, member, boards).await?),
+            let (cause, counted) = match self.counted(member, states)? {
+                Counted::Again => continue,
+                Counted::Once(counted) if sorted(&counted) == sorted(&published) => continue,
+                Counted::Once(counted) => (Cause::Unexplained, counted),
+                Counted::Never => (Cause::LostLive, self.stood(of, member, boards).await?),
             };
-            self.note(&of.key, member, (&published, &counted), cause)?;
+            differing.push(Differing {
+                member: member.clone(),
+                published: published.places.len(),
+                counted: counted.places.len(),
+                cause,
+            });
         }
-        Ok(())
+        Ok(differing)
     }
 
-    fn note(
-        &mut self,
-        key: &[u8],
-        member: &[u8],
-        (published, counted): (&GroupState, &GroupState),
-        cause: Cause,
-    ) -> std::result::Result<(), Failed> {
+    fn note(&mut self, key: &[u8], one: &Differing) -> std::result::Result<(), Failed> {
         let drift = &mut self.drift;
         drift.total = drift.total.map(|total| total.saturating_add(1));
         drift.keys += 1;
-        *drift.causes.entry(cause).or_default() += 1;
+        *drift.causes.entry(one.cause).or_default() += 1;
         if self.worst.len() < KEYS_NAMED {
             let shown =
                 |shape, bytes| show(shape, bytes).map_err(|e| Failed::Damaged(e.to_string()));
             let key = shown(self.job.key(), key)?;
-            let member = shown(self.job.member(), member)?;
-            let rows = |state: &GroupState| i64::try_from(state.places.len()).unwrap_or(i64::MAX);
+            let member = shown(self.job.member(), &one.member)?;
+            let rows = |rows: usize| i64::try_from(rows).unwrap_or(i64::MAX);
             self.worst.push(DriftedKey {
                 job: self.job.name().to_owned(),
                 key: [key, member].join(" "),
-                batch: rows(published),
-                live: rows(counted),
-                cause,
+                batch: rows(one.published),
+                live: rows(one.counted),
+                cause: one.cause,
             });
         }
         Ok(())
