@@ -75,6 +75,10 @@ pub struct Merged<'a> {
     pub live: bool,
     /// Whether the batch row is of a run that is still being published.
     pub is_ahead: bool,
+    /// The epoch that the batch row holds; nothing where there is no row.
+    pub row_epoch: Option<Epoch>,
+    /// Live parts of later epochs count, and no others.
+    pub base: Epoch,
 }
 
 /// Why a partition's live state can't be added to batch rows now.
@@ -245,6 +249,8 @@ pub fn merge_kept<'a>(
             batch: stored.is_some(),
             live: false,
             is_ahead: base > seam.newest,
+            row_epoch: row.map(|(epoch, _)| epoch),
+            base,
         };
         for (_, piece) in of_key {
             match piece {

@@ -82,7 +82,7 @@ impl Frame {
     }
 
     /// Where an answer of these cells comes from, and how far it reaches.
-    fn provenance<'a>(
+    pub(crate) fn provenance<'a>(
         &self,
         cells: impl IntoIterator<Item = &'a Cell>,
         standing: Standing,
@@ -312,7 +312,7 @@ pub(crate) struct Page {
 pub(crate) fn total(reading: Reading, frame: &Frame) -> Result<Total, Overflow> {
     let cells = match reading.tally {
         Tally::Segments(cells) => cells,
-        Tally::Keys(_) | Tally::Sketches(_) => Vec::new(),
+        Tally::Keys(_) | Tally::Sketches(_) | Tally::Rows(_) => Vec::new(),
     };
     let (before, now) = of_two(&cells);
     let value = |cell: &Cell| fit(cell.preferred(frame.prefer).count);
@@ -331,7 +331,7 @@ pub(crate) fn total(reading: Reading, frame: &Frame) -> Result<Total, Overflow> 
 pub(crate) fn uniques(reading: Reading, frame: &Frame, of: &str) -> Uniques {
     let sketches = match reading.tally {
         Tally::Sketches(sketches) => sketches,
-        Tally::Keys(_) | Tally::Segments(_) => Vec::new(),
+        Tally::Keys(_) | Tally::Segments(_) | Tally::Rows(_) => Vec::new(),
     };
     let (before, now) = of_two(&sketches);
     let (count, relative_error) = now.map_or((0, 0.0), estimated);
@@ -363,7 +363,7 @@ pub(crate) fn uniques_series(
 ) -> UniquesSeries {
     let sketches = match reading.tally {
         Tally::Sketches(sketches) => sketches,
-        Tally::Keys(_) | Tally::Segments(_) => Vec::new(),
+        Tally::Keys(_) | Tally::Segments(_) | Tally::Rows(_) => Vec::new(),
     };
     let epoch = reading.standing.epoch;
     let points = reading.segments.ranges().iter().zip(&sketches);
@@ -435,7 +435,7 @@ pub(crate) fn series(
 ) -> Result<Series, Overflow> {
     let cells = match &reading.tally {
         Tally::Segments(cells) => cells.as_slice(),
-        Tally::Keys(_) | Tally::Sketches(_) => &[],
+        Tally::Keys(_) | Tally::Sketches(_) | Tally::Rows(_) => &[],
     };
     let epoch = reading.standing.epoch;
     let points = reading.segments.ranges().iter().zip(cells);
@@ -468,7 +468,7 @@ pub(crate) fn breakdown(
 ) -> Result<Page, Overflow> {
     let keys = match reading.tally {
         Tally::Keys(keys) => keys,
-        Tally::Segments(_) | Tally::Sketches(_) => crate::tally::Keys::default(),
+        Tally::Segments(_) | Tally::Sketches(_) | Tally::Rows(_) => crate::tally::Keys::default(),
     };
     let compared = frame.compared;
     let two = reading.segments.len() > 1;
@@ -540,7 +540,7 @@ pub(crate) fn shown_ms(at_ms: i64) -> String {
     Timestamp::from_millisecond(at_ms).map_or_else(|_| at_ms.to_string(), |at| at.to_string())
 }
 
-fn fit(count: i128) -> Result<i64, Overflow> {
+pub(crate) fn fit(count: i128) -> Result<i64, Overflow> {
     i64::try_from(count).map_err(|_| Overflow(count))
 }
 

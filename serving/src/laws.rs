@@ -257,6 +257,41 @@ fn expected_rows(asked: &Asked, plays: &[Play]) -> Vec<(Value, i64)> {
         .collect()
 }
 
+/// What explains a total adds up to it, however it is divided.
+async fn is_explained(serving: &Serving, query: &str, total: &Value) -> Result<(), TestCaseError> {
+    let uri = format!("/api/v1/explain?metric=plays&{query}");
+    let (status, told) = get(serving, &uri).await;
+    prop_assert_eq!(status, StatusCode::OK, "{}", told);
+    let sum = |list: &Value| -> i64 {
+        let list = list.as_array().into_iter().flatten();
+        list.filter_map(|one| one["count"].as_i64()).sum()
+    };
+    let count = total["count"].as_i64().unwrap();
+    prop_assert_eq!(told["count"].as_i64(), Some(count), "{}", told);
+    prop_assert_eq!(sum(&told["batch"]) + sum(&told["live"]), count, "{}", told);
+    prop_assert_eq!(sum(&told["rows"]), count, "{}", told);
+    for row in told["rows"].as_array().unwrap() {
+        let stored = row["batch"]["count"].as_i64().unwrap_or_default();
+        prop_assert_eq!(
+            Some(stored + sum(&row["live"])),
+            row["count"].as_i64(),
+            "{}",
+            row
+        );
+    }
+    let has = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    let source = match (has(&told["batch"]), has(&told["live"])) {
+        (true, true) => Some("merged"),
+        (true, false) => Some("batch"),
+        (false, true) => Some("realtime"),
+        (false, false) => None,
+    };
+    if let Some(source) = source {
+        prop_assert_eq!(&told["provenance"]["source"], source, "{}", told);
+    }
+    Ok(())
+}
+
 async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), TestCaseError> {
     let query = asked.query();
     let (range, previous, _) = asked.ranges();
@@ -274,6 +309,7 @@ async fn check(serving: &Serving, asked: &Asked, plays: &[Play]) -> Result<(), T
     );
     let before = previous.map(|previous| asked.sum(plays, previous));
     prop_assert_eq!(&total["previous"], &json!(before), "{}", &query);
+    is_explained(serving, &query, &total).await?;
 
     let uri = format!(
         "/api/v1/stats/plays/series?{query}&interval={}",

@@ -8,6 +8,7 @@
 mod answer;
 mod board;
 mod error;
+mod explained;
 mod gather;
 mod http;
 mod kept;

@@ -35,6 +35,7 @@ fn question(filters: &[(&str, KeyValue)], by: Option<&str>, time: Time) -> Quest
             .collect(),
         by: by.map(str::to_owned),
         distinct: None,
+        explains: false,
         prefer: Prefer::Newest,
         time,
     }

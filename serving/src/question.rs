@@ -15,6 +15,8 @@ pub(crate) struct Question {
     pub(crate) by: Option<String>,
     /// The column of which different values are counted in place of amounts, if any.
     pub(crate) distinct: Option<String>,
+    /// Whether the rows are asked for that the amount is made of.
+    pub(crate) explains: bool,
     /// Which value is asked for.
     pub(crate) prefer: Prefer,
     /// The time that it is about.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jobs::merge::{Gap, Merged, NotWhole, Seam, merge, merge_kept};
+use jobs::merge::{Gap, LivePart, Merged, NotWhole, Seam, merge, merge_kept};
 use jobs::tables::{kept_name, table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
@@ -422,7 +422,7 @@ impl Reader<'_> {
                 parts,
                 calendar: None,
             };
-            self.walk(&walk, seen, |values| {
+            self.walk(&walk, seen, |values, _| {
                 let columns = Columns::of(lane, self.question, values, plan.fan_columns())?;
                 for row in (0..values.len()).filter(|row| columns.passes(*row)) {
                     found.extend(columns.bucket(row));
@@ -472,8 +472,8 @@ impl Reader<'_> {
                 continue;
             }
             let walk = Walk::of((index, lane), layout, &starts, &seen.parts);
-            self.walk(&walk, seen, |values| {
-                tally.add(lane, self.question, &segments, values)
+            self.walk(&walk, seen, |values, live| {
+                tally.add(lane, self.question, &segments, (values, live))
             })
             .await?;
         }
@@ -497,7 +497,7 @@ impl Reader<'_> {
                 continue;
             }
             let walk = Walk::of((index, lane), layout, starts, &seen.parts);
-            self.walk(&walk, seen, |values| {
+            self.walk(&walk, seen, |values, _| {
                 let columns = Columns::of(lane, self.question, values, &[])?;
                 let rows = (0..values.len()).filter(|row| columns.passes(*row));
                 for at in rows.filter_map(|row| columns.bucket(row)) {
@@ -511,12 +511,13 @@ impl Reader<'_> {
         Ok(extent.map(|(first, last)| (first, finest.next(last).map_or(last, |end| end - 1))))
     }
 
-    /// Reads a lane's rows, some table partitions at a time, and hands them on merged.
+    /// Reads a lane's rows, some table partitions at a time, and hands them on merged, with the live parts in the order of
+    /// their keys that they were merged with.
     async fn walk(
         &self,
         walk: &Walk<'_>,
         seen: &SeenParts,
-        mut take: impl FnMut(&[Merged<'_>]) -> Result<(), KeyError>,
+        mut take: impl FnMut(&[Merged<'_>], &[LivePart<'_>]) -> Result<(), KeyError>,
     ) -> Result<(), ReadError> {
         let view = walk.lane.job.view();
         let table = table_to_read(&seen.seen.runs.newest, view);
@@ -534,7 +535,7 @@ impl Reader<'_> {
         let mut chunks = queries.chunks(PARTS_MAX).peekable();
         if chunks.peek().is_none() {
             // Nothing to read is an answer only if nothing is missing.
-            take(&merge(&seam, [], rest.iter().copied())?)?;
+            take(&merge(&seam, [], rest.iter().copied())?, rest)?;
         }
         let kept = self.kept(walk, of).await?;
         let mut kept = kept_rows(kept.as_ref().as_ref())?;
@@ -556,7 +557,7 @@ impl Reader<'_> {
             let rows = found.iter().flat_map(batch_rows);
             // Of any time: what is kept is little, and a key that comes twice is added up.
             let kept = std::mem::take(&mut kept);
-            take(&merge_kept(&seam, rows, now.iter().copied(), kept)?)?;
+            take(&merge_kept(&seam, rows, now.iter().copied(), kept)?, now)?;
         }
         Ok(())
     }

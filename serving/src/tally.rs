@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
-use jobs::merge::Merged;
+use jobs::merge::{LivePart, Merged};
 use jobs::sketch::{Estimate, cell, cell_column, estimate};
 use schemas::key::{KeyError, KeyKind, KeyValue};
 use schemas::provenance::Origin;
 use schemas::time::{Seconds, Span, Width};
 
+use crate::explained::Explained;
 use crate::plan::Lane;
 use crate::question::{Prefer, Question, Segments};
 
@@ -28,7 +29,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    fn add(&mut self, value: &Merged<'_>) {
+    pub(crate) fn add(&mut self, value: &Merged<'_>) {
         self.count += value.count;
         self.stored += value.stored;
         self.kept += value.kept;
@@ -81,6 +82,8 @@ pub(crate) enum Tally {
     Keys(Keys),
     /// One sketch a segment.
     Sketches(Vec<Sketch>),
+    /// Of the first segment, the rows that its sum is made of.
+    Rows(Box<Explained>),
 }
 
 /// Which cells different values take, and which layers had a part in it.
@@ -158,7 +161,9 @@ impl Keys {
 
 impl Tally {
     pub(crate) fn new(question: &Question, segments: usize) -> Self {
-        if question.distinct.is_some() {
+        if question.explains {
+            Self::Rows(Box::default())
+        } else if question.distinct.is_some() {
             Self::Sketches(vec![Sketch::default(); segments])
         } else if question.by.is_some() {
             Self::Keys(Keys::default())
@@ -171,6 +176,7 @@ impl Tally {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Segments(cells) => cells.len() * size_of::<Cell>(),
+            Self::Rows(explained) => explained.bytes(),
             Self::Keys(keys) => {
                 let texts: usize = keys.texts.keys().map(String::len).sum();
                 let entries = keys.ints.len() + keys.texts.len() + 1;
@@ -192,7 +198,7 @@ impl Tally {
         lane: &Lane,
         question: &Question,
         segments: &Segments,
-        values: &[Merged<'_>],
+        (values, live): (&[Merged<'_>], &[LivePart<'_>]),
     ) -> Result<(), KeyError> {
         if values.is_empty() {
             return Ok(());
@@ -209,6 +215,12 @@ impl Tally {
             let cell = match self {
                 Self::Segments(cells) => cells.get_mut(segment),
                 Self::Keys(keys) => keys.cell(columns.key(row), segment),
+                Self::Rows(explained) => {
+                    if segment == 0 {
+                        explained.add(lane, value, live)?;
+                    }
+                    continue;
+                }
                 Self::Sketches(sketches) => {
                     if let (Some(sketch), Some(cell)) =
                         (sketches.get_mut(segment), columns.cell(row))

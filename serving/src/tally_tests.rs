@@ -50,6 +50,7 @@ fn question(by: Option<&str>, filters: &[(&str, KeyValue)]) -> (Question, Segmen
             .collect(),
         by: by.map(str::to_owned),
         distinct: None,
+        explains: false,
         prefer: Prefer::Newest,
         time: Time::Segments(segments.clone()),
     };
@@ -101,11 +102,15 @@ fn counted(by: Option<&str>, filters: &[(&str, KeyValue)]) -> Tally {
             batch: *batch,
             live: *live,
             is_ahead: false,
+            row_epoch: batch.then_some(1),
+            base: 1,
         })
         .collect();
     let (question, segments) = question(by, filters);
     let mut tally = Tally::new(&question, segments.len());
-    tally.add(&lane, &question, &segments, &values).unwrap();
+    tally
+        .add(&lane, &question, &segments, (&values, &[]))
+        .unwrap();
     tally
 }
 
@@ -132,7 +137,7 @@ fn segments_are_counted_apart_with_their_layers() {
 fn filters_let_through_what_is_equal() {
     let total = |filters: &[(&str, KeyValue)]| match counted(None, filters) {
         Tally::Segments(cells) => cells.iter().map(|cell| cell.count).sum::<i128>(),
-        Tally::Keys(_) | Tally::Sketches(_) => panic!("not by segment"),
+        Tally::Keys(_) | Tally::Sketches(_) | Tally::Rows(_) => panic!("not by segment"),
     };
     assert_eq!(total(&[("owner_id", KeyValue::Int(7))]), 1_111);
     assert_eq!(total(&[("referrer", text(""))]), 100);
@@ -180,7 +185,13 @@ fn bytes_that_are_no_key_are_an_error() {
         batch: true,
         live: false,
         is_ahead: false,
+        row_epoch: Some(1),
+        base: 1,
     };
     let mut tally = Tally::new(&question, 2);
-    assert!(tally.add(&lane, &question, &segments, &[damaged]).is_err());
+    assert!(
+        tally
+            .add(&lane, &question, &segments, (&[damaged], &[]))
+            .is_err()
+    );
 }

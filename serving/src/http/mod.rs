@@ -7,6 +7,7 @@ mod body;
 mod csv;
 mod cursor;
 mod etag;
+mod explain;
 mod health;
 mod ingest;
 mod layers;
@@ -152,6 +153,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(reconciliations::list))
+        .routes(routes!(explain::explain))
         .routes(routes!(overview::overview))
         .layer(from_fn(etag::tagged));
     let timed = answers

@@ -38,6 +38,13 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 #[derive(Debug)]
 pub(crate) struct Params(BTreeMap<String, String>);
 
+/// A parameter that decides which others are known; the first one of this name, if there is any.
+pub(crate) fn one(uri: &Uri, name: &str) -> Option<String> {
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).ok()?;
+    let mut pairs = pairs.into_iter();
+    pairs.find(|(of, _)| of == name).map(|(_, value)| value)
+}
+
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {

@@ -27,7 +27,7 @@ const TIME: [&str; 6] = ["period", "from", "to", "tz", "date", "compare"];
     dead_code,
     reason = "only describes parameters, of which a metric may have others"
 )]
-struct Filters {
+pub(super) struct Filters {
     /// Only this owner; this or track_id is needed
     owner_id: Option<i64>,
     /// Only this track; this or owner_id is needed
@@ -51,7 +51,7 @@ struct Filters {
     dead_code,
     reason = "only describes parameters, which are read together"
 )]
-struct Times {
+pub(super) struct Times {
     /// today, 7d, 30d, month, year, all or custom; all if left out
     period: Option<String>,
     /// Beginning, included: a date, or an instant on a quarter of an hour
@@ -313,17 +313,19 @@ enum Counted {
     Amounts,
     By(String),
     Distinct(String),
+    /// Amounts, with the rows that they are made of.
+    Rows,
 }
 
 /// A request for statistics, read but not yet answered.
-struct Asked<'a> {
-    metric: &'a Metric,
-    params: Params,
+pub(super) struct Asked<'a> {
+    pub(super) metric: &'a Metric,
+    pub(super) params: Params,
     resolved: Resolved,
 }
 
 impl<'a> Asked<'a> {
-    fn read(api: &'a Api, name: &str, uri: &Uri, own: &[&str]) -> Result<Self, Problem> {
+    pub(super) fn read(api: &'a Api, name: &str, uri: &Uri, own: &[&str]) -> Result<Self, Problem> {
         let metric = api.metrics.get(name).ok_or_else(|| unknown(api, name))?;
         let columns = metric.columns().keys().map(String::as_str);
         let known: Vec<&str> = columns.chain(TIME).chain(own.iter().copied()).collect();
@@ -356,7 +358,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn frame(&self) -> Result<Frame, Problem> {
+    pub(super) fn frame(&self) -> Result<Frame, Problem> {
         Ok(Frame {
             range: self.resolved.range,
             running: self.resolved.running,
@@ -378,6 +380,13 @@ impl<'a> Asked<'a> {
             })
         })?;
         Ok((by_name(column).to_owned(), column.to_owned()))
+    }
+
+    /// What the rows are that the total is made of.
+    pub(super) async fn rows(&self, api: &Arc<Api>) -> Result<Reading, Problem> {
+        let segments = Segments::new(vec![self.resolved.range]);
+        self.answer(api, Counted::Rows, Time::Segments(segments))
+            .await
     }
 
     /// The period before, if it was asked for, and the period.
@@ -437,8 +446,9 @@ impl<'a> Asked<'a> {
         counted: Counted,
         time: Time,
     ) -> Result<Reading, Problem> {
+        let explains = matches!(counted, Counted::Rows);
         let (by, distinct) = match counted {
-            Counted::Amounts => (None, None),
+            Counted::Amounts | Counted::Rows => (None, None),
             Counted::By(column) => (Some(column), None),
             Counted::Distinct(column) => (None, Some(column)),
         };
@@ -446,6 +456,7 @@ impl<'a> Asked<'a> {
             filters: self.params.filters(self.metric)?,
             by,
             distinct,
+            explains,
             prefer: self.prefer()?,
             time,
         };

@@ -131,6 +131,36 @@ async fn reconciliations_are_told(served: &tests::world::Served) {
     assert_eq!(pages, of(&all));
     let efforts = served.client.ask(&format!("{path}?source=efforts")).await;
     assert_eq!(of(&efforts), []);
+
+    // The second run changed the one row of the quarter, the third the same.
+    let told = served.client.ask("/api/v1/explain?owner_id=1").await;
+    let batch = told["batch"].as_array().expect("a list");
+    let batch: Vec<_> = batch
+        .iter()
+        .map(|one| (&one["epoch"], &one["count"], &one["drift"]))
+        .collect();
+    assert_eq!(batch, [(&json!(3), &json!(4), &json!(0))], "{told}");
+    assert_eq!(
+        (&told["count"], &told["live"]),
+        (&json!(4), &json!([])),
+        "{told}"
+    );
+    let row = &told["rows"][0];
+    assert_eq!(
+        (&row["key"]["owner_id"], &row["batch"]["epoch"]),
+        (&json!(1), &json!(3)),
+        "{told}"
+    );
+    for wrong in [
+        "owner_id=1&compare=previous",
+        "owner_id=1&prefer=batch",
+        "metric=none&owner_id=1",
+        "",
+    ] {
+        let path = format!("/api/v1/explain?{wrong}");
+        let (status, _) = tokio::task::block_in_place(|| served.client.get(&path));
+        assert!([400, 404].contains(&status), "{wrong}: {status}");
+    }
 }
 
 /// What is lost of live state, and what somebody else adds to it, are found by the next run, named, and gone with it.

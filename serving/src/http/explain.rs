@@ -1,0 +1,203 @@
+//! Why a value is what it is: the batch rows that it is made of with the runs that wrote them, and what was counted live
+//! since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use futures::future::try_join_all;
+use schemas::provenance::Provenance;
+use schemas::seam::Epoch;
+use schemas::shown::key_value;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::Api;
+use super::problem::{Problem, ProblemShape};
+use super::stats::{Asked, Filters, Times};
+use crate::answer::{AnswerRange, Overflow, ProvenanceShape, fit, shown_ms};
+use crate::explained::{Explained, ExplainedRow, Share};
+use crate::tally::Tally;
+
+/// The metric that is meant where none is named.
+const METRIC: &str = "plays";
+/// Runs of which more is told than their number: the newest.
+const RUNS_MAX: usize = 50;
+
+/// What a value is made of.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Explanation {
+    metric: String,
+    /// The value, as the total of the same question says it.
+    count: i64,
+    /// What batch rows hold of it, by the run that wrote them last.
+    batch: Vec<BatchPart>,
+    /// What was counted live since, by epoch: after the newest run.
+    live: Vec<LiveShare>,
+    /// The rows, in the order of views and keys; the first 1,000.
+    rows: Vec<RowShown>,
+    /// How many rows there are.
+    rows_all: u64,
+    range: AnswerRange,
+    #[schema(value_type = ProvenanceShape)]
+    provenance: Provenance,
+}
+
+/// What batch rows of one run hold of a value.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BatchPart {
+    /// The run that changed these rows last.
+    epoch: u64,
+    /// When that was, in UTC; null where the run's record is not kept any more, and of all but the newest 50 runs.
+    at: Option<String>,
+    count: i64,
+    /// Of so many rows.
+    rows: u64,
+    /// What the run found that live state had counted otherwise, in all; null where that is not known.
+    drift: Option<u64>,
+}
+
+/// What was counted live of a value in one epoch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LiveShare {
+    epoch: u64,
+    count: i64,
+    /// Of so many rows.
+    rows: u64,
+}
+
+/// A row that has a part in a value.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RowShown {
+    /// The view.
+    job: String,
+    /// By column, its value.
+    key: Map<String, Value>,
+    /// What the row counts: batch and live.
+    count: i64,
+    /// What the batch row holds, and the run that wrote it; null where there is none.
+    batch: Option<BatchRowShown>,
+    /// What was counted since, by epoch.
+    live: Vec<LiveRowShown>,
+}
+
+/// A batch row.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BatchRowShown {
+    count: i64,
+    epoch: u64,
+}
+
+/// What was counted live of a row in one epoch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LiveRowShown {
+    epoch: u64,
+    count: i64,
+}
+
+/// Why a total is what it is: for the same parameters as the total, the rows that it adds up.
+#[utoipa::path(
+    get,
+    path = "/api/v1/explain",
+    tag = "stats",
+    params(
+        ("metric" = Option<String>, Query, description = "plays, also if left out"),
+        Filters,
+        Times,
+    ),
+    responses(
+        (status = 200, description = "What the total is made of", body = Explanation),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn explain(
+    State(api): State<Arc<Api>>,
+    uri: Uri,
+) -> Result<Json<Explanation>, Problem> {
+    let metric = super::params::one(&uri, "metric").unwrap_or_else(|| METRIC.to_owned());
+    let asked = Asked::read(&api, &metric, &uri, &["metric"])?;
+    if asked.params.get("compare").is_some() {
+        return Err(Problem::parameter(
+            "compare can't be explained: ask for the period before with date=, or from= and to=",
+        ));
+    }
+    let frame = asked.frame()?;
+    let source = asked.metric.source;
+    let reading = asked.rows(&api).await?;
+    let explained = match reading.tally {
+        Tally::Rows(explained) => *explained,
+        Tally::Segments(_) | Tally::Keys(_) | Tally::Sketches(_) => Explained::default(),
+    };
+    let newest = explained.batch.keys().rev().take(RUNS_MAX);
+    let stories = newest.map(|epoch| api.ports.views.story(source, *epoch));
+    let stories = try_join_all(stories).await?.into_iter().flatten();
+    let runs = stories.map(|story| {
+        let drift = story
+            .report
+            .get("drift")
+            .and_then(|drift| drift.get("total"));
+        let at = story.ended_at_ms.map(shown_ms);
+        (story.run.epoch, (at, drift.and_then(Value::as_u64)))
+    });
+    let runs: BTreeMap<Epoch, _> = runs.collect();
+    let batch = explained.batch.iter().map(|(epoch, share)| {
+        let (at, drift) = runs.get(epoch).cloned().unwrap_or_default();
+        Ok(BatchPart {
+            epoch: *epoch,
+            at,
+            count: fit(share.count)?,
+            rows: share.rows,
+            drift,
+        })
+    });
+    let live = explained.live.iter().map(|(epoch, share): (_, &Share)| {
+        Ok(LiveShare {
+            epoch: *epoch,
+            count: fit(share.count)?,
+            rows: share.rows,
+        })
+    });
+    Ok(Json(Explanation {
+        metric,
+        count: fit(explained.cell.count)?,
+        batch: batch.collect::<Result<_, Overflow>>()?,
+        live: live.collect::<Result<_, Overflow>>()?,
+        rows: explained
+            .rows
+            .iter()
+            .map(shown)
+            .collect::<Result<_, Overflow>>()?,
+        rows_all: explained.rows_all,
+        range: frame.shown(),
+        provenance: frame.provenance([&explained.cell], reading.standing, &reading.run),
+    }))
+}
+
+fn shown(row: &ExplainedRow) -> Result<RowShown, Overflow> {
+    let key = row.key.iter();
+    let key = key.map(|(column, value)| (column.clone(), key_value(value)));
+    let batch = row.batch.map(|(count, epoch)| {
+        Ok(BatchRowShown {
+            count: fit(count)?,
+            epoch,
+        })
+    });
+    let live = row.live.iter().map(|(epoch, count)| {
+        Ok(LiveRowShown {
+            epoch: *epoch,
+            count: fit(*count)?,
+        })
+    });
+    Ok(RowShown {
+        job: row.job.clone(),
+        key: key.collect(),
+        count: fit(row.count)?,
+        batch: batch.transpose()?,
+        live: live.collect::<Result<_, Overflow>>()?,
+    })
+}
