@@ -234,7 +234,7 @@ pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
         }
         roll(live, &mut fence).await?;
     }
-    let (mut after, mut found) = (None, 0);
+    let (mut after, mut found) = (None, 0_usize);
     loop {
         let page = live
             .scan_states(slot(0), VIEW, (1, 2), after, 9_000)

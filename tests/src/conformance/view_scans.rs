@@ -173,6 +173,38 @@ pub async fn wide_partitions_are_scanned(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// Table partitions with one token, though there are so many of those: Murmur3 with the last rounds undone.
+const ONE_TOKEN: [u128; 4] = [
+    0x888d_f281_a1e5_3dae_544b_e0fa_f84b_23aa,
+    0x90a1_d8c5_f973_d080_399d_065d_0f26_a7a2,
+    0x94e5_9ba4_d830_4c35_0f44_0538_8f35_c2df,
+    0xfae7_3302_610b_d7d1_4637_765a_7ae3_4853,
+];
+
+/// Partitions that a store takes for neighbours, since their hash is the same, are scanned all.
+pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(views, 1).await?;
+    let parts = ONE_TOKEN.map(u128::to_be_bytes);
+    let each = || parts.iter().flat_map(|part| [(part, b"a"), (part, b"b")]);
+    let load = NewRows {
+        parts: binary(each().map(|(part, _)| part)),
+        rows: binary(each().map(|(_, row)| row)),
+        counts: each().map(|_| Some(1)).collect::<Int64Array>(),
+    };
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
+    for (of, limit) in [(1, 1), (1, 2), (1, 3), (5, 1)] {
+        let found = scan_all(views, of, limit).await?;
+        let keys = each().map(|(part, row)| (part.to_vec(), row.to_vec()));
+        assert!(
+            found.0.into_keys().eq(keys),
+            "{of} shares, pages of {limit}"
+        );
+    }
+    Ok(())
+}
+
 /// What is published while a scan goes on changes nothing of rows that stay as they are, and brings none
 /// twice.
 pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<()> {

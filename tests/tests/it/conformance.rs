@@ -169,6 +169,7 @@ macro_rules! laws_of {
             $stage, view_scans {
                 every_row_comes_once
                 wide_partitions_are_scanned
+                partitions_of_one_token_are_scanned
                 rows_written_meanwhile_come_at_most_once
                 every_head_comes_once
                 pages_are_bounded_in_bytes
