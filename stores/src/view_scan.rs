@@ -185,9 +185,10 @@ pub(crate) fn other_kind(view: &str, is_board: bool) -> Error {
 
 /// How much a page takes yet.
 #[derive(Debug)]
-struct Room {
+pub(crate) struct Room {
     rows: usize,
     bytes: usize,
+    taken: usize,
 }
 
 impl Room {
@@ -195,16 +196,33 @@ impl Room {
         Self {
             rows: if limit == 0 { 1 } else { limit },
             bytes: PAGE_BYTES,
+            taken: 0,
         }
     }
 
-    const fn is_full(&self) -> bool {
+    pub(crate) const fn is_full(&self) -> bool {
         self.rows == 0 || self.bytes == 0
     }
 
     const fn take(&mut self, bytes: usize) {
+        self.taken += 1;
         self.rows = self.rows.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes + ROW_BYTES);
+    }
+
+    /// How many rows it takes yet, at most.
+    pub(crate) const fn rows_left(&self) -> usize {
+        self.rows
+    }
+
+    /// How many rows to ask a server for at once, at most `most`: as many as the page takes if they are as
+    /// large as those before, and a tenth of the most as long as nobody knows how large they are.
+    pub(crate) fn to_ask(&self, most: usize) -> usize {
+        let rows = match self.taken {
+            0 => most / 10,
+            taken => self.bytes / ((PAGE_BYTES - self.bytes) / taken).max(1) + 1,
+        };
+        rows.min(most).min(self.rows).max(1)
     }
 }
 
@@ -233,13 +251,8 @@ impl RowsPage {
         }
     }
 
-    pub(crate) const fn is_full(&self) -> bool {
-        self.room.is_full()
-    }
-
-    /// How many rows it takes yet.
-    pub(crate) const fn rows_left(&self) -> usize {
-        self.room.rows
+    pub(crate) const fn room(&self) -> &Room {
+        &self.room
     }
 
     /// Adds a row: its keys, count, epoch and stamp.
@@ -299,13 +312,8 @@ impl HeadsPage {
         }
     }
 
-    pub(crate) const fn is_full(&self) -> bool {
-        self.room.is_full()
-    }
-
-    /// How many heads it takes yet.
-    pub(crate) const fn heads_left(&self) -> usize {
-        self.room.rows
+    pub(crate) const fn room(&self) -> &Room {
+        &self.room
     }
 
     pub(crate) fn add(&mut self, head: ScannedHead) {

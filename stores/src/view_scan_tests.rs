@@ -27,10 +27,10 @@ fn shares_are_apart_and_make_up_the_whole() {
 #[test]
 fn a_page_is_full_with_its_rows_or_its_bytes() {
     let mut page = RowsPage::new(0);
-    assert!(!page.is_full());
+    assert!(!page.room().is_full());
     page.pass(b"p", b"r");
     page.add((b"p", b"r"), None, (3, 7));
-    assert!(page.is_full(), "a page has at least one row");
+    assert!(page.room().is_full(), "a page has at least one row");
     let page = page.finish(false);
     let next = page.next.expect("more to come");
     assert_eq!(
@@ -39,7 +39,7 @@ fn a_page_is_full_with_its_rows_or_its_bytes() {
     );
     let mut page = HeadsPage::new(usize::MAX);
     let mut heads = 0;
-    while !page.is_full() {
+    while !page.room().is_full() {
         page.add(ScannedHead {
             key: vec![0; 8],
             epoch: 1,
@@ -49,4 +49,21 @@ fn a_page_is_full_with_its_rows_or_its_bytes() {
         heads += 1;
     }
     assert_eq!(heads, 4);
+}
+
+#[test]
+fn servers_are_asked_for_what_a_page_takes() {
+    let mut page = RowsPage::new(9_000);
+    assert_eq!(page.room().to_ask(5_000), 500, "nobody knows yet");
+    page.add((&[0; 8], &[0; 24]), Some(1), (1, 1));
+    assert_eq!(page.room().to_ask(5_000), 5_000, "they are small");
+    let mut page = RowsPage::new(100);
+    assert_eq!(page.room().to_ask(5_000), 100);
+    page.add(
+        (&[0; 8], &vec![0; PAGE_BYTES / 4 - 8 - ROW_BYTES]),
+        None,
+        (1, 1),
+    );
+    assert_eq!(page.room().to_ask(5_000), 4, "three more, and one beyond");
+    assert_eq!(RowsPage::new(0).room().to_ask(5_000), 1);
 }

@@ -18,10 +18,11 @@ use super::editions;
 use super::session::Cql;
 use crate::Result;
 use crate::view_scan::{
-    Division, HeadsPage, RowsPage, ScanPlace, ScanShare, ScannedHead, ScannedHeads, ScannedRows,
+    Division, HeadsPage, Room, RowsPage, ScanPlace, ScanShare, ScannedHead, ScannedHeads,
+    ScannedRows,
 };
 
-/// Rows and heads in one answer: roots have some thousand bytes.
+/// Rows and heads in one answer, at most: roots have some thousand bytes.
 const ROWS_ASKED: usize = 5_000;
 const HEADS_ASKED: usize = 500;
 /// Shares that keep a small cluster busy.
@@ -76,8 +77,8 @@ pub(super) async fn rows(
     };
     let (mut begin, end) = tokens(&places);
     let mut is_all = true;
-    if let Some(at) = after {
-        begin = begin.max(token(&at.part));
+    if let Some(at) = after.filter(|at| share.has(place_of(token(&at.part)))) {
+        begin = token(&at.part);
         is_all = scan.take_rest(at).await?;
     }
     // Where both are the same, the range would be the whole ring.
@@ -141,10 +142,10 @@ impl RowScan<'_> {
         let mut statement = self.cql.prepare(Self::DOING, &text).await?;
         let mut next = Some(PagingState::start());
         while let Some(from) = next {
-            if self.page.is_full() {
+            if self.page.room().is_full() {
                 return Ok(false);
             }
-            statement.set_page_size(asked(self.page.rows_left(), ROWS_ASKED));
+            statement.set_page_size(asked(self.page.room(), ROWS_ASKED));
             let asked = self.cql.page(Self::DOING, &statement, values, from);
             let (answer, after) = asked.await?;
             next = after;
@@ -162,7 +163,7 @@ impl RowScan<'_> {
         answer: &QueryRowsResult,
     ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
         for row in answer.rows::<(&[u8], &[u8], i64, i64, i64)>()? {
-            if self.page.is_full() {
+            if self.page.room().is_full() {
                 return Ok(false);
             }
             let (part, row, count, epoch, stamp_us) = row?;
@@ -181,8 +182,8 @@ impl RowScan<'_> {
 }
 
 /// How many rows to ask for at once.
-fn asked(left: usize, most: usize) -> i32 {
-    i32::try_from(left.clamp(1, most)).unwrap_or(1)
+fn asked(room: &Room, most: usize) -> i32 {
+    i32::try_from(room.to_ask(most)).unwrap_or(1)
 }
 
 /// A page of the heads of a share.
@@ -227,15 +228,15 @@ async fn take_bucket(
     let values = (bucket, after.unwrap_or_default());
     let mut next = Some(PagingState::start());
     while let Some(from) = next {
-        if page.is_full() {
+        if page.room().is_full() {
             return Ok(false);
         }
-        statement.set_page_size(asked(page.heads_left(), HEADS_ASKED));
+        statement.set_page_size(asked(page.room(), HEADS_ASKED));
         let (answer, later) = cql.page(doing, &statement, &values, from).await?;
         next = later;
         let rows = answer.rows::<HeadRow>();
         for row in rows.map_err(|error| cql.broken(doing, error))? {
-            if page.is_full() {
+            if page.room().is_full() {
                 return Ok(false);
             }
             let (key, epoch, stamp_us, root) = row.map_err(|error| cql.broken(doing, error))?;

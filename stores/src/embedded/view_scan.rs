@@ -90,7 +90,7 @@ pub(super) async fn rows(
         ""
     };
     let mut page = RowsPage::new(limit);
-    let most = looked_at(share, page.rows_left());
+    let most = looked_at(share, page.room().rows_left());
     let statement = format!(
         "SELECT part, row, count, epoch, stamp_us FROM {table} {later} ORDER BY part, row LIMIT ?"
     );
@@ -100,7 +100,7 @@ pub(super) async fn rows(
     }
     let mut found = statement.bind(bound(most)).fetch(&mut *tx);
     let (mut looked_at, mut is_mine) = (0, false);
-    while !page.is_full()
+    while !page.room().is_full()
         && let Some(row) = found.try_next().await.map_err(fault)?
     {
         let part: &[u8] = row.try_get(0).map_err(fault)?;
@@ -118,7 +118,7 @@ pub(super) async fn rows(
         }
     }
     // Of a full page nobody has looked what follows.
-    let is_last = looked_at < most && !page.is_full();
+    let is_last = looked_at < most && !page.room().is_full();
     Ok(Some(page.finish(is_last)))
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn heads(
     };
     let later = if after.is_some() { "WHERE key > ?" } else { "" };
     let mut page = HeadsPage::new(limit);
-    let most = looked_at(share, page.heads_left());
+    let most = looked_at(share, page.room().rows_left());
     let statement = format!(
         "SELECT key, root, epoch, stamp_us FROM {table}_heads {later} ORDER BY key LIMIT ?"
     );
@@ -148,7 +148,7 @@ pub(super) async fn heads(
     }
     let mut found = statement.bind(bound(most)).fetch(&mut *tx);
     let (mut looked_at, mut last) = (0, None);
-    while !page.is_full()
+    while !page.room().is_full()
         && let Some(row) = found.try_next().await.map_err(fault)?
     {
         looked_at += 1;
@@ -164,6 +164,6 @@ pub(super) async fn heads(
         }
         last = Some(key);
     }
-    let is_last = looked_at < most && !page.is_full();
+    let is_last = looked_at < most && !page.room().is_full();
     Ok(Some(page.finish(last.filter(|_| !is_last))))
 }

@@ -22,7 +22,8 @@ use tokio::runtime::Runtime;
 use super::{ROUNDS, median, rate, say_rates, timed};
 
 const VIEW: &str = "scan@1";
-/// Rows of one table partition, as the detail of plays has them; of each hundredth one so many times more.
+/// Rows of one table partition, as the detail of plays has them. Of so many partitions the second half is
+/// one.
 const PART_ROWS: u64 = 20;
 const WIDE_PART: u64 = 100;
 /// Rows that are published in one call.
@@ -34,7 +35,8 @@ const READERS: [usize; 3] = [1, 2, 4];
 const SHARES: u32 = 16;
 
 pub(crate) fn run(rows: u64) {
-    println!("scan: {rows} rows of a tally, most of them in table partitions of {PART_ROWS}");
+    let wide = PART_ROWS * WIDE_PART / 2;
+    println!("scan: {rows} rows of a tally, in table partitions of {PART_ROWS} and of {wide}");
     let runtime = Runtime::new().expect("a runtime");
     from_cassandra(&runtime, rows);
     from_sqlite(&runtime, rows);
@@ -114,7 +116,6 @@ async fn fill(views: &dyn ViewsWrite, rows: u64) {
 /// The number of a row's partition, which never falls.
 fn part(row: u64) -> u64 {
     let part = row / PART_ROWS;
-    // The second half of each hundred is one partition.
     part.min(part / WIDE_PART * WIDE_PART + WIDE_PART / 2)
 }
 
