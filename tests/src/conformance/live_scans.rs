@@ -7,7 +7,7 @@ use schemas::seam::{Cut, Epoch, Fence};
 use schemas::source::Source;
 use stores::live::{Changes, Deltas, LiveWrite, States};
 use stores::live_scan::ScannedStates;
-use stores::{Result, Stores};
+use stores::{ErrorKind, Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
 
@@ -19,7 +19,9 @@ const START: Fence = Fence {
 };
 
 type Key = (Vec<u8>, Vec<u8>);
-type Found = BTreeMap<Key, (Epoch, Option<Vec<u8>>)>;
+/// The epoch of a state, and the state.
+type Value = (Epoch, Option<Vec<u8>>);
+type Found = BTreeMap<Key, Value>;
 
 fn key(key: &str, member: &str) -> Key {
     (key.into(), member.into())
@@ -73,7 +75,7 @@ async fn roll(live: &dyn LiveWrite, fence: &mut Fence) -> Result<Cut> {
 }
 
 /// The rows of a page, in its order, which is that of keys and members.
-fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, (Epoch, Option<Vec<u8>>))> {
+fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, Value)> {
     let states = &page.states;
     let keys = bytes(&states.keys).into_iter().zip(bytes(&states.members));
     let keys: Vec<Key> = keys.collect();
@@ -322,5 +324,48 @@ pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
     tokio::try_join!(write, read)?;
     let slots = other.live.read(Source::Plays, 1, &[]).await?.slots;
     assert!(slots[0].is_some());
+    Ok(())
+}
+
+/// A page of a key that takes several reads is of the moment that its fence tells, or it can't be read
+/// while others write there.
+pub async fn large_keys_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+    const MEMBERS: usize = 12_000;
+    const STEPS: i64 = 200;
+    let live = &*one.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = START;
+    let name = |n: usize| key("large", &format!("{n:05}"));
+    let all: Vec<_> = (0..MEMBERS).map(|n| (name(n), Some("0"))).collect();
+    apply(live, &mut fence, &states(VIEW, &all)).await?;
+    let write = async {
+        while fence.next_offset < STEPS {
+            let state = (fence.next_offset + 1).to_string();
+            let both = [3, 4_321].map(|n| (name(n), Some(&*state)));
+            apply(live, &mut fence, &states(VIEW, &both)).await?;
+            if fence.next_offset % 20 == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+            }
+        }
+        Ok(())
+    };
+    let read = async {
+        loop {
+            let page = other.live.scan_states(slot(0), VIEW, (1, 1), None, 5_000);
+            let page = match page.await {
+                Err(error) if error.kind() == ErrorKind::Retry => continue,
+                page => page?,
+            };
+            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            let state = if offset == 1 { 0 } else { offset };
+            let changed = [3, 4_321].map(|n| page.states.state(n));
+            assert_eq!(changed, [Some(state.to_string().as_bytes()); 2]);
+            assert_eq!(rows_of(&page, 5_000).len(), 5_000);
+            if offset == STEPS {
+                return Ok(());
+            }
+        }
+    };
+    tokio::try_join!(write, read)?;
     Ok(())
 }

@@ -318,7 +318,7 @@ pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
         .publish_editions(PLAYS, VIEW, 1, stamp_us, &second)
         .await?;
     let head = |n: u32| {
-        let (of, stamp_us) = if n % 7 == 0 {
+        let (of, stamp_us) = if n.is_multiple_of(7) {
             ("second", stamp_us)
         } else {
             ("first", run.stamp_us)

@@ -185,6 +185,7 @@ macro_rules! laws_of {
                 large_keys_are_scanned
             } and with two {
                 pages_show_one_moment
+                large_keys_show_one_moment
             }
         }
     };
