@@ -28,9 +28,10 @@ use stores::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use stores::live::{
-    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveRead, MembersQuery, Outbox, SlotId, StateQuery,
+    LiveAnswer, LiveParts, LiveQuery, LiveRead, MembersQuery, Outbox, SlotId, StateQuery,
     StatesAnswer,
 };
+use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use stores::views::{
     FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead,
@@ -410,14 +411,25 @@ impl LiveRead for World {
         Ok(outboxes)
     }
 
-    async fn scan(
+    async fn scan_deltas(
         &self,
         _: SlotId,
         _: &str,
         _: (Epoch, Epoch),
-        _: Option<(Vec<u8>, Vec<u8>)>,
+        _: Option<LivePlace>,
         _: usize,
-    ) -> Result<Deltas> {
+    ) -> Result<ScannedDeltas> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn scan_states(
+        &self,
+        _: SlotId,
+        _: &str,
+        _: (Epoch, Epoch),
+        _: Option<LivePlace>,
+        _: usize,
+    ) -> Result<ScannedStates> {
         Err(Error::Refused("not for serving".to_owned()))
     }
 }

@@ -30,6 +30,7 @@ use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
+use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -88,6 +89,12 @@ hand_on! { ViewsRead {
     async fn nodes(view: &str, key: &[u8], names: &[NodeName]) -> Result<Vec<Option<Bytes>>>;
     async fn stories(source: Source, before: Option<Epoch>, limit: usize) -> Result<Vec<RunStory>>;
     async fn story(source: Source, epoch: Epoch) -> Result<Option<RunStory>>;
+} }
+
+hand_on! { ViewsScan {
+    async fn division() -> Result<Division>;
+    async fn scan_rows(view: &str, share: ScanShare, after: Option<&ScanPlace>, limit: usize) -> Result<Option<ScannedRows>>;
+    async fn scan_heads(view: &str, share: ScanShare, after: Option<&[u8]>, limit: usize) -> Result<Option<ScannedHeads>>;
 } }
 
 hand_on! { ViewsWrite {

@@ -23,6 +23,7 @@ mod lazily;
 pub mod lease;
 pub mod listing;
 pub mod live;
+pub mod live_scan;
 pub mod log;
 mod mysql;
 pub mod namespace;
@@ -40,6 +41,7 @@ mod secret;
 mod stores;
 pub mod telling;
 mod tls;
+pub mod view_scan;
 pub mod views;
 pub mod webhook;
 

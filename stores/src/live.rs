@@ -16,6 +16,7 @@ use schemas::source::Source;
 use crate::Result;
 use crate::board_cache::{BoardCache, BoardCacheRead, BoardChanges};
 use crate::kept_sum::{KeptSum, SumChange};
+use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates, deltas_of_pages};
 
 /// The live state of one log partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -261,17 +262,49 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         limit: usize,
     ) -> Result<Vec<Option<Outbox>>>;
 
-    /// A page of all live parts of a view in one slot within the epochs `from..=to`: groups, rows
-    /// and the sum of the deltas over these epochs, in the order of group and row key, after the
-    /// key `after`. Used to compare a run with what was counted live.
+    /// A page of all deltas of a view in one slot within the epochs `from..=to`: groups, rows and the
+    /// sum of the deltas over these epochs, in the order of group and row key, after the key `after`. The
+    /// slot and the page are of one moment, so the fence says whether anything moved between two pages.
+    /// A page may have fewer rows than `limit` though another follows ([`ScannedDeltas::next`]).
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] also where a group is so large that it takes several answers, and
+    /// was changed each time: then only epochs that have ended can be scanned.
+    async fn scan_deltas(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedDeltas>;
+
+    /// The same for the states of a view of boards, by key and member, of each member the newest within the
+    /// epochs: the one that counts, unless its epoch is in what the batch layer has made.
+    ///
+    /// # Errors
+    /// As [`LiveRead::scan_deltas`].
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates>;
+
+    /// As [`LiveRead::scan_deltas`], with `limit` rows if there are as many, also of several moments. Used
+    /// to compare a run with what was counted live.
     async fn scan(
         &self,
         slot: SlotId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<(Vec<u8>, Vec<u8>)>,
+        after: Option<LivePlace>,
         limit: usize,
-    ) -> Result<Deltas>;
+    ) -> Result<Deltas> {
+        deltas_of_pages(self, (slot, view), epochs, after, limit).await
+    }
 }
 
 /// Changing live state. Each call is one atomic script on one slot.

@@ -23,6 +23,7 @@ use schemas::time::Width;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::view_scan::ViewsScan;
 
 /// The shape of a tally's rows: how its keys are made up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,7 +290,7 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
 
 /// Writing batch rows and run records. The records change by compare-and-set.
 #[async_trait]
-pub trait ViewsWrite: ViewsRead {
+pub trait ViewsWrite: ViewsRead + ViewsScan {
     /// Makes the table of a view if it is not there.
     async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()>;
 

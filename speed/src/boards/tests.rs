@@ -15,9 +15,10 @@ use schemas::source::Source;
 use stores::Stores;
 use stores::board_cache::{BoardAnswer, BoardCacheRead, BoardQuery, Register};
 use stores::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, StateQuery,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, StateQuery,
     StatesAnswer,
 };
+use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use tempfile::TempDir;
 
 use super::*;
@@ -166,14 +167,25 @@ impl LiveRead for Fake {
         never()
     }
 
-    async fn scan(
+    async fn scan_deltas(
         &self,
         _: SlotId,
         _: &str,
         _: (Epoch, Epoch),
-        _: Option<(Vec<u8>, Vec<u8>)>,
+        _: Option<LivePlace>,
         _: usize,
-    ) -> stores::Result<Deltas> {
+    ) -> stores::Result<ScannedDeltas> {
+        never()
+    }
+
+    async fn scan_states(
+        &self,
+        _: SlotId,
+        _: &str,
+        _: (Epoch, Epoch),
+        _: Option<LivePlace>,
+        _: usize,
+    ) -> stores::Result<ScannedStates> {
         never()
     }
 }

@@ -43,7 +43,7 @@ use crate::{Error, Result};
 
 /// Partitions of heads. They divide the work of lightweight transactions; a hundred thousand keys
 /// with roots of 4 KiB make partitions of 6 MiB.
-const BUCKETS: u32 = 64;
+pub(super) const BUCKETS: u32 = 64;
 /// Partitions of the nodes of one key: a key of a few million rows has partitions of some 10 MiB.
 const SHARDS: u8 = 16;
 /// Requests that are under way at once in one call.
@@ -88,7 +88,8 @@ pub(super) fn tables(id: &str) -> Vec<(String, String)> {
     ]
 }
 
-fn bucket(key: &[u8]) -> i32 {
+/// The partition that the head of a key is in.
+pub(super) fn bucket(key: &[u8]) -> i32 {
     (crc32fast::hash(key) % BUCKETS).cast_signed()
 }
 

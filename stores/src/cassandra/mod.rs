@@ -29,6 +29,7 @@ mod runs;
 mod session;
 mod tables;
 mod view_rows;
+mod view_scan;
 mod views;
 
 use std::sync::Arc;

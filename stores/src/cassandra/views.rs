@@ -12,8 +12,11 @@ use super::lease::CassandraLeases;
 use super::runs::{Change, Put, Records, change, expect_stamp, put, report, stories};
 use super::session::Cql;
 use super::tables::Tables;
-use super::{editions, view_rows};
+use super::{editions, view_rows, view_scan};
 use crate::run_rules::{self, expect_at};
+use crate::view_scan::{
+    Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan, other_kind,
+};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -92,6 +95,19 @@ impl CassandraViews {
         }
         done
     }
+
+    /// What became of a scan. Where it was refused, the view may have tables of the other kind.
+    async fn unless_other<T>(&self, view: &str, wants_board: bool, done: Result<T>) -> Result<T> {
+        let Err(Error::Refused(why)) = done else {
+            return done;
+        };
+        let cql = &self.cql;
+        let is_board = self.tables.find_board(cql, view).await?.is_some();
+        if is_board != wants_board && self.tables.find(cql, view).await?.is_some() {
+            return Err(other_kind(view, is_board));
+        }
+        Err(Error::Refused(why))
+    }
 }
 
 #[async_trait]
@@ -137,6 +153,45 @@ impl ViewsRead for CassandraViews {
     async fn story(&self, source: Source, epoch: Epoch) -> Result<Option<RunStory>> {
         let found = stories(&self.cql, source, (epoch, epoch), 1).await?;
         Ok(found.into_iter().next())
+    }
+}
+
+#[async_trait]
+impl ViewsScan for CassandraViews {
+    async fn division(&self) -> Result<Division> {
+        Ok(view_scan::DIVISION)
+    }
+
+    async fn scan_rows(
+        &self,
+        view: &str,
+        share: ScanShare,
+        after: Option<&ScanPlace>,
+        limit: usize,
+    ) -> Result<Option<ScannedRows>> {
+        let scan = async {
+            Ok(reading!(self, view, |cql, id| view_scan::rows(
+                cql, id, share, after, limit
+            )))
+        };
+        let done = scan.await;
+        self.unless_other(view, false, done).await
+    }
+
+    async fn scan_heads(
+        &self,
+        view: &str,
+        share: ScanShare,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Option<ScannedHeads>> {
+        let scan = async {
+            Ok(reading!(self, view, |cql, id| view_scan::heads(
+                cql, id, share, after, limit
+            )))
+        };
+        let done = scan.await;
+        self.unless_other(view, true, done).await
     }
 }
 

@@ -20,13 +20,15 @@ use schemas::source::Source;
 use sqlx::Connection;
 
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
+use super::live_scan::Asked;
 use super::live_write::{add, bind_changes, delete_garbage, ensure_place, load, store};
-use super::{live_outbox, live_read, live_sums};
+use super::{live_outbox, live_read, live_scan, live_sums};
 use crate::Result;
 use crate::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
-    StateQuery, StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
+    StatesAnswer,
 };
+use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 
 /// So many old bounds are remembered when epochs are let go.
 const KEEP_BOUNDS: u64 = 8;
@@ -192,16 +194,42 @@ impl LiveRead for SqliteLive {
         live_outbox::read(&db, source, partitions, limit).await
     }
 
-    async fn scan(
+    async fn scan_deltas(
         &self,
         slot: SlotId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<(Vec<u8>, Vec<u8>)>,
+        after: Option<LivePlace>,
         limit: usize,
-    ) -> Result<Deltas> {
+    ) -> Result<ScannedDeltas> {
         let db = self.db.current().await?;
-        live_read::scan(&db, slot, view, epochs, (after, limit)).await
+        let asked = Asked {
+            slot,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        live_scan::deltas(&db, asked).await
+    }
+
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates> {
+        let db = self.db.current().await?;
+        let asked = Asked {
+            slot,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
+        };
+        live_scan::states(&db, asked).await
     }
 }
 

@@ -1,23 +1,20 @@
 //! Reading slots together with their live parts, in one transaction.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use arrow::array::{Array, BinaryBuilder, Int64Array, Int64Builder, UInt32Builder, UInt64Builder};
+use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
 use futures::TryStreamExt;
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::Slot;
 use schemas::source::Source;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::db::Opened;
 use super::live_sums;
-use super::statement::stored;
 use crate::Result;
 use crate::kept_sum::KeptSum;
 use crate::live::{
-    Deltas, LiveAnswer, LiveParts, LiveQuery, LiveStates, MembersQuery, SlotId, StateQuery,
-    StatesAnswer,
+    LiveAnswer, LiveParts, LiveQuery, LiveStates, MembersQuery, StateQuery, StatesAnswer,
 };
 
 pub(super) async fn read(
@@ -290,93 +287,4 @@ impl Found {
             counts: self.counts.finish(),
         }
     }
-}
-
-pub(super) async fn scan(
-    db: &Opened,
-    slot: SlotId,
-    view: &str,
-    epochs: (Epoch, Epoch),
-    (after, limit): (Option<Key>, usize),
-) -> Result<Deltas> {
-    let fault = db.fault("scanning live parts");
-    let mut connection = db.reader().await?;
-    let mut tx = connection.begin().await.map_err(fault)?;
-    let places: Vec<i64> = sqlx::query_scalar(
-        "SELECT p.id FROM slots s JOIN places p ON p.slot = s.id
-         WHERE s.source = ? AND s.partition = ? AND p.view = ? AND p.generation = s.generation
-           AND p.epoch >= s.oldest AND p.epoch BETWEEN ? AND ?",
-    )
-    .bind(slot.source.name())
-    .bind(slot.partition)
-    .bind(view)
-    .bind(stored(epochs.0)?)
-    .bind(i64::try_from(epochs.1).unwrap_or(i64::MAX))
-    .fetch_all(&mut *tx)
-    .await
-    .map_err(fault)?;
-    // The first rows of all places together are among the first rows of each.
-    let mut sums = BTreeMap::new();
-    for place in places {
-        add_place(&mut tx, db, place, (after.as_ref(), limit), &mut sums).await?;
-    }
-    let (mut groups, mut rows) = (BinaryBuilder::new(), BinaryBuilder::new());
-    let mut counts = Vec::with_capacity(sums.len().min(limit));
-    for ((group, row), count) in sums.into_iter().take(limit) {
-        groups.append_value(group);
-        rows.append_value(row);
-        counts.push(count);
-    }
-    Ok(Deltas {
-        view: view.to_owned(),
-        groups: groups.finish(),
-        rows: rows.finish(),
-        counts: Int64Array::from(counts),
-    })
-}
-
-/// A group and a row.
-type Key = (Vec<u8>, Vec<u8>);
-
-/// Adds the first rows of a place after a key to the sums.
-async fn add_place(
-    connection: &mut SqliteConnection,
-    db: &Opened,
-    place: i64,
-    (after, limit): (Option<&Key>, usize),
-    sums: &mut BTreeMap<Key, i64>,
-) -> Result<()> {
-    let doing = "scanning live parts";
-    let fault = db.fault(doing);
-    let statement = match after {
-        Some(_) => sqlx::query(
-            "SELECT grp, row, count FROM parts
-             WHERE place = ?1 AND (grp, row) > (?3, ?4) ORDER BY grp, row LIMIT ?2",
-        ),
-        None => sqlx::query(
-            "SELECT grp, row, count FROM parts WHERE place = ?1 ORDER BY grp, row LIMIT ?2",
-        ),
-    };
-    let mut rows = statement
-        .bind(place)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(after.map(|(group, _)| group))
-        .bind(after.map(|(_, row)| row))
-        .fetch(connection);
-    while let Some(row) = rows.try_next().await.map_err(fault)? {
-        let key = (
-            row.try_get(0).map_err(fault)?,
-            row.try_get(1).map_err(fault)?,
-        );
-        let count: i64 = row.try_get(2).map_err(fault)?;
-        let sum = sums.entry(key).or_default();
-        *sum = sum.checked_add(count).ok_or_else(|| {
-            db.broken(
-                doing,
-                "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among \
-                 the events",
-            )
-        })?;
-    }
-    Ok(())
 }

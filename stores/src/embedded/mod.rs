@@ -33,6 +33,7 @@ mod lease;
 mod live;
 mod live_outbox;
 mod live_read;
+mod live_scan;
 mod live_sums;
 mod live_write;
 mod log;
@@ -40,6 +41,7 @@ mod payload;
 mod runs;
 mod statement;
 mod view_rows;
+mod view_scan;
 mod views;
 
 use std::path::{Path, PathBuf};

@@ -12,8 +12,9 @@ use sqlx::{AssertSqlSafe, Connection};
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::statement::stored;
 use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, upsert};
-use super::{editions, runs};
+use super::{editions, runs, view_scan};
 use crate::run_rules::{self, expect_publishing};
+use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
     FoundRows, Head, NewEdition, NewRows, NodeName, PartQuery, RowKeys, RunStory, RunsSeen,
     TableResults, ViewShape, ViewsRead, ViewsWrite,
@@ -202,6 +203,35 @@ impl ViewsRead for SqliteViews {
         let mut connection = db.reader().await?;
         let stories = runs::stories(&mut connection, &db, source, (epoch, epoch), 1).await?;
         Ok(stories.into_iter().next())
+    }
+}
+
+#[async_trait]
+impl ViewsScan for SqliteViews {
+    async fn division(&self) -> Result<Division> {
+        Ok(view_scan::DIVISION)
+    }
+
+    async fn scan_rows(
+        &self,
+        view: &str,
+        share: ScanShare,
+        after: Option<&ScanPlace>,
+        limit: usize,
+    ) -> Result<Option<ScannedRows>> {
+        let db = self.db.current().await?;
+        view_scan::rows(&db, view, share, after, limit).await
+    }
+
+    async fn scan_heads(
+        &self,
+        view: &str,
+        share: ScanShare,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Option<ScannedHeads>> {
+        let db = self.db.current().await?;
+        view_scan::heads(&db, view, share, after, limit).await
     }
 }
 

@@ -17,9 +17,10 @@ use super::script::{CHANGE, Script};
 use super::{RedisOptions, fault};
 use crate::board_cache::{BoardCache, BoardCacheRead};
 use crate::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
-    StateQuery, StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
+    StatesAnswer,
 };
+use crate::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
@@ -219,15 +220,27 @@ impl LiveRead for RedisLive {
         self.read_outboxes(source, partitions, limit).await
     }
 
-    async fn scan(
+    async fn scan_deltas(
         &self,
         slot: SlotId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<(Vec<u8>, Vec<u8>)>,
+        after: Option<LivePlace>,
         limit: usize,
-    ) -> Result<Deltas> {
+    ) -> Result<ScannedDeltas> {
         self.scan_parts(slot, view, epochs, (after, limit)).await
+    }
+
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates> {
+        let page = (after, limit);
+        self.scan_all_states(slot, view, epochs, page).await
     }
 }
 

@@ -27,7 +27,7 @@ const READ_ROWS: usize = 50_000;
 const GROUP_ROWS: usize = 1_000_000;
 
 /// So often a group that was changed meanwhile is read again.
-const GROUP_TRIES: usize = 8;
+pub(super) const GROUP_TRIES: usize = 8;
 
 /// A question for one group of a view.
 struct Question<'a> {

@@ -1,40 +1,48 @@
 //! Scanning all parts of a view in one slot, page by page: groups in the order of their bytes, all
 //! places side by side.
+//!
+//! A page is the answer of one script, so its rows and its fence are of one moment. Only a group that is too
+//! large for one answer is a page, or more, of its own: its rows come in several answers, in no order, and of
+//! each page the first ones are kept; then the record must say that they have not changed meanwhile.
 
 use std::collections::BTreeMap;
 
-use arrow::array::{BinaryBuilder, Int64Array};
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::Epoch;
+use schemas::seam::{Epoch, Slot};
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{Pairs, pairs};
-use super::nodes::{Call, Request};
+use super::live_read::{GROUP_TRIES, Pairs, pairs};
+use super::live_write::STATE;
+use super::nodes::Call;
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::SCAN;
-use crate::live::{Deltas, SlotId};
+use crate::live::SlotId;
+use crate::live_scan::{
+    LivePlace, ScannedDeltas, ScannedStates, StateOf, deltas_page, states_page,
+};
 use crate::{Error, Result};
 
 /// So many groups of one place are scanned at once, at most.
 const SCAN_GROUPS: usize = 5_000;
 
-/// A group of up to so many rows is scanned as a whole.
+/// So many rows a page has, at most; a group of up to so many rows in a place is scanned as a whole.
 const SCAN_ROWS: usize = 10_000;
 
-/// A group and a row.
-type Key = (Vec<u8>, Vec<u8>);
+/// What there is of each row, by group and row: values as they are stored, with their epochs.
+type RowsByKey = BTreeMap<LivePlace, Vec<(Epoch, Vec<u8>)>>;
 
 /// What a page is made of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Page {
-    sums: BTreeMap<Key, i64>,
-    /// Whether every group of every place was read.
+    /// Nothing where it is missing.
+    slot: Option<Slot>,
+    rows: RowsByKey,
     is_last: bool,
 }
 
-/// The rows of a group.
+/// The rows of a group in a place.
 enum Rows {
     All(Pairs),
     /// How many there are; too many for one answer.
@@ -42,219 +50,349 @@ enum Rows {
 }
 
 /// The groups of one place from somewhere on.
-struct Groups {
+struct PlaceGroups {
+    name: String,
+    epoch: Epoch,
     /// Whether these are all.
     is_all: bool,
     groups: Vec<(Vec<u8>, Rows)>,
 }
 
+/// Groups from somewhere on, of one moment.
+struct Seen {
+    bytes: Bytes,
+    record: Option<Record>,
+    places: Vec<PlaceGroups>,
+}
+
+impl Seen {
+    /// The last group up to which the groups of all places are known; nothing if that is all.
+    fn known_up_to(&self) -> Option<&[u8]> {
+        let unfinished = self.places.iter().filter(|place| !place.is_all);
+        let last = unfinished.filter_map(|place| place.groups.last());
+        last.map(|(group, _)| group.as_slice()).min()
+    }
+
+    /// The first group that is too large in a place.
+    fn first_large(&self) -> Option<Vec<u8>> {
+        let groups = self.places.iter().flat_map(|place| &place.groups);
+        let large = groups.filter(|(_, rows)| matches!(rows, Rows::Many(_)));
+        large.map(|(group, _)| group.clone()).min()
+    }
+}
+
 /// A page that is being asked for.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
+    kind: PlaceKind,
     view: &'a str,
     epochs: (Epoch, Epoch),
-    after: Option<&'a Key>,
+    after: Option<&'a LivePlace>,
     limit: usize,
 }
 
+impl Asked<'_> {
+    fn rows_max(&self) -> usize {
+        self.limit.clamp(1, SCAN_ROWS)
+    }
+
+    fn is_after(&self, group: &[u8], row: &[u8]) -> bool {
+        self.after.is_none_or(|(last_group, last_row)| {
+            (group, row) > (last_group.as_slice(), last_row.as_slice())
+        })
+    }
+
+    /// The places that are asked for, with their epochs.
+    fn places(&self, record: &Record) -> Vec<(String, Epoch)> {
+        let (first, last) = self.epochs;
+        let places = record.places(self.view, self.kind);
+        let within = places.filter(|(_, epoch)| (first..=last).contains(epoch));
+        within.cloned().collect()
+    }
+
+    /// Adds rows of a group in an epoch.
+    fn add(
+        &self,
+        rows: &mut RowsByKey,
+        (group, epoch): (&[u8], Epoch),
+        found: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    ) {
+        for (row, value) in found {
+            if self.is_after(group, &row) {
+                let of_row = rows.entry((group.to_vec(), row)).or_default();
+                of_row.push((epoch, value));
+            }
+        }
+    }
+}
+
 impl RedisLive {
+    /// A page of deltas, added up over epochs.
     pub(super) async fn scan_parts(
         &self,
         slot: SlotId,
         view: &str,
         epochs: (Epoch, Epoch),
-        (after, limit): (Option<Key>, usize),
-    ) -> Result<Deltas> {
+        (after, limit): (Option<LivePlace>, usize),
+    ) -> Result<ScannedDeltas> {
         let doing = "scanning live parts";
+        let kind = PlaceKind::Deltas;
         let asked = Asked {
+            kind,
             view,
             epochs,
             after: after.as_ref(),
             limit,
         };
-        let tries = || Box::pin(self.try_scan(doing, slot, asked));
-        let sums = self.nodes.patience.repeated(doing, tries).await?;
-        let (mut groups, mut rows) = (BinaryBuilder::new(), BinaryBuilder::new());
-        let mut counts = Vec::with_capacity(sums.len().min(limit));
-        for ((group, row), count) in sums.into_iter().take(limit) {
-            groups.append_value(group);
-            rows.append_value(row);
-            counts.push(count);
+        let page = self.scan_page(doing, slot, asked).await?;
+        let mut rows = Vec::with_capacity(page.rows.len());
+        for (key, values) in page.rows {
+            let mut sum = 0_i64;
+            for (_, value) in values {
+                let count = self.count(doing, &value)?;
+                sum = sum.checked_add(count).ok_or_else(|| {
+                    let why = "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among the events";
+                    Error::broken(self.nodes.patience.what(doing), why)
+                })?;
+            }
+            rows.push((key, sum));
         }
-        Ok(Deltas {
-            view: view.to_owned(),
-            groups: groups.finish(),
-            rows: rows.finish(),
-            counts: Int64Array::from(counts),
-        })
+        Ok(deltas_page(view, page.slot, rows, page.is_last))
     }
 
-    /// The first rows of all places together, at least as many as are asked for if there are as many.
-    async fn try_scan(
+    /// A page of states, of each member the newest.
+    pub(super) async fn scan_all_states(
         &self,
-        doing: &str,
         slot: SlotId,
-        asked: Asked<'_>,
-    ) -> Result<BTreeMap<Key, i64>> {
-        let keys = self.keys(slot);
-        let Some(record) = self.look(doing, &keys).await?.record else {
-            return Ok(BTreeMap::new());
+        view: &str,
+        epochs: (Epoch, Epoch),
+        (after, limit): (Option<LivePlace>, usize),
+    ) -> Result<ScannedStates> {
+        let kind = PlaceKind::States;
+        let asked = Asked {
+            kind,
+            view,
+            epochs,
+            after: after.as_ref(),
+            limit,
         };
-        let places = places_of(&record, asked);
-        let mut page = Page::default();
+        let page = self.scan_page("scanning live states", slot, asked).await?;
+        let newest = |(key, values): (LivePlace, Vec<(Epoch, Vec<u8>)>)| {
+            let newest = values.into_iter().max_by_key(|(epoch, _)| *epoch);
+            let of_state = |(epoch, value): (Epoch, Vec<u8>)| -> StateOf {
+                (epoch, value.strip_prefix(&[STATE]).map(<[u8]>::to_vec))
+            };
+            newest.map(|newest| (key, of_state(newest)))
+        };
+        let rows = page.rows.into_iter().filter_map(newest);
+        Ok(states_page(view, page.slot, rows, page.is_last))
+    }
+
+    /// The first rows after a key: whole groups, as many as one answer holds, or rows of a large one.
+    async fn scan_page(&self, doing: &str, slot: SlotId, asked: Asked<'_>) -> Result<Page> {
+        let (keys, patience) = (self.keys(slot), &self.nodes.patience);
         let mut from = match asked.after {
             None => b"-".to_vec(),
             Some((group, _)) => [b"[", group.as_slice()].concat(),
         };
-        while !page.is_last && page.sums.len() < asked.limit {
-            let requests: Vec<Request> = places
-                .iter()
-                .map(|place| scan_request(&keys, place, &from, asked.limit))
-                .collect();
-            let mut read = Vec::with_capacity(places.len());
-            for answer in self.nodes.ask(doing, &requests).await? {
-                let (now, groups) = self.groups(doing, &keys, answer)?;
-                // What was let go meanwhile may be half deleted.
-                if now.is_none_or(|now| places_of(&now, asked) != places) {
-                    let why = "epochs were let go meanwhile";
-                    return Err(self.nodes.patience.unavailable(doing, why));
-                }
-                read.push(groups);
-            }
-            let end = read
-                .iter()
-                .filter(|groups| !groups.is_all)
-                .filter_map(|groups| groups.groups.last().map(|(group, _)| group.clone()))
-                .min();
-            for (place, groups) in places.iter().zip(read) {
-                for (group, rows) in groups.groups {
-                    if end.as_ref().is_some_and(|end| group > *end) {
-                        break;
+        let mut tries_left = GROUP_TRIES;
+        loop {
+            let tries = || Box::pin(self.groups_from(doing, &keys, asked, &from));
+            let mut seen = patience.repeated(doing, tries).await?;
+            let slot = seen.record.as_ref().map(|record| record.slot.clone());
+            let large = seen.first_large();
+            let end = seen.known_up_to().map(<[u8]>::to_vec);
+            let mut rows = RowsByKey::new();
+            let is_before = |group: &[u8]| {
+                end.as_deref().is_none_or(|end| group <= end)
+                    && large.as_deref().is_none_or(|large| group < large)
+            };
+            for place in &mut seen.places {
+                let before = place.groups.extract_if(.., |(group, _)| is_before(group));
+                for (group, found) in before {
+                    if let Rows::All(found) = found {
+                        asked.add(&mut rows, (&group, place.epoch), found);
                     }
-                    let of_group = (&keys, place.as_str(), group.as_slice());
-                    self.add_group(doing, of_group, rows, asked, &mut page)
-                        .await?;
                 }
             }
-            page.is_last = end.is_none();
-            from = [b"(", end.unwrap_or_default().as_slice()].concat();
+            if !rows.is_empty() {
+                return Ok(cut(slot, rows, large.is_none() && end.is_none(), asked));
+            }
+            // All that came was before the page, which goes on with a large group or later.
+            let large = large.filter(|large| end.as_ref().is_none_or(|end| large <= end));
+            let passed = match (large, end) {
+                (None, None) => return Ok(cut(slot, rows, true, asked)),
+                (None, Some(end)) => end,
+                (Some(group), _) => {
+                    let read = Box::pin(self.large_group(doing, &keys, (seen, &group), asked));
+                    match read.await? {
+                        Some(rows) if rows.is_empty() => group,
+                        Some(rows) => return Ok(cut(slot, rows, false, asked)),
+                        None if tries_left > 1 => {
+                            tries_left -= 1;
+                            continue;
+                        }
+                        None => return Err(patience.unavailable(doing, CHANGED)),
+                    }
+                }
+            };
+            from = [b"(", passed.as_slice()].concat();
         }
-        Ok(page.sums)
     }
 
-    /// Adds the rows of one group in one place to a page.
-    async fn add_group(
+    /// The first rows of a group that is too large for one answer; nothing if they may have changed while
+    /// they were read.
+    async fn large_group(
         &self,
         doing: &str,
-        (keys, place, group): (&SlotKeys, &str, &[u8]),
-        rows: Rows,
+        keys: &SlotKeys,
+        (seen, group): (Seen, &[u8]),
         asked: Asked<'_>,
-        page: &mut Page,
-    ) -> Result<()> {
-        let expected = match rows {
-            Rows::All(rows) => return self.add_rows(doing, group, rows, asked, page),
-            Rows::Many(expected) => expected,
-        };
-        // The first rows are enough, and more might not fit into memory.
+    ) -> Result<Option<RowsByKey>> {
+        let patience = &self.nodes.patience;
+        let mut rows = RowsByKey::new();
+        for place in seen.places {
+            let mut groups = place.groups.into_iter();
+            let Some((_, found)) = groups.find(|(name, _)| name == group) else {
+                continue;
+            };
+            let at = (group, place.epoch);
+            match found {
+                Rows::All(found) => asked.add(&mut rows, at, found),
+                Rows::Many(expected) => {
+                    let of_group = (keys, place.name.as_str(), group);
+                    let tries = || Box::pin(self.first_rows(doing, of_group, expected, asked));
+                    let first = patience.repeated(doing, tries).await?;
+                    asked.add(&mut rows, at, first);
+                }
+            }
+        }
+        let now = patience.repeated(doing, || self.look(doing, keys)).await?;
+        let stands = now.bytes == seen.bytes
+            || seen
+                .record
+                .is_some_and(|before| now.record.is_some_and(|now| stays(&before, &now, asked)));
+        Ok(stands.then_some(rows))
+    }
+
+    /// The first rows of a large group in a place: more might not fit into memory.
+    async fn first_rows(
+        &self,
+        doing: &str,
+        of_group: (&SlotKeys, &str, &[u8]),
+        expected: usize,
+        asked: Asked<'_>,
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut first = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
-            if is_after(asked, group, &row) {
+            if asked.is_after(of_group.2, &row) {
                 first.insert(row, value);
             }
-            if first.len() > asked.limit {
+            if first.len() > asked.rows_max() {
                 first.pop_last();
             }
             Ok(())
         };
-        let of_group = (keys, place, group);
         self.each_row(doing, of_group, expected, keep).await?;
-        self.add_rows(doing, group, first, asked, page)
+        Ok(first)
     }
 
-    fn add_rows(
-        &self,
-        doing: &str,
-        group: &[u8],
-        rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
-        asked: Asked<'_>,
-        page: &mut Page,
-    ) -> Result<()> {
-        for (row, value) in rows {
-            if !is_after(asked, group, &row) {
-                continue;
-            }
-            let count = self.count(doing, &value)?;
-            let sum = page.sums.entry((group.to_vec(), row)).or_default();
-            *sum = sum.checked_add(count).ok_or_else(|| {
-                let why = "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among the events";
-                Error::broken(self.nodes.patience.what(doing), why)
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The answer of the script.
-    fn groups(
+    /// One try of the script.
+    async fn groups_from(
         &self,
         doing: &str,
         keys: &SlotKeys,
-        answer: Value,
-    ) -> Result<(Option<Record>, Groups)> {
+        asked: Asked<'_>,
+        from: &[u8],
+    ) -> Result<Seen> {
+        let arguments = vec![
+            Bytes::from(keys.prefix.clone()),
+            Bytes::from_static(asked.kind.letter().as_bytes()),
+            Bytes::copy_from_slice(asked.view.as_bytes()),
+            Bytes::from(asked.epochs.0.to_string()),
+            Bytes::from(asked.epochs.1.to_string()),
+            Bytes::copy_from_slice(from),
+            Bytes::from(asked.rows_max().min(SCAN_GROUPS).to_string()),
+            Bytes::from(SCAN_ROWS.to_string()),
+        ];
+        let call = Call::Script {
+            script: &SCAN,
+            key: keys.record.clone(),
+            arguments,
+        };
+        let answer = self.one(doing, keys, call).await?;
         let strange = || fault::strange(&self.nodes.patience, doing);
         let Value::Array(answer) = answer else {
             return Err(strange());
         };
         let mut answer = answer.into_iter();
-        let record = self.answered_record(doing, keys, answer.next())?;
-        let Some(Value::Int(is_all)) = answer.next() else {
+        let Some(Value::BulkString(bytes)) = answer.next() else {
             return Err(strange());
         };
-        let mut groups = Vec::new();
-        while let Some(group) = answer.next() {
-            let Value::BulkString(group) = group else {
-                return Err(strange());
-            };
-            let rows = match answer.next() {
-                Some(Value::Int(rows)) => Rows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
-                Some(Value::Array(values)) => Rows::All(pairs(values).ok_or_else(strange)?),
-                _ => return Err(strange()),
-            };
-            groups.push((group, rows));
+        let bytes = Bytes::from(bytes);
+        let record = self.seen_as(doing, keys, bytes.clone())?.record;
+        let mut places = Vec::new();
+        for (name, epoch) in record.iter().flat_map(|record| asked.places(record)) {
+            let of_place = place_groups(name, epoch, answer.next());
+            places.push(of_place.ok_or_else(strange)?);
         }
-        let is_all = is_all == 1;
-        Ok((record, Groups { is_all, groups }))
+        Ok(Seen {
+            bytes,
+            record,
+            places,
+        })
     }
 }
 
-/// The places of a view within some epochs.
-fn places_of(record: &Record, asked: Asked<'_>) -> Vec<String> {
-    let (first, last) = asked.epochs;
-    record
-        .places(asked.view, PlaceKind::Deltas)
-        .filter(|(_, epoch)| (first..=last).contains(epoch))
-        .map(|(name, _)| name.clone())
-        .collect()
-}
+const CHANGED: &str = "a group has more live rows than are scanned at one moment, and was written meanwhile each time; scan epochs that have ended";
 
-fn scan_request(keys: &SlotKeys, place: &str, from: &[u8], limit: usize) -> Request {
-    Request {
-        hash_slot: keys.hash_slot,
-        call: Call::Script {
-            script: &SCAN,
-            key: keys.record.clone(),
-            arguments: vec![
-                Bytes::from(keys.prefix.clone()),
-                Bytes::copy_from_slice(place.as_bytes()),
-                Bytes::copy_from_slice(from),
-                Bytes::from(limit.clamp(1, SCAN_GROUPS).to_string()),
-                Bytes::from(SCAN_ROWS.to_string()),
-            ],
-        },
+/// The first rows as a page.
+fn cut(slot: Option<Slot>, mut rows: RowsByKey, is_last: bool, asked: Asked<'_>) -> Page {
+    let has_more = rows.len() > asked.rows_max();
+    while rows.len() > asked.rows_max() {
+        rows.pop_last();
+    }
+    Page {
+        slot,
+        rows,
+        is_last: is_last && !has_more,
     }
 }
 
-fn is_after(asked: Asked<'_>, group: &[u8], row: &[u8]) -> bool {
-    asked.after.is_none_or(|(last_group, last_row)| {
-        (group, row) > (last_group.as_slice(), last_row.as_slice())
+/// What the script answers of a place.
+fn place_groups(name: String, epoch: Epoch, answer: Option<Value>) -> Option<PlaceGroups> {
+    let Some(Value::Array(answer)) = answer else {
+        return None;
+    };
+    let mut answer = answer.into_iter();
+    let Some(Value::Int(is_all)) = answer.next() else {
+        return None;
+    };
+    let mut groups = Vec::new();
+    while let Some(group) = answer.next() {
+        let Value::BulkString(group) = group else {
+            return None;
+        };
+        let rows = match answer.next() {
+            Some(Value::Int(rows)) => Rows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
+            Some(Value::Array(values)) => Rows::All(pairs(values)?),
+            _ => return None,
+        };
+        groups.push((group, rows));
+    }
+    Some(PlaceGroups {
+        name,
+        epoch,
+        is_all: is_all == 1,
+        groups,
     })
+}
+
+/// Whether what was read stands though the record has changed: only the epoch that is being filled changes,
+/// and what was let go may be half deleted.
+fn stays(before: &Record, now: &Record, asked: Asked<'_>) -> bool {
+    let filling = before.slot.epoch.min(now.slot.epoch);
+    let places = asked.places(before);
+    let are_over = places.iter().all(|(_, epoch)| *epoch < filling);
+    are_over && before.slot.generation == now.slot.generation && places == asked.places(now)
 }

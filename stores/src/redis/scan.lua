@@ -1,28 +1,47 @@
 #!lua flags=no-writes
--- Reads the first groups of a place in the order of their keys.
+-- Reads the record and, of the same moment, the first groups of all places of a view within some epochs, in
+-- the order of their keys.
 --
--- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the place, where to begin (as
--- ZRANGEBYLEX takes it), how many groups and how many rows at most.
--- Answers the record (empty: missing), 1 if these are all groups of the place and else 0, and by turns a
--- group and its fields and values; the number of its rows if these were too many by themselves.
-local record = redis.call('GET', KEYS[1]) or ''
-local index = ARGV[1] .. ARGV[2]
-local groups = redis.call('ZRANGEBYLEX', index, ARGV[3], '+', 'LIMIT', '0', ARGV[4])
-local rows_max, sum = tonumber(ARGV[5]), 0
-local answer = { record, #groups < tonumber(ARGV[4]) and 1 or 0 }
-for _, group in ipairs(groups) do
-    local key = index .. ':' .. group
-    local rows = redis.call('HLEN', key)
-    if rows > rows_max then
-        answer[#answer + 1] = group
-        answer[#answer + 1] = rows
-    elseif sum + rows > rows_max then
-        answer[2] = 0
-        return answer
-    else
-        sum = sum + rows
-        answer[#answer + 1] = group
-        answer[#answer + 1] = redis.call('HGETALL', key)
+-- KEYS[1]: the record. ARGV: what all keys of the slot begin with, the first letter of the places, the view,
+-- the first and the last epoch, where to begin (as ZRANGEBYLEX takes it), how many groups and how many rows
+-- of each place at most.
+-- Answers the record (empty: missing), then for each of these places, in the record's order: 1 if these are
+-- all of its groups and else 0, and by turns a group and its fields and values; the number of its rows if
+-- these were too many by themselves.
+local record = redis.call('GET', KEYS[1])
+if not record then
+    return { '' }
+end
+local prefix, kind = ARGV[1], ARGV[2]
+local first, last = tonumber(ARGV[4]), tonumber(ARGV[5])
+local groups_max, rows_max = tonumber(ARGV[7]), tonumber(ARGV[8])
+
+-- What is read of one place.
+local function groups_of(index)
+    local groups = redis.call('ZRANGEBYLEX', index, ARGV[6], '+', 'LIMIT', '0', ARGV[7])
+    local found, sum = { #groups < groups_max and 1 or 0 }, 0
+    for _, group in ipairs(groups) do
+        local key = index .. ':' .. group
+        local rows = redis.call('HLEN', key)
+        if rows > rows_max then
+            found[#found + 1] = group
+            found[#found + 1] = rows
+        elseif sum + rows > rows_max then
+            found[1] = 0
+            return found
+        else
+            sum = sum + rows
+            found[#found + 1] = group
+            found[#found + 1] = redis.call('HGETALL', key)
+        end
+    end
+    return found
+end
+
+local answer = { record }
+for _, place in ipairs(cjson.decode(record).live[ARGV[3]] or {}) do
+    if string.sub(place[1], 1, 1) == kind and place[2] >= first and place[2] <= last then
+        answer[#answer + 1] = groups_of(prefix .. place[1])
     end
 end
 return answer

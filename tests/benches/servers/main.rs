@@ -1,6 +1,6 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications] [recounts]`. `BACKSTITCH_BENCH_ROWS` makes it
-//! smaller or larger; `applications` has `recounts` in it.
+//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications] [recounts] [scan]`. `BACKSTITCH_BENCH_ROWS` makes
+//! it smaller or larger; `applications` has `recounts` in it.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -13,6 +13,7 @@ mod load;
 mod minimal;
 mod plays;
 mod recounts;
+mod scan;
 mod serving;
 mod sql;
 mod stored;
@@ -42,6 +43,7 @@ fn main() {
         "boards",
         "applications",
         "recounts",
+        "scan",
     ];
     assert!(
         named.iter().all(|name| known.contains(&&**name)),
@@ -66,6 +68,9 @@ fn main() {
     }
     if is_asked("applications") || is_asked("recounts") {
         recounts::run(rows);
+    }
+    if is_asked("scan") {
+        scan::run(rows);
     }
 }
 

@@ -11,7 +11,7 @@ use stores::{Result, Stores};
 use super::views::{PLAYS, assert_refused, complete, forget, sealed};
 use super::{OTHER_VIEW, VIEW};
 
-fn shape(view: &str) -> ViewShape {
+pub(super) fn shape(view: &str) -> ViewShape {
     ViewShape::Board(BoardShape {
         view: view.to_owned(),
         key: KeyShape::default(),

@@ -21,9 +21,11 @@ pub mod editions;
 pub mod lease;
 pub mod live;
 pub mod live_model;
+pub mod live_scans;
 pub mod log;
 pub mod runs;
 pub mod states;
+pub mod view_scans;
 pub mod views;
 
 use arrow::array::BinaryArray;

@@ -164,6 +164,31 @@ macro_rules! laws_of {
             } and with two {}
         }
     };
+    (@view_scans $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, view_scans {
+                every_row_comes_once
+                wide_partitions_are_scanned
+                partitions_of_one_token_are_scanned
+                rows_written_meanwhile_come_at_most_once
+                every_head_comes_once
+                pages_are_bounded_in_bytes
+                the_other_kind_is_refused
+            } and with two {}
+        }
+    };
+    (@live_scans $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, live_scans {
+                the_newest_states_come_in_order
+                pages_come_with_the_fence
+                large_keys_are_scanned
+            } and with two {
+                pages_show_one_moment
+                large_keys_show_one_moment
+            }
+        }
+    };
     (@canon $stage:ty) => {
         $crate::conformance::laws! {
             $stage, canon {

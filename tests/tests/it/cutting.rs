@@ -9,9 +9,10 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::Result;
 use stores::live::{
-    Changes, Deltas, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId,
-    StateQuery, StatesAnswer,
+    Changes, LiveAnswer, LiveQuery, LiveRead, LiveWrite, MembersQuery, Outbox, SlotId, StateQuery,
+    StatesAnswer,
 };
+use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use tests::world::World;
 
 /// A live store that wants few rows at once.
@@ -70,15 +71,28 @@ impl LiveRead for Narrow {
         self.inner.outboxes(source, partitions, limit).await
     }
 
-    async fn scan(
+    async fn scan_deltas(
         &self,
         slot: SlotId,
         view: &str,
         epochs: (Epoch, Epoch),
-        after: Option<(Vec<u8>, Vec<u8>)>,
+        after: Option<LivePlace>,
         limit: usize,
-    ) -> Result<Deltas> {
-        self.inner.scan(slot, view, epochs, after, limit).await
+    ) -> Result<ScannedDeltas> {
+        let page = self.inner.scan_deltas(slot, view, epochs, after, limit);
+        page.await
+    }
+
+    async fn scan_states(
+        &self,
+        slot: SlotId,
+        view: &str,
+        epochs: (Epoch, Epoch),
+        after: Option<LivePlace>,
+        limit: usize,
+    ) -> Result<ScannedStates> {
+        let page = self.inner.scan_states(slot, view, epochs, after, limit);
+        page.await
     }
 }
 

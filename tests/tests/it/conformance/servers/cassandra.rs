@@ -61,7 +61,7 @@ impl Stage for Keyspace {
     }
 }
 
-super::laws_of! { Keyspace; runs views editions achievements counts lease }
+super::laws_of! { Keyspace; runs views view_scans editions achievements counts lease }
 
 /// It is made once, also by two at once; what is missing is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -112,7 +112,7 @@ impl Stage for Cluster {
 mod alone {
     use super::Alone;
 
-    crate::conformance::laws_of! { Alone; live states }
+    crate::conformance::laws_of! { Alone; live states live_scans }
 
     #[test]
     fn live_state_follows_the_model() {
@@ -123,7 +123,7 @@ mod alone {
 mod cluster {
     use super::Cluster;
 
-    crate::conformance::laws_of! { Cluster; live states }
+    crate::conformance::laws_of! { Cluster; live states live_scans }
 
     #[test]
     fn live_state_follows_the_model() {

@@ -1,0 +1,173 @@
+//! Scanning the whole table of a view: rows a second from Cassandra, by how many readers side by side, beside
+//! the driver alone, and from SQLite.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use arrow::array::{BinaryArray, Int64Array};
+use futures::{StreamExt, TryStreamExt, stream};
+use schemas::key::KeyShape;
+use schemas::source::Source;
+use schemas::time::Width;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use stores::cassandra::{Cassandra, CassandraOptions};
+use stores::embedded::DataFolder;
+use stores::namespace::Namespace;
+use stores::view_scan::{ScanShare, ViewsScan};
+use stores::views::{NewRows, TallyShape, ViewsWrite};
+use tests::servers;
+use tokio::runtime::Runtime;
+
+use super::{ROUNDS, median, rate, say_rates, timed};
+
+const VIEW: &str = "scan@1";
+/// Rows of one table partition, as the detail of plays has them. Of so many partitions the second half is
+/// one.
+const PART_ROWS: u64 = 20;
+const WIDE_PART: u64 = 100;
+/// Rows that are published in one call.
+const STEP_ROWS: u64 = 100_000;
+/// Rows of a page.
+const PAGE_ROWS: usize = 10_000;
+/// Readers side by side, each with as many shares in turn as make this number.
+const READERS: [usize; 3] = [1, 2, 4];
+const SHARES: u32 = 16;
+
+pub(crate) fn run(rows: u64) {
+    let wide = PART_ROWS * WIDE_PART / 2;
+    println!("scan: {rows} rows of a tally, in table partitions of {PART_ROWS} and of {wide}");
+    let runtime = Runtime::new().expect("a runtime");
+    from_cassandra(&runtime, rows);
+    from_sqlite(&runtime, rows);
+}
+
+fn from_cassandra(runtime: &Runtime, rows: u64) {
+    let namespace = servers::namespace();
+    let options = CassandraOptions {
+        nodes: servers::cassandra(),
+        ..CassandraOptions::default()
+    };
+    let opened = runtime.block_on(async {
+        Cassandra::migrate(&options, &namespace).await?;
+        Ok::<_, stores::Error>(Cassandra::open(&options, &namespace).await?.views())
+    });
+    let views = opened.expect("a keyspace");
+    runtime.block_on(fill(&views, rows));
+    let (mut bare, mut scans) = (Vec::new(), vec![Vec::new(); READERS.len()]);
+    for _ in 0..ROUNDS {
+        let (took, found) = timed(|| runtime.block_on(read_bare(&namespace)));
+        assert_eq!(found, rows);
+        bare.push(rate(rows, took));
+        for (readers, rates) in READERS.iter().zip(&mut scans) {
+            let took = scanned(runtime, &views, *readers, rows);
+            rates.push(rate(rows, took));
+        }
+    }
+    let bare = say_rates("the driver alone, the same columns, one reader", &bare);
+    for (readers, rates) in READERS.iter().zip(scans) {
+        let ratio = median(rates.clone()) / bare;
+        say_rates(
+            &format!("Cassandra, {readers} readers (ratio {ratio:.2})"),
+            &rates,
+        );
+    }
+    let removed = runtime.block_on(Cassandra::remove(&options, &namespace));
+    removed.expect("the keyspace is deleted");
+}
+
+fn from_sqlite(runtime: &Runtime, rows: u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let views = runtime.block_on(async { DataFolder::open(folder.path())?.views().await });
+    let views = views.expect("a data folder");
+    runtime.block_on(fill(&views, rows));
+    let rates = (0..ROUNDS).map(|_| rate(rows, scanned(runtime, &views, 1, rows)));
+    say_rates("SQLite, one reader", &rates.collect::<Vec<_>>());
+}
+
+/// Writes rows as the run of an epoch does.
+async fn fill(views: &dyn ViewsWrite, rows: u64) {
+    let shape = TallyShape {
+        view: VIEW.to_owned(),
+        group: KeyShape::default(),
+        partition: Width::All,
+        row: KeyShape::default(),
+    };
+    let source = Source::Plays;
+    let filled = async {
+        views.ensure_view(source, &shape.into()).await?;
+        let run = views.propose(source, 1, &[], "bench", 1).await?;
+        views.seal(source, 1, "bench").await?;
+        for from in (0..rows).step_by(usize::try_from(STEP_ROWS).unwrap_or(usize::MAX)) {
+            let numbers = || from..rows.min(from + STEP_ROWS);
+            let parts = numbers().map(|n| TallyShape::part(0, &part(n).to_be_bytes()));
+            let load = NewRows {
+                parts: BinaryArray::from_iter_values(parts),
+                rows: BinaryArray::from_iter_values(numbers().map(|n| format!("{n:032}"))),
+                counts: Int64Array::from_iter_values(numbers().map(u64::cast_signed)),
+            };
+            views.publish(source, VIEW, 1, run.stamp_us, &load).await?;
+        }
+        Ok::<_, stores::Error>(())
+    };
+    filled.await.expect("rows are written");
+}
+
+/// The number of a row's partition, which never falls.
+fn part(row: u64) -> u64 {
+    let part = row / PART_ROWS;
+    part.min(part / WIDE_PART * WIDE_PART + WIDE_PART / 2)
+}
+
+/// How long a scan takes.
+fn scanned(runtime: &Runtime, views: &dyn ViewsScan, readers: usize, rows: u64) -> Duration {
+    let of = if readers == 1 {
+        NonZeroU32::MIN
+    } else {
+        NonZeroU32::new(SHARES).expect("some shares")
+    };
+    let shares = ScanShare::each(of).map(|share| scan(views, share));
+    let shares: Vec<_> = shares.collect();
+    let all = stream::iter(shares).buffer_unordered(readers);
+    let all = all.fold(0, async |sum, found| sum + found);
+    let (took, found) = timed(|| runtime.block_on(all));
+    assert_eq!(found, rows, "every row comes once");
+    took
+}
+
+/// How many rows a share has.
+async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
+    let (mut found, mut after) = (0, None);
+    loop {
+        let page = views.scan_rows(VIEW, share, after.as_ref(), PAGE_ROWS);
+        let page = page.await.expect("an answer").expect("a table");
+        found += page.counts.values().len() as u64;
+        after = page.next;
+        if after.is_none() {
+            return found;
+        }
+    }
+}
+
+/// How many rows the driver alone brings.
+async fn read_bare(namespace: &Namespace) -> u64 {
+    let session: Session = SessionBuilder::new()
+        .known_node(servers::cassandra())
+        .build()
+        .await
+        .expect("a session");
+    let keyspace = namespace.identifier("backstitch");
+    let names = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
+    let names = session.query_iter(names, (&keyspace,)).await;
+    let names = names.expect("tables").rows_stream::<(String,)>();
+    let names: Vec<(String,)> = names.expect("names").try_collect().await.expect("all");
+    let mut tables = names.iter().filter(|(name,)| name.starts_with("rows_"));
+    let (table,) = tables.next().expect("a table of rows");
+    let all = format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.{table}");
+    let all = session.query_iter(all, ()).await.expect("rows");
+    let all = all.rows_stream::<(Vec<u8>, Vec<u8>, i64, i64, i64)>();
+    let count = all
+        .expect("rows")
+        .try_fold(0, async |count, _| Ok(count + 1));
+    count.await.expect("all rows")
+}

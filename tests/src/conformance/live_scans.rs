@@ -1,0 +1,371 @@
+//! The laws of the live port for scans: all that is live of a view in a slot, page by page.
+
+use std::collections::BTreeMap;
+
+use arrow::array::{Array, Int64Array};
+use schemas::seam::{Cut, Epoch, Fence};
+use schemas::source::Source;
+use stores::live::{Changes, Deltas, LiveWrite, States};
+use stores::live_scan::ScannedStates;
+use stores::{ErrorKind, Result, Stores};
+
+use super::{OTHER_VIEW, VIEW, binary, bytes, life, slot};
+
+const VIEWS: [&str; 2] = [VIEW, OTHER_VIEW];
+const START: Fence = Fence {
+    generation: 1,
+    next_offset: 0,
+    epoch: 1,
+};
+
+type Key = (Vec<u8>, Vec<u8>);
+/// The epoch of a state, and the state.
+type Value = (Epoch, Option<Vec<u8>>);
+type Found = BTreeMap<Key, Value>;
+
+fn key(key: &str, member: &str) -> Key {
+    (key.into(), member.into())
+}
+
+fn cut(next_offset: i64) -> Cut {
+    Cut {
+        next_offset,
+        last: None,
+    }
+}
+
+fn states(view: &str, rows: &[(Key, Option<&str>)]) -> Changes {
+    Changes {
+        states: vec![States {
+            view: view.to_owned(),
+            keys: binary(rows.iter().map(|((key, _), _)| key)),
+            members: binary(rows.iter().map(|((_, member), _)| member)),
+            states: rows
+                .iter()
+                .map(|(_, state)| state.map(str::as_bytes))
+                .collect(),
+        }],
+        ..Changes::default()
+    }
+}
+
+fn deltas(view: &str, rows: &[(Key, i64)]) -> Changes {
+    let deltas = Deltas {
+        view: view.to_owned(),
+        groups: binary(rows.iter().map(|((group, _), _)| group)),
+        rows: binary(rows.iter().map(|((_, row), _)| row)),
+        counts: Int64Array::from_iter_values(rows.iter().map(|(_, count)| *count)),
+    };
+    vec![deltas].into()
+}
+
+/// Applies changes and moves the fence on by one.
+async fn apply(live: &dyn LiveWrite, fence: &mut Fence, changes: &Changes) -> Result<()> {
+    let next = cut(fence.next_offset + 1);
+    let done = live.apply(slot(0), *fence, next, &VIEWS, changes).await?;
+    assert_eq!(done, Ok(()));
+    fence.next_offset += 1;
+    Ok(())
+}
+
+async fn roll(live: &dyn LiveWrite, fence: &mut Fence) -> Result<Cut> {
+    let cut = live.roll(slot(0), fence.epoch).await?.expect("an end");
+    fence.epoch += 1;
+    Ok(cut)
+}
+
+/// The rows of a page, in its order, which is that of keys and members.
+fn rows_of(page: &ScannedStates, limit: usize) -> Vec<(Key, Value)> {
+    let states = &page.states;
+    let keys = bytes(&states.keys).into_iter().zip(bytes(&states.members));
+    let keys: Vec<Key> = keys.collect();
+    assert!(keys.is_sorted(), "{keys:?}");
+    assert!(keys.len() <= limit, "no more than asked for");
+    assert_eq!(
+        (page.epochs.len(), states.states.len()),
+        (keys.len(), keys.len())
+    );
+    let value = |n| (page.epochs.value(n), states.state(n).map(<[u8]>::to_vec));
+    keys.into_iter()
+        .enumerate()
+        .map(|(n, key)| (key, value(n)))
+        .collect()
+}
+
+/// All states of a view, in pages of so many, each with this fence.
+async fn scan(
+    live: &dyn LiveWrite,
+    epochs: (Epoch, Epoch),
+    limit: usize,
+    fence: Option<Fence>,
+) -> Result<Found> {
+    let mut found = Found::new();
+    let mut after: Option<Key> = None;
+    loop {
+        let at = after.clone();
+        let page = live
+            .scan_states(slot(0), VIEW, epochs, after, limit)
+            .await?;
+        assert_eq!(page.slot.as_ref().map(|slot| slot.fence()), fence);
+        assert_eq!(page.states.view, VIEW);
+        for (key, value) in rows_of(&page, limit) {
+            assert!(
+                at.as_ref().is_none_or(|at| key > *at),
+                "{key:?} after {at:?}"
+            );
+            let twice = found.insert(key, value);
+            assert_eq!(twice, None, "no member comes twice");
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Of each member the newest state within the epochs comes, with its epoch, page by page; states of other
+/// views, of dropped epochs and of earlier lives do not.
+pub async fn the_newest_states_come_in_order(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    let all = (0, Epoch::MAX);
+    assert_eq!(scan(live, all, 9, None).await?, Found::new(), "no slot");
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = START;
+    assert_eq!(scan(live, all, 9, Some(fence)).await?, Found::new());
+    let first = [
+        (key("k", ""), Some("k1")),
+        (key("k", "a"), Some("ka1")),
+        (key("k", "b"), None),
+        (key("", "z"), Some("")),
+        (key("k0", "\u{ff}"), Some("k0")),
+        (key("\u{0}", "a"), Some("zero")),
+    ];
+    apply(live, &mut fence, &states(VIEW, &first)).await?;
+    apply(live, &mut fence, &states(OTHER_VIEW, &first[..2])).await?;
+    let end = roll(live, &mut fence).await?;
+    let second = [
+        (key("k", "a"), None),
+        (key("k", "c"), Some("kc2")),
+        (key("l", "a"), Some("la2")),
+    ];
+    apply(live, &mut fence, &states(VIEW, &second)).await?;
+    let of = |epoch: Epoch, rows: &[(Key, Option<&str>)]| -> Found {
+        let value = |state: &Option<&str>| (epoch, state.map(|state| state.as_bytes().to_vec()));
+        rows.iter()
+            .map(|(key, state)| (key.clone(), value(state)))
+            .collect()
+    };
+    let mut newest = of(1, &first);
+    newest.extend(of(2, &second));
+    for limit in [1, 2, 3, 100] {
+        let found = scan(live, all, limit, Some(fence)).await?;
+        assert_eq!(found, newest, "pages of {limit}");
+        let found = scan(live, (1, 1), limit, Some(fence)).await?;
+        assert_eq!(found, of(1, &first), "pages of {limit}");
+        let found = scan(live, (2, 7), limit, Some(fence)).await?;
+        assert_eq!(found, of(2, &second), "pages of {limit}");
+    }
+    assert_eq!(scan(live, (3, 9), 9, Some(fence)).await?, Found::new());
+    assert!(live.drop_through(slot(0), 1, end).await?);
+    assert_eq!(scan(live, all, 2, Some(fence)).await?, of(2, &second));
+    let healed = live.heal(slot(0), Some(fence), &life(0, 0, 9)).await?;
+    assert_eq!(healed, Ok(()));
+    let anew = Fence {
+        generation: 9,
+        ..START
+    };
+    assert_eq!(scan(live, all, 2, Some(anew)).await?, Found::new());
+    Ok(())
+}
+
+/// The fence of a page tells that something moved since the page before.
+pub async fn pages_come_with_the_fence(ports: &Stores) -> Result<()> {
+    let live = &*ports.live;
+    let all = (0, Epoch::MAX);
+    let missing = live.scan_deltas(slot(0), VIEW, all, None, 1).await?;
+    assert!(missing.slot.is_none() && missing.next.is_none());
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = START;
+    let counted = [(key("g", "a"), 1), (key("g", "b"), 2), (key("h", "a"), 3)];
+    apply(live, &mut fence, &deltas(VIEW, &counted)).await?;
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let page = live.scan_deltas(slot(0), VIEW, all, after, 1).await?;
+        assert_eq!(page.slot.map(|slot| slot.fence()), Some(fence));
+        let keys = bytes(&page.deltas.groups)
+            .into_iter()
+            .zip(bytes(&page.deltas.rows));
+        found.extend(keys.zip(page.deltas.counts.values().iter().copied()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+        if found.len() == 2 {
+            roll(live, &mut fence).await?;
+        }
+        apply(live, &mut fence, &deltas(VIEW, &counted)).await?;
+    }
+    assert_eq!(fence.epoch, 2);
+    let keys: Vec<&Key> = found.iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, counted.iter().map(|(key, _)| key).collect::<Vec<_>>());
+    // Each as of its page.
+    assert_eq!(found[0].1, 1);
+    assert_eq!(found[1].1, 4);
+    assert_eq!(found[2].1, 9);
+    Ok(())
+}
+
+/// A key may have more members than are read at once, in some epochs, between others; a page of them
+/// stands though the slot goes on.
+pub async fn large_keys_are_scanned(ports: &Stores) -> Result<()> {
+    const MEMBERS: usize = 23_000;
+    let live = &*ports.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = START;
+    let name = |n: usize| key("large", &format!("{n:05}"));
+    let around = [
+        (key("a", "1"), Some("before")),
+        (key("z", "1"), Some("behind")),
+    ];
+    apply(live, &mut fence, &states(VIEW, &around)).await?;
+    for step in [1, 2] {
+        let all: Vec<usize> = (0..MEMBERS).step_by(step).collect();
+        for some in all.chunks(8_000) {
+            let rows = some.iter().map(|n| (name(*n), Some("state")));
+            apply(live, &mut fence, &states(VIEW, &rows.collect::<Vec<_>>())).await?;
+        }
+        roll(live, &mut fence).await?;
+    }
+    let (mut after, mut found) = (None, 0_usize);
+    loop {
+        let page = live
+            .scan_states(slot(0), VIEW, (1, 2), after, 9_000)
+            .await?;
+        for ((key, member), (epoch, _)) in rows_of(&page, 9_000) {
+            let number = found.checked_sub(1).filter(|n| *n < MEMBERS);
+            match number {
+                Some(n) => {
+                    assert_eq!((key, member), name(n));
+                    assert_eq!(epoch, if n % 2 == 0 { 2 } else { 1 }, "of {n}");
+                }
+                None => assert_eq!(member, b"1"),
+            }
+            found += 1;
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+        let more = [(name(0), Some("later")), (name(found), Some("later"))];
+        apply(live, &mut fence, &states(VIEW, &more)).await?;
+    }
+    assert_eq!(found, MEMBERS + 2);
+    Ok(())
+}
+
+/// A page and its fence are of one moment, also while others write.
+pub async fn pages_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+    const STEPS: i64 = 60;
+    let live = &*one.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let write = async {
+        let mut fence = START;
+        while fence.next_offset < STEPS {
+            let state = (fence.next_offset + 1).to_string();
+            let both = [
+                (key("k", "a"), Some(&*state)),
+                (key("l", "b"), Some(&*state)),
+            ];
+            let mut changes = states(OTHER_VIEW, &both);
+            changes.deltas = deltas(VIEW, &[(key("g", "a"), 1), (key("h", "b"), 1)]).deltas;
+            apply(live, &mut fence, &changes).await?;
+            if fence.next_offset % 10 == 0 {
+                roll(live, &mut fence).await?;
+            }
+        }
+        Ok(())
+    };
+    let read = async {
+        loop {
+            let page = other
+                .live
+                .scan_states(slot(0), OTHER_VIEW, (0, 99), None, 9);
+            let page = page.await?;
+            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            let expected = if offset == 0 {
+                vec![]
+            } else {
+                vec![offset.to_string(); 2]
+            };
+            let found = rows_of(&page, 9)
+                .into_iter()
+                .filter_map(|(_, (_, state))| state);
+            let found: Vec<String> = found
+                .map(|bytes| String::from_utf8(bytes).expect("text"))
+                .collect();
+            assert_eq!(found, expected);
+            let page = other
+                .live
+                .scan_deltas(slot(0), VIEW, (0, 99), None, 9)
+                .await?;
+            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            assert!(
+                page.deltas
+                    .counts
+                    .values()
+                    .iter()
+                    .all(|count| *count == offset)
+            );
+            if offset == STEPS {
+                return Ok(());
+            }
+        }
+    };
+    tokio::try_join!(write, read)?;
+    let slots = other.live.read(Source::Plays, 1, &[]).await?.slots;
+    assert!(slots[0].is_some());
+    Ok(())
+}
+
+/// A page of a key that takes several reads is of the moment that its fence tells, or it can't be read
+/// while others write there.
+pub async fn large_keys_show_one_moment(one: &Stores, other: &Stores) -> Result<()> {
+    const MEMBERS: usize = 12_000;
+    const STEPS: i64 = 200;
+    let live = &*one.live;
+    assert_eq!(live.heal(slot(0), None, &life(0, 0, 1)).await?, Ok(()));
+    let mut fence = START;
+    let name = |n: usize| key("large", &format!("{n:05}"));
+    let all: Vec<_> = (0..MEMBERS).map(|n| (name(n), Some("0"))).collect();
+    apply(live, &mut fence, &states(VIEW, &all)).await?;
+    let write = async {
+        while fence.next_offset < STEPS {
+            let state = (fence.next_offset + 1).to_string();
+            let both = [3, 4_321].map(|n| (name(n), Some(&*state)));
+            apply(live, &mut fence, &states(VIEW, &both)).await?;
+            if fence.next_offset % 20 == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+            }
+        }
+        Ok(())
+    };
+    let read = async {
+        loop {
+            let page = other.live.scan_states(slot(0), VIEW, (1, 1), None, 5_000);
+            let page = match page.await {
+                Err(error) if error.kind() == ErrorKind::Retry => continue,
+                page => page?,
+            };
+            let offset = page.slot.as_ref().expect("a slot").position.next_offset;
+            let state = if offset == 1 { 0 } else { offset };
+            let changed = [3, 4_321].map(|n| page.states.state(n));
+            assert_eq!(changed, [Some(state.to_string().as_bytes()); 2]);
+            assert_eq!(rows_of(&page, 5_000).len(), 5_000);
+            if offset == STEPS {
+                return Ok(());
+            }
+        }
+    };
+    tokio::try_join!(write, read)?;
+    Ok(())
+}

@@ -1,0 +1,422 @@
+//! The laws of the scan port: whole tables of views, page by page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+
+use arrow::array::{Array, Int64Array};
+use bytes::Bytes;
+use schemas::seam::Epoch;
+use stores::view_scan::{Division, ScanPlace, ScanShare, ScannedHead, ScannedRows, ViewsScan};
+use stores::views::{NewEdition, NewHead, NewRows, ViewsWrite};
+use stores::{Result, Stores};
+
+use super::editions::shape as board_shape;
+use super::views::{PLAYS, assert_refused, results, rows, sealed, shape};
+use super::{OTHER_VIEW, VIEW, binary, bytes};
+
+type Key = (Vec<u8>, Vec<u8>);
+/// Count, epoch and stamp.
+type Value = (Option<i64>, Epoch, i64);
+
+/// Rows by their keys; no two pages have the same.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Scanned(BTreeMap<Key, Value>);
+
+impl Scanned {
+    fn add(&mut self, page: &ScannedRows) {
+        let keys = bytes(&page.parts).into_iter().zip(bytes(&page.rows));
+        for (n, key) in keys.enumerate() {
+            let count = page.counts.is_valid(n).then(|| page.counts.value(n));
+            let value = (count, page.epochs.value(n), page.stamps_us.value(n));
+            let twice = self.0.insert(key.clone(), value);
+            assert_eq!(twice, None, "{key:?} comes twice");
+        }
+    }
+}
+
+fn shares(of: u32) -> impl Iterator<Item = ScanShare> {
+    ScanShare::each(NonZeroU32::new(of).expect("some shares"))
+}
+
+/// A page of a table that is there.
+async fn page(
+    views: &dyn ViewsScan,
+    share: ScanShare,
+    after: Option<&ScanPlace>,
+    limit: usize,
+) -> Result<ScannedRows> {
+    let page = views.scan_rows(VIEW, share, after, limit).await?;
+    let page = page.expect("a table");
+    assert!(page.counts.len() <= limit, "no more than asked for");
+    assert_eq!(page.stamps_us.len(), page.counts.len());
+    Ok(page)
+}
+
+/// The rows of a share, in pages of so many.
+async fn scan(views: &dyn ViewsScan, share: ScanShare, limit: usize) -> Result<Scanned> {
+    let mut scanned = Scanned::default();
+    let mut after = None;
+    loop {
+        let page = page(views, share, after.as_ref(), limit).await?;
+        scanned.add(&page);
+        after = page.next;
+        if after.is_none() {
+            return Ok(scanned);
+        }
+    }
+}
+
+/// All rows, by so many readers that each have a share.
+async fn scan_all(views: &dyn ViewsScan, of: u32, limit: usize) -> Result<Scanned> {
+    let division: Division = views.division().await?;
+    assert!(division.side_by_side.get() > 0);
+    let mut all = Scanned::default();
+    for share in shares(of) {
+        let found = scan(views, share, limit).await?;
+        for (key, value) in found.0 {
+            assert!(division.has_rows(share, &key.0), "{key:?} is of {share:?}");
+            let twice = all.0.insert(key, value);
+            assert_eq!(twice, None, "shares have nothing in common");
+        }
+    }
+    let over = scan(views, past(of), limit).await?;
+    assert!(over.0.is_empty(), "there is no such share");
+    Ok(all)
+}
+
+/// A share with an index that is too large.
+fn past(of: u32) -> ScanShare {
+    let of = NonZeroU32::new(of).expect("some shares");
+    let index = of.get();
+    ScanShare { index, of }
+}
+
+/// Every row comes once with what is stored of it, markers too, in pages of any size and shares of any
+/// number; a view without a table is told from one without rows.
+pub async fn every_row_comes_once(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    let none = views.scan_rows(VIEW, ScanShare::ALL, None, 9).await?;
+    assert!(none.is_none(), "a view that was never made has no table");
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    views.ensure_view(PLAYS, &shape(OTHER_VIEW).into()).await?;
+    let empty = page(views, ScanShare::ALL, None, 9).await?;
+    assert_eq!((empty.counts.len(), empty.next), (0, None));
+    let run = sealed(views, 1).await?;
+    let mut expected: BTreeMap<Key, Value> = BTreeMap::new();
+    let mut all: Vec<(String, String, Option<i64>)> = Vec::new();
+    for part in 0..23_u8 {
+        for row in 0..part % 5 {
+            let count = (row != 2).then_some(i64::from(part) - 3);
+            let row = "r".repeat(row.into());
+            all.push((format!("{part:02}"), row, count));
+        }
+    }
+    all.push(("99".to_owned(), "first".to_owned(), Some(i64::MIN)));
+    all.push(("99".to_owned(), "last".to_owned(), Some(i64::MAX)));
+    for (part, row, count) in &all {
+        let value = (*count, 1, run.stamp_us);
+        expected.insert((part.clone().into(), row.clone().into()), value);
+    }
+    let each = all
+        .iter()
+        .map(|(part, row, count)| (part.as_str(), row.as_str(), *count));
+    let new = rows(&each.collect::<Vec<_>>());
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &new).await?;
+    let stamp_us = views
+        .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
+        .await?;
+    let later = rows(&[("04", "r", None), ("04", "rr", Some(7))]);
+    views.publish(PLAYS, VIEW, 1, stamp_us, &later).await?;
+    expected.insert((b"04".to_vec(), b"r".to_vec()), (None, 1, stamp_us));
+    expected.insert((b"04".to_vec(), b"rr".to_vec()), (Some(7), 1, stamp_us));
+    for (of, limit) in [
+        (1, 1),
+        (1, 2),
+        (1, 1_000),
+        (2, 3),
+        (3, 1),
+        (7, 1_000),
+        (64, 5),
+    ] {
+        let found = scan_all(views, of, limit).await?;
+        assert_eq!(found.0, expected, "{of} shares, pages of {limit}");
+    }
+    let other = views.scan_rows(OTHER_VIEW, ScanShare::ALL, None, 9).await?;
+    assert_eq!(other.expect("a table").counts.len(), 0);
+    Ok(())
+}
+
+/// A partition of the table may have any number of rows; others stand beside it.
+pub async fn wide_partitions_are_scanned(ports: &Stores) -> Result<()> {
+    const WIDE: i64 = 50_000;
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(views, 1).await?;
+    // Of the others each has a row.
+    let part = |n: i64| if n < WIDE { -1 } else { n };
+    let numbers = || 0..WIDE + 3_000;
+    let load = NewRows {
+        parts: binary(numbers().map(|n| part(n).to_be_bytes())),
+        rows: binary(numbers().map(i64::to_be_bytes)),
+        counts: numbers().map(|n| (n % 3 > 0).then_some(n)).collect(),
+    };
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
+    for (of, limit) in [(1, 7_001), (3, 20_000)] {
+        let found = scan_all(views, of, limit).await?;
+        assert_eq!(found.0.len(), numbers().count());
+        for ((of_part, row), (count, epoch, _)) in found.0 {
+            let n = i64::from_be_bytes(row.try_into().expect("a number"));
+            assert_eq!(of_part, part(n).to_be_bytes());
+            assert_eq!((count, epoch), ((n % 3 > 0).then_some(n), 1));
+        }
+    }
+    Ok(())
+}
+
+/// Table partitions with one token, though there are so many of those: Murmur3 with the last rounds undone.
+const ONE_TOKEN: [u128; 4] = [
+    0x888d_f281_a1e5_3dae_544b_e0fa_f84b_23aa,
+    0x90a1_d8c5_f973_d080_399d_065d_0f26_a7a2,
+    0x94e5_9ba4_d830_4c35_0f44_0538_8f35_c2df,
+    0xfae7_3302_610b_d7d1_4637_765a_7ae3_4853,
+];
+
+/// Partitions that a store takes for neighbours, since their hash is the same, are scanned all.
+pub async fn partitions_of_one_token_are_scanned(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(views, 1).await?;
+    let parts = ONE_TOKEN.map(u128::to_be_bytes);
+    let each = || parts.iter().flat_map(|part| [(part, b"a"), (part, b"b")]);
+    let load = NewRows {
+        parts: binary(each().map(|(part, _)| part)),
+        rows: binary(each().map(|(_, row)| row)),
+        counts: each().map(|_| Some(1)).collect::<Int64Array>(),
+    };
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
+    for (of, limit) in [(1, 1), (1, 2), (1, 3), (5, 1)] {
+        let found = scan_all(views, of, limit).await?;
+        let keys = each().map(|(part, row)| (part.to_vec(), row.to_vec()));
+        assert!(
+            found.0.into_keys().eq(keys),
+            "{of} shares, pages of {limit}"
+        );
+    }
+    Ok(())
+}
+
+/// What is published while a scan goes on changes nothing of rows that stay as they are, and brings none
+/// twice.
+pub async fn rows_written_meanwhile_come_at_most_once(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(views, 1).await?;
+    let name = |n: usize| (format!("{:02}", n % 20), format!("{n:03}"));
+    let mut first: Vec<(String, String)> = (0..300).map(name).collect();
+    first.sort();
+    let load = |keys: &[(String, String)], count: i64| NewRows {
+        parts: binary(keys.iter().map(|(part, _)| part)),
+        rows: binary(keys.iter().map(|(_, row)| row)),
+        counts: keys.iter().map(|_| Some(count)).collect::<Int64Array>(),
+    };
+    let new = load(&first, 1);
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &new).await?;
+    let (mut scanned, mut after) = (Scanned::default(), None);
+    for round in 0_i64.. {
+        let page = page(views, ScanShare::ALL, after.as_ref(), 17).await?;
+        scanned.add(&page);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+        // Rows with an odd number change all the time, and new ones come in old and new partitions.
+        let more = [(format!("{:02}", round % 25), format!("new {round}"))];
+        let odd = first.iter().filter(|(_, row)| row.ends_with(['1', '7']));
+        let mut keys: Vec<(String, String)> = odd.chain(&more).cloned().collect();
+        keys.sort();
+        let stamp_us = views
+            .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
+            .await?;
+        let next = load(&keys, 2 + round);
+        views.publish(PLAYS, VIEW, 1, stamp_us, &next).await?;
+    }
+    for (part, row) in first {
+        let is_odd = row.ends_with(['1', '7']);
+        let found = scanned.0.get(&(part.into(), row.clone().into()));
+        let (count, _, stamp_us) = found.expect("a row that was there all the time");
+        assert!(
+            is_odd || (*count, *stamp_us) == (Some(1), run.stamp_us),
+            "{row}"
+        );
+    }
+    Ok(())
+}
+
+fn edition(key: Vec<u8>, root: Vec<u8>) -> NewEdition {
+    NewEdition {
+        key,
+        nodes: Vec::new(),
+        head: Some(NewHead {
+            root: Bytes::from(root),
+            names: Vec::new(),
+        }),
+    }
+}
+
+/// All heads, by so many readers that each have a share.
+async fn scan_heads(
+    views: &dyn ViewsScan,
+    of: u32,
+    limit: usize,
+) -> Result<BTreeMap<Vec<u8>, ScannedHead>> {
+    let division = views.division().await?;
+    let mut all = BTreeMap::new();
+    for share in shares(of).chain([past(of)]) {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = views
+                .scan_heads(VIEW, share, after.as_deref(), limit)
+                .await?;
+            let page = page.expect("a table");
+            assert!(page.heads.len() <= limit);
+            for head in page.heads {
+                assert!(division.has_head(share, &head.key), "{head:?} of {share:?}");
+                let twice = all.insert(head.key.clone(), head);
+                assert_eq!(twice, None, "no head comes twice");
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Every head comes once with what is stored of it, in pages of any size and shares of any number.
+pub async fn every_head_comes_once(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    let none = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await?;
+    assert!(none.is_none(), "a view that was never made has no table");
+    views.ensure_view(PLAYS, &board_shape(VIEW)).await?;
+    assert_eq!(scan_heads(views, 1, 9).await?, BTreeMap::new());
+    let run = sealed(views, 1).await?;
+    let key = |n: u32| n.to_be_bytes().to_vec();
+    let editions = |numbers: &mut dyn Iterator<Item = u32>, of: &str| -> Vec<NewEdition> {
+        let root = |n: u32| format!("{of} {n}").into_bytes();
+        numbers.map(|n| edition(key(n), root(n))).collect()
+    };
+    let first = editions(&mut (0..400), "first");
+    views
+        .publish_editions(PLAYS, VIEW, 1, run.stamp_us, &first)
+        .await?;
+    let stamp_us = views
+        .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
+        .await?;
+    let second = editions(&mut (0..400).step_by(7), "second");
+    views
+        .publish_editions(PLAYS, VIEW, 1, stamp_us, &second)
+        .await?;
+    let head = |n: u32| {
+        let (of, stamp_us) = if n.is_multiple_of(7) {
+            ("second", stamp_us)
+        } else {
+            ("first", run.stamp_us)
+        };
+        let head = ScannedHead {
+            key: key(n),
+            epoch: 1,
+            root: format!("{of} {n}").into(),
+            stamp_us: Some(stamp_us),
+        };
+        (key(n), head)
+    };
+    let expected: BTreeMap<Vec<u8>, ScannedHead> = (0..400).map(head).collect();
+    for (of, limit) in [
+        (1, 1),
+        (1, 7),
+        (1, 1_000),
+        (2, 50),
+        (5, 3),
+        (64, 4),
+        (200, 1_000),
+    ] {
+        let found = scan_heads(views, of, limit).await?;
+        assert_eq!(found, expected, "{of} shares, pages of {limit}");
+    }
+    heads_written_meanwhile(views, &expected).await
+}
+
+/// Heads that come while others are scanned are no reason to miss one, or to bring one twice.
+async fn heads_written_meanwhile(
+    views: &dyn ViewsWrite,
+    expected: &BTreeMap<Vec<u8>, ScannedHead>,
+) -> Result<()> {
+    let (mut found, mut after) = (BTreeSet::new(), None);
+    for round in 0_u32.. {
+        let at: Option<Vec<u8>> = after.take();
+        let page = views.scan_heads(VIEW, ScanShare::ALL, at.as_deref(), 90);
+        let page = page.await?.expect("a table");
+        for head in page.heads {
+            assert!(found.insert(head.key), "no head comes twice");
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+        let stamp_us = views
+            .begin_publishing(PLAYS, 1, &results(&[VIEW]), 1)
+            .await?;
+        let more = [7 * round, 1_000 + round];
+        let more = more.map(|n| edition(n.to_be_bytes().to_vec(), b"third".to_vec()));
+        views
+            .publish_editions(PLAYS, VIEW, 1, stamp_us, &more)
+            .await?;
+    }
+    assert!(expected.keys().all(|key| found.contains(key)));
+    Ok(())
+}
+
+/// A page is full with some megabytes, whatever its limit.
+pub async fn pages_are_bounded_in_bytes(ports: &Stores) -> Result<()> {
+    const LARGE: usize = 20_000;
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(views, 1).await?;
+    let numbers = || 0..500_usize;
+    let row = |n: usize| [format!("{n:04}").into_bytes(), vec![0; LARGE]].concat();
+    let load = NewRows {
+        parts: binary(numbers().map(|n| [u8::from(n >= 250)])),
+        rows: binary(numbers().map(row)),
+        counts: numbers().map(|_| Some(1)).collect::<Int64Array>(),
+    };
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &load).await?;
+    let (mut scanned, mut after, mut pages) = (Scanned::default(), None, 0);
+    loop {
+        let page = page(views, ScanShare::ALL, after.as_ref(), 100_000).await?;
+        assert!(page.counts.len() * LARGE < 5 << 20, "{}", page.counts.len());
+        scanned.add(&page);
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(scanned.0.len(), numbers().count());
+    assert!(pages >= 3, "{pages}");
+    Ok(())
+}
+
+/// A tally has no heads, and boards have no rows.
+pub async fn the_other_kind_is_refused(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    views.ensure_view(PLAYS, &board_shape(OTHER_VIEW)).await?;
+    let heads = views.scan_heads(VIEW, ScanShare::ALL, None, 9).await;
+    assert_refused(heads, "it is a tally");
+    let rows = views.scan_rows(OTHER_VIEW, ScanShare::ALL, None, 9).await;
+    let said = rows.as_ref().err().map(ToString::to_string);
+    assert!(said.is_some_and(|said| said.contains("scan its heads")));
+    assert_refused(rows, "it has boards");
+    Ok(())
+}
