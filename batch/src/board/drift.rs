@@ -35,6 +35,9 @@ const MEMBER_BYTES: usize = 8;
 
 type Failed = BoardError<NodesError>;
 
+/// A member with the boards on which its rows differ, encoded.
+type Member = (Vec<u8>, Vec<Vec<u8>>);
+
 /// The run that compares.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stretch<'a> {
@@ -69,7 +72,7 @@ pub(crate) struct Comparison<'a> {
 struct Changed<'a> {
     of: &'a Replaced,
     partition: u32,
-    members: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+    members: Vec<Member>,
 }
 
 /// A member as it was counted live.
@@ -245,7 +248,7 @@ impl<'a> Comparison<'a> {
     async fn step(
         &mut self,
         partition: u32,
-        parts: &[(&Changed<'_>, &[(Vec<u8>, Vec<Vec<u8>>)])],
+        parts: &[(&Changed<'_>, &[Member])],
     ) -> std::result::Result<Option<String>, Failed> {
         let queries = parts.iter().map(|(changed, members)| MembersQuery {
             of: StateQuery {
@@ -295,7 +298,7 @@ impl<'a> Comparison<'a> {
     async fn differing(
         &self,
         of: &Replaced,
-        members: &[(Vec<u8>, Vec<Vec<u8>>)],
+        members: &[Member],
         states: &LiveStates,
     ) -> std::result::Result<Vec<Differing>, Failed> {
         let nodes = self.nodes(&of.key);

@@ -70,7 +70,8 @@ impl Batch {
             .publish_boards(
                 request,
                 &plan,
-                (&manifests, &held, unknown),
+                &manifests,
+                (&held, unknown.as_deref()),
                 &mut report,
                 (stages.progress, stop),
             )
@@ -143,11 +144,8 @@ impl Batch {
         &self,
         request: &RunRequest,
         plan: &Plan,
-        (manifests, held, unknown): (
-            &BTreeMap<String, BoardManifest>,
-            &BTreeMap<String, Arc<HeldBack>>,
-            Option<String>,
-        ),
+        manifests: &BTreeMap<String, BoardManifest>,
+        (held, unknown): (&BTreeMap<String, Arc<HeldBack>>, Option<&str>),
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<i64> {
@@ -187,7 +185,7 @@ impl Batch {
                     epoch,
                     cuts: &plan.run.cuts,
                 };
-                let of_view = Comparison::begin(&self.ports, &view.job, run, unknown.as_deref());
+                let of_view = Comparison::begin(&self.ports, &view.job, run, unknown);
                 done.comparison = Some(of_view.await?);
             }
             publisher.publish(&view.job, what, &mut done, told).await?;
