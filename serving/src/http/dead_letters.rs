@@ -33,7 +33,7 @@ const PAGE_BYTES_MAX: usize = 16 << 20;
 /// Bytes as they can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Raw {
+pub(crate) enum LetterBytes {
     /// Bytes that are UTF-8.
     Text(String),
     /// Any others, in hexadecimal.
@@ -58,7 +58,7 @@ pub(crate) struct LetterShown {
     /// How many bytes of the input are kept.
     raw_bytes: usize,
     /// The bytes; in a list the first 1,024 of them.
-    raw: Raw,
+    raw: LetterBytes,
     /// Whether the record of the log is no dead letter at all: somebody else has written there.
     broken: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) struct LettersPage {
 
 /// Dead letters whose reasons are alike.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct OfKind {
+pub(crate) struct LetterKind {
     source: &'static str,
     /// The reasons without numbers and quoted texts.
     kind: String,
@@ -93,7 +93,7 @@ pub(crate) struct OfKind {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LetterCounts {
     /// By source, the most frequent kind of each first.
-    counts: Vec<OfKind>,
+    counts: Vec<LetterKind>,
     /// How many there are of all kinds.
     letters: u64,
     /// How many were looked at, the newest ones, also those that were not asked for.
@@ -102,7 +102,7 @@ pub(crate) struct LetterCounts {
     complete: bool,
 }
 
-impl Raw {
+impl LetterBytes {
     fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.to_owned()),
@@ -123,13 +123,13 @@ impl LetterShown {
             origin: content.origin.clone(),
             at: shown_ms(content.at_ms),
             raw_bytes: content.raw.len(),
-            raw: Raw::of(content.beginning(raw_bytes_max)),
+            raw: LetterBytes::of(content.beginning(raw_bytes_max)),
             broken: letter.is_broken,
         }
     }
 }
 
-impl From<KindCount> for OfKind {
+impl From<KindCount> for LetterKind {
     fn from(counted: KindCount) -> Self {
         Self {
             source: counted.source.name(),
@@ -145,7 +145,7 @@ impl From<KindCount> for OfKind {
 impl From<Counts> for LetterCounts {
     fn from(counts: Counts) -> Self {
         Self {
-            counts: counts.kinds.into_iter().map(OfKind::from).collect(),
+            counts: counts.kinds.into_iter().map(LetterKind::from).collect(),
             letters: counts.letters,
             looked_at: counts.looked_at,
             complete: counts.is_complete,
@@ -317,8 +317,8 @@ fn as_csv(letters: Vec<LetterShown>) -> Response {
     ];
     let rows = letters.into_iter().map(|letter| {
         let raw = match letter.raw {
-            Raw::Text(text) => (text, String::new()),
-            Raw::Hex(hex) => (String::new(), hex),
+            LetterBytes::Text(text) => (text, String::new()),
+            LetterBytes::Hex(hex) => (String::new(), hex),
         };
         (
             (letter.id, letter.source, letter.kind, letter.reason),

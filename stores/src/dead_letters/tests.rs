@@ -1,11 +1,13 @@
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use arrow::array::BinaryArray;
+use async_trait::async_trait;
 use schemas::dead_letter::{DeadLetter, LetterId};
 
 use super::*;
-use crate::Stores;
-use crate::log::{Log, NewRecords};
+use crate::log::{Fetched, Log, NewRecords, Records, Span};
+use crate::{Error, Stores};
 
 fn letter(origin: &str, reason: &str, at_ms: i64, raw: &[u8]) -> DeadLetter {
     DeadLetter {
@@ -281,4 +283,89 @@ async fn kinds_are_counted() {
     assert_eq!(counts.letters, 1_112);
     let other = counts.kinds.iter().filter(|kind| kind.kind == OTHER_KINDS);
     assert_eq!(other.map(|kind| kind.letters).sum::<u64>(), 1_112 - 1_000);
+}
+
+/// A log of one partition with holes, of which the oldest records go while it is read.
+#[derive(Debug)]
+struct Holed {
+    offsets: Vec<i64>,
+    end: i64,
+    start: AtomicI64,
+    start_later: i64,
+}
+
+#[async_trait]
+impl LogRead for Holed {
+    async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
+        let span = Span {
+            start: self.start.load(Ordering::Relaxed),
+            end: self.end,
+        };
+        let is_there = topic == Source::Plays.dead_letter_topic();
+        Ok(vec![span; usize::from(is_there)])
+    }
+
+    async fn fetch(&self, topic: &str, _: u32, from: i64, limit: FetchLimit) -> Result<Fetched> {
+        let start = self.start.swap(self.start_later, Ordering::Relaxed);
+        if from < start {
+            return Err(Error::OffsetOutOfRange {
+                topic: topic.to_owned(),
+                partition: 0,
+                asked: from,
+                start,
+                end: self.end,
+            });
+        }
+        let found = self.offsets.iter().filter(|offset| **offset >= from);
+        let found: Vec<i64> = found.copied().take(limit.records).collect();
+        let more = found.len() == limit.records;
+        let next_offset = found
+            .last()
+            .filter(|_| more)
+            .map_or(self.end, |last| last + 1);
+        let values = found
+            .iter()
+            .map(|n| written(&letter(&format!("f:{n}"), "bad", *n, b"x")));
+        let values: Vec<Vec<u8>> = values.collect();
+        let values: BinaryArray = values.iter().map(Some).collect();
+        Ok(Fetched {
+            records: Records {
+                logged_at_ms: found.clone().into(),
+                offsets: found.into(),
+                keys: values.clone(),
+                values,
+            },
+            next_offset,
+            end: self.end,
+        })
+    }
+
+    async fn offset_at(&self, _: &str, _: u32, logged_at_ms: i64) -> Result<i64> {
+        Ok(logged_at_ms)
+    }
+}
+
+#[tokio::test]
+async fn holes_and_what_goes_meanwhile_are_passed_over() {
+    let offsets: Vec<i64> = (10..900).chain(5_000..5_003).chain(9_000..9_700).collect();
+    for start_later in [10, 500, 5_001, 9_800] {
+        let log = Holed {
+            offsets: offsets.clone(),
+            end: 9_900,
+            start: AtomicI64::new(10),
+            start_later,
+        };
+        let found = all(&log, &Asked::default()).await;
+        let times: Vec<i64> = found.iter().map(|one| one.content.at_ms).collect();
+        let there = offsets.iter().rev().copied();
+        // The first fetch is of a log that still has all.
+        let expected: Vec<i64> = there.filter(|n| *n >= start_later || *n >= 9_644).collect();
+        assert_eq!(times, expected, "{start_later}");
+        let hole = LetterId {
+            source: Source::Plays,
+            partition: 0,
+            offset: 9_750,
+        };
+        assert_eq!(find(&log, hole).await.unwrap(), None);
+    }
 }
