@@ -250,11 +250,24 @@ pub(crate) async fn show(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Json<LetterShown>, Problem> {
+    shown(&api, &uri, &id).await
+}
+
+/// The same where somebody on the way has decoded the slash of the id.
+pub(crate) async fn show_decoded(
+    State(api): State<Arc<Api>>,
+    Path((topic, place)): Path<(String, String)>,
+    uri: Uri,
+) -> Result<Json<LetterShown>, Problem> {
+    shown(&api, &uri, &format!("{topic}/{place}")).await
+}
+
+async fn shown(api: &Api, uri: &Uri, id: &str) -> Result<Json<LetterShown>, Problem> {
     Params::read(&uri, &[])?;
     let id: LetterId = id
         .parse()
         .map_err(|error: NoLetterId| Problem::parameter(format!("id: {error}")))?;
-    let _turn = turn(&api).await?;
+    let _turn = turn(api).await?;
     let letter = dead_letters::find(&*api.ports.log, id).await?;
     let letter = letter.ok_or_else(|| {
         let detail =

@@ -27,6 +27,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
+use axum::routing::get;
 use jobs::{Board, Job};
 use schemas::source::Source;
 use stores::intake::Intake;
@@ -160,6 +161,11 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::counts))
         .routes(routes!(dead_letters::show))
+        // Proxies may decode the path.
+        .route(
+            "/api/v1/dead-letters/{id}/{place}",
+            get(dead_letters::show_decoded),
+        )
         .routes(routes!(overview::overview))
         .layer(from_fn(etag::tagged));
     let timed = answers

@@ -78,7 +78,7 @@ pub async fn find(log: &dyn LogRead, id: LetterId) -> Result<Option<Letter>> {
         bytes: usize::MAX,
     };
     let topic = id.source.dead_letter_topic();
-    let fetched = match log.fetch(topic, id.partition, id.offset, one).await {
+    let fetched = match log.fetch_apart(topic, id.partition, id.offset, one).await {
         Err(Error::OffsetOutOfRange { .. } | Error::NoPartition { .. }) => return Ok(None),
         fetched => fetched?,
     };

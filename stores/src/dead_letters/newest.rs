@@ -215,7 +215,7 @@ impl Tail {
                 records: usize::try_from(end - next).unwrap_or(usize::MAX),
                 bytes: STRETCH_BYTES,
             };
-            let fetched = match log.fetch(topic, self.partition, next, limit).await {
+            let fetched = match log.fetch_apart(topic, self.partition, next, limit).await {
                 Err(Error::OffsetOutOfRange { start, .. }) if next < start => {
                     return Ok(Tried::Begins(start));
                 }

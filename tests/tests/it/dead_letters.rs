@@ -11,7 +11,7 @@ use stores::log::NewRecords;
 use tests::http::Client;
 use tests::place::Place;
 use tests::process::{CONFIG, Server, done, run};
-use tests::servers::kafka_admin;
+use tests::servers::{delete_records, kafka_admin};
 use tests::world::World;
 
 /// Of a speed layer that remembers hardly any event.
@@ -119,8 +119,8 @@ async fn some_letters(place: &Place, world: &World) {
     append(world, Source::Efforts, 0, 8, &[of_efforts]).await;
 }
 
-/// The command line lists, counts and shows letters.
-fn by_commands(place: &Place) {
+/// The command line lists letters.
+fn lists(place: &Place) {
     let all = told(place, &["list"]);
     let ids = [
         "backstitch.efforts.v1.dlq/0@0",
@@ -152,6 +152,10 @@ fn by_commands(place: &Place) {
         text.ends_with("1 of 1 dead letters, newest first\n"),
         "{text}"
     );
+}
+
+/// The command line counts letters and shows one, and refuses what it does not know.
+fn counts_and_shows(place: &Place) {
     let counted = told(place, &["count", "--source", "plays"]);
     let kinds = counted["counts"].as_array().expect("counts");
     assert_eq!(kinds[0]["kind"], "line N: \"…\" is bad", "{counted}");
@@ -243,6 +247,12 @@ fn by_http(place: &Place, client: &Client) {
     assert_eq!((status, csv.lines().count()), (200, 4), "{csv}");
     let head = "id,source,kind,reason,origin,at,raw_bytes,raw_text,raw_hex,broken";
     assert_eq!(csv.lines().next(), Some(head));
+    let decoded = client.json(&format!("{PATH}/backstitch.plays.v1.dlq/2@1"));
+    assert_eq!(decoded, shown);
+}
+
+/// What HTTP refuses, and why.
+fn refuses(client: &Client) {
     for (path, status, words) in [
         (
             "/backstitch.plays.v1.dlq%2F0@9",
@@ -265,9 +275,30 @@ fn by_http(place: &Place, client: &Client) {
 async fn letters_are_told_alike(place: Place) {
     let world = place.world().await;
     some_letters(&place, &world).await;
-    by_commands(&place);
+    lists(&place);
+    counts_and_shows(&place);
     let server = Server::start(place.data(), &[]);
     by_http(&place, &server.client);
+    refuses(&server.client);
+    if !place.is_embedded() {
+        // The oldest ones go, as the topic is told to let them go.
+        let topic = place
+            .options()
+            .namespace
+            .topic(Source::Plays.dead_letter_topic());
+        delete_records(&topic, &[1, 2, 0]).await;
+        let rest = told(&place, &["list"]);
+        let ids = [
+            "backstitch.efforts.v1.dlq/0@0",
+            "backstitch.plays.v1.dlq/2@1",
+            "backstitch.plays.v1.dlq/1@2",
+            "backstitch.plays.v1.dlq/0@1",
+            "backstitch.plays.v1.dlq/2@0",
+        ];
+        assert_eq!(of(&rest, "id"), ids, "{rest}");
+        let path = format!("{PATH}/backstitch.plays.v1.dlq%2F1@1");
+        assert_eq!(server.client.get(&path).0, 404);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
