@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// Offsets of the first stretch: mostly a page or two are asked for.
 const FIRST_OFFSETS: i64 = 256;
 /// Offsets of a stretch, at most.
-const OFFSETS_MAX: i64 = 16_384;
+const OFFSETS_MAX: i64 = 8_192;
 /// Bytes of values in a stretch, at most, but for one record that is larger.
 const STRETCH_BYTES: usize = 4 << 20;
 
