@@ -263,7 +263,7 @@ pub(crate) async fn show_decoded(
 }
 
 async fn shown(api: &Api, uri: &Uri, id: &str) -> Result<Json<LetterShown>, Problem> {
-    Params::read(&uri, &[])?;
+    Params::read(uri, &[])?;
     let id: LetterId = id
         .parse()
         .map_err(|error: NoLetterId| Problem::parameter(format!("id: {error}")))?;
