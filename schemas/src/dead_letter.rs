@@ -1,8 +1,14 @@
 //! What is kept of an input that could not be taken: its bytes, where it came from and why.
 
+mod id;
+mod kind;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use id::{LetterId, NoLetterId};
+pub use kind::kind_of;
 
 /// An input that could not be taken. Nothing is lost: the bytes are kept as they came.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +46,16 @@ impl DeadLetter {
         }
         let bytes = |(name, text): (&'static str, String)| (name, text.into_bytes());
         headers.into_iter().map(bytes).collect()
+    }
+
+    /// The first bytes of the input, at most `max` of them; of a text no half characters.
+    #[must_use]
+    pub fn beginning(&self, max: usize) -> &[u8] {
+        let end = match std::str::from_utf8(&self.raw) {
+            Ok(text) => text.floor_char_boundary(max),
+            Err(_) => max.min(self.raw.len()),
+        };
+        self.raw.get(..end).unwrap_or(&self.raw)
     }
 }
 
@@ -145,6 +161,22 @@ mod tests {
             let headers = letter(origin).headers();
             assert_eq!(headers, std::slice::from_ref(&why), "{origin}");
         }
+    }
+
+    #[test]
+    fn the_beginning_of_a_text_is_a_text() {
+        let letter = |raw: &[u8]| DeadLetter {
+            source: "plays".into(),
+            reason: "r".into(),
+            origin: "f:1".into(),
+            at_ms: 1,
+            raw: raw.to_vec(),
+        };
+        assert_eq!(letter("aöb".as_bytes()).beginning(2), b"a");
+        assert_eq!(letter("aöb".as_bytes()).beginning(3), "aö".as_bytes());
+        assert_eq!(letter("aöb".as_bytes()).beginning(9), "aöb".as_bytes());
+        assert_eq!(letter(&[0xff, 0xfe]).beginning(1), [0xff]);
+        assert_eq!(letter(&[0xff, 0xfe]).beginning(9), [0xff, 0xfe]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// The stores that the serving layer works with.
 #[derive(Debug, Clone)]
 pub struct ServingPorts {
-    /// The log, for positions and how far they lag.
+    /// The log, for positions, how far they lag, and dead letters.
     pub log: Arc<dyn LogRead>,
     /// Where events that come in over HTTP go, and notifications.
     pub ingest: Arc<dyn LogWrite>,

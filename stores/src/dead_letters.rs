@@ -1,8 +1,19 @@
-//! What was set aside, as the log of dead letters tells it.
+//! What was set aside, as the log of dead letters tells it: one letter, the newest first, the oldest
+//! first, or how many of which kind. Nothing here writes.
+//!
+//! However many letters there are, a reader has little of them in memory. So whether two are the same
+//! one, noted twice, is only seen where they are not far apart.
 //!
 //! Whether a record of Avro can be read depends on what the schema registry knows at that moment. So
 //! that every reader of the log decides alike, what counts is what was decided first: a record that
 //! has become a dead letter does not count any more, but for its letter, which may be taken again.
+
+mod asked;
+mod counts;
+mod letter;
+mod newest;
+mod oldest;
+mod seen;
 
 use std::collections::BTreeSet;
 
@@ -13,11 +24,18 @@ use schemas::source::Source;
 use crate::Result;
 use crate::log::{FetchLimit, LogRead};
 
+pub use asked::Asked;
+pub use counts::{Counts, KindCount, OTHER_KINDS, count};
+pub use letter::{Letter, find};
+pub use newest::{Newest, Positions};
+pub use oldest::Oldest;
+
 const STEP: FetchLimit = FetchLimit {
     records: 20_000,
     bytes: 16 << 20,
 };
-/// A letter is written after its record was, but perhaps by another clock.
+/// A letter is written after its record was, and after the moment that it names, but perhaps by another
+/// clock.
 const CLOCKS_DIFFER_MS: i64 = 60_000;
 
 /// The offsets of the records of a partition that have become dead letters, of those that were logged
@@ -55,3 +73,7 @@ pub async fn set_aside(
     }
     Ok(offsets)
 }
+
+#[cfg(test)]
+#[path = "dead_letters/tests.rs"]
+mod tests;

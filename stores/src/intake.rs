@@ -2,16 +2,17 @@
 //! are applied to the canonical store and notified; what can't be taken becomes a dead letter. The
 //! same way for files, for the HTTP edge and for everything else that brings lines.
 
-use std::collections::{BTreeMap, HashSet};
+mod again;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrow::array::BinaryBuilder;
-use schemas::avro::{Writers, is_framed, schema_ids};
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
-use schemas::entities::{self, Entity, Notifications};
-use schemas::line::{trimmed, without_blanks};
+use schemas::entities::{self, Entity};
+use schemas::line::without_blanks;
 use schemas::partition::partition_of;
 use schemas::plays;
 use schemas::source::{Source, SourceKind};
@@ -19,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::canon::CanonWrite;
 use crate::log::{LogWrite, NewRecords, Partitions};
-use crate::registry::Schemas;
-use crate::relay::{self, Relay};
+use crate::relay::Relay;
 use crate::{Error, Result};
+
+pub use again::{Again, Retaken};
 
 /// A line that was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +44,6 @@ pub struct Taken {
     /// Lines that were left out by [`Intake::retake`], since a row with the same id and version is
     /// stored that came after them, as far as one can tell.
     pub superseded: u64,
-}
-
-/// What was taken once more so far.
-#[derive(Debug, Default)]
-pub struct Retaken {
-    /// The ids of the rows. Of several the last one counts, as always.
-    ids: HashSet<(i64, i64)>,
 }
 
 /// Lines that were checked, ready to be written.
@@ -250,87 +245,6 @@ impl Intake {
         self.write(self.check(origin, lines)).await
     }
 
-    /// Takes lines that are dead letters already once more, as [`Intake::take`] does, but keeps none of
-    /// those that still can't be taken a second time. A row is taken only where none with its version
-    /// is stored, but for one that came in the same way: give `earlier` to each call. An event may also
-    /// be a record of Avro, as other producers append it.
-    ///
-    /// # Errors
-    /// As [`Intake::take`], and those of `schemas`.
-    pub async fn retake<'a>(
-        &self,
-        lines: impl Iterator<Item = (u64, &'a [u8])>,
-        earlier: &mut Retaken,
-        schemas: &dyn Schemas,
-    ) -> Result<Taken> {
-        let mut checked = match self.source.kind() {
-            SourceKind::Facts => self.check_records(lines, schemas).await?,
-            SourceKind::Entities => self.check("", lines),
-        };
-        checked.letters.are_kept_already = true;
-        let mut superseded = 0;
-        if let Good::Rows(rows, lines) = &mut checked.good {
-            let stored = self.ports.canon.versions(rows).await?;
-            let given = std::mem::take(rows).into_iter().zip(std::mem::take(lines));
-            for ((row, line), stored) in given.zip(stored) {
-                if stored == Some(row.version()) && !earlier.ids.contains(&row.id()) {
-                    superseded += 1;
-                    continue;
-                }
-                if stored.is_none_or(|stored| stored < row.version()) {
-                    earlier.ids.insert(row.id());
-                }
-                rows.push(row);
-                lines.push(line);
-            }
-        }
-        let taken = self.write(checked).await?;
-        Ok(Taken {
-            superseded,
-            ..taken
-        })
-    }
-
-    /// Takes notifications that are dead letters once more: those that name a group are appended to the log,
-    /// as those that others sent; the group's rows are read again then, so that may be done at any time.
-    /// None of the others is kept a second time.
-    ///
-    /// # Errors
-    /// Those of the log and of `schemas`.
-    pub async fn notify_again<'a>(
-        &self,
-        records: impl Iterator<Item = (u64, &'a [u8])>,
-        schemas: &dyn Schemas,
-    ) -> Result<Taken> {
-        let records: Vec<(u64, &[u8])> = records.collect();
-        let bytes = || records.iter().map(|(_, bytes)| *bytes);
-        let ids = schema_ids(bytes());
-        let writers = match ids.is_empty() {
-            true => Writers::default(),
-            false => schemas.writers(&ids).await?,
-        };
-        let read = Notifications::read(self.source, bytes(), &writers)
-            .map_err(|error| Error::broken("reading dead letters", error))?;
-        let (mut groups, mut taken) = (Vec::new(), Taken::default());
-        for (index, (line, bytes)) in records.iter().enumerate() {
-            match read.group(index, bytes) {
-                Ok(group) => groups.push(group),
-                Err(reason) => taken.rejected.push(RejectedLine {
-                    line: *line,
-                    reason,
-                }),
-            }
-        }
-        taken.accepted = groups.len() as u64;
-        if !groups.is_empty() {
-            let topic = self.source.topic();
-            let records = relay::records(self.source, &groups, self.partitions.of(topic).await?);
-            let now_ms = self.ports.clock.now_ms();
-            self.ports.log.append(topic, &records, now_ms).await?;
-        }
-        Ok(taken)
-    }
-
     /// Appends lines that were checked elsewhere and can't be taken to the dead letters, each with its
     /// number, reason and bytes; their origin is `origin:NUMBER`.
     ///
@@ -418,34 +332,6 @@ impl Intake {
             rejected,
             superseded: 0,
         })
-    }
-
-    /// Checks and keys events that are lines or records of Avro.
-    async fn check_records<'a>(
-        &self,
-        records: impl Iterator<Item = (u64, &'a [u8])>,
-        schemas: &dyn Schemas,
-    ) -> Result<Checked> {
-        // Any byte may be the last one of Avro.
-        let records: Vec<(u64, &[u8])> = records
-            .map(|(number, bytes)| match bytes {
-                bytes if is_framed(bytes) => (number, bytes),
-                bytes => (number, trimmed(bytes)),
-            })
-            .filter(|(_, bytes)| !bytes.is_empty())
-            .collect();
-        let ids = schema_ids(records.iter().map(|(_, bytes)| *bytes));
-        let writers = match ids.is_empty() {
-            true => Writers::default(),
-            false => schemas.writers(&ids).await?,
-        };
-        let owners = plays::check_records(records.iter().map(|(_, bytes)| *bytes), &writers)
-            .map_err(|error| Error::broken("reading dead letters", error))?;
-        let mut letters = self.letters("");
-        let records = records.into_iter().zip(owners);
-        let keyed = records.map(|((number, bytes), owner)| (number, bytes, owner));
-        let good = self.keyed(keyed, &mut letters);
-        Ok(Checked { good, letters })
     }
 
     fn check_events<'a>(

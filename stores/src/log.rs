@@ -295,6 +295,20 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         limit: FetchLimit,
     ) -> Result<Fetched>;
 
+    /// The same for one who does not go on where it ends: nothing more is read ahead for that, or kept.
+    ///
+    /// # Errors
+    /// As [`LogRead::fetch`].
+    async fn fetch_apart(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Offset,
+        limit: FetchLimit,
+    ) -> Result<Fetched> {
+        self.fetch(topic, partition, from, limit).await
+    }
+
     /// The first record from `offset` on, if there is one, as the log is now: what was read ahead
     /// before this call does not count.
     ///

@@ -95,6 +95,12 @@ impl Place {
         &self.data
     }
 
+    /// Whether it is embedded in its data folder.
+    #[must_use]
+    pub const fn is_embedded(&self) -> bool {
+        self.options.is_none()
+    }
+
     /// What its servers are told.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 mod applications;
 mod complaint;
+mod dead_letters;
 mod generate;
 mod values;
 
@@ -12,6 +13,7 @@ use schemas::source::Source;
 
 pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
+pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
 pub(crate) use generate::{Format, GenerateArgs, Shape};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
@@ -69,7 +71,7 @@ pub(crate) enum Command {
     Batch(BatchCommand),
     /// Serve the HTTP API
     Serve(ServeArgs),
-    /// Show what could not be taken, or try it again
+    /// Show and count what could not be taken, or try it again
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
     /// Look after applications: how many athletes may connect, and who asks for more
@@ -198,26 +200,6 @@ pub(crate) struct ServeArgs {
     pub(crate) listen: String,
 }
 
-/// The commands of `dead-letters`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum DeadLettersCommand {
-    /// Show what could not be taken, newest first
-    List {
-        /// How many to show
-        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-        limit: u32,
-        /// Only of this source
-        #[arg(long, value_parser = values::source())]
-        source: Option<Source>,
-    },
-    /// Check what could not be taken again, and take what is good now
-    Replay {
-        /// Only of this source
-        #[arg(long, value_parser = values::source())]
-        source: Option<Source>,
-    },
-}
-
 /// The commands of `config`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum ConfigCommand {
@@ -263,6 +245,9 @@ mod tests {
             "backstitch nothing",
             "backstitch --nothing",
             "backstitch generate plays --rows 1 --seed 1 -o f --late 2",
+            "backstitch dead-letters show plays/0@1",
+            "backstitch dead-letters list --since yesterday",
+            "backstitch dead-letters replay --source plays --id backstitch.plays.v1.dlq/0@1",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
             let text = complaint(&error);

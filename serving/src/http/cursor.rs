@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemas::key::KeyValue;
 use stores::achievements::Mark;
+use stores::dead_letters::Positions;
 use stores::listing;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -108,6 +109,18 @@ pub(crate) fn of_application(fingerprint: u64, cursor: &str) -> Result<listing::
     let (of, place) = read(cursor)?;
     same(of, fingerprint)?;
     Ok(place)
+}
+
+/// The cursor after some dead letters.
+pub(crate) fn of_letters(fingerprint: u64, positions: &Positions) -> String {
+    write(&(fingerprint, positions))
+}
+
+/// How far a cursor has read dead letters.
+pub(crate) fn letters(fingerprint: u64, cursor: &str) -> Result<Positions, Problem> {
+    let (of, positions) = read(cursor)?;
+    same(of, fingerprint)?;
+    Ok(positions)
 }
 
 fn same(of: u64, fingerprint: u64) -> Result<(), Problem> {

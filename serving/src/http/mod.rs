@@ -6,6 +6,7 @@ mod boards;
 mod body;
 mod csv;
 mod cursor;
+mod dead_letters;
 mod etag;
 mod explain;
 mod health;
@@ -28,6 +29,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
+use axum::routing::get;
 use jobs::{Board, Job};
 use schemas::source::Source;
 use stores::intake::Intake;
@@ -49,6 +51,9 @@ use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::read::{Memory, Reading};
 use problem::{Kind, Problem};
 
+/// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
+const LETTER_READS_MAX: usize = 2;
+
 /// What the handlers work with.
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -64,6 +69,8 @@ pub(crate) struct Api {
     pub(crate) ingests: Semaphore,
     /// How many more boards can be read at once.
     pub(crate) board_reads: Semaphore,
+    /// How many more reads of dead letters can be under way at once.
+    pub(crate) letter_reads: Semaphore,
     /// Answers of before, for when a store does not answer.
     pub(crate) kept_tallies: Kept<Reading>,
     pub(crate) memory: Memory,
@@ -102,6 +109,7 @@ impl Api {
             noted: Noted::new(),
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
+            letter_reads: Semaphore::new(LETTER_READS_MAX),
             ports,
             options,
             metrics,
@@ -154,6 +162,14 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(runs::show))
         .routes(routes!(reconciliations::list))
         .routes(routes!(explain::explain))
+        .routes(routes!(dead_letters::list))
+        .routes(routes!(dead_letters::counts))
+        .routes(routes!(dead_letters::show))
+        // Proxies may decode the path.
+        .route(
+            "/api/v1/dead-letters/{id}/{place}",
+            get(dead_letters::show_decoded),
+        )
         .routes(routes!(overview::overview))
         .layer(from_fn(etag::tagged));
     let timed = answers

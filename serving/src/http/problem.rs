@@ -31,6 +31,7 @@ pub(crate) enum Kind {
     UnknownBoard,
     UnknownApplication,
     UnknownRequest,
+    UnknownDeadLetter,
     NotOnBoard,
     AthleteDeleted,
     CapacityExceeded,
@@ -84,6 +85,7 @@ impl Kind {
             Self::UnknownBoard => "/problems/unknown-board",
             Self::UnknownApplication => "/problems/unknown-application",
             Self::UnknownRequest => "/problems/unknown-request",
+            Self::UnknownDeadLetter => "/problems/unknown-dead-letter",
             Self::NotOnBoard => "/problems/not-on-board",
             Self::AthleteDeleted => "/problems/athlete-deleted",
             Self::CapacityExceeded => "/problems/capacity-exceeded",
@@ -119,6 +121,7 @@ impl Kind {
             Self::AthleteDeleted => "The athlete was deleted",
             Self::CapacityExceeded => "The application is full",
             Self::UnknownRequest => "There is no such request",
+            Self::UnknownDeadLetter => "There is no such dead letter",
             Self::RequestOpen => "A request is open already",
             Self::AlreadyDecided => "The request is decided already",
             Self::ManagedElsewhere => "The app changes this itself",
@@ -147,6 +150,7 @@ impl Kind {
             | Self::UnknownBoard
             | Self::UnknownApplication
             | Self::UnknownRequest
+            | Self::UnknownDeadLetter
             | Self::NotOnBoard
             | Self::NotCollected => StatusCode::NOT_FOUND,
             Self::CapacityExceeded => StatusCode::FORBIDDEN,

@@ -414,6 +414,9 @@ async fn the_description_has_every_path() {
             "/api/v1/capacity-notices",
             "/api/v1/capacity-requests",
             "/api/v1/capacity-requests/{id}",
+            "/api/v1/dead-letters",
+            "/api/v1/dead-letters/counts",
+            "/api/v1/dead-letters/{id}",
             "/api/v1/ingest/{source}",
             "/api/v1/overview",
             "/api/v1/segments/{segment_id}/counts",
@@ -443,6 +446,9 @@ async fn the_description_has_every_path() {
         "Counts",
         "ApplicationShown",
         "Achievement",
+        "LettersPage",
+        "LetterCounts",
+        "LetterShown",
     ] {
         assert!(schemas.contains_key(name), "{name}");
     }

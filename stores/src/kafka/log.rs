@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use super::KafkaOptions;
 use super::cluster::{Cluster, Ear, listen, off_thread};
 use super::producer::Appender;
-use super::reader::{Partition, Read, Reader};
+use super::reader::{Ahead, Partition, Read, Reader};
 use super::readers::Readers;
 use super::share;
 use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Share, Span};
@@ -136,6 +136,8 @@ enum Begin {
     Kept(Offset),
     /// Here, with nothing that was fetched before.
     Afresh(Offset),
+    /// Here, with a reader that is given up afterwards.
+    Apart(Offset),
 }
 
 #[async_trait]
@@ -204,6 +206,17 @@ impl LogRead for KafkaLog {
         limit: FetchLimit,
     ) -> Result<Fetched> {
         self.fetch_as(topic, partition, Begin::Kept(from), limit)
+            .await
+    }
+
+    async fn fetch_apart(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Offset,
+        limit: FetchLimit,
+    ) -> Result<Fetched> {
+        self.fetch_as(topic, partition, Begin::Apart(from), limit)
             .await
     }
 
@@ -363,9 +376,10 @@ impl Inner {
         doing: &str,
     ) -> Result<Fetched> {
         let Partition { topic, number } = partition;
-        let (from, mut kept) = match from {
-            Begin::Kept(from) => (from, self.readers.take(partition, from)),
-            Begin::Afresh(from) => (from, None),
+        let (from, mut kept, ahead) = match from {
+            Begin::Kept(from) => (from, self.readers.take(partition, from), Ahead::Much),
+            Begin::Afresh(from) => (from, None, Ahead::Much),
+            Begin::Apart(from) => (from, None, Ahead::Little),
         };
         let was_kept = kept.is_some();
         if !was_kept {
@@ -398,19 +412,21 @@ impl Inner {
         let patience = self.cluster.options.request_timeout();
         let mut reader = match kept {
             Some(reader) => reader,
-            None => Reader::open(&self.cluster, partition, from)?,
+            None => Reader::open(&self.cluster, partition, from, ahead)?,
         };
         let mut read = reader.read(end, limit, patience);
         if was_kept && !matches!(&read, Ok(Read::Records(..))) {
             // What it was connected to may be gone, and an end that it told may be an old one.
             drop(reader);
-            reader = Reader::open(&self.cluster, partition, from)?;
+            reader = Reader::open(&self.cluster, partition, from, ahead)?;
             read = reader.read(end, limit, patience);
         }
         match read {
             Ok(Read::Records(records, next_offset)) => {
-                self.readers.keep(reader);
-                self.tell_lag(partition, next_offset, end);
+                if ahead == Ahead::Much {
+                    self.readers.keep(reader);
+                    self.tell_lag(partition, next_offset, end);
+                }
                 Ok(Fetched {
                     records: *records,
                     next_offset,
@@ -421,15 +437,24 @@ impl Inner {
                 let why = format!("no record came, although the partition ends at {end}");
                 Err(self.cluster.unavailable(doing, why))
             }
-            Err(error) => {
-                let code = error.rdkafka_error_code();
-                if matches!(code, Some(Code::OffsetOutOfRange | Code::AutoOffsetReset)) {
-                    // Records were deleted in this moment.
-                    return Err(out_of_range(partition, from, self.span(partition, doing)?));
-                }
-                Err(self.cluster.fault(doing, &error))
-            }
+            Err(error) => Err(self.unread(partition, from, doing, &error)?),
         }
+    }
+
+    /// What it means for who reads from here on that no record could be read.
+    fn unread(
+        &self,
+        partition: &Partition,
+        from: Offset,
+        doing: &str,
+        error: &KafkaError,
+    ) -> Result<Error> {
+        let code = error.rdkafka_error_code();
+        if matches!(code, Some(Code::OffsetOutOfRange | Code::AutoOffsetReset)) {
+            // Records were deleted in this moment.
+            return Ok(out_of_range(partition, from, self.span(partition, doing)?));
+        }
+        Ok(self.cluster.fault(doing, error))
     }
 
     /// What a partition holds: both ends in one round trip.

@@ -30,6 +30,24 @@ const POLL: Duration = Duration::from_millis(100);
 /// How long nothing comes, although something is there, before a new consumer is asked.
 const STUCK: Duration = Duration::from_millis(500);
 
+/// How much is fetched before it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ahead {
+    /// For one who reads on and on.
+    Much,
+    /// For one who reads a stretch, and nothing after it.
+    Little,
+}
+
+impl Ahead {
+    const fn kib(self) -> u32 {
+        match self {
+            Self::Much => 32 << 10,
+            Self::Little => 1 << 10,
+        }
+    }
+}
+
 /// A consumer of one partition.
 pub(super) struct Reader {
     cluster: Arc<Cluster>,
@@ -81,6 +99,7 @@ impl Reader {
         cluster: &Arc<Cluster>,
         partition: &Partition,
         from: Offset,
+        ahead: Ahead,
     ) -> Result<Self> {
         let doing = format!("opening {}/{}", partition.topic, partition.number);
         cluster.may_open(&doing)?;
@@ -95,7 +114,7 @@ impl Reader {
             .set("enable.partition.eof", "true")
             .set("check.crcs", "true")
             .set("fetch.message.max.bytes", (4 << 20).to_string())
-            .set("queued.max.messages.kbytes", (32 << 10).to_string())
+            .set("queued.max.messages.kbytes", ahead.kib().to_string())
             .set("fetch.error.backoff.ms", "100");
         let consumer: BaseConsumer<Ear> =
             config.create_with_context(cluster.ear()).map_err(fault)?;

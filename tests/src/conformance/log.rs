@@ -200,6 +200,13 @@ pub async fn fetch_keeps_its_limits(ports: &Stores) -> Result<()> {
     for (index, from) in offsets.values().iter().enumerate() {
         let fetched = ports.log.fetch(TOPIC, 0, *from, EVERYTHING).await?;
         assert_eq!(values(&[fetched.records]), expected[index..], "from {from}");
+        // Also backwards, by one who does not go on there.
+        let (index, from) = (
+            expected.len() - 1 - index,
+            offsets.value(expected.len() - 1 - index),
+        );
+        let fetched = ports.log.fetch_apart(TOPIC, 0, from, EVERYTHING).await?;
+        assert_eq!(values(&[fetched.records]), expected[index..], "from {from}");
     }
     Ok(())
 }
@@ -211,13 +218,17 @@ pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
     let spans = ports.log.spans(TOPIC).await?;
     let Span { start, end } = spans[0];
     for asked in [start - 1, end + 1, Offset::MAX, Offset::MIN] {
-        let error = ports.log.fetch(TOPIC, 0, asked, EVERYTHING).await;
-        let error = error.expect_err("there is no such offset");
-        assert_eq!(error.kind(), ErrorKind::Reject);
-        assert!(
-            matches!(error, Error::OffsetOutOfRange { asked: told, .. } if told == asked),
-            "{error}"
-        );
+        for fetched in [
+            ports.log.fetch(TOPIC, 0, asked, EVERYTHING).await,
+            ports.log.fetch_apart(TOPIC, 0, asked, EVERYTHING).await,
+        ] {
+            let error = fetched.expect_err("there is no such offset");
+            assert_eq!(error.kind(), ErrorKind::Reject);
+            assert!(
+                matches!(error, Error::OffsetOutOfRange { asked: told, .. } if told == asked),
+                "{error}"
+            );
+        }
     }
     let fetched = ports.log.fetch(TOPIC, 0, end, EVERYTHING).await?;
     assert_eq!(

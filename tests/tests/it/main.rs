@@ -15,6 +15,7 @@ mod capacity;
 mod cases;
 mod conformance;
 mod cutting;
+mod dead_letters;
 mod drift;
 mod entities;
 mod faults;

@@ -1,0 +1,130 @@
+use schemas::dead_letter::DeadLetter;
+use stores::intake::append_dead_letters;
+
+use super::*;
+use crate::settings::Settings;
+
+const GOOD: &[u8] =
+    br#"{"event_id":"a","track_id":1,"owner_id":2,"kind":"play","at":"2026-01-01T00:00:00Z"}"#;
+
+fn letter(origin: &str, raw: &[u8]) -> DeadLetter {
+    DeadLetter {
+        source: "plays".to_owned(),
+        reason: "was bad".to_owned(),
+        origin: origin.to_owned(),
+        at_ms: 1,
+        raw: raw.to_vec(),
+    }
+}
+
+async fn replayed(installation: &Installation, source: Source) -> Replayed {
+    let asked = Asked {
+        source: Some(source),
+        ..Asked::default()
+    };
+    let mut replay = Replay::new(installation, false);
+    replay.all(asked).await.unwrap();
+    replay.replayed
+}
+
+#[tokio::test]
+async fn letters_come_once_and_what_is_good_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        data_dir: folder.path().to_path_buf(),
+        ..Settings::default()
+    };
+    let installation = Installation::open(&settings).await.unwrap();
+    let log = &installation.stores().log;
+    installation.intake(Source::Plays).await.unwrap();
+    let letters = [
+        letter("f:1", GOOD),
+        letter("f:2", b"bad"),
+        letter("f:2", b"bad"),
+        letter("f:2", b"another file's second line"),
+    ];
+    append_dead_letters(&**log, Source::Plays, &letters, 1)
+        .await
+        .unwrap();
+    let replayed = replayed(&installation, Source::Plays).await;
+    assert_eq!((replayed.accepted, replayed.still_bad), (1, 2));
+    assert!(replayed.first.unwrap().starts_with("f:2: not JSON"));
+    let spans = log.spans(Source::Plays.topic()).await.unwrap();
+    assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
+    let spans = log.spans(Source::Plays.dead_letter_topic()).await.unwrap();
+    assert_eq!(spans[0].end, 4, "nothing was added");
+}
+
+#[tokio::test]
+async fn notifications_are_told_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        data_dir: folder.path().to_path_buf(),
+        ..Settings::default()
+    };
+    let installation = Installation::open(&settings).await.unwrap();
+    let log = &installation.stores().log;
+    installation.intake(Source::Efforts).await.unwrap();
+    let letters = [
+        letter(
+            "backstitch.efforts.v1/1@7",
+            br#"{"segment_id":1,"athlete_id":2}"#,
+        ),
+        letter("backstitch.efforts.v1/1@8", b"bad"),
+        letter("efforts.jsonl:1", b"bad too"),
+    ];
+    append_dead_letters(&**log, Source::Efforts, &letters, 1)
+        .await
+        .unwrap();
+    let replayed = replayed(&installation, Source::Efforts).await;
+    assert_eq!((replayed.accepted, replayed.still_bad), (1, 2));
+    let first = replayed.first.unwrap();
+    assert!(first.starts_with("efforts.jsonl:1: not JSON"), "{first}");
+    let spans = log.spans(Source::Efforts.topic()).await.unwrap();
+    assert_eq!(spans.iter().map(|span| span.end).sum::<i64>(), 1);
+}
+
+#[tokio::test]
+async fn an_old_row_does_not_replace_one_that_came_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        data_dir: folder.path().to_path_buf(),
+        ..Settings::default()
+    };
+    let installation = Installation::open(&settings).await.unwrap();
+    let (canon, log) = (&installation.stores().canon, &installation.stores().log);
+    let row = |id: i64, capacity: i64, version: i64| {
+        let more = format!(r#""athlete_capacity":{capacity},"version":{version}"#);
+        format!(r#"{{"id":{id},"name":"n","owner":1,{more}}}"#)
+    };
+    let intake = installation.intake(Source::Applications).await.unwrap();
+    let stored = [row(1, 9, 0), row(2, 9, 0), row(3, 9, 5)];
+    let lines = (1..).zip(stored.iter().map(|line| line.as_bytes()));
+    intake.take("f", lines).await.unwrap();
+    // One of a version that is there, a newer one, an older one, and two of one that is not there.
+    let old = [
+        row(1, 1, 0),
+        row(2, 2, 1),
+        row(3, 3, 4),
+        row(4, 4, 0),
+        row(4, 5, 0),
+    ];
+    // More than what is taken in one step comes between the last two.
+    let others = (100..2_200).map(|id| row(id, 1, 0));
+    let mut letters: Vec<DeadLetter> = old
+        .iter()
+        .map(|line| letter("f:1", line.as_bytes()))
+        .collect();
+    let last = letters.pop();
+    letters.extend(others.map(|line| letter("f:2", line.as_bytes())));
+    letters.extend(last);
+    append_dead_letters(&**log, Source::Applications, &letters, 1)
+        .await
+        .unwrap();
+    let replayed = replayed(&installation, Source::Applications).await;
+    assert_eq!((replayed.accepted, replayed.superseded), (2_104, 1));
+    for (id, capacity) in [(1, 9), (2, 2), (3, 9), (4, 5)] {
+        let found = canon.application(id).await.unwrap().unwrap();
+        assert_eq!(found.athlete_capacity, capacity, "{id}");
+    }
+}
