@@ -12,6 +12,7 @@ mod error;
 mod manifest_file;
 mod options;
 mod report;
+mod restore;
 mod results;
 mod run;
 mod seal;
@@ -23,5 +24,8 @@ pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
+pub use restore::{
+    Applied, Cause as RestoreCause, Difference, OfCause, RestoreReport, RestoreRequest,
+};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;

@@ -39,6 +39,8 @@ pub(crate) struct DayTotals {
 enum Keep {
     /// The first one.
     First,
+    /// The first one, if it is from these offsets on, by partition; of a partition that is not named, always.
+    FirstSince(Arc<Vec<Offset>>),
     /// The others, of those from these offsets on, by partition; of a partition that is not named, all.
     Repeats(Arc<Vec<Offset>>),
 }
@@ -82,6 +84,14 @@ impl EventStream {
             schema: plays::schema(),
             keep: Keep::First,
             totals: Arc::default(),
+        }
+    }
+
+    /// The same, of those from some offsets on, by partition: what repeats an event from before them does not come.
+    pub(crate) fn since(self, since: Vec<Offset>) -> Self {
+        Self {
+            keep: Keep::FirstSince(Arc::new(since)),
+            ..self
         }
     }
 
@@ -162,20 +172,25 @@ fn kept(
             if cut.is_none_or(|cut| offsets.value(row) >= *cut) {
                 return Some(false);
             }
+            let is_since = |since: &[Offset]| {
+                let since = partition.and_then(|partition| since.get(partition));
+                since.is_none_or(|since| offsets.value(row) >= *since)
+            };
             if !seen.insert(identity) {
                 totals.duplicates += 1;
                 return Some(match keep {
-                    Keep::First => false,
-                    Keep::Repeats(since) => {
-                        let since = partition.and_then(|partition| since.get(partition));
-                        since.is_none_or(|since| offsets.value(row) >= *since)
-                    }
+                    Keep::First | Keep::FirstSince(_) => false,
+                    Keep::Repeats(since) => is_since(since),
                 });
             }
             totals.events += 1;
             let day = day_of(at.value(row).div_euclid(1_000_000));
             *totals.amounts.entry(day).or_default() += i128::from(amounts.value(row));
-            Some(matches!(keep, Keep::First))
+            Some(match keep {
+                Keep::First => true,
+                Keep::FirstSince(since) => is_since(since),
+                Keep::Repeats(_) => false,
+            })
         })
         .collect();
     drop(totals);

@@ -10,4 +10,6 @@ mod repeats;
 mod result;
 mod run;
 
+pub(crate) use compute::failed_of;
+pub(crate) use publish::{NewRow, new_rows};
 pub(crate) use run::{kept_shape, shape};

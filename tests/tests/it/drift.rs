@@ -261,7 +261,12 @@ impl Progress for Losing {
 
 /// Adds to what was counted live of the owner's plays since the newest run.
 async fn falsify(world: &World, more: i64) {
-    let (live, view) = (&world.stores.live, world.catalog.job("plays_detail"));
+    falsify_one(world, "plays_detail", more).await;
+}
+
+/// Adds to one row of what was counted live since the newest run.
+pub(crate) async fn falsify_one(world: &World, view: &str, more: i64) {
+    let (live, view) = (&world.stores.live, world.catalog.job(view));
     let view = view.expect("the job").view().to_owned();
     let slots = live
         .read(Source::Plays, PARTITIONS, &[])
@@ -277,11 +282,10 @@ async fn falsify(world: &World, more: i64) {
             },
         );
         let epochs = (slot.epoch, slot.epoch);
-        let mut found = live.scan(id, &view, epochs, None, 10).await.expect("rows");
+        let mut found = live.scan(id, &view, epochs, None, 1).await.expect("rows");
         if found.counts.is_empty() {
             continue;
         }
-        assert_eq!(found.counts.len(), 1, "one owner and quarter");
         found.view = view.clone();
         found.counts = vec![more].into();
         let changes = Changes::from(vec![found]);

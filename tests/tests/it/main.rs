@@ -30,6 +30,7 @@ mod outbox;
 mod processes;
 mod recounts;
 mod redis_servers;
+mod restore;
 mod retail;
 mod retention;
 mod routes;

@@ -1,0 +1,417 @@
+//! The Restorator of tallies: what is served beside what it should be, key by key, and putting it right.
+//!
+//! What the events give is counted from the archive by the view's own queries, not from what runs left behind. It is
+//! compared with the rows of the table and with live state as both are now, at one place of the log: whoever reads
+//! gets their sum. All of it goes through files on the local disk, so memory is that of the query engine.
+//!
+//! It holds the lease of batch runs: no run publishes meanwhile, and two Restorators wait for each other. Readers and
+//! the speed layer go on.
+
+mod apply;
+mod compare;
+mod live;
+mod recount;
+mod repair;
+mod report;
+mod scope;
+mod sides;
+mod stored;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jobs::tables::table_to_read;
+use jobs::{Job, Layers};
+use schemas::seam::{Cut, Epoch, RunState};
+use schemas::time::Seconds;
+use tokio_util::sync::CancellationToken;
+
+pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
+
+use crate::archive::backfilled;
+use crate::report::Stages;
+use crate::results::Results;
+use crate::run::{Batch, while_held};
+use crate::seal::recognise_cuts;
+use crate::{Error, Progress, Result, RunRequest};
+use apply::Rewrite;
+use compare::{Measure, each_key};
+use live::{LiveRead, LiveSide};
+use recount::{Records, Recount, chain};
+use report::Found;
+use scope::Scope;
+use sides::{Side, Sides};
+
+/// Events whose keys go into one file, about, so that each file can be compared by itself.
+const FILE_EVENTS: u64 = 2_000_000;
+/// Files, at most: each holds some rows in memory while it is written.
+const FILES_MAX: u64 = 64;
+
+/// What a restoration is asked to do.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RestoreRequest {
+    /// The view, by the name of its job.
+    pub view: String,
+    /// By column, the values that are looked at; an empty one stands for none.
+    pub keys: BTreeMap<String, Vec<String>>,
+    /// Only buckets that begin at this instant or later (seconds since the Unix epoch).
+    pub from: Option<Seconds>,
+    /// Only buckets that begin before this instant.
+    pub to: Option<Seconds>,
+    /// Only so large a part of the keys, chosen by their hash.
+    pub sample: Option<f64>,
+    /// How many differences are told.
+    pub limit: usize,
+    /// Whether what differs is put right.
+    pub apply: bool,
+}
+
+/// What is compared with what.
+struct Comparison {
+    job: Arc<Job>,
+    scope: Arc<Scope>,
+    table: String,
+    epoch: Epoch,
+    cuts: Vec<Cut>,
+    recount: Recount,
+}
+
+/// What was collected, ready to be compared.
+struct Collected {
+    position: Vec<Cut>,
+    live_unknown: Option<String>,
+    _folder: tempfile::TempDir,
+    files: Vec<std::path::PathBuf>,
+}
+
+impl Batch {
+    /// Compares what is served of a view with what its events give, and puts right what differs if that is asked
+    /// for: rows are written anew, live state by a run, files of the archive from the log.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a run is under way, [`Error::Request`] for what can't be compared, those of the stores. A
+    /// file of the archive that is missing or damaged is named ([`Error::Damaged`], [`stores::Error::DamagedFile`]).
+    pub async fn restore(
+        &self,
+        request: &RestoreRequest,
+        progress: &dyn Progress,
+        stop: &CancellationToken,
+    ) -> Result<RestoreReport> {
+        let job = self.job_to_restore(&request.view)?;
+        let held = self.lease(job.source()).await?;
+        let stop = stop.child_token();
+        let results = Results {
+            archive: &self.ports.archive,
+            source: job.source(),
+            lease: &*held,
+        };
+        let work = self.restore_whole(&job, &results, request, (progress, &stop));
+        let done = while_held(&*held, &stop, Box::pin(work)).await;
+        held.let_go().await;
+        done
+    }
+
+    fn job_to_restore(&self, name: &str) -> Result<Arc<Job>> {
+        let jobs = || self.catalog.jobs().iter();
+        let found = jobs().find(|job| job.name() == name && job.layers().include(Layers::Batch));
+        found.cloned().ok_or_else(|| {
+            let known: Vec<&str> = jobs().map(|job| job.name()).collect();
+            Error::Request(format!(
+                "--view {name}: there is no such view of counts; there are {}",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// Restores, and where files of the archive are missing or damaged makes those anew before.
+    async fn restore_whole(
+        &self,
+        job: &Arc<Job>,
+        results: &Results<'_>,
+        request: &RestoreRequest,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<RestoreReport> {
+        let source = job.source();
+        let mut repaired: Vec<String> = Vec::new();
+        for path in self.missing_files(source).await? {
+            let why = "it is missing";
+            if !request.apply {
+                return Err(Error::damaged(&path, why));
+            }
+            self.write_file_again(source, (&path, why)).await?;
+            repaired.push(path);
+        }
+        loop {
+            let done = Box::pin(self.restore_held(job, results, request, (progress, stop))).await;
+            let damaged = done.as_ref().err().and_then(Error::damaged_file);
+            match (damaged, done) {
+                (Some((path, why)), Err(error)) => {
+                    // Once more would be for ever.
+                    if !request.apply || repaired.contains(&path) {
+                        return Err(error);
+                    }
+                    self.write_file_again(source, (&path, &why)).await?;
+                    repaired.push(path);
+                }
+                (_, Ok(mut report)) => {
+                    if let Some(applied) = &mut report.applied {
+                        applied.files = repaired;
+                    }
+                    return Ok(report);
+                }
+                (None, Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn restore_held(
+        &self,
+        job: &Arc<Job>,
+        results: &Results<'_>,
+        request: &RestoreRequest,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<RestoreReport> {
+        let begun = Instant::now();
+        let scope = Arc::new(Scope::of(job, request, None)?);
+        let mut stages = Stages::new(progress);
+        if request.apply {
+            self.finish_run(results, (progress, stop)).await?;
+        }
+        let (comparison, warnings) = self.comparison(job, &scope).await?;
+        let collected = self.collect_sides(&comparison, &mut stages, stop).await?;
+        let measure = Measure {
+            is_claimed: false,
+            is_whole: true,
+            with_live: collected.live_unknown.is_none(),
+            tolerance: (0, 0.0),
+        };
+        stages.begin("compare", 0);
+        let mut found = Found::default();
+        let mut applied = Applied::default();
+        let mut rewrite = match request.apply {
+            true => Some(Rewrite::begin(self, &comparison).await?),
+            false => None,
+        };
+        for file in &collected.files {
+            crate::run::go_on(stop)?;
+            each_key(&self.engine, file, |key, said| {
+                if said.of(Side::Ahead).is_some() {
+                    found.ahead += 1;
+                    return Ok(());
+                }
+                let Some(weighed) = measure.weigh(said) else {
+                    return Ok(());
+                };
+                found.note(key, &weighed, request.limit);
+                match &mut rewrite {
+                    Some(rewrite) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
+                    _ => Ok(()),
+                }
+            })
+            .await?;
+            if let Some(rewrite) = &mut rewrite {
+                applied.rows += rewrite.send(stop).await?;
+            }
+        }
+        if request.apply && (found.live_wrong > 0 || collected.live_unknown.is_some()) {
+            applied.run = Some(self.run_again(results, (progress, stop)).await?);
+        }
+        Ok(RestoreReport {
+            source: job.source(),
+            view: job.name().to_owned(),
+            expected: "archive".to_owned(),
+            epoch: comparison.epoch,
+            position: collected
+                .position
+                .iter()
+                .map(|cut| cut.next_offset)
+                .collect(),
+            keys: found.keys,
+            differ: found.differ,
+            total: found.total,
+            differences: found.worst(&scope.grain)?,
+            causes: found.causes,
+            live_unknown: collected.live_unknown,
+            ahead: found.ahead,
+            applied: request.apply.then_some(applied),
+            warnings,
+            seconds: begun.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Finishes a run that died, so that no row is of a run that is not complete.
+    async fn finish_run(
+        &self,
+        results: &Results<'_>,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<()> {
+        let runs = self.ports.views.runs(results.source).await?.runs;
+        if !runs.open().is_some_and(|run| run.state == RunState::Sealed) {
+            return Ok(());
+        }
+        self.run_again(results, (progress, stop)).await?;
+        Ok(())
+    }
+
+    /// Carries a run out under the lease that is held.
+    async fn run_again(
+        &self,
+        results: &Results<'_>,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Epoch> {
+        let again = Results {
+            archive: results.archive,
+            source: results.source,
+            lease: results.lease,
+        };
+        let request = RunRequest::default();
+        let run = Box::pin(self.run_held(again, &request, progress, stop)).await?;
+        Ok(run.epoch)
+    }
+
+    /// What there is to be compared now, and what a person should know of it.
+    async fn comparison(
+        &self,
+        job: &Arc<Job>,
+        scope: &Arc<Scope>,
+    ) -> Result<(Comparison, Vec<String>)> {
+        let source = job.source();
+        let seen = self.ports.views.runs(source).await?;
+        let table = table_to_read(&seen.newest, job.view());
+        let run = seen.runs.get(table.newest).cloned().ok_or_else(|| {
+            Error::Request(format!(
+                "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
+                job.name()
+            ))
+        })?;
+        let mut warnings = Vec::new();
+        if let Some(open) = seen.runs.open() {
+            warnings.push(format!(
+                "run {} was begun and is not complete: answers are right meanwhile, and keys that it has written are passed over here. `backstitch batch run` finishes it",
+                open.epoch
+            ));
+        }
+        let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
+        if backfills != table.backfills {
+            return Err(Error::Request(format!(
+                "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
+            )));
+        }
+        let mut archiver = self.archiver(source).await?;
+        archiver.recognise_log().await?;
+        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        manifests.extend(archiver.into_manifests());
+        Ok((
+            Comparison {
+                job: Arc::clone(job),
+                scope: Arc::clone(scope),
+                table: table.name,
+                epoch: run.epoch,
+                cuts: run.cuts,
+                recount: Recount {
+                    engine: self.engine.clone(),
+                    archive: self.ports.archive.clone(),
+                    manifests: Arc::new(manifests),
+                    chain: chain(&self.catalog, job)?,
+                    task_rows_max: self.options.task_rows_max,
+                },
+            },
+            warnings,
+        ))
+    }
+
+    /// Collects all sides: live state first, then the rows, and then the events up to where live state stood.
+    async fn collect_sides(
+        &self,
+        comparison: &Comparison,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<Collected> {
+        let Comparison { job, scope, .. } = comparison;
+        let source = job.source();
+        let folder = self.engine.scratch()?;
+        let days = comparison.recount.days(None, &comparison.cuts);
+        let files = (days.values().sum::<u64>() / FILE_EVENTS).min(FILES_MAX - 1);
+        let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
+        let sides = Arc::new(Sides::new(job, scope, folder.path(), files));
+        let progress = stages.progress;
+        stages.begin("live", 0);
+        let runs = self.ports.views.runs(source).await?.runs;
+        let partitions = self.log_ends(source).await?.len();
+        let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
+        let (ports, rows_max) = ((&self.ports, &self.catalog), self.options.scan_rows);
+        let live = LiveSide::of(
+            ports,
+            job,
+            (comparison.epoch, &runs),
+            (partitions, rows_max),
+        );
+        let read = live.add(&sides, (progress, stop)).await?;
+        stages.begin("rows", 0);
+        let table = (comparison.table.as_str(), comparison.epoch, rows_max);
+        stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
+        let (position, live_unknown) = match read {
+            Ok(read) => {
+                let is_all = self.live_events((&live, &read), comparison, &sides, (stages, stop));
+                let why = "too much came while live state was read";
+                let unknown = (!is_all.await?).then(|| why.to_owned());
+                (read.last(), unknown)
+            }
+            Err(why) => (comparison.cuts.clone(), Some(why)),
+        };
+        self.batch_events(comparison, &sides, stages, stop).await?;
+        Ok(Collected {
+            position,
+            live_unknown,
+            files: sides.end()?,
+            _folder: folder,
+        })
+    }
+
+    /// Counts the events below the cuts.
+    async fn batch_events(
+        &self,
+        comparison: &Comparison,
+        sides: &Arc<Sides>,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let recount = &comparison.recount;
+        let mut days = recount.days(None, &comparison.cuts);
+        days.retain(|day, _| comparison.scope.has_day(*day));
+        stages.begin("events", days.values().sum());
+        let to: Vec<_> = comparison.cuts.iter().map(|cut| cut.next_offset).collect();
+        let side = (Side::EventsBatch, sides);
+        let told = (stages.progress, stop);
+        recount.add(side, &days, (&to, &Records::First), told).await
+    }
+
+    /// Copies to the archive what live state has counted, and counts it.
+    async fn live_events(
+        &self,
+        (live, read): (&LiveSide<'_>, &LiveRead),
+        comparison: &Comparison,
+        sides: &Arc<Sides>,
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<bool> {
+        let mut archiver = self.archiver(live.source).await?;
+        let ends = read.last();
+        let offsets: Vec<_> = ends.iter().map(|cut| cut.next_offset).collect();
+        stages.begin("archive", archiver.behind(&offsets));
+        archiver.up_to(&ends, stages.progress, stop).await?;
+        crate::run::go_on(stop)?;
+        let (_, mut manifests) = backfilled(&self.ports.archive, live.source).await?;
+        manifests.extend(archiver.into_manifests());
+        let recount = Recount {
+            manifests: Arc::new(manifests),
+            ..comparison.recount.clone()
+        };
+        stages.begin("live events", 0);
+        let engine = (&self.engine, &self.catalog);
+        let told = (stages.progress, stop);
+        live.add_events(engine, &recount, (read, &comparison.cuts), sides, told)
+            .await
+    }
+}
