@@ -59,7 +59,10 @@ impl Claims {
     pub(crate) fn open(path: &Path, job: &Job) -> Result<Self> {
         let wrong = |what: String| Error::Request(format!("{}: {what}", path.display()));
         let open = || File::open(path).map_err(|error| wrong(error.to_string()));
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        let extension = path
+            .extension()
+            .and_then(|e| e.to_str())
+            .unwrap_or_default();
         let (names, lines): (Vec<String>, _) = match extension.to_ascii_lowercase().as_str() {
             "csv" => {
                 let mut reader = csv::Reader::from_reader(open()?);
@@ -72,9 +75,13 @@ impl Claims {
                 let mut reader = BufReader::new(open()?);
                 let read = reader.read_line(&mut first);
                 read.map_err(|e| wrong(e.to_string()))?;
-                let object: Map<String, Value> = serde_json::from_str(&first)
-                    .map_err(|e| wrong(format!("line 1: {e}; expected a JSON object on each line")))?;
-                (object.keys().cloned().collect(), Lines::Json(BufReader::new(open()?)))
+                let object: Map<String, Value> = serde_json::from_str(&first).map_err(|e| {
+                    wrong(format!("line 1: {e}; expected a JSON object on each line"))
+                })?;
+                (
+                    object.keys().cloned().collect(),
+                    Lines::Json(BufReader::new(open()?)),
+                )
             }
             "parquet" => {
                 let builder = ParquetRecordBatchReaderBuilder::try_new(open()?);
@@ -82,7 +89,10 @@ impl Claims {
                 let fields = builder.schema().fields().iter();
                 let names = fields.map(|field| field.name().clone()).collect();
                 let reader = builder.with_batch_size(BLOCK_ROWS).build();
-                (names, Lines::Parquet(Box::new(reader.map_err(|e| wrong(e.to_string()))?)))
+                (
+                    names,
+                    Lines::Parquet(Box::new(reader.map_err(|e| wrong(e.to_string()))?)),
+                )
             }
             _ => {
                 return Err(wrong(
@@ -109,7 +119,10 @@ impl Claims {
 
     /// The names of the view's columns that it has.
     pub(crate) fn names(&self) -> BTreeSet<String> {
-        self.columns.iter().map(|column| column.name.clone()).collect()
+        self.columns
+            .iter()
+            .map(|column| column.name.clone())
+            .collect()
     }
 
     /// Adds what is expected to the sides. This reads the disk and waits for it.
@@ -133,7 +146,9 @@ impl Claims {
             let (values, count) = line.map_err(wrong)?;
             if scope.has_claim(&values) {
                 let key = scope.grain.encode_values(&values);
-                block.keys.append_value(key.map_err(|e| wrong(e.to_string()))?);
+                block
+                    .keys
+                    .append_value(key.map_err(|e| wrong(e.to_string()))?);
                 block.counts.push(count);
             }
             if block.counts.len() == BLOCK_ROWS {
@@ -142,7 +157,12 @@ impl Claims {
             }
             Ok(())
         };
-        let Self { path, columns, bucket, lines } = self;
+        let Self {
+            path,
+            columns,
+            bucket,
+            lines,
+        } = self;
         let columns = (columns.as_slice(), bucket);
         match lines {
             Lines::Csv(mut reader, places, expected) => {
@@ -253,13 +273,20 @@ fn json_line((columns, bucket): Columns<'_>, line: &str) -> Result<Line, String>
         serde_json::from_str(line).map_err(|e| format!("{e}; expected a JSON object"))?;
     let is_known = |name: &str| name == EXPECTED || columns.iter().any(|c| c.name == name);
     if let Some(name) = object.keys().find(|name| !is_known(name)) {
-        return Err(format!("{name:?} is not in the first line: all lines have the same columns"));
+        return Err(format!(
+            "{name:?} is not in the first line: all lines have the same columns"
+        ));
     }
     let values = columns.iter().map(|column| {
-        of_json((column, bucket), object.get(&column.name).unwrap_or(&Value::Null))
+        of_json(
+            (column, bucket),
+            object.get(&column.name).unwrap_or(&Value::Null),
+        )
     });
     let count = object.get(EXPECTED).unwrap_or(&Value::Null);
-    let count = count.as_i64().ok_or_else(|| not_a_count(&count.to_string()))?;
+    let count = count
+        .as_i64()
+        .ok_or_else(|| not_a_count(&count.to_string()))?;
     Ok((values.collect::<Result<_, _>>()?, count))
 }
 
@@ -268,7 +295,9 @@ fn parquet_lines(
     batch: &RecordBatch,
 ) -> Result<Vec<Result<Line, String>>, String> {
     let column = |name: &str, to: &DataType| -> Result<ArrayRef, String> {
-        let column = batch.column_by_name(name).ok_or_else(|| format!("no column {name:?}"))?;
+        let column = batch
+            .column_by_name(name)
+            .ok_or_else(|| format!("no column {name:?}"))?;
         cast(column, to).map_err(|e| format!("{name}: {e}"))
     };
     let counts = column(EXPECTED, &DataType::Int64)?;
@@ -290,7 +319,9 @@ fn parquet_lines(
             .zip(&arrays)
             .map(|(column, array)| of_json((column, bucket), &shown::value(array, row)));
         let count = shown::value(&counts, row);
-        let count = count.as_i64().ok_or_else(|| not_a_count(&count.to_string()))?;
+        let count = count
+            .as_i64()
+            .ok_or_else(|| not_a_count(&count.to_string()))?;
         Ok((values.collect::<Result<_, _>>()?, count))
     };
     Ok((0..counts.len()).map(line).collect())
@@ -310,7 +341,11 @@ fn of_json((column, bucket): (&KeyColumn, Width), value: &Value) -> Result<KeyVa
             .as_i64()
             .map(KeyValue::Int)
             .ok_or_else(|| format!("{} is {number}, not a 64-bit integer", column.name)),
-        (value, _) => Err(format!("{} is {value}, not {}", column.name, kind_of(column))),
+        (value, _) => Err(format!(
+            "{} is {value}, not {}",
+            column.name,
+            kind_of(column)
+        )),
     }
 }
 

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::array::AsArray;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt;
 use jobs::BUCKET;
 use schemas::key::{KeyShape, KeyValue};
@@ -71,7 +71,11 @@ impl<'a> Corrections<'a> {
             return Err(Error::Request(format!(
                 "a correction is an event, and what is compared does not say its {}: compare a view and a file with these columns (plays_owner_day_track, say), or say what corrections are to hold with {}",
                 missing.join(" and "),
-                missing.iter().map(|name| format!("--set {name}=…")).collect::<Vec<_>>().join(" ")
+                missing
+                    .iter()
+                    .map(|name| format!("--set {name}=…"))
+                    .collect::<Vec<_>>()
+                    .join(" ")
             )));
         }
         if let Some(name) = set.keys().find(|name| in_key(name)) {
@@ -109,7 +113,8 @@ impl<'a> Corrections<'a> {
         }
         let id = format!("restoration-{}-{:032x}", self.number, xxh3_128(key));
         let event = self.event(&key_named, &id, amount);
-        self.waiting.push((event.to_string(), weighed.events, weighed.expected));
+        self.waiting
+            .push((event.to_string(), weighed.events, weighed.expected));
         self.count += 1;
         self.total = self.total.saturating_add(amount.unsigned_abs());
         Ok(())
@@ -146,9 +151,11 @@ impl<'a> Corrections<'a> {
     }
 }
 
-fn shown_key(key: &Named) -> Map<String, Value> {
+pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
     let shown = key.iter();
-    shown.map(|(name, value): (&String, &KeyValue)| (name.clone(), shown::key_value(value))).collect()
+    shown
+        .map(|(name, value): (&String, &KeyValue)| (name.clone(), shown::key_value(value)))
+        .collect()
 }
 
 fn schema() -> SchemaRef {
@@ -162,9 +169,15 @@ fn schema() -> SchemaRef {
 fn encode(rows: &[(String, i64, i64)]) -> Result<bytes::Bytes> {
     let fault = |e: &dyn std::fmt::Display| Error::fault("writing corrections", e);
     let columns: Vec<ArrayRef> = vec![
-        Arc::new(StringArray::from_iter_values(rows.iter().map(|(event, ..)| event))),
-        Arc::new(Int64Array::from_iter_values(rows.iter().map(|(_, before, _)| *before))),
-        Arc::new(Int64Array::from_iter_values(rows.iter().map(|(.., expected)| *expected))),
+        Arc::new(StringArray::from_iter_values(
+            rows.iter().map(|(event, ..)| event),
+        )),
+        Arc::new(Int64Array::from_iter_values(
+            rows.iter().map(|(_, before, _)| *before),
+        )),
+        Arc::new(Int64Array::from_iter_values(
+            rows.iter().map(|(.., expected)| *expected),
+        )),
     ];
     let rows = RecordBatch::try_new(schema(), columns).map_err(|e| fault(&e))?;
     let mut writer = parquet_file::begin(schema(), STEP_ROWS).map_err(|e| fault(&e))?;
@@ -242,7 +255,8 @@ impl Batch {
     ) -> Result<Vec<Recorded>> {
         for recorded in journal.all().await? {
             if recorded.appended_until.is_none() {
-                self.append(journal, &recorded.restoration, intake, told).await?;
+                self.append(journal, &recorded.restoration, intake, told)
+                    .await?;
             }
         }
         journal.all().await
@@ -250,11 +264,15 @@ impl Batch {
 }
 
 /// Whether everything that restorations appended is below a position.
-pub(crate) fn is_counted(recorded: &[Recorded], position: &[Offset]) -> std::result::Result<(), u64> {
+pub(crate) fn is_counted(
+    recorded: &[Recorded],
+    position: &[Offset],
+) -> std::result::Result<(), u64> {
     for one in recorded {
         let until = one.appended_until.iter().flatten().enumerate();
         let mut places = until.map(|(partition, until)| (position.get(partition), until));
-        if places.any(|(at, until)| at.is_none_or(|at| at < until)) || one.appended_until.is_none() {
+        if places.any(|(at, until)| at.is_none_or(|at| at < until)) || one.appended_until.is_none()
+        {
             return Err(one.restoration.number);
         }
     }
@@ -279,7 +297,10 @@ pub(crate) async fn reversed(
                 let mut event: Map<String, Value> =
                     serde_json::from_str(event.unwrap_or_default()).map_err(fault)?;
                 let amount = event.get("amount").and_then(Value::as_i64).unwrap_or(0);
-                let id = event.get("event_id").and_then(Value::as_str).unwrap_or_default();
+                let id = event
+                    .get("event_id")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
                 let of_key = id.rsplit('-').next().unwrap_or_default();
                 let id = format!("restoration-{number}-{of_key}");
                 event.insert("event_id".to_owned(), id.into());

@@ -8,7 +8,10 @@
 //! the speed layer go on.
 
 mod apply;
+mod claims;
 mod compare;
+mod correct;
+mod journal;
 mod live;
 mod recount;
 mod repair;
@@ -19,29 +22,36 @@ mod stored;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jobs::tables::table_to_read;
 use jobs::{Job, Layers};
-use schemas::seam::{Cut, Epoch, RunState};
+use schemas::seam::{Cut, Epoch, Offset, RunState};
+use schemas::source::Source;
 use schemas::time::Seconds;
+use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
+pub use journal::{CorrectionsFile, Recorded, Restoration};
 pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
 
 use crate::archive::backfilled;
 use crate::report::Stages;
 use crate::results::Results;
-use crate::run::{Batch, while_held};
+use crate::run::{Batch, go_on, while_held};
 use crate::seal::recognise_cuts;
 use crate::{Error, Progress, Result, RunRequest};
 use apply::Rewrite;
+use claims::{Claims, add_claims};
 use compare::{Measure, each_key};
+use correct::{Corrections, is_counted, reversed, shown_key};
+use journal::Journal;
 use live::{LiveRead, LiveSide};
 use recount::{Records, Recount, chain};
 use report::Found;
-use scope::Scope;
+use scope::{Scope, named};
 use sides::{Side, Sides};
 
 /// Events whose keys go into one file, about, so that each file can be compared by itself.
@@ -49,11 +59,27 @@ const FILE_EVENTS: u64 = 2_000_000;
 /// Files, at most: each holds some rows in memory while it is written.
 const FILES_MAX: u64 = 64;
 
+/// What is expected to be served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Expected {
+    /// What the events in the archive give.
+    #[default]
+    Archive,
+    /// What a file says: CSV, JSON lines or Parquet, with columns of the view and `expected`.
+    File(PathBuf),
+}
+
 /// What a restoration is asked to do.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RestoreRequest {
     /// The view, by the name of its job.
     pub view: String,
+    /// What is expected.
+    pub expected: Expected,
+    /// Whether a file names every key, so that those that it does not name are expected to be 0.
+    pub is_whole: bool,
+    /// Differences from a file up to so much, and up to this part of what is expected, are none.
+    pub tolerance: (u64, f64),
     /// By column, the values that are looked at; an empty one stands for none.
     pub keys: BTreeMap<String, Vec<String>>,
     /// Only buckets that begin at this instant or later (seconds since the Unix epoch).
@@ -66,6 +92,14 @@ pub struct RestoreRequest {
     pub limit: usize,
     /// Whether what differs is put right.
     pub apply: bool,
+    /// Only if it is so much in all, at most.
+    pub apply_max: Option<u64>,
+    /// Fields of corrections that neither view nor file say.
+    pub set: BTreeMap<String, String>,
+    /// Who asks for it, and why: for the record of corrections.
+    pub by: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// What is compared with what.
@@ -83,12 +117,13 @@ struct Collected {
     position: Vec<Cut>,
     live_unknown: Option<String>,
     _folder: tempfile::TempDir,
-    files: Vec<std::path::PathBuf>,
+    files: Vec<PathBuf>,
 }
 
 impl Batch {
-    /// Compares what is served of a view with what its events give, and puts right what differs if that is asked
-    /// for: rows are written anew, live state by a run, files of the archive from the log.
+    /// Compares what is served of a view with what is expected, and puts right what differs if that is asked for. What its
+    /// events give: rows are written anew, live state by a run, files of the archive from the log. What a file says:
+    /// corrections are appended to the log through `intake`, of the view's source.
     ///
     /// # Errors
     /// [`Error::Busy`] if a run is under way, [`Error::Request`] for what can't be compared, those of the stores. A
@@ -96,8 +131,8 @@ impl Batch {
     pub async fn restore(
         &self,
         request: &RestoreRequest,
-        progress: &dyn Progress,
-        stop: &CancellationToken,
+        intake: &Intake,
+        (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let job = self.job_to_restore(&request.view)?;
         let held = self.lease(job.source()).await?;
@@ -107,7 +142,7 @@ impl Batch {
             source: job.source(),
             lease: &*held,
         };
-        let work = self.restore_whole(&job, &results, request, (progress, &stop));
+        let work = self.restore_whole(&job, &results, (request, intake), (progress, &stop));
         let done = while_held(&*held, &stop, Box::pin(work)).await;
         held.let_go().await;
         done
@@ -130,7 +165,7 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         results: &Results<'_>,
-        request: &RestoreRequest,
+        (request, intake): (&RestoreRequest, &Intake),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let source = job.source();
@@ -144,7 +179,8 @@ impl Batch {
             repaired.push(path);
         }
         loop {
-            let done = Box::pin(self.restore_held(job, results, request, (progress, stop))).await;
+            let asked = (request, intake);
+            let done = Box::pin(self.restore_held(job, results, asked, (progress, stop))).await;
             let damaged = done.as_ref().err().and_then(Error::damaged_file);
             match (damaged, done) {
                 (Some((path, why)), Err(error)) => {
@@ -170,75 +206,235 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         results: &Results<'_>,
-        request: &RestoreRequest,
+        (request, intake): (&RestoreRequest, &Intake),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
-        let scope = Arc::new(Scope::of(job, request, None)?);
+        let claims = match &request.expected {
+            Expected::Archive => None,
+            Expected::File(path) => Some(Claims::open(path, job)?),
+        };
+        let grain = claims.as_ref().map(Claims::names);
+        let scope = Arc::new(Scope::of(job, request, grain.as_ref())?);
+        let journal = Journal {
+            archive: &self.ports.archive,
+            source: job.source(),
+        };
         let mut stages = Stages::new(progress);
+        let mut recorded = journal.all().await?;
         if request.apply {
             self.finish_run(results, (progress, stop)).await?;
+            recorded = self.append_all(&journal, intake, (progress, stop)).await?;
         }
-        let (comparison, warnings) = self.comparison(job, &scope).await?;
-        let collected = self.collect_sides(&comparison, &mut stages, stop).await?;
-        let measure = Measure {
-            is_claimed: false,
-            is_whole: true,
-            with_live: collected.live_unknown.is_none(),
-            tolerance: (0, 0.0),
+        let (comparison, mut warnings) = self.comparison(job, &scope).await?;
+        let collected = self
+            .collect_sides(&comparison, claims, &mut stages, stop)
+            .await?;
+        let position: Vec<Offset> = collected
+            .position
+            .iter()
+            .map(|cut| cut.next_offset)
+            .collect();
+        let mut report = RestoreReport {
+            source: job.source(),
+            view: job.name().to_owned(),
+            expected: match &request.expected {
+                Expected::Archive => "archive".to_owned(),
+                Expected::File(path) => path.display().to_string(),
+            },
+            epoch: comparison.epoch,
+            position,
+            live_unknown: collected.live_unknown.clone(),
+            ..RestoreReport::of(job.source())
         };
         stages.begin("compare", 0);
+        let measure = Measure::of(request, &collected);
+        let found = self
+            .weigh(&collected, &comparison, (&measure, request.limit), stop)
+            .await?;
+        let live_wrong = found.live_wrong;
+        found.tell(&scope.grain, &mut report)?;
+        if let Err(number) = is_counted(&recorded, &report.position) {
+            let why = format!(
+                "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
+            );
+            if request.apply && measure.is_claimed {
+                report.held_back = Some(format!("{why}, so they would be made once more"));
+            }
+            warnings.push(why);
+        }
+        report.warnings = warnings;
+        if report.held_back.is_none() {
+            report.held_back = held_back(request, &report);
+        }
+        if request.apply && report.held_back.is_none() {
+            let with = (&comparison, &collected, &measure);
+            let mut applied = match request.expected {
+                Expected::Archive => self.rewrite(with, &mut stages, stop).await?,
+                Expected::File(_) => {
+                    let next = recorded.len() as u64 + 1;
+                    let asked = (request, &report, next);
+                    self.correct(with, asked, (&journal, intake), (&mut stages, stop))
+                        .await?
+                }
+            };
+            let is_live_wrong = live_wrong > 0 || collected.live_unknown.is_some();
+            if is_live_wrong && request.expected == Expected::Archive {
+                applied.run = Some(self.run_again(results, (progress, stop)).await?);
+            }
+            report.applied = Some(applied);
+        }
+        report.seconds = begun.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// Weighs every key.
+    async fn weigh(
+        &self,
+        collected: &Collected,
+        comparison: &Comparison,
+        (measure, limit): (&Measure, usize),
+        stop: &CancellationToken,
+    ) -> Result<Found> {
         let mut found = Found::default();
-        let mut applied = Applied::default();
-        let mut rewrite = match request.apply {
-            true => Some(Rewrite::begin(self, &comparison).await?),
-            false => None,
-        };
         for file in &collected.files {
-            crate::run::go_on(stop)?;
+            go_on(stop)?;
             each_key(&self.engine, file, |key, said| {
                 if said.of(Side::Ahead).is_some() {
                     found.ahead += 1;
-                    return Ok(());
+                } else if said.count(Side::ClaimedLines) > 1 {
+                    let key = named(&comparison.scope.grain, key)?;
+                    return Err(Error::Request(format!(
+                        "the file says {} times what is expected of {}. Nothing was compared",
+                        said.count(Side::ClaimedLines),
+                        serde_json::Value::Object(shown_key(&key))
+                    )));
+                } else if let Some(weighed) = measure.weigh(said) {
+                    found.note(key, &weighed, limit);
                 }
-                let Some(weighed) = measure.weigh(said) else {
-                    return Ok(());
-                };
-                found.note(key, &weighed, request.limit);
-                match &mut rewrite {
-                    Some(rewrite) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
-                    _ => Ok(()),
-                }
+                Ok(())
             })
             .await?;
-            if let Some(rewrite) = &mut rewrite {
-                applied.rows += rewrite.send(stop).await?;
-            }
         }
-        if request.apply && (found.live_wrong > 0 || collected.live_unknown.is_some()) {
-            applied.run = Some(self.run_again(results, (progress, stop)).await?);
+        Ok(found)
+    }
+
+    /// Writes the rows anew that are not what the events give.
+    async fn rewrite(
+        &self,
+        (comparison, collected, measure): (&Comparison, &Collected, &Measure),
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<Applied> {
+        stages.begin("rewrite", 0);
+        let mut applied = Applied::default();
+        let mut rewrite = Rewrite::begin(self, comparison).await?;
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
+                Some(weighed) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
+                _ => Ok(()),
+            })
+            .await?;
+            applied.rows += rewrite.send(stop).await?;
         }
-        Ok(RestoreReport {
-            source: job.source(),
-            view: job.name().to_owned(),
-            expected: "archive".to_owned(),
-            epoch: comparison.epoch,
-            position: collected
-                .position
-                .iter()
-                .map(|cut| cut.next_offset)
-                .collect(),
-            keys: found.keys,
-            differ: found.differ,
-            total: found.total,
-            differences: found.worst(&scope.grain)?,
-            causes: found.causes,
-            live_unknown: collected.live_unknown,
-            ahead: found.ahead,
-            applied: request.apply.then_some(applied),
-            warnings,
-            seconds: begun.elapsed().as_secs_f64(),
+        Ok(applied)
+    }
+
+    /// Appends corrections for what a file says otherwise than the events.
+    async fn correct(
+        &self,
+        (comparison, collected, measure): (&Comparison, &Collected, &Measure),
+        (request, report, number): (&RestoreRequest, &RestoreReport, u64),
+        (journal, intake): (&Journal<'_>, &Intake),
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<Applied> {
+        stages.begin("correct", 0);
+        let grain = &comparison.scope.grain;
+        let mut corrections = Corrections::new(journal, number, grain, &request.set)?;
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
+                Some(weighed) if weighed.cause.is_some() => corrections.add(key, &weighed),
+                _ => Ok(()),
+            })
+            .await?;
+            corrections.write(false).await?;
+        }
+        corrections.write(true).await?;
+        if corrections.count == 0 {
+            return Ok(Applied::default());
+        }
+        let restoration = Restoration {
+            number,
+            view: report.view.clone(),
+            expected: report.expected.clone(),
+            undoes: None,
+            by: request.by.clone(),
+            reason: request.reason.clone(),
+            at_ms: self.ports.clock.now_ms(),
+            epoch: report.epoch,
+            position: report.position.clone(),
+            corrections: corrections.count,
+            total: corrections.total,
+            files: corrections.files,
+        };
+        journal.begin(&restoration).await?;
+        self.append(journal, &restoration, intake, (stages.progress, stop))
+            .await?;
+        Ok(Applied {
+            corrections: restoration.corrections,
+            restoration: Some(number),
+            ..Applied::default()
         })
+    }
+
+    /// The restorations of a source that added corrections, oldest first.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub async fn restorations(&self, source: Source) -> Result<Vec<Recorded>> {
+        let archive = &self.ports.archive;
+        Journal { archive, source }.all().await
+    }
+
+    /// Takes the corrections of a restoration back, by corrections of the other sign; answers what was recorded.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if there is no such restoration or it was taken back, [`Error::Busy`] if a run is under
+    /// way, those of the stores.
+    pub async fn undo_restoration(
+        &self,
+        (source, number): (Source, u64),
+        (by, reason): (&str, &str),
+        intake: &Intake,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Restoration> {
+        let held = self.lease(source).await?;
+        let stop = stop.child_token();
+        let archive = &self.ports.archive;
+        let journal = Journal { archive, source };
+        let work = async {
+            let told = (progress, &stop);
+            let recorded = self.append_all(&journal, intake, told).await?;
+            let undone = to_undo(&recorded, number)?;
+            let next = recorded.len() as u64 + 1;
+            let restoration = Restoration {
+                number: next,
+                undoes: Some(number),
+                by: by.to_owned(),
+                reason: reason.to_owned(),
+                at_ms: self.ports.clock.now_ms(),
+                files: reversed(&journal, undone, next).await?,
+                ..undone.clone()
+            };
+            journal.begin(&restoration).await?;
+            self.append(&journal, &restoration, intake, told).await?;
+            Ok(restoration)
+        };
+        let done = while_held(&*held, &stop, Box::pin(work)).await;
+        held.let_go().await;
+        done
     }
 
     /// Finishes a run that died, so that no row is of a run that is not complete.
@@ -326,6 +522,7 @@ impl Batch {
     async fn collect_sides(
         &self,
         comparison: &Comparison,
+        claims: Option<Claims>,
         stages: &mut Stages<'_>,
         stop: &CancellationToken,
     ) -> Result<Collected> {
@@ -337,6 +534,11 @@ impl Batch {
         let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
         let sides = Arc::new(Sides::new(job, scope, folder.path(), files));
         let progress = stages.progress;
+        if let Some(claims) = claims {
+            // First: what is wrong in a file is said before anything else is read.
+            stages.begin("expected", 0);
+            add_claims(claims, scope, &sides, stop).await?;
+        }
         stages.begin("live", 0);
         let runs = self.ports.views.runs(source).await?.runs;
         let partitions = self.log_ends(source).await?.len();
@@ -401,7 +603,7 @@ impl Batch {
         let offsets: Vec<_> = ends.iter().map(|cut| cut.next_offset).collect();
         stages.begin("archive", archiver.behind(&offsets));
         archiver.up_to(&ends, stages.progress, stop).await?;
-        crate::run::go_on(stop)?;
+        go_on(stop)?;
         let (_, mut manifests) = backfilled(&self.ports.archive, live.source).await?;
         manifests.extend(archiver.into_manifests());
         let recount = Recount {
@@ -414,4 +616,57 @@ impl Batch {
         live.add_events(engine, &recount, (read, &comparison.cuts), sides, told)
             .await
     }
+}
+
+impl Measure {
+    fn of(request: &RestoreRequest, collected: &Collected) -> Self {
+        let is_claimed = request.expected != Expected::Archive;
+        Self {
+            is_claimed,
+            is_whole: request.is_whole,
+            with_live: collected.live_unknown.is_none(),
+            tolerance: request.tolerance,
+        }
+    }
+}
+
+/// Why what differs is not to be put right now.
+fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String> {
+    if !request.apply {
+        return None;
+    }
+    if let Some(max) = request.apply_max
+        && report.total > max
+    {
+        return Some(format!(
+            "{} differ in all, more than the {max} that may be put right unasked",
+            report.total
+        ));
+    }
+    match (&request.expected, &report.live_unknown) {
+        (Expected::File(_), Some(why)) => Some(format!(
+            "what is served can't be told, so neither what is to be added to it: {why}"
+        )),
+        (Expected::File(_), None) if report.ahead > 0 => Some(format!(
+            "{} keys are of a run that is not complete",
+            report.ahead
+        )),
+        _ => None,
+    }
+}
+
+/// The restoration to be taken back, if that can be.
+fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
+    let mut all = recorded.iter().map(|one| &one.restoration);
+    if let Some(by) = all.clone().find(|one| one.undoes == Some(number)) {
+        return Err(Error::Request(format!(
+            "restoration {number} was taken back already, by restoration {}; to have it again, take that one back",
+            by.number
+        )));
+    }
+    all.find(|one| one.number == number).ok_or_else(|| {
+        Error::Request(format!(
+            "there is no restoration {number}: `backstitch restorate list` shows them"
+        ))
+    })
 }

@@ -163,6 +163,30 @@ pub struct RestoreReport {
     pub seconds: f64,
 }
 
+impl RestoreReport {
+    /// Nothing yet.
+    pub(crate) const fn of(source: Source) -> Self {
+        Self {
+            source,
+            view: String::new(),
+            expected: String::new(),
+            epoch: 0,
+            position: Vec::new(),
+            keys: 0,
+            differ: 0,
+            total: 0,
+            causes: BTreeMap::new(),
+            differences: Vec::new(),
+            live_unknown: None,
+            ahead: 0,
+            applied: None,
+            held_back: None,
+            warnings: Vec::new(),
+            seconds: 0.0,
+        }
+    }
+}
+
 /// What is found, as it is found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
@@ -170,7 +194,6 @@ pub(crate) struct Found {
     pub(crate) differ: u64,
     pub(crate) total: u64,
     pub(crate) ahead: u64,
-    pub(crate) rows_wrong: u64,
     pub(crate) live_wrong: u64,
     pub(crate) causes: BTreeMap<Cause, OfCause>,
     /// The largest so far: the least of them on top.
@@ -221,7 +244,6 @@ impl Found {
         let size = weighed.difference.unsigned_abs();
         self.differ += 1;
         self.total = self.total.saturating_add(size);
-        self.rows_wrong += u64::from(weighed.row_is_wrong);
         self.live_wrong += u64::from(weighed.live_is_wrong);
         let of_cause = self.causes.entry(cause).or_default();
         of_cause.keys += 1;
@@ -240,27 +262,26 @@ impl Found {
         }
     }
 
-    /// Those that differ most, largest first, then by key.
-    pub(crate) fn worst(&mut self, grain: &KeyShape) -> Result<Vec<Difference>> {
-        let worst = std::mem::take(&mut self.worst).into_sorted_vec();
-        let told =
-            |Reverse(one): Reverse<Worst>| difference(grain, &one.key, &one.weighed, one.cause);
-        worst.into_iter().map(told).collect()
+    /// Says it in a report: those that differ most come largest first, then by key.
+    pub(crate) fn tell(self, grain: &KeyShape, report: &mut RestoreReport) -> Result<()> {
+        let worst = self.worst.into_sorted_vec().into_iter();
+        let told = |Reverse(one): Reverse<Worst>| difference(grain, &one);
+        report.differences = worst.map(told).collect::<Result<_>>()?;
+        report.keys = self.keys;
+        report.differ = self.differ;
+        report.total = self.total;
+        report.causes = self.causes;
+        report.ahead = self.ahead;
+        Ok(())
     }
 }
 
 /// A difference as it is told.
-pub(crate) fn difference(
-    grain: &KeyShape,
-    key: &[u8],
-    weighed: &Weighed,
-    cause: Cause,
-) -> Result<Difference> {
-    let named = named(grain, key)?;
-    let mut key: BTreeMap<String, Value> = named
-        .iter()
-        .map(|(name, value)| (name.clone(), shown::key_value(value)))
-        .collect();
+fn difference(grain: &KeyShape, one: &Worst) -> Result<Difference> {
+    let (named, weighed) = (named(grain, &one.key)?, &one.weighed);
+    let shown = named.iter();
+    let shown = shown.map(|(name, value)| (name.clone(), shown::key_value(value)));
+    let mut key: BTreeMap<String, Value> = shown.collect();
     let bucket = key.remove(BUCKET);
     Ok(Difference {
         key,
@@ -270,6 +291,6 @@ pub(crate) fn difference(
         live: weighed.live,
         served: weighed.served,
         difference: weighed.difference,
-        cause,
+        cause: one.cause,
     })
 }
