@@ -25,8 +25,8 @@ pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
 pub use restore::{
-    Applied, Cause as RestoreCause, CorrectionsFile, Difference, Expected, OfCause, Recorded,
-    Restoration, RestoreReport, RestoreRequest,
+    Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause, Recorded,
+    Restoration, RestorationKind, RestoreReport, RestoreRequest,
 };
 pub use run::Batch;
 pub use snapshot::SnapshotReport;

@@ -22,7 +22,7 @@ use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::journal::{CorrectionsFile, Journal, Recorded, Restoration};
+use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKind};
 use super::report::Weighed;
 use super::scope::{Named, named};
 use crate::run::{Batch, go_on};
@@ -37,15 +37,80 @@ const NEEDED: [&str; 3] = ["owner_id", "track_id", "at"];
 
 /// Corrections while they are decided.
 pub(crate) struct Corrections<'a> {
-    journal: &'a Journal<'a>,
     number: u64,
     grain: KeyShape,
     /// Fields that the keys do not say.
     set: &'a BTreeMap<String, String>,
-    waiting: Vec<(String, i64, i64)>,
-    pub(crate) files: Vec<CorrectionsFile>,
-    pub(crate) count: u64,
-    pub(crate) total: u64,
+    changes: Changes<'a>,
+}
+
+/// A change: a correction as an event or the key of a row, as JSON, with the count before and after.
+type Change = (String, i64, i64);
+
+/// Changes while they are decided, on their way into the files of a record.
+pub(crate) struct Changes<'a> {
+    journal: &'a Journal<'a>,
+    waiting: Vec<Change>,
+    files: Vec<ChangesFile>,
+    count: u64,
+    total: u64,
+}
+
+impl<'a> Changes<'a> {
+    pub(crate) const fn new(journal: &'a Journal<'a>) -> Self {
+        Self {
+            journal,
+            waiting: Vec::new(),
+            files: Vec::new(),
+            count: 0,
+            total: 0,
+        }
+    }
+
+    /// Notes that the row of a key is to be written anew.
+    pub(crate) fn add_row(
+        &mut self,
+        grain: &KeyShape,
+        key: &[u8],
+        weighed: &Weighed,
+    ) -> Result<()> {
+        let key = Value::Object(shown_key(&named(grain, key)?)).to_string();
+        let after = weighed.events_batch.unwrap_or(0);
+        self.add((key, weighed.stored.unwrap_or(0), after));
+        Ok(())
+    }
+
+    fn add(&mut self, change: Change) {
+        self.count += 1;
+        self.total = self.total.saturating_add(change.1.abs_diff(change.2));
+        self.waiting.push(change);
+    }
+
+    /// Writes what was noted, if it fills a file or `all` is to be written.
+    pub(crate) async fn write(&mut self, all: bool) -> Result<()> {
+        while self.waiting.len() >= FILE_ROWS || (all && !self.waiting.is_empty()) {
+            let rest = self.waiting.split_off(FILE_ROWS.min(self.waiting.len()));
+            let waiting = std::mem::replace(&mut self.waiting, rest);
+            self.files.push(write(self.journal, &waiting).await?);
+        }
+        Ok(())
+    }
+
+    /// Records them, with what is known of the restoration; nothing if there are none.
+    pub(crate) async fn record(mut self, of: Restoration) -> Result<Option<Restoration>> {
+        self.write(true).await?;
+        if self.count == 0 {
+            return Ok(None);
+        }
+        let restoration = Restoration {
+            changes: self.count,
+            total: self.total,
+            files: self.files,
+            ..of
+        };
+        self.journal.begin(&restoration).await?;
+        Ok(Some(restoration))
+    }
 }
 
 impl<'a> Corrections<'a> {
@@ -84,14 +149,10 @@ impl<'a> Corrections<'a> {
             )));
         }
         Ok(Self {
-            journal,
             number,
             grain: grain.clone(),
             set,
-            waiting: Vec::new(),
-            files: Vec::new(),
-            count: 0,
-            total: 0,
+            changes: Changes::new(journal),
         })
     }
 
@@ -113,10 +174,8 @@ impl<'a> Corrections<'a> {
         }
         let id = format!("restoration-{}-{:032x}", self.number, xxh3_128(key));
         let event = self.event(&key_named, &id, amount);
-        self.waiting
-            .push((event.to_string(), weighed.events, weighed.expected));
-        self.count += 1;
-        self.total = self.total.saturating_add(amount.unsigned_abs());
+        let change = (event.to_string(), weighed.events, weighed.expected);
+        self.changes.add(change);
         Ok(())
     }
 
@@ -140,14 +199,14 @@ impl<'a> Corrections<'a> {
         Value::Object(event)
     }
 
-    /// Writes what was noted, if it fills a file or `all` is to be written.
-    pub(crate) async fn write(&mut self, all: bool) -> Result<()> {
-        if self.waiting.is_empty() || (!all && self.waiting.len() < FILE_ROWS) {
-            return Ok(());
-        }
-        let waiting = std::mem::take(&mut self.waiting);
-        self.files.push(write(self.journal, &waiting).await?);
-        Ok(())
+    /// The changes that they are.
+    pub(crate) const fn changes(&mut self) -> &mut Changes<'a> {
+        &mut self.changes
+    }
+
+    /// The changes that they are, all of them.
+    pub(crate) fn into_changes(self) -> Changes<'a> {
+        self.changes
     }
 }
 
@@ -160,13 +219,13 @@ pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
 
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
-        Field::new("event", DataType::Utf8, false),
+        Field::new("change", DataType::Utf8, false),
         Field::new("before", DataType::Int64, false),
-        Field::new("expected", DataType::Int64, false),
+        Field::new("after", DataType::Int64, false),
     ]))
 }
 
-fn encode(rows: &[(String, i64, i64)]) -> Result<bytes::Bytes> {
+fn encode(rows: &[Change]) -> Result<bytes::Bytes> {
     let fault = |e: &dyn std::fmt::Display| Error::fault("writing corrections", e);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(
@@ -185,10 +244,10 @@ fn encode(rows: &[(String, i64, i64)]) -> Result<bytes::Bytes> {
     parquet_file::finish(writer).map_err(|e| fault(&e))
 }
 
-async fn write(journal: &Journal<'_>, rows: &[(String, i64, i64)]) -> Result<CorrectionsFile> {
+async fn write(journal: &Journal<'_>, rows: &[Change]) -> Result<ChangesFile> {
     let path = journal.new_file();
     journal.put(&path, encode(rows)?).await?;
-    Ok(CorrectionsFile {
+    Ok(ChangesFile {
         path,
         rows: rows.len() as u64,
     })
@@ -197,7 +256,7 @@ async fn write(journal: &Journal<'_>, rows: &[(String, i64, i64)]) -> Result<Cor
 /// The corrections in a file, some at a time: the events, and what was counted before and expected.
 async fn each_step(
     archive: &Archive,
-    file: &CorrectionsFile,
+    file: &ChangesFile,
     mut step: impl AsyncFnMut(RecordBatch) -> Result<()>,
 ) -> Result<()> {
     let groups = usize::try_from(file.rows).map_err(|e| Error::fault("corrections", e))?;
@@ -219,7 +278,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
         let origin = format!("restoration {}", restoration.number);
-        progress.stage("append", restoration.corrections);
+        progress.stage("append", restoration.changes);
         let mut number = 0_u64;
         for file in &restoration.files {
             each_step(journal.archive, file, async |batch| {
@@ -254,7 +313,7 @@ impl Batch {
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<Vec<Recorded>> {
         for recorded in journal.all().await? {
-            if recorded.appended_until.is_none() {
+            if recorded.is_to_be_gone_on_with() {
                 self.append(journal, &recorded.restoration, intake, told)
                     .await?;
             }
@@ -269,10 +328,12 @@ pub(crate) fn is_counted(
     position: &[Offset],
 ) -> std::result::Result<(), u64> {
     for one in recorded {
-        let until = one.appended_until.iter().flatten().enumerate();
+        if one.restoration.kind == RestorationKind::Rows {
+            continue;
+        }
+        let until = one.done_until.iter().flatten().enumerate();
         let mut places = until.map(|(partition, until)| (position.get(partition), until));
-        if places.any(|(at, until)| at.is_none_or(|at| at < until)) || one.appended_until.is_none()
-        {
+        if places.any(|(at, until)| at.is_none_or(|at| at < until)) || one.done_until.is_none() {
             return Err(one.restoration.number);
         }
     }
@@ -284,7 +345,7 @@ pub(crate) async fn reversed(
     journal: &Journal<'_>,
     undone: &Restoration,
     number: u64,
-) -> Result<Vec<CorrectionsFile>> {
+) -> Result<Vec<ChangesFile>> {
     let mut files = Vec::new();
     for file in &undone.files {
         let mut rows = Vec::new();

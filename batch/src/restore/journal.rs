@@ -1,5 +1,4 @@
-//! The records of restorations that add corrections: what was decided, by whom and why, and whether all of it is in
-//! the log.
+//! The records of restorations: what was changed, from what to what, by whom and why, and whether all of it was done.
 //!
 //! Corrections are written down before the first of them is appended, each under an id that is made of the
 //! restoration's number and its key: so one that died goes on with the same events, and what is appended twice counts
@@ -15,14 +14,26 @@ use uuid::Uuid;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
-/// A restoration that adds corrections.
+/// What a restoration changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestorationKind {
+    /// It appends corrections to the log.
+    Corrections,
+    /// It writes rows anew that were not what the events give.
+    Rows,
+}
+
+/// A restoration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restoration {
     /// Its number, from 1 on.
     pub number: u64,
+    /// What it changes.
+    pub kind: RestorationKind,
     /// The view, by the name of its job.
     pub view: String,
-    /// What was expected: a file's name.
+    /// What was expected: `archive`, or a file's name.
     pub expected: String,
     /// The restoration whose corrections are taken back, where it is for that.
     pub undoes: Option<u64>,
@@ -36,31 +47,38 @@ pub struct Restoration {
     pub epoch: Epoch,
     /// By partition: it was decided by everything below this offset.
     pub position: Vec<Offset>,
-    /// How many corrections there are.
-    pub corrections: u64,
-    /// The sum of their absolute amounts.
+    /// How many corrections or rows there are.
+    pub changes: u64,
+    /// The sum of the absolute amounts by which they change counts.
     pub total: u64,
     /// The files that hold them.
-    pub files: Vec<CorrectionsFile>,
+    pub files: Vec<ChangesFile>,
 }
 
-/// A file of corrections.
+/// A file of changes: corrections as events, or keys of rows, each with the count before and after.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CorrectionsFile {
+pub struct ChangesFile {
     /// Where it is in the archive.
     pub path: String,
-    /// How many corrections it holds.
+    /// How many changes it holds.
     pub rows: u64,
 }
 
-/// A restoration, and where the log ended once all its corrections were in it.
+/// A restoration, and where the log ended once all of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Recorded {
     /// What was decided.
     #[serde(flatten)]
     pub restoration: Restoration,
     /// By partition; nothing as long as it is not finished.
-    pub appended_until: Option<Vec<Offset>>,
+    pub done_until: Option<Vec<Offset>>,
+}
+
+impl Recorded {
+    /// Whether corrections of it may not be in the log yet.
+    pub(crate) const fn is_to_be_gone_on_with(&self) -> bool {
+        self.done_until.is_none() && matches!(self.restoration.kind, RestorationKind::Corrections)
+    }
 }
 
 /// The records of a source.
@@ -90,13 +108,13 @@ impl Journal<'_> {
                 return Err(Error::damaged(path, what));
             }
             let ended = self.path(number, "ended");
-            let appended_until = match paths.contains(&ended) {
+            let done_until = match paths.contains(&ended) {
                 true => Some(self.read(&ended).await?),
                 false => None,
             };
             all.push(Recorded {
                 restoration,
-                appended_until,
+                done_until,
             });
         }
         Ok(all)
@@ -108,9 +126,9 @@ impl Journal<'_> {
         from_bytes(&bytes).map_err(|what| Error::damaged(path, what))
     }
 
-    /// The path of a file for corrections that nobody else takes.
+    /// The path of a file for changes that nobody else takes.
     pub(crate) fn new_file(&self) -> String {
-        format!("{}/corrections/{}.parquet", self.folder(), Uuid::new_v4())
+        format!("{}/changes/{}.parquet", self.folder(), Uuid::new_v4())
     }
 
     pub(crate) async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
@@ -132,7 +150,7 @@ impl Journal<'_> {
         }
     }
 
-    /// Records that all corrections are in the log below these offsets.
+    /// Records that all of it is done, and corrections are in the log below these offsets.
     pub(crate) async fn end(&self, number: u64, until: &[Offset]) -> Result<()> {
         let path = self.path(number, "ended");
         self.archive.put(&path, to_bytes(&until)?).await?;

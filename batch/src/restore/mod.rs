@@ -34,7 +34,7 @@ use schemas::time::Seconds;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
-pub use journal::{CorrectionsFile, Recorded, Restoration};
+pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
 pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
 
 use crate::archive::backfilled;
@@ -46,7 +46,7 @@ use crate::{Error, Progress, Result, RunRequest};
 use apply::Rewrite;
 use claims::{Claims, add_claims};
 use compare::{Measure, each_key};
-use correct::{Corrections, is_counted, reversed, shown_key};
+use correct::{Changes, Corrections, is_counted, reversed, shown_key};
 use journal::Journal;
 use live::{LiveRead, LiveSide};
 use recount::{Records, Recount, chain};
@@ -258,10 +258,13 @@ impl Batch {
             let why = format!(
                 "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
             );
-            if request.apply && measure.is_claimed {
-                report.held_back = Some(format!("{why}, so they would be made once more"));
+            match request.apply && measure.is_claimed {
+                true => {
+                    let again = "so they would be made once more";
+                    report.held_back = Some(format!("{why}, {again}"));
+                }
+                false => warnings.push(why),
             }
-            warnings.push(why);
         }
         report.warnings = warnings;
         if report.held_back.is_none() {
@@ -269,13 +272,13 @@ impl Batch {
         }
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
+            let record = self.record(request, &report, recorded.len() as u64 + 1);
+            let told = (&mut stages, stop);
             let mut applied = match request.expected {
-                Expected::Archive => self.rewrite(with, &mut stages, stop).await?,
+                Expected::Archive => self.rewrite(with, (&journal, record), told).await?,
                 Expected::File(_) => {
-                    let next = recorded.len() as u64 + 1;
-                    let asked = (request, &report, next);
-                    self.correct(with, asked, (&journal, intake), (&mut stages, stop))
-                        .await?
+                    let by = (&request.set, record);
+                    self.correct(with, by, (&journal, intake), told).await?
                 }
             };
             let is_live_wrong = live_wrong > 0 || collected.live_unknown.is_some();
@@ -286,6 +289,28 @@ impl Batch {
         }
         report.seconds = begun.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// What is recorded of a restoration before its changes are known.
+    fn record(&self, request: &RestoreRequest, report: &RestoreReport, number: u64) -> Restoration {
+        Restoration {
+            number,
+            kind: match request.expected {
+                Expected::Archive => RestorationKind::Rows,
+                Expected::File(_) => RestorationKind::Corrections,
+            },
+            view: report.view.clone(),
+            expected: report.expected.clone(),
+            undoes: None,
+            by: request.by.clone(),
+            reason: request.reason.clone(),
+            at_ms: self.ports.clock.now_ms(),
+            epoch: report.epoch,
+            position: report.position.clone(),
+            changes: 0,
+            total: 0,
+            files: Vec::new(),
+        }
     }
 
     /// Weighs every key.
@@ -319,15 +344,29 @@ impl Batch {
         Ok(found)
     }
 
-    /// Writes the rows anew that are not what the events give.
+    /// Writes the rows anew that are not what the events give, once they are recorded.
     async fn rewrite(
         &self,
         (comparison, collected, measure): (&Comparison, &Collected, &Measure),
-        stages: &mut Stages<'_>,
-        stop: &CancellationToken,
+        (journal, record): (&Journal<'_>, Restoration),
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<Applied> {
         stages.begin("rewrite", 0);
+        let grain = &comparison.scope.grain;
+        let mut changes = Changes::new(journal);
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
+                Some(weighed) if weighed.row_is_wrong => changes.add_row(grain, key, &weighed),
+                _ => Ok(()),
+            })
+            .await?;
+            changes.write(false).await?;
+        }
         let mut applied = Applied::default();
+        let Some(recorded) = changes.record(record).await? else {
+            return Ok(applied);
+        };
         let mut rewrite = Rewrite::begin(self, comparison).await?;
         for file in &collected.files {
             go_on(stop)?;
@@ -338,20 +377,22 @@ impl Batch {
             .await?;
             applied.rows += rewrite.send(stop).await?;
         }
+        journal.end(recorded.number, &[]).await?;
+        applied.restoration = Some(recorded.number);
         Ok(applied)
     }
 
-    /// Appends corrections for what a file says otherwise than the events.
+    /// Appends corrections for what a file says otherwise than the events, once they are recorded.
     async fn correct(
         &self,
         (comparison, collected, measure): (&Comparison, &Collected, &Measure),
-        (request, report, number): (&RestoreRequest, &RestoreReport, u64),
+        (set, record): (&BTreeMap<String, String>, Restoration),
         (journal, intake): (&Journal<'_>, &Intake),
         (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<Applied> {
         stages.begin("correct", 0);
         let grain = &comparison.scope.grain;
-        let mut corrections = Corrections::new(journal, number, grain, &request.set)?;
+        let mut corrections = Corrections::new(journal, record.number, grain, set)?;
         for file in &collected.files {
             go_on(stop)?;
             each_key(&self.engine, file, |key, said| match measure.weigh(said) {
@@ -359,37 +400,21 @@ impl Batch {
                 _ => Ok(()),
             })
             .await?;
-            corrections.write(false).await?;
+            corrections.changes().write(false).await?;
         }
-        corrections.write(true).await?;
-        if corrections.count == 0 {
+        let Some(recorded) = corrections.into_changes().record(record).await? else {
             return Ok(Applied::default());
-        }
-        let restoration = Restoration {
-            number,
-            view: report.view.clone(),
-            expected: report.expected.clone(),
-            undoes: None,
-            by: request.by.clone(),
-            reason: request.reason.clone(),
-            at_ms: self.ports.clock.now_ms(),
-            epoch: report.epoch,
-            position: report.position.clone(),
-            corrections: corrections.count,
-            total: corrections.total,
-            files: corrections.files,
         };
-        journal.begin(&restoration).await?;
-        self.append(journal, &restoration, intake, (stages.progress, stop))
+        self.append(journal, &recorded, intake, (stages.progress, stop))
             .await?;
         Ok(Applied {
-            corrections: restoration.corrections,
-            restoration: Some(number),
+            corrections: recorded.changes,
+            restoration: Some(recorded.number),
             ..Applied::default()
         })
     }
 
-    /// The restorations of a source that added corrections, oldest first.
+    /// The restorations of a source, oldest first.
     ///
     /// # Errors
     /// Those of the archive.
@@ -664,9 +689,13 @@ fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
             by.number
         )));
     }
-    all.find(|one| one.number == number).ok_or_else(|| {
-        Error::Request(format!(
+    match all.find(|one| one.number == number) {
+        Some(found) if found.kind == RestorationKind::Corrections => Ok(found),
+        Some(_) => Err(Error::Request(format!(
+            "restoration {number} wrote rows anew as the events give them: there is nothing to take back"
+        ))),
+        None => Err(Error::Request(format!(
             "there is no restoration {number}: `backstitch restorate list` shows them"
-        ))
-    })
+        ))),
+    }
 }

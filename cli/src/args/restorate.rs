@@ -19,7 +19,7 @@ pub(crate) struct RestorateArgs {
 /// The commands of `restorate`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RestorateCommand {
-    /// Show the restorations that added corrections, newest first
+    /// Show what was restored, newest first
     List {
         /// Of this source
         #[arg(long, value_parser = values::source(), default_value = "plays")]
@@ -82,7 +82,7 @@ pub(crate) struct CompareArgs {
     /// With --apply: a field of corrections that neither view nor file say, such as track_id=7
     #[arg(long = "set", value_name = "FIELD=VALUE", requires = "apply")]
     pub(crate) set: Vec<String>,
-    /// Why, for the record of corrections
+    /// Why, for the record
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) reason: String,
     #[command(flatten)]

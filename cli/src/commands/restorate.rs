@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use batch::{Applied, Difference, Expected, Recorded, Restoration, RestoreReport, RestoreRequest};
+use batch::{
+    Applied, Difference, Expected, Recorded, Restoration, RestorationKind, RestoreReport,
+    RestoreRequest,
+};
 use schemas::shown::moment;
 use schemas::source::{Source, SourceKind};
 use serde_json::Value;
@@ -48,7 +51,7 @@ async fn compare(
     let source = known.map_or(Source::Plays, |(_, source)| source);
     if source.kind() == SourceKind::Entities {
         return Err(usage(format!(
-            "--view {}: boards are not compared by this command; each `batch run` compares them, and `batch run --full` makes all of them anew from the canonical store",
+            "--view {}: boards are not compared by this command; each `batch run` compares those that it changes",
             request.view
         )));
     }
@@ -204,14 +207,16 @@ fn done(applied: &Applied) -> String {
     if applied.rows > 0 {
         text.push_str(&format!("  rows written anew: {}\n", applied.rows));
     }
-    if let Some(run) = applied.run {
-        text.push_str(&format!("  run {run} took the place of live state\n"));
-    }
-    if let Some(number) = applied.restoration {
+    if applied.corrections > 0
+        && let Some(number) = applied.restoration
+    {
         text.push_str(&format!(
             "  corrections appended: {}; `backstitch restorate undo {number}` takes them back\n",
             applied.corrections
         ));
+    }
+    if let Some(run) = applied.run {
+        text.push_str(&format!("  run {run} took the place of live state\n"));
     }
     if text.is_empty() {
         text.push_str("  there was nothing to put right\n");
@@ -306,7 +311,7 @@ async fn list(context: &Context, source: Source) -> anyhow::Result<()> {
     restorations.reverse();
     context.output().result(&restorations, |all| {
         if all.is_empty() {
-            return format!("nothing of {source} was ever corrected\n");
+            return format!("nothing of {source} was ever restored\n");
         }
         all.iter().map(line).collect()
     })
@@ -315,10 +320,14 @@ async fn list(context: &Context, source: Source) -> anyhow::Result<()> {
 fn line(recorded: &Recorded) -> String {
     let one = &recorded.restoration;
     let mut text = format!(
-        "{}  {}  {} corrections, {} in all, {} against {}, by {}",
+        "{}  {}  {} {}, {} in all, {} against {}, by {}",
         one.number,
         moment(one.at_ms),
-        one.corrections,
+        one.changes,
+        match one.kind {
+            RestorationKind::Corrections => "corrections",
+            RestorationKind::Rows => "rows written anew",
+        },
         one.total,
         one.view,
         one.expected,
@@ -330,8 +339,13 @@ fn line(recorded: &Recorded) -> String {
     if !one.reason.is_empty() {
         text.push_str(&format!(" ({})", one.reason));
     }
-    if recorded.appended_until.is_none() {
-        text.push_str("; not finished, the next `restorate … --apply` goes on with it");
+    if recorded.done_until.is_none() {
+        text.push_str(match one.kind {
+            RestorationKind::Corrections => {
+                "; not finished, the next `restorate … --apply` goes on with it"
+            }
+            RestorationKind::Rows => "; cut off, the next comparison finds what is left of it",
+        });
     }
     text.push('\n');
     text
@@ -354,7 +368,7 @@ async fn undo(
     context.output().result(&done?, |done: &Restoration| {
         format!(
             "restoration {} is taken back by {} corrections; they are restoration {}\n",
-            of.1, done.corrections, done.number
+            of.1, done.changes, done.number
         )
     })
 }

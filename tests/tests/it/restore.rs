@@ -227,9 +227,19 @@ async fn rows_are_restored(world: &World) {
             (1, 1, None),
             "{report:#?}"
         );
+        let recorded = world.batch().restorations(Source::Plays).await;
+        let recorded = recorded.expect("a list");
+        let last = recorded.last().expect("one");
+        assert_eq!(Some(last.restoration.number), done.restoration);
+        let is_done = last.done_until.is_some();
+        assert_eq!((last.restoration.changes, is_done), (1, true));
         let again = restore(world, &applied(view)).await.expect("restoring");
         let done = again.applied.as_ref().expect("it was applied");
-        assert_eq!((again.differ, done.rows), (0, 0), "{again:#?}");
+        assert_eq!(
+            (again.differ, done.rows, done.restoration),
+            (0, 0, None),
+            "{again:#?}"
+        );
     }
     // A row that no event gives: another day of the same owner.
     let job = Arc::clone(world.catalog.job(view).expect("the job"));
@@ -662,7 +672,7 @@ async fn undone_and_done(world: &World, before: i64) {
             (
                 one.restoration.number,
                 one.restoration.by.as_str(),
-                one.appended_until.is_some(),
+                one.done_until.is_some(),
             )
         })
         .collect();
@@ -711,7 +721,7 @@ async fn corrections_that_were_cut_off_are_gone_on_with() {
         .await
         .expect("a list");
     assert_eq!(recorded.len(), 1);
-    assert_eq!(recorded[0].appended_until, None);
+    assert_eq!(recorded[0].done_until, None);
     let report = restore(&world, &corrected(view, &path))
         .await
         .expect("going on");
