@@ -21,6 +21,7 @@ mod sides;
 mod stored;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use std::time::Instant;
 
 use jobs::tables::table_to_read;
 use jobs::{Job, Layers};
-use schemas::seam::{Cut, Epoch, Offset, RunState};
+use schemas::seam::{Cut, Epoch, RunState};
 use schemas::source::Source;
 use schemas::time::Seconds;
 use stores::intake::Intake;
@@ -67,6 +68,15 @@ pub enum Expected {
     Archive,
     /// What a file says: CSV, JSON lines or Parquet, with columns of the view and `expected`.
     File(PathBuf),
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Archive => f.write_str("archive"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// What a restoration is asked to do.
@@ -210,12 +220,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
-        let claims = match &request.expected {
-            Expected::Archive => None,
-            Expected::File(path) => Some(Claims::open(path, job)?),
-        };
-        let grain = claims.as_ref().map(Claims::names);
-        let scope = Arc::new(Scope::of(job, request, grain.as_ref())?);
+        let (claims, scope) = asked_for(job, request)?;
         let journal = Journal {
             archive: &self.ports.archive,
             source: job.source(),
@@ -230,20 +235,12 @@ impl Batch {
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
             .await?;
-        let position: Vec<Offset> = collected
-            .position
-            .iter()
-            .map(|cut| cut.next_offset)
-            .collect();
+        let position = collected.position.iter().map(|cut| cut.next_offset);
         let mut report = RestoreReport {
-            source: job.source(),
             view: job.name().to_owned(),
-            expected: match &request.expected {
-                Expected::Archive => "archive".to_owned(),
-                Expected::File(path) => path.display().to_string(),
-            },
+            expected: request.expected.to_string(),
             epoch: comparison.epoch,
-            position,
+            position: position.collect(),
             live_unknown: collected.live_unknown.clone(),
             ..RestoreReport::of(job.source())
         };
@@ -252,24 +249,22 @@ impl Batch {
         let found = self
             .weigh(&collected, &comparison, (&measure, request.limit), stop)
             .await?;
-        let live_wrong = found.live_wrong;
+        let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
         found.tell(&scope.grain, &mut report)?;
-        if let Err(number) = is_counted(&recorded, &report.position) {
-            let why = format!(
-                "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
-            );
-            match request.apply && measure.is_claimed {
-                true => {
-                    let again = "so they would be made once more";
-                    report.held_back = Some(format!("{why}, {again}"));
-                }
-                false => warnings.push(why),
-            }
+        let uncounted = is_counted(&recorded, &report.position).err().map(|number| format!(
+            "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
+        ));
+        if request.apply && measure.is_claimed {
+            let again = |why| format!("{why}, so they would be made once more");
+            report.held_back = uncounted.map(again);
+        } else {
+            warnings.extend(uncounted);
         }
         report.warnings = warnings;
-        if report.held_back.is_none() {
-            report.held_back = held_back(request, &report);
-        }
+        report.held_back = report
+            .held_back
+            .take()
+            .or_else(|| held_back(request, &report));
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
             let record = self.record(request, &report, recorded.len() as u64 + 1);
@@ -281,8 +276,7 @@ impl Batch {
                     self.correct(with, by, (&journal, intake), told).await?
                 }
             };
-            let is_live_wrong = live_wrong > 0 || collected.live_unknown.is_some();
-            if is_live_wrong && request.expected == Expected::Archive {
+            if live_is_wrong && request.expected == Expected::Archive {
                 applied.run = Some(self.run_again(results, (progress, stop)).await?);
             }
             report.applied = Some(applied);
@@ -516,9 +510,9 @@ impl Batch {
         }
         let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
         if backfills != table.backfills {
-            return Err(Error::Request(format!(
+            return Err(Error::Request(
                 "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
-            )));
+            .to_owned()));
         }
         let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
@@ -653,6 +647,17 @@ impl Measure {
             tolerance: request.tolerance,
         }
     }
+}
+
+/// The file that a request names, open, and what is compared.
+fn asked_for(job: &Job, request: &RestoreRequest) -> Result<(Option<Claims>, Arc<Scope>)> {
+    let claims = match &request.expected {
+        Expected::Archive => None,
+        Expected::File(path) => Some(Claims::open(path, job)?),
+    };
+    let grain = claims.as_ref().map(Claims::names);
+    let scope = Scope::of(job, request, grain.as_ref())?;
+    Ok((claims, Arc::new(scope)))
 }
 
 /// Why what differs is not to be put right now.

@@ -29,9 +29,9 @@ impl Batch {
         (path, why): (&str, &str),
     ) -> Result<()> {
         let mut archiver = self.archiver(source).await?;
-        let manifests = archiver.manifests().iter();
-        let manifest = manifests.filter(|manifest| manifest.file.as_deref() == Some(path));
-        let Some(manifest) = manifest.cloned().next() else {
+        let mut manifests = archiver.manifests().iter();
+        let manifest = manifests.find(|manifest| manifest.file.as_deref() == Some(path));
+        let Some(manifest) = manifest.cloned() else {
             return Err(Error::damaged(path, why));
         };
         tracing::warn!(path, why, "a file of the archive is made anew from the log");

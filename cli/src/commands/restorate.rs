@@ -282,7 +282,7 @@ fn table(differences: &[Difference]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in &rows {
-        text.push_str(" ");
+        text.push(' ');
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let is_text = column < texts || column + 1 == columns;
             text.push_str(&match is_text {
