@@ -29,6 +29,9 @@ pub enum RestorationKind {
 pub struct Restoration {
     /// Its number, from 1 on.
     pub number: u64,
+    /// What no other one has, also where records were lost and their numbers are taken again: ids of corrections hold
+    /// it.
+    pub id: String,
     /// What it changes.
     pub kind: RestorationKind,
     /// The view, by the name of its job.

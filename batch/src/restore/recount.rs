@@ -151,7 +151,7 @@ impl Recount {
 }
 
 /// Days that are counted together, and their records.
-fn tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
+pub(crate) fn tasks(days: &BTreeMap<i64, u64>, rows_max: u64) -> Vec<(Vec<i64>, u64)> {
     let mut tasks: Vec<(Vec<i64>, u64)> = Vec::new();
     for (day, rows) in days {
         match tasks.last_mut() {

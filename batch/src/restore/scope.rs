@@ -1,11 +1,11 @@
 //! What a restoration looks at: which columns of a view, which keys, which time.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int64Array, RecordBatch};
 use arrow::compute::{and, filter_record_batch};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
-use jobs::{BUCKET, Job};
+use jobs::{BUCKET, COUNT, Job};
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::time::{Seconds, Width};
 use xxhash_rust::xxh3::xxh3_64;
@@ -176,9 +176,33 @@ impl Scope {
     }
 
     /// The columns that are compared, of rows of the view.
-    pub(crate) fn columns(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
+    fn columns(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
         let columns = self.places.iter().map(|place| batch.column(*place));
         columns.map(std::sync::Arc::clone).collect()
+    }
+
+    /// By key that is compared, the sum of the counts of those rows that are in it.
+    pub(crate) fn sums(&self, rows: &RecordBatch) -> Result<HashMap<Vec<u8>, i64>> {
+        let rows = self.rows(rows)?;
+        let (keys, counts) = self.keyed(&rows)?;
+        let mut sums: HashMap<Vec<u8>, i64> = HashMap::new();
+        for (key, count) in keys.iter().flatten().zip(counts.values()) {
+            let sum = sums.entry(key.to_vec()).or_default();
+            *sum = sum.wrapping_add(*count);
+        }
+        Ok(sums)
+    }
+
+    /// The keys that are compared, of rows of the view with the columns of [`Job::schema`], and their counts.
+    pub(crate) fn keyed<'a>(&self, rows: &'a RecordBatch) -> Result<(BinaryArray, &'a Int64Array)> {
+        let keys = self
+            .grain
+            .encode_rows(&self.columns(rows), rows.num_rows())
+            .map_err(|e| Error::fault("a key that is compared", e))?;
+        let counts = rows.column_by_name(COUNT);
+        let counts = counts.and_then(|counts| counts.as_primitive_opt::<Int64Type>());
+        let counts = counts.ok_or_else(|| Error::Fault("rows without a count".to_owned()))?;
+        Ok((keys, counts))
     }
 
     /// Whether an encoded key is among those that are looked at.
