@@ -1,5 +1,6 @@
 //! What the batch layer is given, and what can be set.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -129,6 +130,8 @@ pub struct RunRequest {
     pub full: bool,
     /// Publish even if a check fails.
     pub force: bool,
+    /// Keys of boards that are computed and written in any case, also what seems to be there.
+    pub rewrite: BTreeSet<i64>,
 }
 
 /// Who is told how far a run has come.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arrow::array::BinaryBuilder;
 use schemas::clock::Clock;
 use schemas::dead_letter::DeadLetter;
-use schemas::entities::{self, Entity};
+use schemas::entities::{self, Entity, Group};
 use schemas::line::without_blanks;
 use schemas::partition::partition_of;
 use schemas::plays;
@@ -185,6 +185,14 @@ pub struct Intake {
 }
 
 impl Intake {
+    /// Tells the log that groups of the source changed, as if their rows had: whoever counts looks at them again.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub async fn tell(&self, groups: &[Group]) -> Result<()> {
+        self.relay.tell(self.source, groups).await
+    }
+
     /// Opens the way, making the source's topics with `partitions` partitions if they are not
     /// there.
     ///

@@ -54,16 +54,25 @@ impl Relay {
         for told in notifications {
             by_source.entry(told.source).or_default().push(told.group);
         }
-        let now_ms = self.clock.now_ms();
         for (source, groups) in by_source {
-            let records = records(source, &groups, self.partitions.of(source.topic()).await?);
-            self.log.append(source.topic(), &records, now_ms).await?;
+            self.tell(source, &groups).await?;
         }
         let ids: Vec<i64> = notifications.iter().map(|told| told.id).collect();
         if ids.is_empty() {
             return Ok(());
         }
         self.canon.notified(&ids).await
+    }
+
+    /// Appends that groups of a source changed to its log: of some that are not in the outbox.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub async fn tell(&self, source: Source, groups: &[Group]) -> Result<()> {
+        let records = records(source, groups, self.partitions.of(source.topic()).await?);
+        let now_ms = self.clock.now_ms();
+        self.log.append(source.topic(), &records, now_ms).await?;
+        Ok(())
     }
 
     /// Sends what waits in the outbox for the log of a source, up to the number `newest`, until that

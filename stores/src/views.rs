@@ -156,6 +156,8 @@ pub struct NewEdition {
     pub nodes: Vec<(NodeName, Bytes)>,
     /// The head, once all nodes are written: it takes the place of the one before.
     pub head: Option<NewHead>,
+    /// Whether nodes are written that seem to be there: somebody may have changed them.
+    pub is_anew: bool,
 }
 
 /// A head to write.

@@ -234,6 +234,7 @@ impl<'a> Open<'a> {
                 key: self.key.clone(),
                 nodes: std::mem::take(&mut self.nodes),
                 head: None,
+                is_anew: false,
             },
             rows: 0,
         }
@@ -296,6 +297,7 @@ pub(crate) fn empty(job: &Job<Board>, key: &[u8], options: EditionOptions) -> Ed
                 root: Sheet::encode(&root, members).into(),
                 names: Vec::new(),
             }),
+            is_anew: false,
         },
         rows: 0,
     }

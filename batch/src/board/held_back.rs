@@ -80,7 +80,7 @@ impl From<BoardError<NodesError>> for Failed {
 
 impl Batch {
     /// The groups that wait for the log.
-    pub(super) async fn unsent(&self, source: Source) -> Result<Vec<Group>> {
+    pub(crate) async fn unsent(&self, source: Source) -> Result<Vec<Group>> {
         let canon = &self.ports.canon;
         let unsent = canon.pending(source, i64::MAX, GROUPS_MAX + 1).await?;
         Ok(unsent.into_iter().map(|waiting| waiting.group).collect())
@@ -88,7 +88,7 @@ impl Batch {
 
     /// Adds the groups that the log tells of between what was counted and where it ended; nothing if they
     /// are too many.
-    pub(super) async fn uncounted(
+    pub(crate) async fn uncounted(
         &self,
         source: Source,
         (counted, ends): (&[Option<Offset>], &[Offset]),

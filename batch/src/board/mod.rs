@@ -13,4 +13,5 @@ mod publish;
 mod run;
 mod told;
 
-pub(crate) use run::shape;
+pub(crate) use compute::Compute;
+pub(crate) use run::{encoded_key, shape};

@@ -68,7 +68,7 @@ pub(crate) async fn plan(
     held: &mut BTreeMap<String, Held<BoardManifest>>,
 ) -> Result<Plan> {
     let mut is_full = request.full || !request.jobs.is_empty();
-    let mut keys = BTreeSet::new();
+    let mut keys = request.rewrite.clone();
     let mut since: Option<Vec<Cut>> = None;
     let mut views = Vec::new();
     for job in jobs {

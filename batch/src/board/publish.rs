@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use jobs::{Board, Job};
-use schemas::key::KeyValue;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use stores::archive::Archive;
@@ -18,6 +17,7 @@ use super::editions::{Edition, Editions, empty};
 use super::held_back::HeldBack;
 use super::history::History;
 use super::manifest::{BoardManifest, ResultFile};
+use super::run::encoded_key;
 use crate::{BatchPorts, EditionOptions, Error, Progress, Result};
 
 const READ_ROWS: usize = 32_768;
@@ -52,6 +52,8 @@ pub(crate) struct Publisher<'a> {
     pub(crate) editions: EditionOptions,
     /// What is kept of the counts of keys.
     pub(crate) history: Option<History>,
+    /// Keys that are written in any case, encoded.
+    pub(crate) rewrite: HashSet<Vec<u8>>,
 }
 
 impl Publisher<'_> {
@@ -159,10 +161,11 @@ impl Publisher<'_> {
         let heads = views.heads(job.view(), &keys).await?.unwrap_or_default();
         let mut heads = heads.into_iter();
         let (mut new, mut replaced) = (Vec::new(), Vec::new());
-        for edition in step {
+        for mut edition in step {
+            edition.new.is_anew = self.rewrite.contains(&edition.new.key);
             let old = heads.next().flatten().map(|head| head.root);
             let root = edition.new.head.as_ref().map(|head| &head.root);
-            if root.is_some() && old.as_ref() == root {
+            if root.is_some() && old.as_ref() == root && !edition.new.is_anew {
                 published.skipped += edition.rows;
                 continue;
             }
@@ -198,8 +201,7 @@ impl Publisher<'_> {
         };
         let mut gone = Vec::new();
         for key in keys {
-            let key = job.key().encode_values(&[KeyValue::Int(*key)]);
-            let key = key.map_err(|e| Error::fault("encoding a key", e))?;
+            let key = encoded_key(job, *key)?;
             if !seen.contains(&key) {
                 gone.push(key);
             }

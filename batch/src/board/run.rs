@@ -1,9 +1,10 @@
 //! A run of a source of entities, from beginning to end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jobs::{Board, Job, Layers};
+use schemas::key::KeyValue;
 use schemas::source::Source;
 use stores::lease::Held as Lease;
 use stores::views::{BoardShape, ViewShape};
@@ -24,7 +25,7 @@ use crate::results::{Results, result_name};
 use crate::run::{Batch, behind, go_on, while_held};
 use crate::seal::recognise_cuts;
 use crate::snapshot::{Snapshot, SnapshotReport, Taking};
-use crate::{Progress, Result, RunRequest};
+use crate::{Error, Progress, Result, RunRequest};
 
 /// Nodes that are deleted in one step: others can write in between.
 const COLLECT_NODES: usize = 2_000;
@@ -175,6 +176,7 @@ impl Batch {
                 threads: self.engine.threads(),
                 editions: self.options.editions,
                 history: history.await?,
+                rewrite: encoded_keys(&view.job, &request.rewrite)?,
             };
             let of_view = held.get(view.job.view()).map(Arc::clone);
             let what = (manifest, &of_view.unwrap_or_default());
@@ -229,7 +231,7 @@ impl Batch {
         done
     }
 
-    fn taking<'a>(&'a self, source: Source, lease: &'a dyn Lease) -> Taking<'a> {
+    pub(crate) fn taking<'a>(&'a self, source: Source, lease: &'a dyn Lease) -> Taking<'a> {
         Taking {
             canon: &*self.ports.canon,
             archive: &self.ports.archive,
@@ -360,6 +362,17 @@ impl Batch {
         taking.remove_others(taken, stop).await?;
         self.remove_others::<BoardManifest>(results, stop).await
     }
+}
+
+/// Keys of boards, encoded.
+fn encoded_keys(job: &Job<Board>, keys: &BTreeSet<i64>) -> Result<HashSet<Vec<u8>>> {
+    let encoded = keys.iter().map(|key| encoded_key(job, *key));
+    encoded.collect()
+}
+
+pub(crate) fn encoded_key(job: &Job<Board>, key: i64) -> Result<Vec<u8>> {
+    let key = job.key().encode_values(&[KeyValue::Int(key)]);
+    key.map_err(|e| Error::fault("encoding a key", e))
 }
 
 pub(crate) fn shape(job: &Job<Board>) -> ViewShape {

@@ -55,13 +55,13 @@ impl Stands {
 
 /// How the speed layer stands after it was waited for.
 #[derive(Debug, Default)]
-pub(super) struct Waited {
+pub(crate) struct Waited {
     /// What a person should know.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// By partition: what lies before was counted; nothing where there is no live state.
-    pub(super) counted: Vec<Option<Offset>>,
+    pub(crate) counted: Vec<Option<Offset>>,
     /// By partition: where the log ended after that was seen.
-    pub(super) ends: Vec<Offset>,
+    pub(crate) ends: Vec<Offset>,
 }
 
 /// Where the run ends in each partition; one that came after it has nothing of it.
@@ -73,7 +73,7 @@ fn cuts_of(cuts: &[Cut]) -> impl Iterator<Item = Offset> {
 impl Batch {
     /// Waits until the speed layer has come to where the log ends now, and has told what lies below the
     /// cuts, for as long as it goes on.
-    pub(super) async fn wait_for_speed(
+    pub(crate) async fn wait_for_speed(
         &self,
         source: Source,
         cuts: &[Cut],

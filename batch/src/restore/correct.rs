@@ -375,7 +375,7 @@ pub(crate) fn is_counted(
     position: &[Offset],
 ) -> std::result::Result<(), u64> {
     for one in recorded {
-        if one.restoration.kind == RestorationKind::Rows {
+        if one.restoration.kind != RestorationKind::Corrections {
             continue;
         }
         let until = one.done_until.iter().flatten().enumerate();

@@ -22,6 +22,8 @@ pub enum RestorationKind {
     Corrections,
     /// It writes rows anew that were not what the events give.
     Rows,
+    /// It has members of boards counted again, and writes keys anew.
+    Notifications,
 }
 
 /// A restoration.

@@ -8,6 +8,7 @@
 //! the speed layer go on.
 
 mod apply;
+mod boards;
 mod claims;
 mod compare;
 mod correct;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jobs::tables::table_to_read;
-use jobs::{Fold, Job, Layers};
+use jobs::{Board, Fold, Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
 use schemas::source::Source;
 use schemas::time::Seconds;
@@ -66,6 +67,8 @@ pub enum Expected {
     /// What the events in the archive give.
     #[default]
     Archive,
+    /// What the rows of the canonical store give: boards.
+    Canonical,
     /// What a file says: CSV, JSON lines or Parquet, with columns of the view and `expected`.
     File(PathBuf),
 }
@@ -74,6 +77,7 @@ impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Archive => f.write_str("archive"),
+            Self::Canonical => f.write_str("canonical"),
             Self::File(path) => path.display().fmt(f),
         }
     }
@@ -132,6 +136,12 @@ struct Collected {
     files: Vec<PathBuf>,
 }
 
+/// What is compared.
+enum Restorable {
+    Tally(Arc<Job>),
+    Board(Arc<Job<Board>>),
+}
+
 impl Batch {
     /// Compares what is served of a view with what is expected, and puts right what differs if that is asked for. What its
     /// events give: rows are written anew, live state by a run, files of the archive from the log. What a file says:
@@ -146,15 +156,35 @@ impl Batch {
         intake: &Intake,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
-        let job = self.job_to_restore(&request.view)?;
-        let held = self.lease(job.source()).await?;
+        let boards = self.catalog.boards().iter();
+        let board = boards.filter(|job| job.layers().include(Layers::Batch));
+        let board = board.clone().find(|job| job.name() == request.view);
+        let job = match board {
+            Some(job) => Restorable::Board(Arc::clone(job)),
+            None => Restorable::Tally(self.job_to_restore(&request.view)?),
+        };
+        let source = match &job {
+            Restorable::Board(job) => job.source(),
+            Restorable::Tally(job) => job.source(),
+        };
+        let held = self.lease(source).await?;
         let stop = stop.child_token();
         let results = Results {
             archive: &self.ports.archive,
-            source: job.source(),
+            source,
             lease: &*held,
         };
-        let work = self.restore_whole(&job, &results, (request, intake), (progress, &stop));
+        let (asked, told) = ((request, intake), (progress, &stop));
+        let work = async {
+            match &job {
+                Restorable::Board(job) => {
+                    Box::pin(self.restore_boards(job, &results, asked, told)).await
+                }
+                Restorable::Tally(job) => {
+                    Box::pin(self.restore_whole(job, &results, asked, told)).await
+                }
+            }
+        };
         let done = while_held(&*held, &stop, Box::pin(work)).await;
         held.let_go().await;
         done
@@ -165,8 +195,10 @@ impl Batch {
         let found = jobs().find(|job| job.name() == name && job.layers().include(Layers::Batch));
         found.cloned().ok_or_else(|| {
             let known: Vec<&str> = jobs().map(|job| job.name()).collect();
+            let boards = self.catalog.boards().iter().map(|job| job.name());
+            let known: Vec<&str> = known.into_iter().chain(boards).collect();
             Error::Request(format!(
-                "--view {name}: there is no such view of counts; there are {}",
+                "--view {name}: there is no such view; there are {}",
                 known.join(", ")
             ))
         })
@@ -274,7 +306,9 @@ impl Batch {
             let record = self.record(request, &report, recorded.len() as u64 + 1);
             let told = (&mut stages, stop);
             let mut applied = match request.expected {
-                Expected::Archive => self.rewrite(with, (&journal, record), told).await?,
+                Expected::Archive | Expected::Canonical => {
+                    self.rewrite(with, (&journal, record), told).await?
+                }
                 Expected::File(_) => {
                     let by = (&request.set, record);
                     let done = self.correct(with, by, (&journal, intake), told).await?;
@@ -282,7 +316,9 @@ impl Batch {
                 }
             };
             if live_is_wrong && request.expected == Expected::Archive {
-                applied.run = Some(self.run_again(results, (progress, stop)).await?);
+                let again = RunRequest::default();
+                let run = self.run_again(results, &again, (progress, stop));
+                applied.run = Some(run.await?);
             }
             report.applied = Some(applied);
         }
@@ -296,7 +332,7 @@ impl Batch {
             number,
             id: new_id(),
             kind: match request.expected {
-                Expected::Archive => RestorationKind::Rows,
+                Expected::Archive | Expected::Canonical => RestorationKind::Rows,
                 Expected::File(_) => RestorationKind::Corrections,
             },
             view: report.view.clone(),
@@ -482,11 +518,12 @@ impl Batch {
     ) -> Result<()> {
         let runs = self.ports.views.runs(results.source).await?.runs;
         let is_in_the_way = match expected {
-            Expected::Archive => !is_last_complete(&runs),
+            Expected::Archive | Expected::Canonical => !is_last_complete(&runs),
             Expected::File(_) => runs.open().is_some_and(|run| run.state == RunState::Sealed),
         };
         if is_in_the_way {
-            self.run_again(results, (progress, stop)).await?;
+            let again = RunRequest::default();
+            self.run_again(results, &again, (progress, stop)).await?;
         }
         Ok(())
     }
@@ -495,6 +532,7 @@ impl Batch {
     async fn run_again(
         &self,
         results: &Results<'_>,
+        request: &RunRequest,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Epoch> {
         let again = Results {
@@ -502,8 +540,7 @@ impl Batch {
             source: results.source,
             lease: results.lease,
         };
-        let request = RunRequest::default();
-        let run = Box::pin(self.run_held(again, &request, progress, stop)).await?;
+        let run = Box::pin(self.run_held(again, request, progress, stop)).await?;
         Ok(run.epoch)
     }
 
@@ -692,6 +729,12 @@ fn is_last_complete(runs: &Runs) -> bool {
 fn asked_for(job: &Job, request: &RestoreRequest) -> Result<(Option<Claims>, Arc<Scope>)> {
     let claims = match &request.expected {
         Expected::Archive => None,
+        Expected::Canonical => {
+            return Err(Error::Request(format!(
+                "--expected canonical: {} counts events, and the canonical store has none of them; compare with archive, or with a file that your database gives",
+                job.name()
+            )));
+        }
         Expected::File(path) => Some(Claims::open(path, job)?),
     };
     let grain = claims.as_ref().map(Claims::names);
@@ -733,7 +776,7 @@ fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
     match all.find(|one| one.number == number) {
         Some(found) if found.kind == RestorationKind::Corrections => Ok(found),
         Some(_) => Err(Error::Request(format!(
-            "restoration {number} wrote rows anew as the events give them: there is nothing to take back"
+            "restoration {number} had rows written anew as events or the database give them: there is nothing to take back"
         ))),
         None => Err(Error::Request(format!(
             "there is no restoration {number}: `backstitch restorate list` shows them"

@@ -32,6 +32,12 @@ pub enum Cause {
     Unexplained,
     /// What is served is what all events give, and what is expected is something else.
     Claimed,
+    /// Live state holds other rows of a board than the canonical store gives: somebody else wrote it.
+    ChangedLive,
+    /// Rows were changed and nobody was told, so neither layer has them.
+    NotTold,
+    /// Batch rows of a key's boards are missing or damaged: it can't be read.
+    Damaged,
 }
 
 impl Cause {
@@ -46,6 +52,9 @@ impl Cause {
             Self::Duplicate => "duplicate",
             Self::Unexplained => "unexplained",
             Self::Claimed => "claimed",
+            Self::ChangedLive => "changed_live",
+            Self::NotTold => "not_told",
+            Self::Damaged => "damaged",
         }
     }
 }
@@ -102,6 +111,12 @@ pub struct Difference {
     pub difference: i64,
     /// Why.
     pub cause: Cause,
+    /// Of a board: the row that the canonical store gives, by its columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_row: Option<Value>,
+    /// Of a board: the row that is served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served_row: Option<Value>,
 }
 
 /// How many keys have a cause, and how much they differ.
@@ -124,6 +139,8 @@ pub struct Applied {
     pub files: Vec<String>,
     /// Corrections that were appended to the log.
     pub corrections: u64,
+    /// Members of boards that are counted again.
+    pub notifications: u64,
     /// The restoration that they are recorded under.
     pub restoration: Option<u64>,
     /// Keys that are served otherwise than their events give, which corrections do not mend: what the archive gives
@@ -300,5 +317,7 @@ fn difference(grain: &KeyShape, one: &Worst) -> Result<Difference> {
         served: weighed.served,
         difference: weighed.difference,
         cause: one.cause,
+        expected_row: None,
+        served_row: None,
     })
 }

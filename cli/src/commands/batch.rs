@@ -61,6 +61,7 @@ async fn run_batch(
             jobs,
             full: args.full,
             force: args.force,
+            ..RunRequest::default()
         };
         let outcome = batch.run(source, &request, &stages, &stop).await;
         stages.clear();

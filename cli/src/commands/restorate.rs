@@ -8,7 +8,7 @@ use batch::{
     RestoreRequest,
 };
 use schemas::shown::moment;
-use schemas::source::{Source, SourceKind};
+use schemas::source::Source;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -49,12 +49,6 @@ async fn compare(
     let catalog = installation.catalog()?;
     let known = catalog.names().find(|(name, _)| *name == request.view);
     let source = known.map_or(Source::Plays, |(_, source)| source);
-    if source.kind() == SourceKind::Entities {
-        return Err(usage(format!(
-            "--view {}: boards are not compared by this command; each `batch run` compares those that it changes",
-            request.view
-        )));
-    }
     let batch = installation.batch(&installation.engine()?)?;
     let intake = installation.intake(source).await?;
     let stages = Stages::default();
@@ -85,16 +79,12 @@ fn told(error: batch::Error) -> anyhow::Error {
 fn request(args: &CompareArgs) -> anyhow::Result<RestoreRequest> {
     let expected = match args.expected.as_deref() {
         Some("archive") | None => Expected::Archive,
-        Some("canonical") => {
-            return Err(usage(
-                "--expected canonical: plays are events, and the canonical store has none of them; compare with archive, or with a file that your database gives",
-            ));
-        }
+        Some("canonical") => Expected::Canonical,
         Some(file) => Expected::File(PathBuf::from(file)),
     };
-    if expected == Expected::Archive && (args.whole || !args.tolerance.is_empty()) {
+    if !matches!(expected, Expected::File(_)) && (args.whole || !args.tolerance.is_empty()) {
         return Err(usage(
-            "--whole and --tolerance are for files: what the events give is known exactly",
+            "--whole and --tolerance are for files: what events and rows give is known exactly",
         ));
     }
     let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -183,7 +173,11 @@ fn text_of(report: &RestoreReport) -> String {
             why(*cause)
         ));
     }
-    text.push_str(&table(&report.differences));
+    let is_board = report.expected == "canonical";
+    text.push_str(&match is_board {
+        true => board_table(&report.differences),
+        false => table(&report.differences),
+    });
     let untold = report
         .differ
         .saturating_sub(report.differences.len() as u64);
@@ -216,6 +210,12 @@ fn done(applied: &Applied) -> String {
     for file in &applied.files {
         text.push_str(&format!("  made anew from the log: {file}\n"));
     }
+    if applied.notifications > 0 {
+        text.push_str(&format!(
+            "  members that are counted again: {}\n",
+            applied.notifications
+        ));
+    }
     if applied.rows > 0 {
         text.push_str(&format!("  rows written anew: {}\n", applied.rows));
     }
@@ -228,7 +228,7 @@ fn done(applied: &Applied) -> String {
         ));
     }
     if let Some(run) = applied.run {
-        text.push_str(&format!("  run {run} took the place of live state\n"));
+        text.push_str(&format!("  run {run} was carried out\n"));
     }
     if applied.damaged > 0 {
         text.push_str(&match applied.damaged {
@@ -263,6 +263,15 @@ const fn why(cause: batch::RestoreCause) -> &'static str {
         batch::RestoreCause::Claimed => {
             "claimed (what is served is what all events give, and something else is expected)"
         }
+        batch::RestoreCause::ChangedLive => {
+            "changed_live (live state holds other rows than the database gives)"
+        }
+        batch::RestoreCause::NotTold => {
+            "not_told (rows of the database were changed, and nobody was told)"
+        }
+        batch::RestoreCause::Damaged => {
+            "damaged (batch rows of these keys are missing or damaged: they can't be read)"
+        }
     }
 }
 
@@ -293,6 +302,50 @@ fn table(differences: &[Difference]) -> String {
         row.push(one.cause.name().to_owned());
         rows.push(row);
     }
+    in_columns(&rows, texts)
+}
+
+/// Differences of boards, with the rows.
+fn board_table(differences: &[Difference]) -> String {
+    let widest = differences.iter().max_by_key(|one| one.key.len());
+    let Some(widest) = widest else {
+        return String::new();
+    };
+    let names: Vec<&String> = widest.key.keys().collect();
+    let mut header: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
+    let texts = header.len();
+    header.extend(["expected", "served", "cause"].map(str::to_owned));
+    let mut rows = vec![header];
+    for one in differences {
+        let keys = names
+            .iter()
+            .map(|name| one.key.get(*name).map_or_else(|| "-".to_owned(), shown));
+        let mut row: Vec<String> = keys.collect();
+        let of_row = |row: &Option<Value>, count: i64| match row {
+            Some(Value::Object(columns)) => {
+                let pairs = columns.iter().filter(|(_, value)| !value.is_null());
+                let pairs: Vec<String> = pairs
+                    .map(|(name, value)| format!("{name}={}", shown(value)))
+                    .collect();
+                if pairs.is_empty() {
+                    "there".to_owned()
+                } else {
+                    pairs.join(" ")
+                }
+            }
+            _ if one.cause == batch::RestoreCause::Damaged => format!("{count} rows"),
+            _ => "-".to_owned(),
+        };
+        row.push(of_row(&one.expected_row, one.expected));
+        row.push(of_row(&one.served_row, one.served));
+        row.push(one.cause.name().to_owned());
+        rows.push(row);
+    }
+    in_columns(&rows, texts + 2)
+}
+
+/// Rows in columns, of which the first `texts` and the last are texts.
+fn in_columns(rows: &[Vec<String>], texts: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -300,7 +353,7 @@ fn table(differences: &[Difference]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         text.push(' ');
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let is_text = column < texts || column + 1 == columns;
@@ -346,6 +399,7 @@ fn line(recorded: &Recorded) -> String {
         match one.kind {
             RestorationKind::Corrections => "corrections",
             RestorationKind::Rows => "rows written anew",
+            RestorationKind::Notifications => "members counted again",
         },
         one.total,
         one.view,
@@ -363,7 +417,9 @@ fn line(recorded: &Recorded) -> String {
             RestorationKind::Corrections => {
                 "; not finished, the next `restorate … --apply` goes on with it"
             }
-            RestorationKind::Rows => "; cut off, the next comparison finds what is left of it",
+            RestorationKind::Rows | RestorationKind::Notifications => {
+                "; cut off, the next comparison finds what is left of it"
+            }
         });
     }
     text.push('\n');

@@ -9,6 +9,7 @@
 
 mod changed;
 mod states;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -178,13 +178,19 @@ pub(super) async fn write(
         let known = known.entry(key).or_default();
         let mut new = Vec::new();
         for (name, bytes) in &edition.nodes {
-            if let Entry::Vacant(place) = known.entry(*name) {
-                place.insert(Node {
-                    is: Led::default(),
-                    noted: Led::BY_HEAD,
-                });
-                writer.put_node(key, name, bytes).await?;
-                new.push(*name);
+            match known.entry(*name) {
+                Entry::Vacant(place) => {
+                    place.insert(Node {
+                        is: Led::default(),
+                        noted: Led::BY_HEAD,
+                    });
+                    writer.put_node(key, name, bytes).await?;
+                    new.push(*name);
+                }
+                Entry::Occupied(_) if edition.is_anew => {
+                    writer.put_node(key, name, bytes).await?;
+                }
+                Entry::Occupied(_) => {}
             }
         }
         let Some(head) = &edition.head else {
@@ -303,7 +309,8 @@ struct Writer<'a> {
 impl Writer<'_> {
     async fn put_node(&mut self, key: &[u8], name: &NodeName, bytes: &Bytes) -> Result<()> {
         let table = &self.table;
-        let text = format!("INSERT INTO {table}_nodes (key, name, bytes) VALUES (?, ?, ?)");
+        let text =
+            format!("INSERT OR REPLACE INTO {table}_nodes (key, name, bytes) VALUES (?, ?, ?)");
         let query = sqlx::query(AssertSqlSafe(text));
         let query = query.bind(key).bind(name.as_slice()).bind(bytes.as_ref());
         self.run(query).await

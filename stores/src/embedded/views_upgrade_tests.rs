@@ -42,6 +42,7 @@ async fn publish(views: &SqliteViews, hour: i64, root: &'static str, leads: &[u8
             root: Bytes::from_static(root.as_bytes()),
             names: names.collect(),
         }),
+        is_anew: false,
     };
     let editions = [edition];
     let published = views.publish_editions(Source::Efforts, VIEW, 1, stamp_us, &editions);

@@ -34,6 +34,7 @@ fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> Ne
             .map(|(n, bytes)| (name(*n), Bytes::from_static(bytes.as_bytes())))
             .collect(),
         head,
+        is_anew: false,
     }
 }
 
@@ -358,6 +359,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
                 root: Bytes::from(key.clone()),
                 names: Vec::new(),
             }),
+            is_anew: false,
         })
         .collect();
     views

@@ -260,6 +260,7 @@ fn edition(key: Vec<u8>, root: Vec<u8>) -> NewEdition {
             root: Bytes::from(root),
             names: Vec::new(),
         }),
+        is_anew: false,
     }
 }
 

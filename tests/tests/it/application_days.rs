@@ -199,6 +199,7 @@ async fn history(mut world: World, seed: u64) {
                 false => Vec::new(),
             },
             force: rng.random_bool(0.3),
+            ..RunRequest::default()
         };
         match world.run_on(SOURCE, &request).await {
             Ok(report) => {

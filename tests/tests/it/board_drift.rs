@@ -17,7 +17,7 @@ use tests::world::{NOW_MS, PARTITIONS, World};
 const SOURCE: Source = Source::Authorizations;
 const APPLICATION: i64 = 7;
 
-async fn connect(world: &World, athletes: std::ops::Range<i64>) {
+pub(super) async fn connect(world: &World, athletes: std::ops::Range<i64>) {
     let lines = athletes.map(|athlete| {
         let row = json!({
             "id": athlete, "application_id": APPLICATION, "athlete_id": athlete,
@@ -29,7 +29,7 @@ async fn connect(world: &World, athletes: std::ops::Range<i64>) {
     world.catch_up_on(SOURCE).await;
 }
 
-async fn connected(client: &Client) -> u64 {
+pub(super) async fn connected(client: &Client) -> u64 {
     let path = format!("/api/v1/applications/{APPLICATION}");
     let answer = client.ask(&path).await;
     answer["connected_athletes"].as_u64().expect("a count")
@@ -44,7 +44,7 @@ async fn run(world: &World, full: bool) -> RunReport {
 }
 
 /// A row of the database that nobody was told of.
-async fn forgotten(world: &World, athlete: i64) {
+pub(super) async fn forgotten(world: &World, athlete: i64) {
     let row = Entity::Authorization(Authorization {
         id: athlete,
         application_id: APPLICATION,
@@ -62,7 +62,11 @@ async fn forgotten(world: &World, athlete: i64) {
 }
 
 /// Says live that an athlete is on no board of a key, in the place of what was counted.
-async fn falsify(world: &World, (source, board, key): (Source, &str, i64), athlete: i64) {
+pub(super) async fn falsify(
+    world: &World,
+    (source, board, key): (Source, &str, i64),
+    athlete: i64,
+) {
     let mut boards = world.catalog.boards().iter();
     let job = boards.find(|job| job.board() == board);
     let job = job.expect("the board");

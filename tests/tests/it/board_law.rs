@@ -256,6 +256,7 @@ async fn step(world: &World, served: &Served, rng: &mut SmallRng, ledger: &mut L
                 jobs: jobs.map(|job| job.name().to_owned()).collect(),
                 full: rng.random_bool(0.3),
                 force: rng.random_bool(0.3),
+                ..RunRequest::default()
             };
             let run = async move {
                 let stop = CancellationToken::new();

@@ -31,6 +31,7 @@ mod processes;
 mod recounts;
 mod redis_servers;
 mod restore;
+mod restore_boards;
 mod restore_files;
 mod retail;
 mod retention;

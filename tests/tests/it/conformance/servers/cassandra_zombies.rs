@@ -55,6 +55,7 @@ fn editions(own: u8) -> Vec<NewEdition> {
             root: Bytes::from(vec![own]),
             names: names().to_vec(),
         }),
+        is_anew: false,
     };
     (0..KEYS).map(edition).collect()
 }

@@ -1,0 +1,813 @@
+//! The Restorator of boards: what is served of every key beside what the canonical store gives, row by row.
+//!
+//! All boards are computed from a snapshot as a run does it, and compared with what readers get: batch rows with live
+//! states on top, added up by a hash of each row. Only keys whose sums differ are looked at row by row, between two
+//! snapshots: who has the same rows in both, and waits for no notification, must be served just these.
+//!
+//! What differs is put right by notifications, as if those members had changed just now, and by a run that writes keys
+//! anew whose batch rows are wrong.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jobs::board::{BoardRows, Ranked, ReadError};
+use jobs::{Board, Job};
+use schemas::entities::Group;
+use schemas::key::{KeyShape, KeyValue};
+use schemas::partition::partition_of;
+use schemas::seam::{Cut, Epoch};
+use schemas::shown;
+use schemas::source::Source;
+use serde_json::{Map, Value};
+use stored::boards::{Laid, NodesError, StoredNodes, laid};
+use stores::intake::Intake;
+use stores::live::SlotId;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::journal::{Journal, Restoration, RestorationKind};
+use super::report::{Applied, Cause, Difference, RestoreReport};
+use super::{Expected, RestoreRequest, held_back, is_last_complete, new_id};
+use crate::board::{Compute, encoded_key};
+use crate::results::Results;
+use crate::run::{Batch, go_on};
+use crate::{Error, Progress, Result, RunRequest};
+
+/// Rows that are read of a file at once.
+const READ_ROWS: usize = 32_768;
+/// Keys that are listed at once.
+const LIST_KEYS: usize = 10_000;
+/// Keys whose boards are read side by side.
+const AT_ONCE: usize = 16;
+/// Keys that are looked at row by row together, and their rows, about.
+const EXACT_KEYS: usize = 256;
+const EXACT_ROWS: u64 = 500_000;
+/// How often a key is looked at that changes meanwhile.
+const ROUNDS: u32 = 3;
+/// How often a read is made that does not join.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(50);
+/// A member's column is an id.
+const MEMBER_BYTES: usize = 8;
+/// Members that one restoration looks after, at most: they are held in memory.
+const MEMBERS_MAX: usize = 1_000_000;
+/// Notifications of one step.
+const TELL: usize = 10_000;
+
+/// A row of a board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    score: Vec<u8>,
+    payload: Vec<u8>,
+    weight: i64,
+}
+
+/// The rows of a key, by member and board.
+type Rows = BTreeMap<(Vec<u8>, Vec<u8>), Row>;
+
+/// Rows, added up by a hash of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sum {
+    rows: u64,
+    hashes: u128,
+}
+
+impl Sum {
+    fn add(&mut self, board: &[u8], member: &[u8], (score, payload, weight): (&[u8], &[u8], i64)) {
+        let mut bytes = Vec::with_capacity(64);
+        for part in [board, member, score, payload, &weight.to_be_bytes()] {
+            bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        self.rows += 1;
+        self.hashes = self.hashes.wrapping_add(xxh3_128(&bytes));
+    }
+}
+
+/// Why the boards of a key can't be read.
+#[derive(Debug)]
+enum Unread {
+    /// Live state does not join the batch rows.
+    Live(String),
+    /// Batch rows are missing or damaged.
+    Damaged(String),
+}
+
+type Failed = ReadError<NodesError>;
+
+/// What is looked at.
+struct Look<'a> {
+    batch: &'a Batch,
+    job: &'a Arc<Job<Board>>,
+    results: &'a Results<'a>,
+    partitions: u32,
+    progress: &'a dyn Progress,
+    stop: &'a CancellationToken,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Found {
+    rows: u64,
+    report: Vec<Difference>,
+    causes: BTreeMap<Cause, super::OfCause>,
+    differ: u64,
+    /// Who is to be told of.
+    groups: BTreeSet<Group>,
+    /// Keys whose batch rows are to be written anew.
+    rewrite: BTreeSet<i64>,
+    /// Members that changed whenever they were looked at, and those that wait for the speed layer.
+    moved: u64,
+    waiting: BTreeSet<Group>,
+    live_unknown: Option<String>,
+}
+
+/// A key as it was served.
+struct Served {
+    rows: Rows,
+    laid: Laid,
+}
+
+impl Batch {
+    /// Compares boards with the canonical store, and puts right what differs if that is asked for.
+    pub(super) async fn restore_boards(
+        &self,
+        job: &Arc<Job<Board>>,
+        results: &Results<'_>,
+        (request, intake): (&RestoreRequest, &Intake),
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<RestoreReport> {
+        let begun = Instant::now();
+        let source = job.source();
+        let keys = asked_keys(job, request)?;
+        let journal = Journal {
+            archive: &self.ports.archive,
+            source,
+        };
+        let number = journal.all().await?.len() as u64 + 1;
+        let runs = self.ports.views.runs(source).await?.runs;
+        if request.apply && !is_last_complete(&runs) {
+            let request = RunRequest::default();
+            self.run_again(results, &request, (progress, stop)).await?;
+        }
+        let (epoch, cuts) = self.newest_of(job).await?;
+        let partitions = self.log_ends(source).await?.len();
+        let look = Look {
+            batch: self,
+            job,
+            results,
+            partitions: u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?,
+            progress,
+            stop,
+        };
+        let found = look.compare(keys.as_ref(), &cuts, request.limit).await?;
+        let mut report = RestoreReport {
+            view: job.name().to_owned(),
+            expected: request.expected.to_string(),
+            epoch,
+            position: cuts.iter().map(|cut| cut.next_offset).collect(),
+            keys: found.rows,
+            differ: found.differ,
+            total: found.differ,
+            warnings: found.warnings(),
+            causes: found.causes,
+            differences: found.report,
+            live_unknown: found.live_unknown,
+            ..RestoreReport::of(source)
+        };
+        report.held_back = held_back(request, &report);
+        if request.apply && report.held_back.is_none() {
+            let record = self.record(request, &report, number);
+            let to_mend = (found.groups, found.rewrite);
+            let (ports, told) = ((results, intake), (progress, stop));
+            report.applied = Some(self.mend(ports, (&journal, record), to_mend, told).await?);
+        }
+        report.seconds = begun.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// The newest run that made rows of a view, and its cuts.
+    async fn newest_of(&self, job: &Job<Board>) -> Result<(Epoch, Vec<Cut>)> {
+        let source = job.source();
+        let seen = self.ports.views.runs(source).await?;
+        let newest = seen.newest.get(job.view()).copied().unwrap_or(0);
+        match seen.runs.get(newest) {
+            Some(run) => Ok((run.epoch, run.cuts.clone())),
+            None => Err(Error::Request(format!(
+                "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
+                job.name()
+            ))),
+        }
+    }
+
+    /// Has members counted again, and keys written anew.
+    async fn mend(
+        &self,
+        (results, intake): (&Results<'_>, &Intake),
+        (journal, record): (&Journal<'_>, Restoration),
+        (groups, rewrite): (BTreeSet<Group>, BTreeSet<i64>),
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Applied> {
+        let mut applied = Applied::default();
+        if groups.is_empty() && rewrite.is_empty() {
+            return Ok(applied);
+        }
+        let record = Restoration {
+            id: new_id(),
+            kind: RestorationKind::Notifications,
+            changes: groups.len().max(rewrite.len()) as u64,
+            total: groups.len() as u64,
+            ..record
+        };
+        journal.begin(&record).await?;
+        applied.restoration = Some(record.number);
+        applied.notifications = groups.len() as u64;
+        progress.stage("tell", applied.notifications);
+        let groups: Vec<Group> = groups.into_iter().collect();
+        for some in groups.chunks(TELL) {
+            go_on(stop)?;
+            intake.tell(some).await?;
+            progress.advance(some.len() as u64);
+        }
+        let request = RunRequest {
+            rewrite,
+            ..RunRequest::default()
+        };
+        let run = self.run_again(results, &request, (progress, stop)).await?;
+        applied.run = Some(run);
+        let until = self.spans(journal.source).await?;
+        journal.end(record.number, &until).await?;
+        Ok(applied)
+    }
+}
+
+impl Look<'_> {
+    fn source(&self) -> Source {
+        self.job.source()
+    }
+
+    async fn compare(
+        &self,
+        keys: Option<&BTreeSet<i64>>,
+        cuts: &[Cut],
+        limit: usize,
+    ) -> Result<Found> {
+        let mut found = Found::default();
+        let mut candidates = self.candidates(keys, &mut found).await?;
+        if found.live_unknown.is_some() || candidates.is_empty() {
+            return Ok(found);
+        }
+        let since_run = self.told_since(cuts).await?;
+        while !candidates.is_empty() {
+            let (mut some, mut rows) = (BTreeSet::new(), 0);
+            while let Some((key, of_key)) = candidates.pop_first() {
+                some.insert(key);
+                rows += of_key;
+                if some.len() >= EXACT_KEYS || rows >= EXACT_ROWS {
+                    break;
+                }
+            }
+            self.exactly(some, since_run.as_ref(), (&mut found, limit))
+                .await?;
+            if found.groups.len() > MEMBERS_MAX {
+                return Err(Error::Request(format!(
+                    "more than {MEMBERS_MAX} members differ: `backstitch batch run --full` makes everything anew, then compare again"
+                )));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The keys whose sums differ, with how many rows they should have.
+    async fn candidates(
+        &self,
+        keys: Option<&BTreeSet<i64>>,
+        found: &mut Found,
+    ) -> Result<BTreeMap<i64, u64>> {
+        let mut sums: Vec<(Vec<u8>, Sum)> = Vec::new();
+        self.each_expected(keys, |rows, row| {
+            let key = rows.keys.value(row);
+            if sums.last().is_none_or(|(last, _)| last != key) {
+                sums.push((key.to_vec(), Sum::default()));
+            }
+            if let Some((_, sum)) = sums.last_mut() {
+                let score = (
+                    rows.scores.value(row),
+                    rows.payloads.value(row),
+                    rows.weights.value(row),
+                );
+                sum.add(rows.boards.value(row), rows.members.value(row), score);
+            }
+        })
+        .await?;
+        found.rows = sums.iter().map(|(_, sum)| sum.rows).sum();
+        self.add_others(keys, &mut sums).await?;
+        self.progress.stage("compare", sums.len() as u64);
+        let mut candidates = BTreeMap::new();
+        let calls = sums.into_iter().map(|(key, sum)| async move {
+            let served = self.served::<Sum>(&key, add_to_sum).await?;
+            Ok::<_, Error>((key, sum, served))
+        });
+        let mut calls = stream::iter(calls).buffer_unordered(AT_ONCE);
+        while let Some((key, sum, served)) = calls.try_next().await? {
+            go_on(self.stop)?;
+            self.progress.advance(1);
+            match served {
+                Ok((served, _)) if served == sum => {}
+                Ok(_) | Err(Unread::Damaged(_)) => {
+                    candidates.insert(self.id(&key)?, sum.rows);
+                }
+                Err(Unread::Live(why)) => {
+                    found.live_unknown = Some(why);
+                    return Ok(candidates);
+                }
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Adds the keys that have no rows and may be served all the same.
+    async fn add_others(
+        &self,
+        keys: Option<&BTreeSet<i64>>,
+        sums: &mut Vec<(Vec<u8>, Sum)>,
+    ) -> Result<()> {
+        let known: HashSet<Vec<u8>> = sums.iter().map(|(key, _)| key.clone()).collect();
+        let mut add = |key: Vec<u8>| {
+            if !known.contains(&key) {
+                sums.push((key, Sum::default()));
+            }
+        };
+        if let Some(keys) = keys {
+            for key in keys {
+                add(encoded_key(self.job, *key)?);
+            }
+            return Ok(());
+        }
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let views = &self.batch.ports.views;
+            let keys = views.keys(self.job.view(), after, LIST_KEYS).await?;
+            let Some(last) = keys.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            keys.into_iter().for_each(&mut add);
+        }
+    }
+
+    /// The members that were told of since a run; nothing if they are too many.
+    async fn told_since(&self, cuts: &[Cut]) -> Result<Option<BTreeSet<Group>>> {
+        let ends = self.batch.spans(self.source()).await?;
+        let from = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
+        let from: Vec<_> = (0..ends.len()).map(|at| Some(from(at))).collect();
+        let (batch, source) = (self.batch, self.source());
+        batch.uncounted(source, (&from, &ends), Vec::new()).await
+    }
+
+    /// Looks at keys row by row.
+    async fn exactly(
+        &self,
+        keys: BTreeSet<i64>,
+        since_run: Option<&BTreeSet<Group>>,
+        (found, limit): (&mut Found, usize),
+    ) -> Result<()> {
+        let source = self.source();
+        let mut open = keys;
+        let mut before = self.expected(&open).await?;
+        for round in 1..=ROUNDS {
+            // Before the log's end is looked at: then each is in one of both.
+            let unsent = self.batch.unsent(source).await?;
+            let waited = self.batch.wait_for_speed(source, &[], self.stop).await?;
+            go_on(self.stop)?;
+            let uncounted = (waited.counted.as_slice(), waited.ends.as_slice());
+            let Some(pending) = self.batch.uncounted(source, uncounted, unsent).await? else {
+                found.live_unknown = Some("the speed layer is too far behind".to_owned());
+                return Ok(());
+            };
+            let mut served = self.served_keys(&open).await?;
+            let after = self.expected(&open).await?;
+            let mut moved = BTreeSet::new();
+            for id in std::mem::take(&mut open) {
+                let none = Rows::new();
+                let key = encoded_key(self.job, id)?;
+                let rows = |of: &HashMap<Vec<u8>, Rows>| of.get(&key).cloned().unwrap_or_default();
+                let of_key = OfKey {
+                    id,
+                    before: rows(&before),
+                    after: rows(&after),
+                    pending: &pending,
+                    since_run,
+                };
+                match served.remove(&key) {
+                    Some(Ok(served)) => {
+                        let members = self.members(&of_key, Some(&served), (found, limit))?;
+                        if members > 0 && round < ROUNDS {
+                            moved.insert(id);
+                        } else {
+                            found.moved += members;
+                        }
+                    }
+                    Some(Err(Unread::Live(why))) => found.live_unknown = Some(why),
+                    Some(Err(Unread::Damaged(why))) => {
+                        let rows = of_key.after.len().max(none.len()) as u64;
+                        found.note_damaged((self.job, id), rows, &why, limit);
+                    }
+                    None => {}
+                }
+            }
+            open = moved;
+            before = after;
+            if open.is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the members of a key of whom something else is served; answers how many changed meanwhile. These are
+    /// looked at again with the whole key, so of such a key only those are noted that were not before.
+    fn members(
+        &self,
+        of: &OfKey<'_>,
+        served: Option<&Served>,
+        (found, limit): (&mut Found, usize),
+    ) -> Result<u64> {
+        let Some(served) = served else { return Ok(0) };
+        let differing = differing_members(&of.after, &served.rows);
+        let mut moved = 0;
+        for member in differing {
+            let id = match self.job.member().decode_values(&member) {
+                Ok(values) => values.first().and_then(|value| match value {
+                    KeyValue::Int(id) => Some(*id),
+                    _ => None,
+                }),
+                Err(error) => return Err(Error::fault("a member that is compared", error)),
+            };
+            let group = Group {
+                key: of.id,
+                member: id.unwrap_or_default(),
+            };
+            if of.pending.contains(&group) {
+                found.waiting.insert(group);
+                continue;
+            }
+            if rows_of(&of.before, &member) != rows_of(&of.after, &member) {
+                moved += 1;
+                continue;
+            }
+            if !found.groups.insert(group) {
+                continue;
+            }
+            let is_live = served.laid.standings.is_live(&member);
+            let cause = match (is_live, of.since_run) {
+                (true, _) => Cause::ChangedLive,
+                (false, Some(since)) if since.contains(&group) => Cause::LostLive,
+                (false, _) if !served.laid.standings.has_edition() => Cause::MissingRow,
+                (false, _) => Cause::NotTold,
+            };
+            if !is_live && cause != Cause::LostLive {
+                found.rewrite.insert(of.id);
+            }
+            self.note((of, served, &member), (is_live, cause), (found, limit))?;
+        }
+        Ok(moved)
+    }
+
+    /// Notes the rows of a member that differ.
+    fn note(
+        &self,
+        (of, served, member): (&OfKey<'_>, &Served, &[u8]),
+        (is_live, cause): (bool, Cause),
+        (found, limit): (&mut Found, usize),
+    ) -> Result<()> {
+        let (expected, rows) = (rows_of(&of.after, member), rows_of(&served.rows, member));
+        let boards: BTreeSet<&[u8]> = expected.keys().chain(rows.keys()).copied().collect();
+        for board in boards {
+            let (expected, row) = (expected.get(board), rows.get(board));
+            if expected == row {
+                continue;
+            }
+            found.differ += 1;
+            let of_cause = found.causes.entry(cause).or_default();
+            of_cause.keys += 1;
+            of_cause.total += 1;
+            if found.report.len() >= limit {
+                continue;
+            }
+            let job = self.job;
+            let mut key = BTreeMap::new();
+            for (shape, bytes) in [(job.member(), member), (job.boards(), board)] {
+                key.extend(shown_columns(shape, bytes)?);
+            }
+            for column in &job.key().0 {
+                key.insert(column.name.clone(), of.id.into());
+            }
+            let count = |row: Option<&&Row>| i64::from(row.is_some());
+            let served = count(row);
+            found.report.push(Difference {
+                key,
+                bucket: None,
+                expected: count(expected),
+                stored: (!is_live).then_some(served),
+                live: is_live.then_some(served),
+                served,
+                difference: count(expected) - served,
+                cause,
+                expected_row: expected.map(|row| self.shown_row(row)).transpose()?,
+                served_row: row.map(|row| self.shown_row(row)).transpose()?,
+            });
+        }
+        Ok(())
+    }
+
+    fn shown_row(&self, row: &Row) -> Result<Value> {
+        let mut shown = shown_columns(self.job.score(), &row.score)?;
+        shown.extend(shown_columns(self.job.payload(), &row.payload)?);
+        if let Some(weight) = self.job.weight() {
+            shown.insert(weight.to_owned(), row.weight.into());
+        }
+        Ok(Value::Object(shown))
+    }
+
+    /// What keys should have.
+    async fn expected(&self, keys: &BTreeSet<i64>) -> Result<HashMap<Vec<u8>, Rows>> {
+        let mut expected: HashMap<Vec<u8>, Rows> = HashMap::new();
+        self.each_expected(Some(keys), |rows, at| {
+            let row = Row {
+                score: rows.scores.value(at).to_vec(),
+                payload: rows.payloads.value(at).to_vec(),
+                weight: rows.weights.value(at),
+            };
+            let place = (
+                rows.members.value(at).to_vec(),
+                rows.boards.value(at).to_vec(),
+            );
+            let key = rows.keys.value(at);
+            match expected.get_mut(key) {
+                Some(of_key) => {
+                    of_key.insert(place, row);
+                }
+                None => {
+                    expected.insert(key.to_vec(), Rows::from([(place, row)]));
+                }
+            }
+        })
+        .await?;
+        Ok(expected)
+    }
+
+    /// Computes the boards of keys, or of all, and gives their rows.
+    async fn each_expected(
+        &self,
+        keys: Option<&BTreeSet<i64>>,
+        mut take: impl FnMut(&BoardRows, usize) + Send,
+    ) -> Result<()> {
+        let batch = self.batch;
+        let taking = batch.taking(self.source(), self.results.lease);
+        self.progress.stage("snapshot", 0);
+        let (snapshot, taken) = taking.take(keys, self.progress, self.stop).await?;
+        self.progress.stage("compute", snapshot.rows());
+        // In the folder of results, where a run deletes what is left of who died.
+        let compute = Compute {
+            engine: batch.engine.clone(),
+            archive: batch.ports.archive.clone(),
+            files: format!("{}/{}", self.results.data_folder(), Uuid::new_v4()),
+            result_bytes_max: batch.options.result_bytes_max,
+            jobs: vec![Arc::clone(self.job)],
+        };
+        let files = compute.run(&snapshot, self.progress, self.stop).await?;
+        for file in files.into_iter().flatten().flatten() {
+            let groups = (0..file.row_groups).collect();
+            let archive = &batch.ports.archive;
+            let mut batches = archive.rows(&file.path, groups, READ_ROWS).await?;
+            while let Some(rows) = batches.try_next().await? {
+                go_on(self.stop)?;
+                let rows = BoardRows::encode(self.job, &rows)?;
+                (0..rows.len()).for_each(|row| take(&rows, row));
+            }
+            drop(batches);
+            archive.delete(&file.path).await?;
+        }
+        taking.remove_others(&taken, self.stop).await
+    }
+
+    /// What is served of keys.
+    async fn served_keys(
+        &self,
+        keys: &BTreeSet<i64>,
+    ) -> Result<HashMap<Vec<u8>, std::result::Result<Served, Unread>>> {
+        let keys = keys.iter().map(|key| encoded_key(self.job, *key));
+        let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
+        let calls = keys.into_iter().map(|key| async move {
+            let served = self.served::<Rows>(&key, add_to_rows).await?;
+            let served = served.map(|(rows, laid)| Served { rows, laid });
+            Ok::<_, Error>((key, served))
+        });
+        let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
+        calls.try_collect().await
+    }
+
+    /// What is served of a key, put together row by row; or why it can't be.
+    async fn served<T: Default + Send>(
+        &self,
+        key: &[u8],
+        take: impl Fn(&mut T, &[u8], Ranked) + Send + Sync,
+    ) -> Result<std::result::Result<(T, Laid), Unread>> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut found = T::default();
+            let read = self.read(key, |board, row| take(&mut found, board, row));
+            let failed = match read.await {
+                Ok(laid) => return Ok(Ok((found, laid))),
+                Err(failed) => failed,
+            };
+            let why = match failed {
+                ReadError::Store(NodesError::Store(error)) => return Err(error.into()),
+                // Nobody else publishes meanwhile.
+                ReadError::Replaced => Unread::Damaged("nodes of it are missing".to_owned()),
+                ReadError::NotWhole(why) => Unread::Live(why.to_string()),
+                error => Unread::Damaged(error.to_string()),
+            };
+            if tries == TRIES {
+                return Ok(Err(why));
+            }
+            tokio::time::sleep(PAUSE).await;
+            go_on(self.stop)?;
+        }
+    }
+
+    async fn read(
+        &self,
+        key: &[u8],
+        take: impl FnMut(&[u8], Ranked) + Send,
+    ) -> std::result::Result<Laid, Failed> {
+        let (ports, job) = (&self.batch.ports, self.job);
+        let id = self.id(key).unwrap_or_default();
+        let slot = SlotId {
+            source: self.source(),
+            partition: partition_of(id.to_string().as_bytes(), self.partitions),
+        };
+        let laid = laid((&*ports.live, &*ports.views), job, slot, key).await?;
+        let nodes = StoredNodes {
+            views: &*ports.views,
+            known: None,
+            view: job.view(),
+            key,
+        };
+        laid.standings.each_row(&nodes, MEMBER_BYTES, take).await?;
+        Ok(laid)
+    }
+
+    fn id(&self, key: &[u8]) -> Result<i64> {
+        let values = self.job.key().decode_values(key);
+        let values = values.map_err(|e| Error::fault("a key that is compared", e))?;
+        match values.first() {
+            Some(KeyValue::Int(id)) => Ok(*id),
+            _ => Err(Error::Fault("a key that is no id".to_owned())),
+        }
+    }
+}
+
+/// A key that is looked at row by row.
+struct OfKey<'a> {
+    id: i64,
+    /// What it should have, before and after it was read.
+    before: Rows,
+    after: Rows,
+    /// Members to whose changes the speed layer has not come.
+    pending: &'a BTreeSet<Group>,
+    /// Members that were told of since the newest run, where that is known.
+    since_run: Option<&'a BTreeSet<Group>>,
+}
+
+impl Found {
+    fn note_damaged(&mut self, (job, id): (&Job<Board>, i64), rows: u64, why: &str, limit: usize) {
+        tracing::warn!(view = job.view(), key = id, why, "boards can't be read");
+        self.rewrite.insert(id);
+        self.differ += rows.max(1);
+        let of_cause = self.causes.entry(Cause::Damaged).or_default();
+        of_cause.keys += rows.max(1);
+        of_cause.total += rows.max(1);
+        if self.report.len() >= limit {
+            return;
+        }
+        let columns = job.key().0.iter();
+        let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+        self.report.push(Difference {
+            key: columns.map(|one| (one.name.clone(), id.into())).collect(),
+            bucket: None,
+            expected: rows,
+            stored: None,
+            live: None,
+            served: 0,
+            difference: rows,
+            cause: Cause::Damaged,
+            expected_row: None,
+            served_row: None,
+        });
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !self.waiting.is_empty() {
+            warnings.push(format!(
+                "{} members were passed over: the speed layer has not come to their changes yet (`backstitch speed` counts them)",
+                self.waiting.len()
+            ));
+        }
+        if self.moved > 0 {
+            warnings.push(format!(
+                "{} members were passed over: they changed whenever they were looked at",
+                self.moved
+            ));
+        }
+        warnings
+    }
+}
+
+fn add_to_sum(sum: &mut Sum, board: &[u8], row: Ranked) {
+    let of = (row.score.as_slice(), row.payload.as_slice(), row.weight);
+    sum.add(board, &row.member, of);
+}
+
+fn add_to_rows(rows: &mut Rows, board: &[u8], row: Ranked) {
+    let of = Row {
+        score: row.score,
+        payload: row.payload,
+        weight: row.weight,
+    };
+    rows.insert((row.member, board.to_vec()), of);
+}
+
+/// A member's rows, by board.
+fn rows_of<'a>(rows: &'a Rows, member: &[u8]) -> BTreeMap<&'a [u8], &'a Row> {
+    let from = (member.to_vec(), Vec::new());
+    let of_member = rows.range(from..);
+    of_member
+        .take_while(|((of, _), _)| of == member)
+        .map(|((_, board), row)| (board.as_slice(), row))
+        .collect()
+}
+
+/// The members that have other rows.
+fn differing_members(one: &Rows, other: &Rows) -> BTreeSet<Vec<u8>> {
+    let differs = |of: &Rows, than: &Rows| -> Vec<Vec<u8>> {
+        let rows = of
+            .iter()
+            .filter(|(place, row)| than.get(*place) != Some(row));
+        rows.map(|((member, _), _)| member.clone()).collect()
+    };
+    let both = differs(one, other).into_iter().chain(differs(other, one));
+    both.collect()
+}
+
+/// Columns as JSON shows them.
+fn shown_columns(shape: &KeyShape, bytes: &[u8]) -> Result<Map<String, Value>> {
+    let values = shape.decode_values(bytes);
+    let values = values.map_err(|e| Error::fault("a row that is compared", e))?;
+    let names = shape.0.iter().map(|column| column.name.clone());
+    Ok(names.zip(values.iter().map(shown::key_value)).collect())
+}
+
+/// The keys that a request asks for; nothing for all.
+fn asked_keys(job: &Job<Board>, request: &RestoreRequest) -> Result<Option<BTreeSet<i64>>> {
+    let refused = |what: String| Err(Error::Request(what));
+    if request.expected != Expected::Canonical {
+        return refused(format!(
+            "--expected {}: the boards of {} are made of rows of the canonical store and of nothing else: say `--expected canonical`",
+            request.expected,
+            job.name()
+        ));
+    }
+    if request.from.is_some() || request.to.is_some() || request.sample.is_some() {
+        return refused(
+            "--from, --to and --sample are for counts; of boards some keys can be chosen with --keys".to_owned(),
+        );
+    }
+    if !request.set.is_empty() {
+        return refused("--set is for corrections, and boards have none".to_owned());
+    }
+    let name = job.key().0.first().map_or("", |column| &column.name);
+    let mut keys: Option<BTreeSet<i64>> = None;
+    for (column, values) in &request.keys {
+        if column != name {
+            return refused(format!(
+                "--keys {column}: boards are compared by their key, {name}"
+            ));
+        }
+        for value in values {
+            match value.parse() {
+                Ok(key) => {
+                    keys.get_or_insert_default().insert(key);
+                }
+                Err(_) => return refused(format!("--keys {name}={value}: expected an integer")),
+            }
+        }
+    }
+    Ok(keys)
+}
