@@ -12,7 +12,9 @@ use stores::live::SlotId;
 use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, FileSize, backfilled, data_folder};
+use crate::archive::{
+    ArchiveReport, Archiver, FileSize, backfilled, data_folder, has_all_events, take_reduced,
+};
 use crate::error::lost_log;
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
@@ -155,7 +157,9 @@ impl Batch {
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
-        let manifests = archiver.into_manifests();
+        let mut manifests = archiver.into_manifests();
+        // What was let go is not missing.
+        take_reduced(&self.ports.archive, source, &mut manifests).await?;
         let present = self.ports.archive.list(&data_folder(source)).await?;
         let present: BTreeSet<String> = present.into_iter().collect();
         for path in manifests
@@ -221,6 +225,11 @@ impl Batch {
         let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
             return done;
         };
+        let of_plays = format!("results/{}/", Source::Plays);
+        if path.starts_with(&of_plays) && !has_all_events(&self.ports.archive, Source::Plays).await? {
+            // What it is made of is gone, so nothing makes it anew: what is left of it stays.
+            return Err(stores::Error::DamagedFile { path, why }.into());
+        }
         if path.starts_with("results/") || path.starts_with("snapshots/") {
             // Without it the next try makes the result anew, from what it was made of.
             self.ports.archive.delete(&path).await?;

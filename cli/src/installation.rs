@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use batch::{Batch, BatchOptions, BatchPorts};
+use batch::{Batch, BatchOptions, BatchPorts, Retention};
 use jobs::{Catalog, Engine, EngineOptions};
 use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::clock::Clock;
@@ -190,6 +190,21 @@ impl Installation {
             engine.clone(),
             options,
         ))
+    }
+
+    /// Whether the settings say that anything is to be let go.
+    pub(crate) fn lets_go(&self) -> bool {
+        self.settings.retention.is_set()
+    }
+
+    /// What lets old things go.
+    ///
+    /// # Errors
+    /// As [`Installation::batch`].
+    pub(crate) fn retention(&self, engine: &Engine) -> anyhow::Result<Retention> {
+        let records = Arc::clone(&self.stores.canon) as _;
+        let options = self.settings.retention;
+        Ok(Retention::build(self.batch(engine)?, records, options))
     }
 
     /// The serving layer.

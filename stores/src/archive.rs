@@ -39,6 +39,17 @@ pub enum Created {
     Exists,
 }
 
+/// An object, and what it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredObject {
+    /// Its path within the archive.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was written, in milliseconds since the Unix epoch, by the clock of the store.
+    pub written_at_ms: i64,
+}
+
 /// An object store with durable puts.
 #[derive(Debug, Clone)]
 pub struct Archive {
@@ -177,6 +188,26 @@ impl Archive {
             .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
         paths.sort_unstable();
         Ok(paths)
+    }
+
+    /// All objects whose path begins with the folder `prefix`, in the order of their paths, with what they take.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if they can't be listed.
+    pub async fn objects(&self, prefix: &str) -> Result<Vec<StoredObject>> {
+        let mut objects: Vec<StoredObject> = self
+            .store
+            .list(Some(&self.at(prefix)))
+            .map_ok(|object| StoredObject {
+                path: self.within(&object.location),
+                bytes: object.size,
+                written_at_ms: object.last_modified.timestamp_millis(),
+            })
+            .try_collect()
+            .await
+            .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
+        objects.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        Ok(objects)
     }
 
     /// Deletes an object; one that is not there is no error.

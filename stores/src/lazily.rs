@@ -22,6 +22,7 @@ use crate::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
+use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
@@ -166,6 +167,11 @@ hand_on! { CanonAdmin {
     async fn request_capacity(application_id: i64, athlete_capacity: i64, by: &By, now_ms: i64) -> Result<Requested>;
     async fn capacity_requests(of: RequestsOf, before: Option<i64>, limit: usize) -> Result<Vec<CapacityRequest>>;
     async fn decide(request_id: i64, decision: Decision, by: &By, now_ms: i64) -> Result<Decided>;
+} }
+
+hand_on! { AgedRecords {
+    async fn aged(of: Ageing, before_ms: i64) -> Result<AgedCount>;
+    async fn forget_aged(of: Ageing, before_ms: i64, limit: usize) -> Result<u64>;
 } }
 
 hand_on! { Recounts {

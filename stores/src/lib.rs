@@ -6,6 +6,7 @@
 
 pub mod achievements;
 pub mod admin;
+pub mod aged;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::Result;
 pub use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
-pub use topics::make_topics;
+pub use topics::{make_topics, topic_names};
 pub(crate) use topics::topics;
 
 /// Records of one partition, column by column, in the order of their offsets.
@@ -129,6 +129,15 @@ pub struct Span {
     pub start: Offset,
     /// The offset that the next record will have.
     pub end: Offset,
+}
+
+/// How long a topic keeps its records. What is older, or too much, may go at any moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeptFor {
+    /// Records that are older may go, in milliseconds; none does for its age if this is nothing.
+    pub age_ms: Option<u64>,
+    /// What a partition holds beyond so many bytes may go, the oldest first.
+    pub bytes: Option<u64>,
 }
 
 /// Records to append to one partition.
@@ -325,6 +334,13 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// The offset of the first record of the partition that was appended at `logged_at_ms` or
     /// later; the end if there is none.
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset>;
+
+    /// How long the topic keeps its records; nothing where that can't be seen, or there is no such topic. A log
+    /// that has no such thing keeps all of them.
+    async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
+        let _any = topic;
+        Ok(Some(KeptFor::default()))
+    }
 
     /// Joins those that share the partitions of a topic among them: each partition is one process's
     /// at a time, but for moments. A log that has no such thing gives each of them every partition.

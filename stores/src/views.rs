@@ -22,6 +22,7 @@ use schemas::source::Source;
 use schemas::time::Width;
 use serde::{Deserialize, Serialize};
 
+pub use crate::run_rules::RUNS_KEPT;
 use crate::Result;
 use crate::view_scan::ViewsScan;
 

@@ -19,6 +19,7 @@ use stores::lease::Held as Lease;
 use uuid::Uuid;
 
 use super::manifest::{DayRows, Manifest, READS};
+use super::reduced::has_all_events;
 use super::write::encode;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::lease_lost;
@@ -88,7 +89,11 @@ impl Batch {
         let what = format!("a backfill is under way for {source}");
         let lease = self.acquire(&lease, &what).await?;
         let archive = self.ports.archive.clone();
-        let manifests = match tidied(&archive, source).await {
+        let begun = async {
+            expect_all_events(&archive, source).await?;
+            tidied(&archive, source).await
+        };
+        let manifests = match begun.await {
             Ok(manifests) => manifests,
             Err(error) => {
                 lease.let_go().await;
@@ -239,6 +244,7 @@ impl Backfill {
                 self.seq - 1
             )));
         }
+        expect_all_events(&self.archive, self.source).await?;
         self.go_on()?;
         let manifest = BackfillManifest {
             seq: self.seq,
@@ -246,6 +252,16 @@ impl Backfill {
         };
         to_bytes(&manifest).map(Some)
     }
+}
+
+/// A backfill fills tables of its own from all events: where some were let go, no run could take it in.
+async fn expect_all_events(archive: &Archive, source: Source) -> Result<()> {
+    if has_all_events(archive, source).await? {
+        return Ok(());
+    }
+    Err(Error::Request(format!(
+        "a backfill counts all events of {source} anew, and some are no longer in the archive: retention.archive_days let them go. Put the files that archive/{source}/reduced/manifests names back from a copy first; events that are not too many can be ingested into the log instead"
+    )))
 }
 
 fn overtaken(seq: u64) -> Error {
@@ -293,7 +309,8 @@ fn folder(source: Source) -> String {
     format!("archive/{source}/backfill/manifests")
 }
 
-fn data_folder(source: Source) -> String {
+/// Where the files of events of backfills are.
+pub(crate) fn data_folder(source: Source) -> String {
     format!("archive/{source}/backfill/data")
 }
 

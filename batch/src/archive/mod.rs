@@ -3,12 +3,17 @@
 mod backfill;
 mod manifest;
 mod read;
+mod reduced;
 mod write;
 
-pub(crate) use backfill::backfilled;
+pub(crate) use backfill::{backfilled, data_folder as backfill_folder};
 pub use backfill::{Backfill, BackfillReport};
-pub(crate) use manifest::{Manifest, data_folder};
-pub(crate) use read::{DayTotals, EventStream};
+pub(crate) use manifest::{Manifest, data_folder, read_all as read_manifests};
+pub(crate) use read::{Base, DayTotals, EventStream};
+pub(crate) use reduced::{
+    ReducedDays, has_all_events, identities_folder, offsets, shown_day, take_reduced,
+    write_identities,
+};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

@@ -13,4 +13,5 @@ mod publish;
 mod run;
 mod told;
 
+pub(crate) use manifest::BoardManifest;
 pub(crate) use run::shape;

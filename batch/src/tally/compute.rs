@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
-use crate::archive::{DayTotals, EventStream, Manifest};
+use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::{Results, result_name};
 use crate::{Error, Progress, Result};
 
@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) manifests: Vec<Manifest>,
     /// How many backfills are among the manifests.
     pub(crate) backfills: u64,
+    /// The days of which events were let go.
+    pub(crate) reduced: ReducedDays,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.
@@ -84,6 +86,19 @@ impl Plan {
     /// The cuts' offsets.
     pub(crate) fn offsets(&self) -> Vec<Offset> {
         self.cuts.iter().map(|cut| cut.next_offset).collect()
+    }
+
+    /// By partition: what the views that read events hold already, where they all hold the same; from 0 on else.
+    pub(crate) fn since(&self) -> Vec<Offset> {
+        let views = self.wanted().filter(|view| view.job.over().is_none());
+        let mut held = views.map(|view| view.published.as_ref().map(|old| &old.cuts));
+        let Some(Some(first)) = held.next() else {
+            return Vec::new();
+        };
+        if held.any(|cuts| cuts != Some(first)) {
+            return Vec::new();
+        }
+        offsets(first)
     }
 
     /// Days that are computed together.
@@ -246,7 +261,7 @@ impl Compute {
                         .query(&view.job, Arc::<EventStream>::clone(&events))
                         .await?;
                     outcome.1 = events.totals();
-                    written
+                    self.upon_base(view, days, written).await?
                 }
                 Some(below) => {
                     let under = self.plan.view(below)?;
@@ -351,17 +366,37 @@ impl Compute {
         let changes = Cursor::open(&self.archive, &scratch.pieces).await?;
         let held = Cursor::open(&self.archive, &old.pieces).await?;
         let mut writer = self.writer(&view.job);
-        add(held, changes, &mut writer).await?;
+        add(0, held, changes, &mut writer).await?;
         Ok(Some(writer.finish().await?))
     }
 
+    /// The pieces of days of which events are gone: what the result before has of them, and what came since. Of other
+    /// days the pieces stay as they are.
+    async fn upon_base(&self, view: &View, days: &[i64], mut written: Written) -> Result<Written> {
+        for day in days.iter().filter(|day| self.plan.reduced.contains(**day)) {
+            let start = day * DAY_SECONDS;
+            let old = view.published.as_ref();
+            let old = old.and_then(|old| old.pieces.get(&start));
+            let came = written.pieces.get(&start);
+            let (Some(old), Some(came)) = (old, came) else {
+                if let Some(old) = old {
+                    written.pieces.insert(start, old.clone());
+                }
+                continue;
+            };
+            let held = Cursor::open(&self.archive, [(&start, old)]).await?;
+            let changes = Cursor::open(&self.archive, [(&start, came)]).await?;
+            let mut writer = self.writer(&view.job);
+            add(start, held, changes, &mut writer).await?;
+            written.pieces.extend(writer.finish().await?.pieces);
+        }
+        Ok(written)
+    }
+
     pub(crate) fn events(&self, days: &[i64]) -> EventStream {
-        EventStream::new(
-            &self.archive,
-            &self.plan.manifests,
-            days,
-            self.plan.offsets(),
-        )
+        let plan = &self.plan;
+        let base = Base::of(&plan.reduced, days, plan.since());
+        EventStream::new(&self.archive, &plan.manifests, days, plan.offsets()).over(base)
     }
 
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {

@@ -10,4 +10,5 @@ mod repeats;
 mod result;
 mod run;
 
+pub(crate) use result::ViewManifest;
 pub(crate) use run::{kept_shape, shape};

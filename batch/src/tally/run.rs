@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jobs::tables::{kept_key, kept_name, kept_row, table_name};
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset};
+use schemas::source::Source;
 use schemas::time::Width;
 use stores::views::{TallyShape, ViewShape};
 use tokio_util::sync::CancellationToken;
@@ -13,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
 use super::drift::{Compared, Difference, Fingerprint, Stretch};
-use super::planning::plan;
+use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
-use crate::archive::backfilled;
+use crate::archive::{backfilled, take_reduced};
 use crate::drift::Drift;
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
@@ -142,6 +143,9 @@ impl Batch {
         let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
+        if let Some(why) = whole_days(request) {
+            self.refuse_without_events(source, &why).await?;
+        }
         let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
         self.make_tables(source, backfills).await?;
         let ends = self.log_ends(source).await?;
@@ -159,12 +163,18 @@ impl Batch {
         }
         // The log's files after those that count as if they stood before it.
         manifests.extend(archiver.into_manifests());
+        let reduced = take_reduced(&self.ports.archive, source, &mut manifests).await?;
         let listed = results.listed().await?;
         let held = self.held::<ViewManifest>(results).await?;
         // What a try that died had not begun to publish.
         results.remove_others(listed, &held, stop).await?;
         self.ports.archive.tidy().await?;
-        let plan = plan(source, request, &run, jobs, (backfills, manifests), held)?;
+        let archived = Archived {
+            backfills,
+            manifests,
+            reduced,
+        };
+        let plan = plan(source, request, &run, jobs, archived, held)?;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,
@@ -176,6 +186,17 @@ impl Batch {
             ..RunReport::default()
         };
         Ok((plan, report))
+    }
+
+    /// Refuses, before anything is recorded, what needs events that were let go.
+    async fn refuse_without_events(&self, source: Source, why: &str) -> Result<()> {
+        let archive = &self.ports.archive;
+        let (_, mut manifests) = backfilled(archive, source).await?;
+        manifests.extend(self.archiver(source).await?.into_manifests());
+        let reduced = take_reduced(archive, source, &mut manifests).await?;
+        reduced
+            .bounds()
+            .map_or(Ok(()), |bounds| Err(refusal(source, bounds, why)))
     }
 
     /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.

@@ -69,6 +69,9 @@ pub(crate) enum Command {
     /// Run the batch layer, or show its runs
     #[command(subcommand)]
     Batch(BatchCommand),
+    /// Show how long everything is kept, or let old things go
+    #[command(subcommand)]
+    Retention(RetentionCommand),
     /// Serve the HTTP API
     Serve(ServeArgs),
     /// Show and count what could not be taken, or try it again
@@ -198,6 +201,19 @@ pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
+}
+
+/// The commands of `retention`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum RetentionCommand {
+    /// Show what there is of each kind, what would go, and what stays and why
+    Show,
+    /// Let go of what the settings under [retention] say
+    Run {
+        /// Delete nothing, only show what would go
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 /// The commands of `config`.

@@ -9,6 +9,7 @@ mod follow;
 mod generate;
 mod ingest;
 mod migrate;
+mod retention;
 mod serve;
 
 use clap::CommandFactory;
@@ -107,6 +108,7 @@ pub(crate) async fn run(
         Command::Archive(args) => follow::archive(&args, context, stop).await,
         Command::Snapshot(args) => follow::snapshot(&args, context, stop).await,
         Command::Batch(command) => batch::run(&command, context, stop).await,
+        Command::Retention(command) => retention::run(command, context, stop).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
         Command::Applications(command) => applications::run(command, context).await,

@@ -20,7 +20,7 @@ use super::producer::Appender;
 use super::reader::{Ahead, Partition, Read, Reader};
 use super::readers::Readers;
 use super::share;
-use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Share, Span};
+use crate::log::{FetchLimit, Fetched, KeptFor, LogRead, LogWrite, NewRecords, Records, Share, Span};
 use crate::namespace::Namespace;
 use crate::{Error, ErrorKind, Result, tls};
 
@@ -227,6 +227,11 @@ impl LogRead for KafkaLog {
         };
         self.fetch_as(topic, partition, Begin::Afresh(offset), one)
             .await
+    }
+
+    async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
+        let name = self.inner.cluster.namespace.topic(topic);
+        self.blocking(move |inner| inner.cluster.kept_for(&name)).await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {

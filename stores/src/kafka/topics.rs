@@ -9,6 +9,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::runtime::Handle;
 
 use super::cluster::{Cluster, Ear};
+use crate::log::KeptFor;
 use crate::{Error, Result};
 
 /// What may be set of a topic or a broker, by name.
@@ -116,6 +117,25 @@ impl Cluster {
                 .collect())
         });
         Ok(settings.collect())
+    }
+
+    /// How long a topic keeps its records; nothing where that can't be seen. Blocks.
+    pub(super) fn kept_for(&self, name: &str) -> Result<Option<KeptFor>> {
+        let found = self.settings(&[ResourceSpecifier::Topic(name)])?.pop();
+        let settings = match found {
+            Some(Ok(settings)) => settings,
+            Some(Err(code)) => {
+                tracing::debug!(topic = name, %code, "how long the topic keeps records can't be seen");
+                return Ok(None);
+            }
+            None => return Ok(None),
+        };
+        // -1 is without limit.
+        let limit = |key: &str| settings.get(key).and_then(|set| set.parse::<u64>().ok());
+        Ok(Some(KeptFor {
+            age_ms: limit("retention.ms"),
+            bytes: limit("retention.bytes"),
+        }))
     }
 
     /// Refuses a topic in which the newest record of a key would replace the others; looks once at
