@@ -200,6 +200,11 @@ impl Batch {
         let mut done = while_held(&*held, &stop, Box::pin(work)).await;
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
+            if let Err(error) = &done
+                && request.jobs.is_empty()
+            {
+                self.note_stopped(source, error).await;
+            }
         }
         held.let_go().await;
         done
@@ -220,13 +225,39 @@ impl Batch {
         }
     }
 
+    /// Notes in the record of the run that is not finished what stopped this try, for people. Where that can't be done
+    /// nothing rests on it.
+    async fn note_stopped(&self, source: Source, error: &Error) {
+        if matches!(error, Error::Stopped) {
+            return;
+        }
+        let noted = async {
+            let runs = self.ports.views.runs(source).await?.runs;
+            let Some(run) = runs.open() else {
+                return Ok(());
+            };
+            let report = RunReport {
+                epoch: run.epoch,
+                cuts: run.cuts.iter().map(|cut| cut.next_offset).collect(),
+                error: Some(error.to_string()),
+                ..RunReport::default()
+            };
+            self.record_report(source, &report).await
+        };
+        if let Err(error) = noted.await {
+            tracing::debug!(%source, %error, "what stopped a run was not noted");
+        }
+    }
+
     /// What became of a run, after a file that it found damaged was deleted.
     async fn tidied(&self, done: Result<RunReport>) -> Result<RunReport> {
         let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
             return done;
         };
         let of_plays = format!("results/{}/", Source::Plays);
-        if path.starts_with(&of_plays) && !has_all_events(&self.ports.archive, Source::Plays).await? {
+        if path.starts_with(&of_plays)
+            && !has_all_events(&self.ports.archive, Source::Plays).await?
+        {
             // What it is made of is gone, so nothing makes it anew: what is left of it stays.
             return Err(stores::Error::DamagedFile { path, why }.into());
         }
@@ -327,7 +358,8 @@ impl Batch {
         let (source, epoch, what) = (results.source, report.epoch, faults.join("; "));
         let mut refused = Error::Check { epoch, what };
         if request.jobs.is_empty() {
-            report.warnings.extend(faults);
+            report.warnings.extend(faults.iter().cloned());
+            report.faults = faults;
             if let Err(error) = self.abandon(source, report).await {
                 refused = error;
             }

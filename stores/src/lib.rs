@@ -36,6 +36,7 @@ pub mod recounts;
 pub mod redis;
 pub mod registry;
 pub mod relay;
+pub mod run_outcome;
 mod run_rules;
 pub mod s3;
 mod secret;

@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use crate::Result;
 pub use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
-pub use topics::{make_topics, topic_names};
 pub(crate) use topics::topics;
+pub use topics::{make_topics, topic_names};
 
 /// Records of one partition, column by column, in the order of their offsets.
 #[derive(Debug, Clone)]

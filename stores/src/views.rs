@@ -22,8 +22,8 @@ use schemas::source::Source;
 use schemas::time::Width;
 use serde::{Deserialize, Serialize};
 
-pub use crate::run_rules::RUNS_KEPT;
 use crate::Result;
+pub use crate::run_rules::RUNS_KEPT;
 use crate::view_scan::ViewsScan;
 
 /// The shape of a tally's rows: how its keys are made up.

@@ -6,8 +6,8 @@ mod read;
 mod reduced;
 mod write;
 
-pub(crate) use backfill::{backfilled, data_folder as backfill_folder};
 pub use backfill::{Backfill, BackfillReport};
+pub(crate) use backfill::{backfilled, data_folder as backfill_folder};
 pub(crate) use manifest::{Manifest, data_folder, read_all as read_manifests};
 pub(crate) use read::{Base, DayTotals, EventStream};
 pub(crate) use reduced::{

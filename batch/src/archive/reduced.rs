@@ -58,11 +58,6 @@ pub(crate) struct ReducedDays {
 }
 
 impl ReducedDays {
-    /// Whether every event is there.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.days.is_empty()
-    }
-
     /// Whether events of a day are gone.
     pub(crate) fn contains(&self, day: i64) -> bool {
         self.days.contains_key(&day)
@@ -305,6 +300,9 @@ mod tests {
 
     #[test]
     fn names_follow_from_the_file() {
-        assert_eq!(stem_of("archive/plays/data/0000000001-a.parquet"), "0000000001-a");
+        assert_eq!(
+            stem_of("archive/plays/data/0000000001-a.parquet"),
+            "0000000001-a"
+        );
     }
 }

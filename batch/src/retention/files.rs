@@ -100,8 +100,7 @@ impl Retention {
         };
         // Listed first: what a run makes meanwhile is not among these, so it is not taken for an old one.
         let objects = archive.objects(&format!("results/{source}")).await?;
-        let tables: BTreeMap<String, TableResults> =
-            self.batch.ports.views.results(source).await?;
+        let tables: BTreeMap<String, TableResults> = self.batch.ports.views.results(source).await?;
         let held = results.held::<M>(&tables).await?;
         let named: BTreeSet<String> = results.named(&held);
         let oldest_ms = objects.iter().map(|object| object.written_at_ms).min();

@@ -39,7 +39,9 @@ impl Retention {
             let kept = log.kept_for(topic).await?;
             let mut report = KindReport::new(Kind::Topic, None, words(kept));
             report.topic = Some(topic.to_owned());
-            let records = spans.iter().map(|span| (span.end - span.start).unsigned_abs());
+            let records = spans
+                .iter()
+                .map(|span| (span.end - span.start).unsigned_abs());
             report.held.count = records.sum();
             for (source, needed) in &needed {
                 if !is_read(topic, *source) {
@@ -152,7 +154,10 @@ mod tests {
         assert!(told(None).is_empty());
         assert!(told(Some(7 * DAY_MS)).is_empty());
         let [one] = told(Some(DAY_MS)).try_into().expect("one warning");
-        assert!(one.contains("after 24 hours") && one.contains("last 5 days"), "{one}");
+        assert!(
+            one.contains("after 24 hours") && one.contains("last 5 days"),
+            "{one}"
+        );
         assert!(warning(Source::Plays, needed, None, true).is_empty());
     }
 

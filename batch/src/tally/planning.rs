@@ -117,11 +117,15 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
     for view in plan.wanted() {
         let name = view.job.name();
         if view.is_unknown {
-            let why = format!("the rows of {name} are of a result that the archive lacks, and would be made anew");
+            let why = format!(
+                "the rows of {name} are of a result that the archive lacks, and would be made anew"
+            );
             return Err(refusal(plan.source, bounds, &why));
         }
         if view.published.is_none() {
-            let why = format!("{name} has no result yet: it is a new view, one of another version, or a backfill came in");
+            let why = format!(
+                "{name} has no result yet: it is a new view, one of another version, or a backfill came in"
+            );
             return Err(refusal(plan.source, bounds, &why));
         }
     }
@@ -130,7 +134,9 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
     };
     let bounds = (*touched, *touched);
     let readers = || plan.wanted().filter(|view| view.job.over().is_none());
-    let before: Vec<_> = readers().filter_map(|view| view.published.as_ref()).collect();
+    let before: Vec<_> = readers()
+        .filter_map(|view| view.published.as_ref())
+        .collect();
     let common = before.first().map_or(&[][..], |old| &old.cuts);
     if before.iter().any(|old| old.cuts != common) {
         let why = "its views hold different stretches of the log";
@@ -141,7 +147,10 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
         return Err(refusal(plan.source, bounds, why));
     }
     if let Some(view) = readers().find(|view| view.job.piece() != Width::Day) {
-        let why = format!("{} is made of the events of more than a day", view.job.name());
+        let why = format!(
+            "{} is made of the events of more than a day",
+            view.job.name()
+        );
         return Err(refusal(plan.source, bounds, &why));
     }
     Ok(())

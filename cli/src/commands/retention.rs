@@ -16,14 +16,20 @@ pub(super) async fn run(
     let installation = Installation::open_existing(context.settings()).await?;
     let retention = installation.retention(&installation.engine()?)?;
     let reports = match command {
-        RetentionCommand::Show | RetentionCommand::Run { dry_run: true } => retention.show().await?,
+        RetentionCommand::Show | RetentionCommand::Run { dry_run: true } => {
+            retention.show().await?
+        }
         RetentionCommand::Run { dry_run: false } => retention.run(&stop).await?,
     };
-    context.output().result(&reports, |reports| text_of(reports))
+    context
+        .output()
+        .result(&reports, |reports| text_of(reports))
 }
 
 fn text_of(reports: &[KindReport]) -> String {
-    let mut text = line(["kind", "of", "there", "size", "oldest", "goes", "went", "kept for"]);
+    let mut text = line([
+        "kind", "of", "there", "size", "oldest", "goes", "went", "kept for",
+    ]);
     for report in reports {
         let of = report.topic.as_deref();
         let of = of.or_else(|| report.source.map(|source| source.name()));

@@ -13,7 +13,11 @@ pub(crate) const FORGETTING: &str = "letting go of old records";
 const fn place(of: Ageing) -> (&'static str, &'static str, &'static str) {
     match of {
         Ageing::Audit => ("application_audit", "at_ms", "1 = 1"),
-        Ageing::CapacityRequests => ("capacity_requests", "decided_at_ms", "state <> 'open'"),
+        Ageing::CapacityRequests => (
+            "capacity_requests",
+            "COALESCE(decided_at_ms, asked_at_ms)",
+            "state <> 'open'",
+        ),
         Ageing::CapacityNotices => (
             "capacity_notices",
             "made_at_ms",
@@ -22,11 +26,7 @@ const fn place(of: Ageing) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-pub(crate) async fn aged(
-    link: &mut impl Statements,
-    of: Ageing,
-    before_ms: i64,
-) -> Sql<AgedCount> {
+pub(crate) async fn aged(link: &mut impl Statements, of: Ageing, before_ms: i64) -> Sql<AgedCount> {
     let (table, at, is_free) = place(of);
     let statement = format!(
         "SELECT count(*), min({at}),

@@ -20,7 +20,9 @@ use super::producer::Appender;
 use super::reader::{Ahead, Partition, Read, Reader};
 use super::readers::Readers;
 use super::share;
-use crate::log::{FetchLimit, Fetched, KeptFor, LogRead, LogWrite, NewRecords, Records, Share, Span};
+use crate::log::{
+    FetchLimit, Fetched, KeptFor, LogRead, LogWrite, NewRecords, Records, Share, Span,
+};
 use crate::namespace::Namespace;
 use crate::{Error, ErrorKind, Result, tls};
 
@@ -231,7 +233,8 @@ impl LogRead for KafkaLog {
 
     async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
         let name = self.inner.cluster.namespace.topic(topic);
-        self.blocking(move |inner| inner.cluster.kept_for(&name)).await
+        self.blocking(move |inner| inner.cluster.kept_for(&name))
+            .await
     }
 
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {

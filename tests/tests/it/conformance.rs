@@ -251,6 +251,15 @@ macro_rules! laws_of {
             }
         }
     };
+    (@canon_aged $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_aged {
+                old_changes_go
+                decided_requests_go
+                delivered_notices_go
+            } and with two {}
+        }
+    };
     (@lease $stage:ty) => {
         $crate::conformance::laws! {
             $stage, lease {

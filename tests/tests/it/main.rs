@@ -32,6 +32,7 @@ mod recounts;
 mod redis_servers;
 mod retail;
 mod retention;
+mod retention_events;
 mod routes;
 mod runs;
 mod strays;
