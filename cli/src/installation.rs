@@ -207,11 +207,11 @@ impl Installation {
         Ok(Retention::build(self.batch(engine)?, records, options))
     }
 
-    /// The serving layer.
+    /// The serving layer, which tells metrics if there are any.
     ///
     /// # Errors
     /// Options that can't be used.
-    pub(crate) fn serving(&self, metrics: PrometheusHandle) -> anyhow::Result<Serving> {
+    pub(crate) fn serving(&self, metrics: Option<PrometheusHandle>) -> anyhow::Result<Serving> {
         let stores = &self.stores;
         let ports = ServingPorts {
             log: Arc::clone(&stores.log) as _,
@@ -223,19 +223,16 @@ impl Installation {
             counts: Arc::clone(&stores.counts) as _,
             clock: Arc::clone(&self.clock),
         };
-        let process = metrics_process::Collector::new("backstitch_");
-        process.describe();
-        let metrics = MetricsText::new(move || {
-            process.collect();
-            metrics.render()
+        let metrics = metrics.map(|metrics| {
+            let process = metrics_process::Collector::new("backstitch_");
+            process.describe();
+            MetricsText::new(move || {
+                process.collect();
+                metrics.render()
+            })
         });
         let options = self.settings.serving.clone();
-        Ok(Serving::build(
-            ports,
-            self.catalog()?,
-            options,
-            Some(metrics),
-        )?)
+        Ok(Serving::build(ports, self.catalog()?, options, metrics)?)
     }
 }
 

@@ -146,7 +146,7 @@ impl Roles {
         installation: &Installation,
         listener: TcpListener,
     ) -> anyhow::Result<()> {
-        let serving = installation.serving(self.metrics()?)?;
+        let serving = installation.serving(Some(self.metrics()?))?;
         let stop = self.stop.clone();
         self.tasks
             .spawn(async move { serving.run(listener, stop).await.context("serving") });

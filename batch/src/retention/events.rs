@@ -116,7 +116,7 @@ impl Retention {
         if !gone.is_empty() {
             let bytes: u64 = gone.iter().map(|object| object.bytes).sum();
             report.warnings.push(format!(
-                "{} files were let go before; which events they held takes {bytes} bytes. --full, new views and backfills need them and are refused",
+                "files that were let go before: {}; which events they held takes {bytes} bytes. --full, new views and backfills need them and are refused",
                 gone.len()
             ));
         }

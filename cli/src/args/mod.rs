@@ -69,6 +69,8 @@ pub(crate) enum Command {
     /// Run the batch layer, or show its runs
     #[command(subcommand)]
     Batch(BatchCommand),
+    /// Say why a total, a board or a place on it is what it is
+    Explain(ExplainArgs),
     /// Show how long everything is kept, or let old things go
     #[command(subcommand)]
     Retention(RetentionCommand),
@@ -201,6 +203,14 @@ pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// What is asked, as GET /explain takes it: owner_id=1 date=2026-03-01, or segment_id=7 athlete_id=42
+    #[arg(required = true, value_name = "NAME=VALUE")]
+    pub(crate) parameters: Vec<String>,
 }
 
 /// The commands of `retention`.

@@ -5,6 +5,7 @@ mod batch;
 mod check;
 mod config;
 mod dead_letters;
+mod explain;
 mod follow;
 mod generate;
 mod ingest;
@@ -108,6 +109,7 @@ pub(crate) async fn run(
         Command::Archive(args) => follow::archive(&args, context, stop).await,
         Command::Snapshot(args) => follow::snapshot(&args, context, stop).await,
         Command::Batch(command) => batch::run(&command, context, stop).await,
+        Command::Explain(args) => explain::run(&args, context).await,
         Command::Retention(command) => retention::run(command, context, stop).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
