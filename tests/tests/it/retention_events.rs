@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use batch::{Cause, Kind, KindReport, Progress, Retention, RetentionOptions, RunRequest};
 use schemas::clock::Clock;
@@ -334,6 +335,40 @@ async fn several_at_once_do_no_harm() {
         assert!(one.went.count + other.went.count + one.held_back.len() as u64 > 0);
         truth.check(&served).await;
     }
+    served.end().await;
+}
+
+/// Cut off at any moment, it is gone on with by the next, and answers stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lets_go_may_die_at_any_moment() {
+    let world = World::new().await;
+    let mut truth = Truth::default();
+    let served = world.serve().await;
+    for round in 0..4 {
+        world
+            .ingest(&truth.lines(round * 60..round * 60 + 60, false))
+            .await;
+        world.catch_up().await;
+        world
+            .run_once_free(Source::Plays, &RunRequest::default())
+            .await;
+        let there = files(&world).await.len();
+        for cut_ms in [1, 3, 6, 10, 15, 25, 40] {
+            let died = let_go(&world, 2);
+            let _cut_off = tokio::time::timeout(Duration::from_millis(cut_ms), died).await;
+        }
+        let_go(&world, 2).await;
+        assert!(files(&world).await.len() < there, "round {round}");
+        truth.check(&served).await;
+    }
+    later(&world);
+    world.ingest(&again(0..30)).await;
+    world.catch_up().await;
+    let report = world
+        .run_once_free(Source::Plays, &RunRequest::default())
+        .await;
+    assert_eq!(report.duplicates, 30, "{report:?}");
+    truth.check(&served).await;
     served.end().await;
 }
 
