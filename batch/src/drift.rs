@@ -4,12 +4,61 @@
 use std::collections::BTreeMap;
 
 use schemas::key::KeyShape;
+use schemas::seam::{Cut, Epoch, Runs, Slot, whole};
 use serde::Serialize;
 
 use crate::{Error, Result};
 
 /// Keys that are named in the report, of each view.
 pub(crate) const KEYS_NAMED: usize = 20;
+
+/// The stretch of the log whose live state is compared: what a run takes in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Between<'a> {
+    pub(crate) runs: &'a Runs,
+    /// The run before.
+    pub(crate) since: Epoch,
+    /// The run that compares.
+    pub(crate) until: Epoch,
+    /// Its cuts.
+    pub(crate) cuts: &'a [Cut],
+}
+
+impl Between<'_> {
+    /// Why a slot does not hold all that was counted of a view within the stretch; nothing, if it does.
+    pub(crate) fn unknown(
+        &self,
+        view: &str,
+        partition: usize,
+        slot: Option<&Slot>,
+    ) -> Option<String> {
+        let Self { since, until, .. } = *self;
+        let Some(slot) = slot else {
+            return Some(format!("there is no live state of partition {partition}"));
+        };
+        let cut = self.cuts.get(partition).map(|cut| cut.next_offset);
+        let bound = slot.bounds.get(&until).map(|cut| cut.next_offset);
+        if bound.is_none() || bound != cut {
+            return Some(format!(
+                "live state of partition {partition} began anew, and has not come to the cut of run {until} again"
+            ));
+        }
+        if whole(slot, partition, since, self.runs, view) {
+            return None;
+        }
+        let begin = slot.bounds.get(&since).map(|cut| cut.next_offset);
+        Some(match begin {
+            Some(begin) if slot.counted_since(view) > begin => {
+                format!(
+                    "the view {view} is new: live state of partition {partition} counts it only since a later offset"
+                )
+            }
+            _ => format!(
+                "live state of partition {partition} does not hold everything since run {since}"
+            ),
+        })
+    }
+}
 
 /// Why live state counted otherwise than the batch layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

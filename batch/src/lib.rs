@@ -12,6 +12,7 @@ mod error;
 mod manifest_file;
 mod options;
 mod report;
+mod restore;
 mod results;
 mod retention;
 mod run;
@@ -24,6 +25,10 @@ pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
+pub use restore::{
+    Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause, Recorded,
+    Restoration, RestorationKind, RestoreReport, RestoreRequest,
+};
 pub use retention::{Amount, HeldBack, Kind, KindReport, Retention, RetentionOptions};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;

@@ -69,6 +69,9 @@ pub struct BatchOptions {
     /// setting.
     #[serde(skip)]
     pub holder: String,
+    /// Rows of live state or of a table that are read together where both are compared. This is no setting.
+    #[serde(skip)]
+    pub scan_rows: usize,
     /// Boards that had fewer rows than this say nothing about a trend. This is no setting.
     #[serde(skip)]
     pub check_rows_min: u64,
@@ -110,6 +113,7 @@ impl Default for BatchOptions {
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
             holder: format!("process {}", std::process::id()),
+            scan_rows: 20_000,
             check_rows_min: 1_000,
             editions: EditionOptions::default(),
         }

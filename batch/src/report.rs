@@ -102,9 +102,11 @@ impl RunReport {
         metrics::gauge!("backstitch_batch_seconds", &labels()).set(total);
         metrics::counter!("backstitch_batch_rows_written_total", &labels())
             .increment(report.rows_written);
-        if let Some(drift) = report.drift.total {
-            #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-            metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift as f64);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        let drift = report.drift.total.map(|total| total as f64);
+        let drift = drift.or(report.drift.unknown.as_ref().map(|_| f64::NAN));
+        if let Some(drift) = drift {
+            metrics::gauge!("backstitch_batch_drift_events", &labels()).set(drift);
         }
         for view in &report.drift.views {
             let job = || ("job", view.job.clone());

@@ -287,7 +287,7 @@ impl Batch {
     }
 
     /// The run itself, under the lease.
-    async fn run_held(
+    pub(crate) async fn run_held(
         &self,
         results: Results<'_>,
         request: &RunRequest,

@@ -11,6 +11,20 @@ const DONE: u8 = 0;
 const FAILED: u8 = 1;
 /// The command line or the configuration can't be used.
 const USAGE: u8 = 2;
+/// Something is not as it should be, and was not put right.
+const DIFFERS: u8 = 3;
+
+/// What was looked at is not as it should be: the result says where, and nothing else is to be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Differs;
+
+impl fmt::Display for Differs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("something is not as it should be")
+    }
+}
+
+impl std::error::Error for Differs {}
 
 /// The command line or the configuration can't be used: the message says where and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +51,9 @@ pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     if error.chain().any(|cause| cause.is::<Closed>()) {
         // Whoever read our output has seen enough.
         return ExitCode::from(DONE);
+    }
+    if error.chain().any(|cause| cause.is::<Differs>()) {
+        return ExitCode::from(DIFFERS);
     }
     crate::output::complain(&one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) {
@@ -66,6 +83,10 @@ mod tests {
         assert_eq!(
             code(Err(usage("x").context("y"))),
             format!("{:?}", ExitCode::from(2))
+        );
+        assert_eq!(
+            code(Err(Differs.into())),
+            format!("{:?}", ExitCode::from(3))
         );
         assert_eq!(
             code(Err(anyhow::Error::new(Closed))),

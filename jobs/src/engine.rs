@@ -33,7 +33,7 @@ pub struct Engine {
     runtime: Arc<RuntimeEnv>,
     threads: usize,
     /// Removed with the last copy of the engine.
-    _spill: Arc<SpillFolder>,
+    spill: Arc<SpillFolder>,
 }
 
 impl Engine {
@@ -61,7 +61,7 @@ impl Engine {
         Ok(Self {
             runtime,
             threads: options.threads.max(1),
-            _spill: Arc::new(spill),
+            spill: Arc::new(spill),
         })
     }
 
@@ -69,6 +69,16 @@ impl Engine {
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// A new folder beside what queries spill, for what is made on the way to an answer. It is removed with the
+    /// value; what a process leaves that is killed, the next one removes.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if it can't be made.
+    pub fn scratch(&self) -> Result<tempfile::TempDir> {
+        tempfile::TempDir::new_in(self.spill.path())
+            .map_err(|error| Error::Engine(DataFusionError::IoError(error)))
     }
 
     /// A session for the queries of one task: nothing is repartitioned.

@@ -187,6 +187,7 @@ impl World {
                 task_rows_max: 40,
                 snapshot_rows_max: 5,
                 publish_rows: 9,
+                scan_rows: 5,
                 check_rows_min: 1_000,
                 // A few rows make a tree of several levels, and a key that is written in parts.
                 editions: EditionOptions {

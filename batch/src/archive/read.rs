@@ -70,6 +70,8 @@ impl Base {
 enum Keep {
     /// The first one.
     First,
+    /// The first one, if it is from these offsets on, by partition; of a partition that is not named, always.
+    FirstSince(Arc<Vec<Offset>>),
     /// The others, of those from these offsets on, by partition; of a partition that is not named, all.
     Repeats(Arc<Vec<Offset>>),
 }
@@ -122,6 +124,14 @@ impl EventStream {
     pub(crate) fn over(self, base: Base) -> Self {
         Self {
             base: Arc::new(base),
+            ..self
+        }
+    }
+
+    /// The same, of those from some offsets on, by partition: what repeats an event from before them does not come.
+    pub(crate) fn since(self, since: Vec<Offset>) -> Self {
+        Self {
+            keep: Keep::FirstSince(Arc::new(since)),
             ..self
         }
     }
@@ -213,15 +223,16 @@ fn kept(
             }
             let day = day_of(at.value(row).div_euclid(1_000_000));
             let is_held = base.holds(day, partition, offsets.value(row));
+            let is_since = |since: &[Offset]| {
+                let since = partition.and_then(|partition| since.get(partition));
+                since.is_none_or(|since| offsets.value(row) >= *since)
+            };
             if !seen.insert(identity) {
                 totals.duplicates += u64::from(!is_held);
                 return Some(match keep {
-                    Keep::First => false,
+                    Keep::First | Keep::FirstSince(_) => false,
                     Keep::Repeats(_) if is_held => false,
-                    Keep::Repeats(since) => {
-                        let since = partition.and_then(|partition| since.get(partition));
-                        since.is_none_or(|since| offsets.value(row) >= *since)
-                    }
+                    Keep::Repeats(since) => is_since(since),
                 });
             }
             if is_held {
@@ -229,7 +240,11 @@ fn kept(
             }
             totals.events += 1;
             *totals.amounts.entry(day).or_default() += i128::from(amounts.value(row));
-            Some(matches!(keep, Keep::First))
+            Some(match keep {
+                Keep::First => true,
+                Keep::FirstSince(since) => is_since(since),
+                Keep::Repeats(_) => false,
+            })
         })
         .collect();
     drop(totals);

@@ -86,8 +86,46 @@ impl<'a> Archiver<'a> {
     }
 
     /// All manifests.
+    pub(crate) fn manifests(&self) -> &[Manifest] {
+        &self.manifests
+    }
+
+    /// All manifests.
     pub(crate) fn into_manifests(self) -> Vec<Manifest> {
         self.manifests
+    }
+
+    /// Writes the file of a manifest anew, from the log.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the log is another one or does not give what the manifest says.
+    pub(crate) async fn write_again(&mut self, manifest: &Manifest) -> Result<()> {
+        let Some(path) = manifest.file.clone() else {
+            return Ok(());
+        };
+        self.recognise_log().await?;
+        let targets: Vec<Offset> = manifest.to.iter().map(|cut| cut.next_offset).collect();
+        let from = (0..targets.len()).map(|partition| Cut {
+            next_offset: manifest.from.get(partition).copied().unwrap_or(0),
+            last: None,
+        });
+        let all = FileSize {
+            rows_max: usize::MAX,
+            bytes_max: usize::MAX,
+        };
+        let stretch = self.read(from.collect(), &targets, all).await?;
+        let (again, file) = write_file(manifest.seq, path.clone(), stretch).await?;
+        let lasts = |manifest: &Manifest| -> Vec<_> {
+            let lasts = manifest.to.iter().map(|cut| cut.last);
+            lasts.collect()
+        };
+        let is_same = again.days == manifest.days && lasts(&again) == lasts(manifest);
+        match file {
+            Some(bytes) if is_same => Ok(self.archive.put(&path, bytes).await?),
+            _ => Err(Error::Request(
+                "the log gives other events in its place: records are gone from it".to_owned(),
+            )),
+        }
     }
 
     /// Deletes what writers left behind that died.
@@ -123,7 +161,9 @@ impl<'a> Archiver<'a> {
         let mut report = ArchiveReport::default();
         while self.behind(&targets) > 0 && !stop.is_cancelled() {
             let seq = u64::try_from(self.manifests.len()).unwrap_or(u64::MAX);
-            let stretch = self.read(self.ends(targets.len()), &targets).await?;
+            let stretch = self
+                .read(self.ends(targets.len()), &targets, self.size)
+                .await?;
             // The log may have become another one since, also while it was read.
             let known = counted.iter().zip(&stretch.known);
             let known: Vec<_> = known.map(|(cut, known)| cut.last.or(*known)).collect();
@@ -201,10 +241,10 @@ impl<'a> Archiver<'a> {
     }
 
     /// Reads on in every partition, evenly, until there is enough for a file.
-    async fn read(&self, from: Vec<Cut>, targets: &[Offset]) -> Result<Stretch> {
+    async fn read(&self, from: Vec<Cut>, targets: &[Offset], size: FileSize) -> Result<Stretch> {
         let partitions = targets.len().max(1);
-        let rows_max = self.size.rows_max / partitions + 1;
-        let bytes_max = self.size.bytes_max / partitions + 1;
+        let rows_max = (size.rows_max / partitions).saturating_add(1);
+        let bytes_max = (size.bytes_max / partitions).saturating_add(1);
         let mut stretch = Stretch {
             from: from.iter().map(|cut| cut.next_offset).collect(),
             known: from.iter().map(|cut| cut.last).collect(),

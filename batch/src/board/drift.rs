@@ -3,23 +3,27 @@
 //! A run replaces the rows of a key by others. Whoever differs in them has been notified below the run's cut, so live
 //! state has what the speed layer made of that member, in an epoch that the run takes in: it must be what the run
 //! publishes. A member with a newer state has changed again since, and is passed over; of one whose change the
-//! speed layer has not come to, the run publishes what stands ([`super::held_back`]).
+//! speed layer has not come to, the run publishes what stands ([`super::held_back`]). Whoever seems to differ is looked at
+//! once more when all is published: an app may tell of a change some time after its commit.
+//!
+//! Before a first run the speed layer has nothing of rows that were there before it: of those nothing is said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::Array;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use jobs::board::{ChangedMembers, GroupState, ReadError as BoardError, Sheet, Standings};
 use jobs::{Board, Job};
 use schemas::key::KeyValue;
 use schemas::partition::partition_of;
-use schemas::seam::{Cut, Epoch, Runs, Slot, whole};
+use schemas::seam::{Cut, Epoch, Runs, Slot};
 use schemas::source::Source;
 use stored::boards::{NodesError, StoredNodes};
 use stores::live::{LiveStates, MembersQuery, StateQuery};
 
-use crate::drift::{Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
+use crate::drift::{Between, Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
 use crate::{BatchPorts, Result};
 
 /// Members of a view that one run compares, at most.
@@ -30,6 +34,10 @@ const MEMBERS_AT_ONCE: usize = 5_000;
 const AT_ONCE: usize = 16;
 /// Nodes of one level of a key's tree that are read, at most.
 const NODES_MAX: usize = 2_000;
+/// Keys of up to so many rows, old and new, are read side by side; larger ones one after the other.
+const SMALL_ROWS: u64 = 2_000;
+/// Once a key does not fit any more and fewer members than this are left, no more keys are read.
+const REST_MEMBERS: usize = 10_000;
 /// A member's column is an id.
 const MEMBER_BYTES: usize = 8;
 
@@ -44,6 +52,8 @@ pub(crate) struct Stretch<'a> {
     pub(crate) source: Source,
     pub(crate) epoch: Epoch,
     pub(crate) cuts: &'a [Cut],
+    /// Whether an earlier try may have published some keys, which are the same now and are not compared.
+    pub(crate) is_again: bool,
 }
 
 /// A key whose rows were replaced: the roots.
@@ -65,7 +75,18 @@ pub(crate) struct Comparison<'a> {
     since: Epoch,
     members_left: usize,
     drift: ViewDrift,
-    worst: Vec<DriftedKey>,
+    found: Vec<Differing>,
+}
+
+/// A key whose roots were read.
+struct Opened<'a> {
+    of: &'a Replaced,
+    partition: u32,
+    old: Option<Sheet>,
+    new: Sheet,
+    /// Rows that come or go, at least, and those that may be read.
+    least: u64,
+    most: u64,
 }
 
 /// A key with the members that differ.
@@ -84,11 +105,16 @@ enum Counted {
 }
 
 /// A member of whom something else is published than was counted.
+#[derive(Debug)]
 struct Differing {
+    key: Vec<u8>,
+    partition: u32,
     member: Vec<u8>,
     /// On how many boards it is, by the run and as it was counted.
     published: usize,
     counted: usize,
+    /// The first board on which it differs.
+    board: Vec<u8>,
     cause: Cause,
 }
 
@@ -104,7 +130,7 @@ impl<'a> Comparison<'a> {
         let since = seen.newest.get(job.view()).copied().unwrap_or(0);
         let before = seen.runs.get(since).map(|run| run.cuts.len());
         let mut unknown = unknown.map(str::to_owned);
-        if since > 0 && before.is_some_and(|before| before != run.cuts.len()) {
+        if before.is_some_and(|before| before != run.cuts.len()) {
             unknown = unknown.or_else(|| Some("partitions were added since the run before".into()));
         }
         Ok(Self {
@@ -117,29 +143,30 @@ impl<'a> Comparison<'a> {
             drift: ViewDrift {
                 job: job.name().to_owned(),
                 total: unknown.is_none().then_some(0),
+                is_lower_bound: run.is_again && since > 0,
                 unknown,
                 ..ViewDrift::default()
             },
-            worst: Vec::new(),
+            found: Vec::new(),
         })
     }
 
-    /// What was found.
-    pub(crate) fn end(self) -> (ViewDrift, Vec<DriftedKey>) {
-        (self.drift, self.worst)
-    }
-
-    /// Compares some keys, whose old rows can still be read. If that fails, the drift is not known: the rows are right all
-    /// the same.
-    pub(crate) async fn compare(&mut self, keys: Vec<Replaced>) {
-        if self.drift.unknown.is_some() || keys.is_empty() {
-            return;
-        }
-        let compared = match self.changed(&keys).await {
-            Ok(changed) => self.compare_changed(&changed).await,
+    /// What was found, after those who seem to differ were looked at once more.
+    pub(crate) async fn end(mut self) -> (ViewDrift, Vec<DriftedKey>) {
+        let mut worst = Vec::new();
+        let found = std::mem::take(&mut self.found);
+        let noted = match self.still(found).await {
+            Ok(Ok(found)) => self.note(&found, &mut worst).map(|()| None),
+            Ok(Err(why)) => Ok(Some(why)),
             Err(error) => Err(error),
         };
-        let why = match compared {
+        self.settle(noted);
+        (self.drift, worst)
+    }
+
+    /// The drift is not known where something failed, or there is a reason.
+    fn settle(&mut self, outcome: std::result::Result<Option<String>, Failed>) {
+        let why = match outcome {
             Ok(None) => return,
             Ok(Some(why)) => why,
             Err(error) => {
@@ -149,67 +176,108 @@ impl<'a> Comparison<'a> {
             }
         };
         self.drift.total = None;
-        self.drift.unknown = Some(why);
+        self.drift.unknown.get_or_insert(why);
     }
 
-    /// The members that differ, of the keys of which they are not too many.
+    /// Compares some keys, whose old rows can still be read. If that fails, the drift is not known: the rows are right all
+    /// the same.
+    pub(crate) async fn compare(&mut self, keys: Vec<Replaced>) {
+        if self.drift.unknown.is_some() || keys.is_empty() {
+            return;
+        }
+        let compared = self.compare_keys(&keys).await;
+        self.settle(compared);
+    }
+
+    async fn compare_keys(
+        &mut self,
+        keys: &[Replaced],
+    ) -> std::result::Result<Option<String>, Failed> {
+        let opened = keys.iter().map(|of| self.open(of));
+        let opened = opened.collect::<std::result::Result<Vec<_>, Failed>>()?;
+        let (small, large): (Vec<_>, Vec<_>) =
+            opened.into_iter().partition(|one| one.most <= SMALL_ROWS);
+        let (mut changed, mut held) = (Vec::new(), 0);
+        for some in small.chunks(AT_ONCE).chain(large.chunks(1)) {
+            let more = self.changed(some).await?;
+            held += more.iter().map(|one| one.members.len()).sum::<usize>();
+            changed.extend(more);
+            if held >= MEMBERS_AT_ONCE {
+                if let Some(why) = self.compare_changed(&changed).await? {
+                    return Ok(Some(why));
+                }
+                (changed, held) = (Vec::new(), 0);
+            }
+        }
+        self.compare_changed(&changed).await
+    }
+
+    /// The members that differ, of keys that are read side by side, and of which they are not too many.
     async fn changed<'k>(
         &mut self,
-        keys: &'k [Replaced],
+        some: &[Opened<'k>],
     ) -> std::result::Result<Vec<Changed<'k>>, Failed> {
-        if self.members_left == 0 {
-            self.drift.is_lower_bound = true;
-            return Ok(Vec::new());
-        }
-        let partitions = u32::try_from(self.run.cuts.len()).unwrap_or(u32::MAX);
-        let this = &*self;
-        let calls = keys.iter().map(|of| async move {
-            let members = this.members(of).await?;
-            let damaged = |error: schemas::key::KeyError| Failed::Damaged(error.to_string());
-            let key = this.job.key().decode_values(&of.key).map_err(damaged)?;
-            let key = match key.first() {
-                Some(KeyValue::Int(key)) => key.to_string(),
-                _ => String::new(),
-            };
-            let partition = partition_of(key.as_bytes(), partitions);
-            Ok::<_, Failed>((of, partition, members))
-        });
-        let calls: Vec<_> = calls.collect();
-        let found: Vec<_> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
+        let members = some.iter().map(|one| self.members(one));
+        let members = try_join_all(members).await?;
         let mut changed = Vec::new();
-        for (of, partition, members) in found {
-            let fitting = members.filter(|members| members.len() <= self.members_left);
-            let Some(members) = fitting else {
+        for (one, members) in some.iter().zip(members) {
+            let Some(members) = members.filter(|members| members.len() <= self.members_left) else {
                 self.drift.is_lower_bound = true;
+                if self.members_left < REST_MEMBERS {
+                    self.members_left = 0;
+                }
                 continue;
             };
             self.members_left -= members.len();
-            let members = members.into_iter().collect();
             changed.push(Changed {
-                of,
-                partition,
-                members,
+                of: one.of,
+                partition: one.partition,
+                members: members.into_iter().collect(),
             });
         }
         Ok(changed)
     }
 
-    /// The members whose rows of a key differ; nothing, if these are too many to be read.
-    async fn members(&self, of: &Replaced) -> std::result::Result<Option<ChangedMembers>, Failed> {
+    /// Reads the roots of a key.
+    fn open<'k>(&self, of: &'k Replaced) -> std::result::Result<Opened<'k>, Failed> {
         let has_scores = !self.job.score().0.is_empty();
         let new = Sheet::open(&of.new, has_scores)?;
         let old = of.old.as_ref().map(|old| Sheet::open(old, has_scores));
         let old = old.transpose()?;
         let rows = |sheet: &Sheet| sheet.trees().next().map_or(0, |tree| tree.sum().count);
-        let least = rows(&new).abs_diff(old.as_ref().map_or(0, rows));
+        let (had, has) = (old.as_ref().map_or(0, rows), rows(&new));
+        let damaged = |error: schemas::key::KeyError| Failed::Damaged(error.to_string());
+        let key = self.job.key().decode_values(&of.key).map_err(damaged)?;
+        let key = match key.first() {
+            Some(KeyValue::Int(key)) => key.to_string(),
+            _ => String::new(),
+        };
+        let partitions = u32::try_from(self.run.cuts.len()).unwrap_or(u32::MAX);
+        Ok(Opened {
+            of,
+            partition: partition_of(key.as_bytes(), partitions),
+            old,
+            new,
+            least: has.abs_diff(had),
+            most: has.saturating_add(had),
+        })
+    }
+
+    /// The members whose rows of a key differ; nothing, if these are too many to be read.
+    async fn members(
+        &self,
+        one: &Opened<'_>,
+    ) -> std::result::Result<Option<ChangedMembers>, Failed> {
         // So many rows come or go at least, and nearly as many would be read. (Of boards that are several a member has several
         // rows, and some keys are passed over that would just fit.)
-        if least > self.members_left as u64 {
+        if self.members_left == 0 || one.least > self.members_left as u64 {
             return Ok(None);
         }
         let shape = (self.score_bytes(), MEMBER_BYTES);
-        let nodes = self.nodes(&of.key);
-        new.changed_members(old.as_ref(), &nodes, shape, NODES_MAX)
+        let nodes = self.nodes(&one.of.key);
+        let nodes_max = NODES_MAX.min(self.members_left / 64 + 16);
+        one.new
+            .changed_members(one.old.as_ref(), &nodes, shape, nodes_max)
             .await
     }
 
@@ -250,54 +318,103 @@ impl<'a> Comparison<'a> {
         partition: u32,
         parts: &[(&Changed<'_>, &[Member])],
     ) -> std::result::Result<Option<String>, Failed> {
-        let queries = parts.iter().map(|(changed, members)| MembersQuery {
-            of: StateQuery {
-                view: self.job.view().to_owned(),
-                key: changed.of.key.clone(),
-                partition: Some(partition),
-            },
-            members: members.iter().map(|(member, _)| member.clone()).collect(),
+        let queries = parts.iter().map(|(changed, members)| {
+            let members = members.iter().map(|(member, _)| member.clone());
+            self.query(partition, &changed.of.key, members.collect())
         });
         let queries: Vec<MembersQuery> = queries.collect();
-        let own = partition..partition.saturating_add(1);
-        let live = &self.ports.live;
-        let answer = live.read_members(self.run.source, own, &queries).await;
-        let answer = answer.map_err(NodesError::from).map_err(Failed::Store)?;
-        let slot = answer.slots.first().and_then(Option::as_ref);
-        if !slot.is_some_and(|slot| self.is_whole(slot, partition as usize)) {
-            let since = self.since;
-            return Ok(Some(format!(
-                "live state of partition {partition} does not hold everything since run {since}"
-            )));
+        let (slot, states) = self.states(partition, &queries).await?;
+        if let Some(why) = self.unknown(partition, slot.as_ref()) {
+            return Ok(Some(why));
         }
         let this = &*self;
-        let of_keys = parts.iter().zip(&answer.states);
+        let of_keys = parts.iter().zip(&states);
         let calls =
-            of_keys.map(|((changed, members), states)| this.differing(changed.of, members, states));
+            of_keys.map(|((changed, members), states)| this.differing(changed, members, states));
         let calls: Vec<_> = calls.collect();
         let found: Vec<Vec<Differing>> =
             stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
-        for ((changed, _), differing) in parts.iter().zip(found) {
-            for one in differing {
-                self.note(&changed.of.key, &one)?;
-            }
-        }
+        self.found.extend(found.into_iter().flatten());
         Ok(None)
     }
 
-    /// Whether a slot has everything between the run before and this one.
-    fn is_whole(&self, slot: &Slot, partition: usize) -> bool {
-        let cut = self.run.cuts.get(partition).map(|cut| cut.next_offset);
-        let bound = slot.bounds.get(&self.run.epoch).map(|cut| cut.next_offset);
-        bound.is_some()
-            && bound == cut
-            && whole(slot, partition, self.since, &self.runs, self.job.view())
+    /// Why a slot does not tell what was counted between both runs.
+    fn unknown(&self, partition: u32, slot: Option<&Slot>) -> Option<String> {
+        let between = Between {
+            runs: &self.runs,
+            since: self.since,
+            until: self.run.epoch,
+            cuts: self.run.cuts,
+        };
+        let why = between.unknown(self.job.view(), partition as usize, slot);
+        // What it counts again it counts of rows as they are now.
+        let is_replaying = slot.is_some_and(Slot::is_replaying);
+        why.or_else(|| {
+            is_replaying.then(|| {
+                format!("live state of partition {partition} began anew, and counts again what it had counted")
+            })
+        })
+    }
+
+    /// Those of some members who differ that have no newer state by now; or why that can't be told.
+    async fn still(
+        &self,
+        found: Vec<Differing>,
+    ) -> std::result::Result<std::result::Result<Vec<Differing>, String>, Failed> {
+        let mut by_partition: BTreeMap<u32, Vec<Differing>> = BTreeMap::new();
+        for one in found {
+            by_partition.entry(one.partition).or_default().push(one);
+        }
+        let mut still = Vec::new();
+        for (partition, mut rest) in by_partition {
+            while !rest.is_empty() {
+                let some = rest.split_off(rest.len().saturating_sub(MEMBERS_AT_ONCE));
+                let queries: Vec<MembersQuery> = some
+                    .iter()
+                    .map(|one| self.query(partition, &one.key, vec![one.member.clone()]))
+                    .collect();
+                let (slot, states) = self.states(partition, &queries).await?;
+                if let Some(why) = self.unknown(partition, slot.as_ref()) {
+                    return Ok(Err(why));
+                }
+                for (one, states) in some.into_iter().zip(&states) {
+                    if !matches!(self.counted(&one.member, states)?, Counted::Again) {
+                        still.push(one);
+                    }
+                }
+            }
+        }
+        Ok(Ok(still))
+    }
+
+    fn query(&self, partition: u32, key: &[u8], members: Vec<Vec<u8>>) -> MembersQuery {
+        MembersQuery {
+            of: StateQuery {
+                view: self.job.view().to_owned(),
+                key: key.to_vec(),
+                partition: Some(partition),
+            },
+            members,
+        }
+    }
+
+    /// The states of members of one partition, with the slot as of the same moment.
+    async fn states(
+        &self,
+        partition: u32,
+        queries: &[MembersQuery],
+    ) -> std::result::Result<(Option<Slot>, Vec<LiveStates>), Failed> {
+        let own = partition..partition.saturating_add(1);
+        let live = &self.ports.live;
+        let answer = live.read_members(self.run.source, own, queries).await;
+        let answer = answer.map_err(NodesError::from).map_err(Failed::Store)?;
+        Ok((answer.slots.into_iter().next().flatten(), answer.states))
     }
 
     /// The members of a key of whom something else is published than was counted.
     async fn differing(
         &self,
-        of: &Replaced,
+        Changed { of, partition, .. }: &Changed<'_>,
         members: &[Member],
         states: &LiveStates,
     ) -> std::result::Result<Vec<Differing>, Failed> {
@@ -308,34 +425,52 @@ impl<'a> Comparison<'a> {
         for ((member, boards), published) in members.iter().zip(published) {
             let (cause, counted) = match self.counted(member, states)? {
                 Counted::Again => continue,
-                Counted::Once(counted) if sorted(&counted) == sorted(&published) => continue,
-                Counted::Once(counted) => (Cause::Unexplained, counted),
+                // Of rows that were there before the first run nobody was told.
+                Counted::Never if self.since == 0 => continue,
                 Counted::Never => (Cause::LostLive, self.stood(of, member, boards).await?),
+                Counted::Once(counted) => (Cause::Unexplained, counted),
             };
+            let board = differs_on(&published, &counted);
+            if board.is_none() && cause == Cause::Unexplained {
+                continue;
+            }
             differing.push(Differing {
+                key: of.key.clone(),
+                partition: *partition,
                 member: member.clone(),
                 published: published.places.len(),
                 counted: counted.places.len(),
+                board: board.unwrap_or_default(),
                 cause,
             });
         }
         Ok(differing)
     }
 
-    fn note(&mut self, key: &[u8], one: &Differing) -> std::result::Result<(), Failed> {
+    fn note(
+        &mut self,
+        found: &[Differing],
+        worst: &mut Vec<DriftedKey>,
+    ) -> std::result::Result<(), Failed> {
         let drift = &mut self.drift;
-        drift.total = drift.total.map(|total| total.saturating_add(1));
-        drift.keys += 1;
-        *drift.causes.entry(one.cause).or_default() += 1;
-        if self.worst.len() < KEYS_NAMED {
+        let members = found.len() as u64;
+        drift.total = drift.total.map(|total| total.saturating_add(members));
+        drift.keys += members;
+        for one in found {
+            *drift.causes.entry(one.cause).or_default() += 1;
+        }
+        for one in found.iter().take(KEYS_NAMED) {
             let shown =
                 |shape, bytes| show(shape, bytes).map_err(|e| Failed::Damaged(e.to_string()));
-            let key = shown(self.job.key(), key)?;
-            let member = shown(self.job.member(), &one.member)?;
+            let mut key = vec![shown(self.job.key(), &one.key)?];
+            key.push(shown(self.job.member(), &one.member)?);
+            if !self.job.boards().0.is_empty() {
+                key.push(shown(self.job.boards(), &one.board)?);
+            }
             let rows = |rows: usize| i64::try_from(rows).unwrap_or(i64::MAX);
-            self.worst.push(DriftedKey {
+            worst.push(DriftedKey {
                 job: self.job.name().to_owned(),
-                key: [key, member].join(" "),
+                key: key.join(" "),
                 batch: rows(one.published),
                 live: rows(one.counted),
                 cause: one.cause,
@@ -388,9 +523,11 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The rows of a state, in the order of boards.
-fn sorted(state: &GroupState) -> Vec<&jobs::board::Place> {
-    let mut places: Vec<_> = state.places.iter().collect();
-    places.sort_unstable_by(|one, other| one.board.cmp(&other.board));
-    places
+/// The first board on which two states differ.
+fn differs_on(one: &GroupState, other: &GroupState) -> Option<Vec<u8>> {
+    let places = one.places.iter().chain(&other.places);
+    let boards: BTreeSet<&Vec<u8>> = places.map(|place| &place.board).collect();
+    let mut boards = boards.into_iter();
+    let board = boards.find(|board| one.on(board) != other.on(board));
+    board.cloned()
 }

@@ -184,6 +184,7 @@ impl Batch {
                     source,
                     epoch,
                     cuts: &plan.run.cuts,
+                    is_again: view.is_doubtful,
                 };
                 let of_view = Comparison::begin(&self.ports, &view.job, run, unknown);
                 done.comparison = Some(of_view.await?);
@@ -192,7 +193,7 @@ impl Batch {
             report.rows_written += done.written;
             report.rows_skipped += done.skipped;
             if let Some(comparison) = done.comparison {
-                let (of_view, worst) = comparison.end();
+                let (of_view, worst) = comparison.end().await;
                 drift.get_or_insert_with(Drift::none).add(of_view, worst);
             }
         }

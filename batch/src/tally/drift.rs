@@ -4,25 +4,28 @@
 //! live ones with a minus: where they agree every sum is 0, and nothing need be remembered by key.
 //! Only for the sums that are not 0 both sides are read once more, to name the keys.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jobs::Job;
-use schemas::seam::{Epoch, Runs, whole};
+use schemas::key::KeyValue;
+use schemas::seam::Generation;
 use schemas::source::Source;
+use schemas::time::Width;
 use stores::live::{Deltas, SlotId};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::compute::View;
 use super::publish::diff_of;
 use super::result::ViewManifest;
-use crate::drift::{Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
+use crate::drift::{Between, Cause, DriftedKey, KEYS_NAMED, ViewDrift, show};
 use crate::{BatchPorts, Result};
 
 /// One for each value of 16 bits of the hash.
 const BUCKETS: usize = 1 << 16;
 const PAGE_ROWS: usize = 50_000;
-/// Keys that are told apart, at most.
+const DAY_SECONDS: i64 = 86_400;
+/// Keys that may differ are told apart up to so many.
 const KEYS_MAX: usize = 100_000;
 
 /// Sums of changes by a hash of the key.
@@ -115,6 +118,18 @@ pub(crate) struct Differences {
 }
 
 impl Differences {
+    /// The days that the keys are of; nothing, if they may be of any.
+    pub(crate) fn days(&self, job: &Job) -> Option<BTreeSet<i64>> {
+        if job.bucket() > Width::Day {
+            return None;
+        }
+        let day = |one: &Difference| match job.row().decode_values(&one.row).ok()?.first()? {
+            KeyValue::Time(seconds) => Some(seconds.div_euclid(DAY_SECONDS)),
+            _ => None,
+        };
+        self.all.iter().map(day).collect()
+    }
+
     /// Notes what a record counts that repeats an event.
     pub(crate) fn repeated(&mut self, group: &[u8], row: &[u8], count: i64) {
         let place = |one: &Difference| (&*one.group, &*one.row).cmp(&(group, row));
@@ -151,9 +166,8 @@ impl Sides {
 pub(crate) struct Stretch<'a> {
     pub(crate) ports: &'a BatchPorts,
     pub(crate) source: Source,
-    pub(crate) runs: &'a Runs,
     /// After the epoch of the published result before, up to this run's.
-    pub(crate) epochs: (Epoch, Epoch),
+    pub(crate) between: Between<'a>,
     pub(crate) partitions: u32,
 }
 
@@ -165,45 +179,47 @@ impl Stretch<'_> {
         new: &ViewManifest,
         mut fingerprint: Fingerprint,
     ) -> Result<Compared> {
-        if let Some(why) = self.unknown(view).await? {
-            return Ok(Compared::Unknown(why));
-        }
+        let lives = match self.lives(view).await? {
+            Ok(lives) => lives,
+            Err(why) => return Ok(Compared::Unknown(why)),
+        };
         self.each_live(view, |group, row, count| {
             fingerprint.add(group, row, count.wrapping_neg());
         })
         .await?;
-        if fingerprint.is_zero() {
-            return Ok(Compared::Keys(Differences::default()));
-        }
-        self.differences(view, new, &fingerprint)
-            .await
-            .map(Compared::Keys)
+        let found = match fingerprint.is_zero() {
+            true => Differences::default(),
+            false => self.differences(view, new, &fingerprint).await?,
+        };
+        // What was lost meanwhile was read as if nothing had been there.
+        Ok(match self.lives(view).await? {
+            Ok(again) if again == lives => Compared::Keys(found),
+            Ok(_) => Compared::Unknown("live state began anew while it was compared".to_owned()),
+            Err(why) => Compared::Unknown(why),
+        })
     }
 
-    /// Why live state can't be compared with.
-    async fn unknown(&self, view: &View) -> Result<Option<String>> {
-        let (since, _) = self.epochs;
+    /// The lives of the slots, if they hold everything; else why not.
+    async fn lives(&self, view: &View) -> Result<std::result::Result<Vec<Generation>, String>> {
         let slots = self
             .ports
             .live
             .read(self.source, self.partitions, &[])
             .await?
             .slots;
+        let mut lives = Vec::with_capacity(slots.len());
         for (partition, slot) in slots.iter().enumerate() {
-            let complete = slot
-                .as_ref()
-                .is_some_and(|slot| whole(slot, partition, since, self.runs, view.job.view()));
-            if !complete {
-                return Ok(Some(format!(
-                    "live state of partition {partition} does not hold everything since run {since}"
-                )));
+            let view = view.job.view();
+            if let Some(why) = self.between.unknown(view, partition, slot.as_ref()) {
+                return Ok(Err(why));
             }
+            lives.extend(slot.as_ref().map(|slot| slot.generation));
         }
-        Ok(None)
+        Ok(Ok(lives))
     }
 
     async fn each_live(&self, view: &View, mut note: impl FnMut(&[u8], &[u8], i64)) -> Result<()> {
-        let (since, until) = self.epochs;
+        let Between { since, until, .. } = self.between;
         for partition in 0..self.partitions {
             let slot = SlotId {
                 source: self.source,

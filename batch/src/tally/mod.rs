@@ -10,5 +10,7 @@ mod repeats;
 mod result;
 mod run;
 
+pub(crate) use compute::failed_of;
+pub(crate) use publish::{NewRow, new_rows};
 pub(crate) use result::ViewManifest;
 pub(crate) use run::{kept_shape, shape};

@@ -1,6 +1,7 @@
 //! The records of a stretch of the log that repeat an event which stood before them: what live state counts once too often
 //! where its window did not reach back so far.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -15,19 +16,23 @@ use crate::run::go_on;
 
 impl Compute {
     /// Notes the rows of a view that the records give which repeat an event, of those from the cuts `since` on: group, row
-    /// and count, in any order, a row perhaps more than once.
+    /// and count, in any order, a row perhaps more than once. Only of some days, if they are named.
     pub(crate) async fn repeats(
         &self,
         job: &Arc<Job>,
-        since: &[Cut],
+        (since, days): (&[Cut], Option<&BTreeSet<i64>>),
         mut note: impl FnMut(&[u8], &[u8], i64),
         stop: &CancellationToken,
     ) -> Result<()> {
         let failed = failed_of(job);
-        for days in self.plan.day_tasks(self.task_rows_max) {
+        for mut of_task in self.plan.day_tasks(self.task_rows_max) {
             go_on(stop)?;
+            of_task.retain(|day| days.is_none_or(|days| days.contains(day)));
+            if of_task.is_empty() {
+                continue;
+            }
             let since = since.iter().map(|cut| cut.next_offset).collect();
-            let events = self.events(&days).repeats(since);
+            let events = self.events(&of_task).repeats(since);
             let rows = self.frame(job, Arc::new(events)).await?;
             let mut batches = rows.execute_stream().await.map_err(failed)?;
             while let Some(batch) = batches.try_next().await.map_err(failed)? {

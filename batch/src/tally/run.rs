@@ -18,7 +18,7 @@ use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
 use crate::archive::{backfilled, take_reduced};
-use crate::drift::Drift;
+use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
 use crate::run::{Batch, behind, go_on};
@@ -63,7 +63,13 @@ impl Batch {
             stages.begin("drift", 0);
             // The rows are right whether or not the drift can be told.
             match self
-                .drift(&compute, &computed, prints, (stamp_us, stop))
+                .drift(
+                    &compute,
+                    &computed,
+                    prints,
+                    stamp_us,
+                    (&mut report.warnings, stop),
+                )
                 .await
             {
                 Ok(drift) => report.drift = drift,
@@ -246,7 +252,8 @@ impl Batch {
         compute: &Compute,
         computed: &Computed,
         mut prints: BTreeMap<String, Fingerprint>,
-        (stamp_us, stop): (i64, &CancellationToken),
+        stamp_us: i64,
+        (warnings, stop): (&mut Vec<String>, &CancellationToken),
     ) -> Result<Drift> {
         let plan = &compute.plan;
         let source = plan.source;
@@ -269,18 +276,29 @@ impl Batch {
             let stretch = Stretch {
                 ports: &self.ports,
                 source,
-                runs,
-                epochs: (before.map_or(0, |old| old.epoch), manifest.epoch),
+                between: Between {
+                    runs,
+                    since: before.map_or(0, |old| old.epoch),
+                    until: manifest.epoch,
+                    cuts: &plan.cuts,
+                },
                 partitions: u32::try_from(manifest.cuts.len()).unwrap_or(u32::MAX),
             };
             let mut found = stretch.compare(view, manifest, print).await?;
             if let Compared::Keys(keys) = &mut found
                 && !keys.all.is_empty()
             {
-                let since = before.map_or(&[][..], |old| &old.cuts);
-                let note = |group: &[u8], row: &[u8], count| keys.repeated(group, row, count);
-                compute.repeats(&view.job, since, note, stop).await?;
                 self.keep(view, (plan.epoch, stamp_us), &keys.all).await?;
+                let since = before.map_or(&[][..], |old| &old.cuts);
+                let days = keys.days(&view.job);
+                let note = |group: &[u8], row: &[u8], count| keys.repeated(group, row, count);
+                let told = compute
+                    .repeats(&view.job, (since, days.as_ref()), note, stop)
+                    .await;
+                if let Err(error) = told {
+                    tracing::warn!(job = name, %error, "causes of the drift are not known");
+                    warnings.push(format!("why {name} differs is not known: {error}"));
+                }
             }
             let (drift, worst) = found.told(&view.job)?;
             if drift.is_lower_bound {

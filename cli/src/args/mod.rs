@@ -4,6 +4,7 @@ mod applications;
 mod complaint;
 mod dead_letters;
 mod generate;
+mod restorate;
 mod values;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
 pub(crate) use generate::{Format, GenerateArgs, Shape};
+pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
 #[derive(Debug, Parser)]
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     /// Show how long everything is kept, or let old things go
     #[command(subcommand)]
     Retention(RetentionCommand),
+    /// Compare what is served with what is expected, key by key, and put right what differs
+    Restorate(RestorateArgs),
     /// Serve the HTTP API
     Serve(ServeArgs),
     /// Show and count what could not be taken, or try it again

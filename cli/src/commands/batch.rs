@@ -151,6 +151,9 @@ fn drift_of(drift: &Drift) -> String {
         (None, Some(0)) if !drift.is_lower_bound => {
             "  drift 0: live state had counted the same\n".to_owned()
         }
+        (None, Some(0)) => {
+            "  drift 0 of what was compared: more had changed than one run compares\n".to_owned()
+        }
         (None, Some(total)) => format!(
             "  drift {}{} over {} keys: live state had counted otherwise until now\n",
             if drift.is_lower_bound {

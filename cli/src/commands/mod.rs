@@ -10,6 +10,7 @@ mod follow;
 mod generate;
 mod ingest;
 mod migrate;
+mod restorate;
 mod retention;
 mod serve;
 
@@ -111,6 +112,7 @@ pub(crate) async fn run(
         Command::Batch(command) => batch::run(&command, context, stop).await,
         Command::Explain(args) => explain::run(&args, context).await,
         Command::Retention(command) => retention::run(command, context, stop).await,
+        Command::Restorate(args) => Box::pin(restorate::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
         Command::Applications(command) => applications::run(command, context).await,

@@ -43,13 +43,31 @@ async fn run(world: &World, full: bool) -> RunReport {
     world.run_on(SOURCE, &request).await.expect("a run")
 }
 
-/// Says live that an athlete is not connected, in the place of what was counted.
-async fn falsify(world: &World, athlete: i64) {
+/// A row of the database that nobody was told of.
+async fn forgotten(world: &World, athlete: i64) {
+    let row = Entity::Authorization(Authorization {
+        id: athlete,
+        application_id: APPLICATION,
+        athlete_id: athlete,
+        created_at_us: NOW_MS * 1_000,
+        revoked_at_us: None,
+        version: 0,
+    });
+    let canon = &world.stores.canon;
+    canon.apply(&[row], NOW_MS).await.expect("applied");
+    let pending = canon.pending(SOURCE, i64::MAX, 10).await.expect("pending");
+    let ids: Vec<i64> = pending.iter().map(|one| one.id).collect();
+    assert_eq!(ids.len(), 1);
+    canon.notified(&ids).await.expect("forgotten");
+}
+
+/// Says live that an athlete is on no board of a key, in the place of what was counted.
+async fn falsify(world: &World, (source, board, key): (Source, &str, i64), athlete: i64) {
     let mut boards = world.catalog.boards().iter();
-    let job = boards.find(|job| job.board() == "applications");
+    let job = boards.find(|job| job.board() == board);
     let job = job.expect("the board");
     let of = |shape: &schemas::key::KeyShape, id| shape.encode_values(&[KeyValue::Int(id)]);
-    let key = of(job.key(), APPLICATION).expect("a key");
+    let key = of(job.key(), key).expect("a key");
     let member = of(job.member(), athlete).expect("a member");
     let query = MembersQuery {
         of: StateQuery {
@@ -60,7 +78,7 @@ async fn falsify(world: &World, athlete: i64) {
         members: vec![member.clone()],
     };
     let live = &world.stores.live;
-    let answer = live.read_members(SOURCE, 0..PARTITIONS, &[query]).await;
+    let answer = live.read_members(source, 0..PARTITIONS, &[query]).await;
     let answer = answer.expect("states");
     let states = &answer.states[0];
     let partition = states.partitions.value(states.partitions.len() - 1);
@@ -75,10 +93,7 @@ async fn falsify(world: &World, athlete: i64) {
         }],
         ..Changes::default()
     };
-    let id = SlotId {
-        source: SOURCE,
-        partition,
-    };
+    let id = SlotId { source, partition };
     let applied = live
         .apply(id, slot.fence(), slot.position, &[job.view()], &changes)
         .await;
@@ -103,16 +118,21 @@ async fn damage(world: World) {
     world.ingest_into(Source::Applications, &rows).await;
     world.intake(SOURCE).await;
     let served = world.serve().await;
+    // Rows of before the first run were told of to nobody, and are none that were lost.
+    forgotten(&world, 98).await;
     connect(&world, 1..20).await;
+    assert_eq!(connected(&served.client).await, 19);
     let report = run(&world, false).await;
     assert_eq!(report.drift.total, Some(0), "{report:?}");
     assert!(!report.drift.is_lower_bound, "{report:?}");
-    assert_eq!(connected(&served.client).await, 19);
+    settle().await;
+    assert_eq!(connected(&served.client).await, 20);
 
     // A state that somebody else wrote.
     connect(&world, 20..25).await;
-    falsify(&world, 22).await;
-    assert_eq!(connected(&served.client).await, 23, "it is served");
+    let key = (SOURCE, "applications", APPLICATION);
+    falsify(&world, key, 22).await;
+    assert_eq!(connected(&served.client).await, 24, "it is served");
     let report = run(&world, false).await;
     let view = &report.drift.views[0];
     assert_eq!((view.total, view.keys), (Some(1), 1), "{report:?}");
@@ -120,26 +140,13 @@ async fn damage(world: World) {
     let worst = &report.drift.worst[0];
     assert_eq!(worst.key, "application_id=7 athlete_id=22");
     assert_eq!((worst.batch, worst.live), (1, 0));
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-    assert_eq!(connected(&served.client).await, 24);
+    settle().await;
+    assert_eq!(connected(&served.client).await, 25);
 
-    // Rows that nobody was told of.
-    let unknown = Entity::Authorization(Authorization {
-        id: 99,
-        application_id: APPLICATION,
-        athlete_id: 99,
-        created_at_us: NOW_MS * 1_000,
-        revoked_at_us: None,
-        version: 0,
-    });
-    let canon = &world.stores.canon;
-    canon.apply(&[unknown], NOW_MS).await.expect("applied");
-    let pending = canon.pending(SOURCE, i64::MAX, 10).await.expect("pending");
-    let ids: Vec<i64> = pending.iter().map(|one| one.id).collect();
-    assert_eq!(ids.len(), 1);
-    canon.notified(&ids).await.expect("forgotten");
+    // A row that nobody is told of.
+    forgotten(&world, 99).await;
     connect(&world, 25..26).await;
-    assert_eq!(connected(&served.client).await, 25, "nobody knows of it");
+    assert_eq!(connected(&served.client).await, 26, "nobody knows of it");
     let report = run(&world, true).await;
     let view = &report.drift.views[0];
     assert_eq!(
@@ -148,8 +155,8 @@ async fn damage(world: World) {
         "{report:?}"
     );
     assert_eq!(report.drift.worst[0].key, "application_id=7 athlete_id=99");
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-    assert_eq!(connected(&served.client).await, 26);
+    settle().await;
+    assert_eq!(connected(&served.client).await, 27);
     let again = run(&world, true).await;
     assert_eq!(again.drift.total, Some(0), "{again:?}");
 
@@ -159,4 +166,46 @@ async fn damage(world: World) {
     let totals: Vec<_> = totals.filter_map(|one| one["total"].as_u64()).collect();
     assert_eq!(totals, [0, 1, 1, 0], "{told}");
     served.end().await;
+}
+
+/// Run records are read again.
+async fn settle() {
+    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+}
+
+/// Of boards with scores a member differs as a whole, and the board is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_of_scores_is_named() {
+    let world = World::new().await;
+    let effort = |id: i64, athlete: i64, seconds: i64| {
+        let row = json!({
+            "id": id, "segment_id": 5, "athlete_id": athlete, "activity_id": id,
+            "elapsed_time": seconds, "started_at": "2026-02-01T10:00:00Z",
+        });
+        row.to_string()
+    };
+    let source = Source::Efforts;
+    let first: Vec<String> = (1..40).map(|n| effort(n, n, 100 + n)).collect();
+    world.ingest_into(source, &first).await;
+    world.catch_up_on(source).await;
+    let request = RunRequest::default();
+    let report = world.run_on(source, &request).await.expect("a run");
+    assert_eq!(report.drift.total, Some(0), "{report:?}");
+    world
+        .ingest_into(source, &[effort(103, 3, 7), effort(104, 4, 8)])
+        .await;
+    world.catch_up_on(source).await;
+    falsify(&world, (source, "segments", 5), 3).await;
+    let report = world.run_on(source, &request).await.expect("a run");
+    assert_eq!(report.drift.total, Some(1), "{report:?}");
+    let worst = &report.drift.worst[0];
+    assert_eq!(
+        (&*worst.job, worst.cause),
+        ("segment_boards", Cause::Unexplained)
+    );
+    assert!(
+        worst.key.starts_with("segment_id=5 athlete_id=3 division="),
+        "{worst:?}"
+    );
+    assert!(worst.batch > 1 && worst.live == 0, "{worst:?}");
 }

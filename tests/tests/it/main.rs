@@ -30,6 +30,8 @@ mod outbox;
 mod processes;
 mod recounts;
 mod redis_servers;
+mod restore;
+mod restore_files;
 mod retail;
 mod retention;
 mod retention_events;

@@ -1,0 +1,88 @@
+//! Writing rows anew that are not what the events give.
+
+use jobs::{BUCKET, Job};
+use schemas::key::{KeyShape, KeyValue};
+use schemas::seam::Epoch;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stores::views::TallyShape;
+use tokio_util::sync::CancellationToken;
+
+use super::Comparison;
+use super::scope::Scope;
+use crate::run::{Batch, go_on};
+use crate::tally::{NewRow, new_rows};
+use crate::{BatchPorts, Error, Result};
+
+/// Rows that are written anew.
+pub(crate) struct Rewrite<'a> {
+    ports: &'a BatchPorts,
+    job: Arc<Job>,
+    scope: Arc<Scope>,
+    table: String,
+    epoch: Epoch,
+    stamp_us: i64,
+    rows_max: usize,
+    waiting: Vec<NewRow>,
+}
+
+impl<'a> Rewrite<'a> {
+    /// Takes a stamp that is larger than those of all rows.
+    pub(crate) async fn begin(batch: &'a Batch, comparison: &Comparison) -> Result<Self> {
+        let (ports, job) = (&batch.ports, &comparison.job);
+        let now_ms = ports.clock.now_ms();
+        // No result of another name gets into the table: what is written is what its own result holds.
+        let stamp_us = ports
+            .views
+            .begin_publishing(job.source(), comparison.epoch, &BTreeMap::new(), now_ms)
+            .await?;
+        Ok(Self {
+            ports,
+            job: Arc::clone(job),
+            scope: Arc::clone(&comparison.scope),
+            table: comparison.table.clone(),
+            epoch: comparison.epoch,
+            stamp_us,
+            rows_max: batch.options.publish_rows.max(1),
+            waiting: Vec::new(),
+        })
+    }
+
+    /// Notes what the row of a key should hold; nothing if no event gives it.
+    pub(crate) fn add(&mut self, key: &[u8], count: Option<i64>) -> Result<()> {
+        let (part, row) = place(&self.job, &self.scope.grain, key)?;
+        self.waiting.push((part, row, count));
+        Ok(())
+    }
+
+    /// Writes what was noted; answers how many rows.
+    pub(crate) async fn send(&mut self, stop: &CancellationToken) -> Result<u64> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut written = 0;
+        for rows in waiting.chunks_mut(self.rows_max) {
+            go_on(stop)?;
+            written += rows.len() as u64;
+            let rows = new_rows(rows);
+            let (views, source) = (&self.ports.views, self.job.source());
+            views
+                .publish(source, &self.table, self.epoch, self.stamp_us, &rows)
+                .await?;
+        }
+        Ok(written)
+    }
+}
+
+/// The partition of the table and the row key of a key with all columns of the view.
+fn place(job: &Job, grain: &KeyShape, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+    let fault = |e| Error::fault("a key that is written anew", e);
+    let values = grain.decode_values(key).map_err(fault)?;
+    let (group, row) = values.split_at(job.group().0.len().min(values.len()));
+    let bucket = grain.0.iter().position(|column| column.name == BUCKET);
+    let start = match bucket.and_then(|place| values.get(place)) {
+        Some(KeyValue::Time(start)) => *start,
+        _ => 0,
+    };
+    let group = job.group().encode_values(group).map_err(fault)?;
+    let part = TallyShape::part(job.partition().floor(start), &group);
+    Ok((part, job.row().encode_values(row).map_err(fault)?))
+}

@@ -1,0 +1,396 @@
+//! Expected counts from a file: CSV, JSON lines or Parquet.
+//!
+//! A line names columns of the view and what is expected. Which columns it names is how finely the view is compared:
+//! what the file does not tell apart is added up.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BinaryBuilder, Int64Array, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, TimeUnit};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jobs::{BUCKET, Job};
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use schemas::key::{KeyColumn, KeyKind, KeyValue};
+use schemas::shown;
+use schemas::time::Width;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::scope::Scope;
+use super::sides::{Side, Sides};
+use crate::run::go_on;
+use crate::{Error, Result};
+
+/// The column with the expected count.
+const EXPECTED: &str = "expected";
+/// Lines that go on together.
+const BLOCK_ROWS: usize = 8_192;
+
+/// A file of expected counts, open.
+pub(crate) struct Claims {
+    path: PathBuf,
+    /// The view's columns that it names, in their order.
+    columns: Vec<KeyColumn>,
+    bucket: Width,
+    lines: Lines,
+}
+
+enum Lines {
+    /// With the places of the columns, and that of the count.
+    Csv(Box<csv::Reader<File>>, Vec<usize>, usize),
+    Json(BufReader<File>),
+    Parquet(Box<ParquetRecordBatchReader>),
+}
+
+/// A line's values in the order of the columns, and its count.
+type Line = (Vec<KeyValue>, i64);
+
+impl Claims {
+    /// Opens a file; its name tells its format.
+    ///
+    /// # Errors
+    /// [`Error::Request`] for a file that can't be read, another format, columns that the view lacks.
+    pub(crate) fn open(path: &Path, job: &Job) -> Result<Self> {
+        let wrong = |what: String| Error::Request(format!("{}: {what}", path.display()));
+        let open = || File::open(path).map_err(|error| wrong(error.to_string()));
+        let extension = path
+            .extension()
+            .and_then(|e| e.to_str())
+            .unwrap_or_default();
+        let (names, lines): (Vec<String>, _) = match extension.to_ascii_lowercase().as_str() {
+            "csv" => {
+                let mut reader = csv::Reader::from_reader(open()?);
+                let header = reader.headers().map_err(|e| wrong(e.to_string()))?;
+                let names = header.iter().map(str::to_owned).collect();
+                (names, Lines::Csv(Box::new(reader), Vec::new(), 0))
+            }
+            "jsonl" | "ndjson" | "json" => {
+                let mut first = String::new();
+                let mut reader = BufReader::new(open()?);
+                let read = reader.read_line(&mut first);
+                read.map_err(|e| wrong(e.to_string()))?;
+                let object: Map<String, Value> = serde_json::from_str(&first).map_err(|e| {
+                    wrong(format!("line 1: {e}; expected a JSON object on each line"))
+                })?;
+                (
+                    object.keys().cloned().collect(),
+                    Lines::Json(BufReader::new(open()?)),
+                )
+            }
+            "parquet" => {
+                let builder = ParquetRecordBatchReaderBuilder::try_new(open()?);
+                let builder = builder.map_err(|e| wrong(e.to_string()))?;
+                let fields = builder.schema().fields().iter();
+                let names = fields.map(|field| field.name().clone()).collect();
+                let reader = builder.with_batch_size(BLOCK_ROWS).build();
+                (
+                    names,
+                    Lines::Parquet(Box::new(reader.map_err(|e| wrong(e.to_string()))?)),
+                )
+            }
+            _ => {
+                return Err(wrong(
+                    "expected counts come as .csv, .jsonl or .parquet".to_owned(),
+                ));
+            }
+        };
+        let columns = columns_of(job, &names).map_err(wrong)?;
+        let place = |name: &str| names.iter().position(|found| found == name).unwrap_or(0);
+        let lines = match lines {
+            Lines::Csv(reader, ..) => {
+                let places = columns.iter().map(|column| place(&column.name)).collect();
+                Lines::Csv(reader, places, place(EXPECTED))
+            }
+            other => other,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            columns,
+            bucket: job.bucket(),
+            lines,
+        })
+    }
+
+    /// The names of the view's columns that it has.
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        self.columns
+            .iter()
+            .map(|column| column.name.clone())
+            .collect()
+    }
+
+    /// Adds what is expected to the sides. This reads the disk and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Request`] names line, column and what is expected there.
+    pub(crate) fn add(
+        self,
+        (scope, sides): (&Scope, &Sides),
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let mut block = Block::default();
+        let path = self.path.clone();
+        let mut take = |number: usize, line: Result<Line, String>| -> Result<()> {
+            let wrong = |what: String| {
+                Error::Request(format!(
+                    "{}: line {number}: {what}. Nothing was compared",
+                    path.display()
+                ))
+            };
+            let (values, count) = line.map_err(wrong)?;
+            if scope.has_claim(&values) {
+                let key = scope.grain.encode_values(&values);
+                block
+                    .keys
+                    .append_value(key.map_err(|e| wrong(e.to_string()))?);
+                block.counts.push(count);
+            }
+            if block.counts.len() == BLOCK_ROWS {
+                go_on(stop)?;
+                block.send(sides)?;
+            }
+            Ok(())
+        };
+        let Self {
+            path,
+            columns,
+            bucket,
+            lines,
+        } = self;
+        let columns = (columns.as_slice(), bucket);
+        match lines {
+            Lines::Csv(mut reader, places, expected) => {
+                for record in reader.records() {
+                    let record = record.map_err(|e| {
+                        Error::Request(format!("{}: {e}. Nothing was compared", path.display()))
+                    })?;
+                    let number = record.position().map_or(0, csv::Position::line);
+                    let number = usize::try_from(number).unwrap_or(usize::MAX);
+                    take(number, csv_line(columns, &record, (&places, expected)))?;
+                }
+            }
+            Lines::Json(reader) => {
+                for (number, line) in (1..).zip(reader.lines()) {
+                    let line = line.map_err(|e| e.to_string());
+                    if line.as_ref().is_ok_and(|line| line.trim().is_empty()) {
+                        continue;
+                    }
+                    take(number, line.and_then(|line| json_line(columns, &line)))?;
+                }
+            }
+            Lines::Parquet(reader) => {
+                let mut number = 1;
+                for batch in *reader {
+                    let lines = batch
+                        .map_err(|e| e.to_string())
+                        .and_then(|batch| parquet_lines(columns, &batch));
+                    match lines {
+                        Ok(lines) => {
+                            for line in lines {
+                                take(number, line)?;
+                                number += 1;
+                            }
+                        }
+                        Err(what) => take(number, Err(what))?,
+                    }
+                }
+            }
+        }
+        block.send(sides)
+    }
+}
+
+/// Lines that wait to go on.
+#[derive(Default)]
+struct Block {
+    keys: BinaryBuilder,
+    counts: Vec<i64>,
+}
+
+impl Block {
+    fn send(&mut self, sides: &Sides) -> Result<()> {
+        let (keys, counts) = (self.keys.finish(), std::mem::take(&mut self.counts));
+        let lines = Int64Array::from(vec![1; counts.len()]);
+        sides.add_keyed(Side::Claimed, &keys, &Int64Array::from(counts))?;
+        sides.add_keyed(Side::ClaimedLines, &keys, &lines)
+    }
+}
+
+/// The view's columns that a file names, in the view's order.
+fn columns_of(job: &Job, names: &[String]) -> Result<Vec<KeyColumn>, String> {
+    let all = || job.group().0.iter().chain(&job.row().0);
+    let known: Vec<&str> = all().map(|column| column.name.as_str()).collect();
+    if !names.iter().any(|name| name == EXPECTED) {
+        return Err(format!(
+            "there is no column {EXPECTED:?} with what is expected; the others name columns of {}: {}",
+            job.name(),
+            known.join(", ")
+        ));
+    }
+    for (place, name) in names.iter().enumerate() {
+        if name != EXPECTED && !known.contains(&name.as_str()) {
+            return Err(format!(
+                "{} has no column {name:?}; it has {}",
+                job.name(),
+                known.join(", ")
+            ));
+        }
+        if names.iter().skip(place + 1).any(|other| other == name) {
+            return Err(format!("the column {name:?} is there twice"));
+        }
+    }
+    let is_named = |column: &&KeyColumn| names.contains(&column.name);
+    Ok(all().filter(is_named).cloned().collect())
+}
+
+type Columns<'a> = (&'a [KeyColumn], Width);
+
+fn csv_line(
+    (columns, bucket): Columns<'_>,
+    record: &csv::StringRecord,
+    (places, expected): (&[usize], usize),
+) -> Result<Line, String> {
+    let values = columns.iter().zip(places).map(|(column, place)| {
+        let text = record.get(*place).unwrap_or_default();
+        match text.is_empty() && column.nullable {
+            true => Ok(KeyValue::Null),
+            false => of_text((column, bucket), text),
+        }
+    });
+    let count = record.get(expected).unwrap_or_default();
+    let count = count.trim().parse().map_err(|_| not_a_count(count))?;
+    Ok((values.collect::<Result<_, _>>()?, count))
+}
+
+fn json_line((columns, bucket): Columns<'_>, line: &str) -> Result<Line, String> {
+    let object: Map<String, Value> =
+        serde_json::from_str(line).map_err(|e| format!("{e}; expected a JSON object"))?;
+    let is_known = |name: &str| name == EXPECTED || columns.iter().any(|c| c.name == name);
+    if let Some(name) = object.keys().find(|name| !is_known(name)) {
+        return Err(format!(
+            "{name:?} is not in the first line: all lines have the same columns"
+        ));
+    }
+    let values = columns.iter().map(|column| {
+        of_json(
+            (column, bucket),
+            object.get(&column.name).unwrap_or(&Value::Null),
+        )
+    });
+    let count = object.get(EXPECTED).unwrap_or(&Value::Null);
+    let count = count
+        .as_i64()
+        .ok_or_else(|| not_a_count(&count.to_string()))?;
+    Ok((values.collect::<Result<_, _>>()?, count))
+}
+
+fn parquet_lines(
+    (columns, bucket): Columns<'_>,
+    batch: &RecordBatch,
+) -> Result<Vec<Result<Line, String>>, String> {
+    let column = |name: &str, to: &DataType| -> Result<ArrayRef, String> {
+        let column = batch
+            .column_by_name(name)
+            .ok_or_else(|| format!("no column {name:?}"))?;
+        cast(column, to).map_err(|e| format!("{name}: {e}"))
+    };
+    let counts = column(EXPECTED, &DataType::Int64)?;
+    let arrays = columns.iter().map(|of| {
+        let is_text = batch
+            .column_by_name(&of.name)
+            .is_some_and(|found| found.data_type().is_string());
+        let micros = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        match of.kind {
+            KeyKind::Int => column(&of.name, &DataType::Int64),
+            KeyKind::Time | KeyKind::Instant if !is_text => column(&of.name, &micros),
+            KeyKind::Text | KeyKind::Time | KeyKind::Instant => column(&of.name, &DataType::Utf8),
+        }
+    });
+    let arrays: Vec<ArrayRef> = arrays.collect::<Result<_, _>>()?;
+    let line = |row: usize| -> Result<Line, String> {
+        let values = columns
+            .iter()
+            .zip(&arrays)
+            .map(|(column, array)| of_json((column, bucket), &shown::value(array, row)));
+        let count = shown::value(&counts, row);
+        let count = count
+            .as_i64()
+            .ok_or_else(|| not_a_count(&count.to_string()))?;
+        Ok((values.collect::<Result<_, _>>()?, count))
+    };
+    Ok((0..counts.len()).map(line).collect())
+}
+
+fn not_a_count(found: &str) -> String {
+    format!("{EXPECTED} is {found}, not a 64-bit integer")
+}
+
+fn of_json((column, bucket): (&KeyColumn, Width), value: &Value) -> Result<KeyValue, String> {
+    match (value, column.kind) {
+        (Value::Null, _) if column.nullable => Ok(KeyValue::Null),
+        (Value::Null, _) => Err(format!("{} is missing", column.name)),
+        (Value::String(text), KeyKind::Text) => Ok(KeyValue::Text(text.clone())),
+        (Value::String(text), KeyKind::Time | KeyKind::Instant) => of_text((column, bucket), text),
+        (Value::Number(number), KeyKind::Int) => number
+            .as_i64()
+            .map(KeyValue::Int)
+            .ok_or_else(|| format!("{} is {number}, not a 64-bit integer", column.name)),
+        (value, _) => Err(format!(
+            "{} is {value}, not {}",
+            column.name,
+            kind_of(column)
+        )),
+    }
+}
+
+fn of_text((column, bucket): (&KeyColumn, Width), text: &str) -> Result<KeyValue, String> {
+    let wrong = || format!("{} is {text:?}, not {}", column.name, kind_of(column));
+    match column.kind {
+        KeyKind::Text => Ok(KeyValue::Text(text.to_owned())),
+        KeyKind::Int => text.trim().parse().map(KeyValue::Int).map_err(|_| wrong()),
+        KeyKind::Time | KeyKind::Instant => {
+            let instant = text.parse::<Timestamp>().or_else(|_| {
+                let date = text.parse::<Date>()?;
+                Ok::<_, jiff::Error>(date.to_zoned(jiff::tz::TimeZone::UTC)?.timestamp())
+            });
+            let instant = instant.map_err(|_| wrong())?;
+            let seconds = instant.as_second();
+            let is_start = instant.subsec_nanosecond() == 0
+                && (column.name != BUCKET || bucket.floor(seconds) == seconds);
+            match is_start {
+                true => Ok(KeyValue::Time(seconds)),
+                false => Err(format!(
+                    "{} is {text:?}, where no bucket of the view begins (UTC)",
+                    column.name
+                )),
+            }
+        }
+    }
+}
+
+const fn kind_of(column: &KeyColumn) -> &'static str {
+    match column.kind {
+        KeyKind::Int => "a 64-bit integer",
+        KeyKind::Text => "a text",
+        KeyKind::Time | KeyKind::Instant => "an instant such as 2026-03-01T00:00:00Z, or a date",
+    }
+}
+
+/// Reads a file on a thread where one may wait.
+pub(crate) async fn add_claims(
+    claims: Claims,
+    scope: &Arc<Scope>,
+    sides: &Arc<Sides>,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let (scope, sides, stop) = (Arc::clone(scope), Arc::clone(sides), stop.clone());
+    tokio::task::spawn_blocking(move || claims.add((&scope, &sides), &stop))
+        .await
+        .map_err(|e| Error::fault("reading what is expected ended", e))?
+}

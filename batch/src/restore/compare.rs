@@ -1,0 +1,237 @@
+//! The comparison: what each side says of a key, added up file by file, and what differs.
+
+use std::path::Path;
+
+use arrow::array::{Array, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use datafusion::error::DataFusionError;
+use datafusion::prelude::ParquetReadOptions;
+use futures::TryStreamExt;
+use jobs::Engine;
+
+use super::report::{Cause, Weighed};
+use super::sides::{Side, scratch};
+use crate::{Error, Result};
+
+/// What the sides say of a key; nothing of those that do not name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Said {
+    sums: [Option<i64>; Side::ALL.len()],
+}
+
+impl Said {
+    pub(crate) fn of(&self, side: Side) -> Option<i64> {
+        self.sums.get(side as usize).copied().flatten()
+    }
+
+    /// What a side counts.
+    pub(crate) fn count(&self, side: Side) -> i64 {
+        self.of(side).unwrap_or(0)
+    }
+}
+
+/// Against what keys are weighed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Measure {
+    /// Whether what somebody else says is expected; else what the events give.
+    pub(crate) is_claimed: bool,
+    /// Whether keys that they do not name are expected to be 0.
+    pub(crate) is_whole: bool,
+    /// Whether live parts are compared, too.
+    pub(crate) with_live: bool,
+    /// Differences up to so much, and up to this part of what is expected, are none.
+    pub(crate) tolerance: (u64, f64),
+}
+
+impl Measure {
+    /// What is said of a key, unless nothing can be said now.
+    pub(crate) fn weigh(&self, said: &Said) -> Option<Weighed> {
+        if said.of(Side::Ahead).is_some() {
+            return None;
+        }
+        if self.is_claimed && !self.is_whole && said.of(Side::Claimed).is_none() {
+            return None;
+        }
+        let live = self.with_live.then(|| said.count(Side::Live));
+        let stored = said.of(Side::Stored);
+        let served = stored.unwrap_or(0).wrapping_add(live.unwrap_or(0));
+        let events_live = live.map_or(0, |_| said.count(Side::EventsLive));
+        let events = said.count(Side::EventsBatch).wrapping_add(events_live);
+        let expected = if self.is_claimed {
+            said.count(Side::Claimed)
+        } else {
+            events
+        };
+        let row_is_wrong = said.count(Side::EventsBatch) != stored.unwrap_or(0);
+        let live_is_wrong = live.is_some_and(|live| live != events_live);
+        let difference = i128::from(expected) - i128::from(served);
+        let differs = if self.is_claimed {
+            // What is damaged may hide what is claimed.
+            let of_events = i128::from(expected) - i128::from(events);
+            self.is_beyond(difference, expected) || self.is_beyond(of_events, expected)
+        } else {
+            // Two wrongs that make a right are still wrong.
+            row_is_wrong || live_is_wrong
+        };
+        Some(Weighed {
+            expected,
+            stored,
+            live,
+            served,
+            difference: i64::try_from(difference).unwrap_or(if difference < 0 {
+                i64::MIN
+            } else {
+                i64::MAX
+            }),
+            cause: differs.then(|| self.cause(said, (row_is_wrong, live_is_wrong))),
+            events,
+            events_batch: said.of(Side::EventsBatch),
+            row_is_wrong: row_is_wrong && !self.is_claimed,
+            live_is_wrong: live_is_wrong && !self.is_claimed,
+        })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a tolerance")]
+    fn is_beyond(&self, difference: i128, expected: i64) -> bool {
+        let (absolute, part) = self.tolerance;
+        let difference = difference.unsigned_abs();
+        difference > u128::from(absolute)
+            && difference as f64 > part * expected.unsigned_abs() as f64
+    }
+
+    fn cause(&self, said: &Said, (row_is_wrong, live_is_wrong): (bool, bool)) -> Cause {
+        let (stored, events) = (said.of(Side::Stored), said.of(Side::EventsBatch));
+        if self.is_claimed && !row_is_wrong && !live_is_wrong {
+            return Cause::Claimed;
+        }
+        match (row_is_wrong, stored, events) {
+            (true, None, _) => Cause::MissingRow,
+            (true, Some(_), None) => Cause::ExtraRow,
+            (true, Some(_), Some(_)) => Cause::ChangedRow,
+            (false, ..) => {
+                let (live, events) = (said.count(Side::Live), said.count(Side::EventsLive));
+                crate::drift::Cause::of(events, live, said.count(Side::Repeated)).into()
+            }
+        }
+    }
+}
+
+/// Adds up what the sides say in a file, and gives every key, in no order.
+pub(crate) async fn each_key(
+    engine: &Engine,
+    path: &Path,
+    mut of_key: impl FnMut(&[u8], &Said) -> Result<()>,
+) -> Result<()> {
+    let failed = |error: DataFusionError| scratch(path, error);
+    let context = engine.session();
+    let name = path
+        .to_str()
+        .ok_or_else(|| Error::Request(format!("{}: the path is no text", path.display())))?;
+    let options = ParquetReadOptions::default();
+    context
+        .register_parquet("sides", name, options)
+        .await
+        .map_err(failed)?;
+    let sums = Side::ALL
+        .map(|(side, name)| format!("sum(count) FILTER (WHERE side = {}) AS {name}", side as u8));
+    let query = format!("SELECT key, {} FROM sides GROUP BY key", sums.join(", "));
+    let frame = context.sql(&query).await.map_err(failed)?;
+    let mut batches = frame.execute_stream().await.map_err(failed)?;
+    while let Some(batch) = batches.try_next().await.map_err(failed)? {
+        let (keys, sums) = columns(&batch)?;
+        for (row, key) in keys.iter().enumerate() {
+            let mut said = Said::default();
+            for (sum, column) in said.sums.iter_mut().zip(&sums) {
+                *sum = column.is_valid(row).then(|| column.value(row));
+            }
+            of_key(key.unwrap_or_default(), &said)?;
+        }
+    }
+    Ok(())
+}
+
+fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, Vec<&Int64Array>)> {
+    let wrong = || Error::Fault("sums have not the columns that were asked for".to_owned());
+    let (keys, sums) = batch.columns().split_first().ok_or_else(wrong)?;
+    let keys = keys.as_binary_opt::<i32>().ok_or_else(wrong)?;
+    let sums = sums.iter().map(|sum| sum.as_primitive_opt::<Int64Type>());
+    Ok((keys, sums.collect::<Option<_>>().ok_or_else(wrong)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(sums: &[(Side, i64)]) -> Said {
+        let mut said = Said::default();
+        for (side, sum) in sums {
+            said.sums[*side as usize] = Some(*sum);
+        }
+        said
+    }
+
+    const EVENTS: Measure = Measure {
+        is_claimed: false,
+        is_whole: false,
+        with_live: true,
+        tolerance: (0, 0.0),
+    };
+
+    fn cause(sums: &[(Side, i64)]) -> Option<Cause> {
+        EVENTS.weigh(&said(sums)).and_then(|weighed| weighed.cause)
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        use Side::{Ahead, EventsBatch, EventsLive, Live, Repeated, Stored};
+        assert_eq!(cause(&[(EventsBatch, 3), (Stored, 3)]), None);
+        assert_eq!(
+            cause(&[(EventsBatch, 3), (EventsLive, 2), (Stored, 3), (Live, 2)]),
+            None
+        );
+        // A row of 0 and no row are the same to whoever asks.
+        assert_eq!(cause(&[(EventsBatch, 0)]), None);
+        assert_eq!(
+            cause(&[(EventsBatch, 3), (Stored, 4)]),
+            Some(Cause::ChangedRow)
+        );
+        assert_eq!(cause(&[(EventsBatch, 3)]), Some(Cause::MissingRow));
+        assert_eq!(cause(&[(Stored, 4)]), Some(Cause::ExtraRow));
+        assert_eq!(cause(&[(EventsLive, 4), (Live, 1)]), Some(Cause::LostLive));
+        assert_eq!(
+            cause(&[(EventsLive, 1), (Live, 2), (Repeated, 1)]),
+            Some(Cause::Duplicate)
+        );
+        assert_eq!(cause(&[(Live, 2)]), Some(Cause::Unexplained));
+        // What is too much here and too little there is twice wrong.
+        let both = [(EventsBatch, 3), (Stored, 4), (EventsLive, 2), (Live, 1)];
+        assert_eq!(cause(&both), Some(Cause::ChangedRow));
+        assert_eq!(cause(&[(EventsBatch, 3), (Stored, 4), (Ahead, 1)]), None);
+    }
+
+    #[test]
+    fn a_tolerance_is_beyond_both_of_its_bounds() {
+        let measure = |tolerance| Measure {
+            is_claimed: true,
+            tolerance,
+            ..EVENTS
+        };
+        let of = |measure: Measure, claimed: i64| {
+            let sums = [
+                (Side::Claimed, claimed),
+                (Side::EventsBatch, 100),
+                (Side::Stored, 100),
+            ];
+            measure
+                .weigh(&said(&sums))
+                .and_then(|weighed| weighed.cause)
+        };
+        assert_eq!(of(measure((0, 0.0)), 100), None);
+        assert_eq!(of(measure((0, 0.0)), 101), Some(Cause::Claimed));
+        assert_eq!(of(measure((1, 0.0)), 101), None);
+        assert_eq!(of(measure((0, 0.02)), 102), None);
+        assert_eq!(of(measure((1, 0.01)), 90), Some(Cause::Claimed));
+        let nobody = said(&[(Side::EventsBatch, 3), (Side::Stored, 4)]);
+        assert_eq!(measure((0, 0.0)).weigh(&nobody), None);
+    }
+}

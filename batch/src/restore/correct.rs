@@ -1,0 +1,378 @@
+//! Corrections: events that make the sum of all events what is expected.
+//!
+//! Both layers take them for events, so what they put right stays right when everything is computed anew.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::AsArray;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::Int64Type;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use futures::TryStreamExt;
+use jobs::BUCKET;
+use schemas::key::{KeyShape, KeyValue};
+use schemas::plays::AMOUNT_MAX;
+use schemas::seam::Offset;
+use schemas::shown;
+use serde_json::{Map, Value, json};
+use stores::archive::Archive;
+use stores::intake::Intake;
+use stores::parquet_file;
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKind};
+use super::report::Weighed;
+use super::scope::{Named, named};
+use crate::run::{Batch, go_on};
+use crate::{Error, Progress, Result};
+
+/// Corrections of one file.
+const FILE_ROWS: usize = 200_000;
+/// Corrections that are appended in one step.
+const STEP_ROWS: usize = 2_000;
+/// Fields of a play that a correction must have.
+const NEEDED: [&str; 3] = ["owner_id", "track_id", "at"];
+
+/// Corrections while they are decided.
+pub(crate) struct Corrections<'a> {
+    number: u64,
+    grain: KeyShape,
+    /// Fields that the keys do not say.
+    set: &'a BTreeMap<String, String>,
+    changes: Changes<'a>,
+}
+
+/// A change: a correction as an event or the key of a row, as JSON, with the count before and after.
+type Change = (String, i64, i64);
+
+/// Changes while they are decided, on their way into the files of a record.
+pub(crate) struct Changes<'a> {
+    journal: &'a Journal<'a>,
+    waiting: Vec<Change>,
+    files: Vec<ChangesFile>,
+    count: u64,
+    total: u64,
+}
+
+impl<'a> Changes<'a> {
+    pub(crate) const fn new(journal: &'a Journal<'a>) -> Self {
+        Self {
+            journal,
+            waiting: Vec::new(),
+            files: Vec::new(),
+            count: 0,
+            total: 0,
+        }
+    }
+
+    /// Notes that the row of a key is to be written anew.
+    pub(crate) fn add_row(
+        &mut self,
+        grain: &KeyShape,
+        key: &[u8],
+        weighed: &Weighed,
+    ) -> Result<()> {
+        let key = Value::Object(shown_key(&named(grain, key)?)).to_string();
+        let after = weighed.events_batch.unwrap_or(0);
+        self.add((key, weighed.stored.unwrap_or(0), after));
+        Ok(())
+    }
+
+    fn add(&mut self, change: Change) {
+        self.count += 1;
+        self.total = self.total.saturating_add(change.1.abs_diff(change.2));
+        self.waiting.push(change);
+    }
+
+    /// Writes what was noted, if it fills a file or `all` is to be written.
+    pub(crate) async fn write(&mut self, all: bool) -> Result<()> {
+        while self.waiting.len() >= FILE_ROWS || (all && !self.waiting.is_empty()) {
+            let rest = self.waiting.split_off(FILE_ROWS.min(self.waiting.len()));
+            let waiting = std::mem::replace(&mut self.waiting, rest);
+            self.files.push(write(self.journal, &waiting).await?);
+        }
+        Ok(())
+    }
+
+    /// Records them, with what is known of the restoration; nothing if there are none.
+    pub(crate) async fn record(mut self, of: Restoration) -> Result<Option<Restoration>> {
+        self.write(true).await?;
+        if self.count == 0 {
+            return Ok(None);
+        }
+        let restoration = Restoration {
+            changes: self.count,
+            total: self.total,
+            files: self.files,
+            ..of
+        };
+        self.journal.begin(&restoration).await?;
+        Ok(Some(restoration))
+    }
+}
+
+impl<'a> Corrections<'a> {
+    /// Corrections of a restoration.
+    ///
+    /// # Errors
+    /// [`Error::Request`] names the fields that neither the keys nor `set` say.
+    pub(crate) fn new(
+        journal: &'a Journal<'a>,
+        number: u64,
+        grain: &KeyShape,
+        set: &'a BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let in_key = |name: &str| {
+            let name = if name == "at" { BUCKET } else { name };
+            grain.0.iter().any(|column| column.name == name)
+        };
+        let missing: Vec<&str> = NEEDED
+            .into_iter()
+            .filter(|name| !in_key(name) && !set.contains_key(*name))
+            .collect();
+        if !missing.is_empty() {
+            return Err(Error::Request(format!(
+                "a correction is an event, and what is compared does not say its {}: compare a view and a file with these columns (plays_owner_day_track, say), or say what corrections are to hold with {}",
+                missing.join(" and "),
+                missing
+                    .iter()
+                    .map(|name| format!("--set {name}=…"))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            )));
+        }
+        if let Some(name) = set.keys().find(|name| in_key(name)) {
+            return Err(Error::Request(format!(
+                "--set {name}: the keys that are compared say it already"
+            )));
+        }
+        Ok(Self {
+            number,
+            grain: grain.clone(),
+            set,
+            changes: Changes::new(journal),
+        })
+    }
+
+    /// Notes what is to be added to a key.
+    pub(crate) fn add(&mut self, key: &[u8], weighed: &Weighed) -> Result<()> {
+        let amount = i128::from(weighed.expected) - i128::from(weighed.events);
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        if amount == 0 {
+            return Ok(());
+        }
+        let key_named = named(&self.grain, key)?;
+        if amount.unsigned_abs() > AMOUNT_MAX.unsigned_abs() {
+            return Err(Error::Request(format!(
+                "{}: {} is expected and {} are counted: a correction holds at most {AMOUNT_MAX}. Nothing was corrected",
+                Value::Object(shown_key(&key_named)),
+                weighed.expected,
+                weighed.events
+            )));
+        }
+        let id = format!("restoration-{}-{:032x}", self.number, xxh3_128(key));
+        let event = self.event(&key_named, &id, amount);
+        let change = (event.to_string(), weighed.events, weighed.expected);
+        self.changes.add(change);
+        Ok(())
+    }
+
+    fn event(&self, key: &Named, id: &str, amount: i64) -> Value {
+        let mut event: Map<String, Value> = shown_key(key);
+        if let Some(bucket) = event.remove(BUCKET) {
+            event.insert("at".to_owned(), bucket);
+        }
+        event.retain(|_, value| !value.is_null());
+        for (name, value) in self.set {
+            let value = match (name.as_str(), value.parse::<i64>()) {
+                ("owner_id" | "track_id" | "listener_id" | "app_id", Ok(id)) => id.into(),
+                _ => value.as_str().into(),
+            };
+            event.insert(name.clone(), value);
+        }
+        let kind = event.entry("kind").or_insert_with(|| "play".into());
+        debug_assert!(kind.is_string());
+        event.insert("event_id".to_owned(), id.into());
+        event.insert("amount".to_owned(), json!(amount));
+        Value::Object(event)
+    }
+
+    /// The changes that they are.
+    pub(crate) const fn changes(&mut self) -> &mut Changes<'a> {
+        &mut self.changes
+    }
+
+    /// The changes that they are, all of them.
+    pub(crate) fn into_changes(self) -> Changes<'a> {
+        self.changes
+    }
+}
+
+pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
+    let shown = key.iter();
+    shown
+        .map(|(name, value): (&String, &KeyValue)| (name.clone(), shown::key_value(value)))
+        .collect()
+}
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("change", DataType::Utf8, false),
+        Field::new("before", DataType::Int64, false),
+        Field::new("after", DataType::Int64, false),
+    ]))
+}
+
+fn encode(rows: &[Change]) -> Result<bytes::Bytes> {
+    let fault = |e: &dyn std::fmt::Display| Error::fault("writing corrections", e);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(StringArray::from_iter_values(
+            rows.iter().map(|(event, ..)| event),
+        )),
+        Arc::new(Int64Array::from_iter_values(
+            rows.iter().map(|(_, before, _)| *before),
+        )),
+        Arc::new(Int64Array::from_iter_values(
+            rows.iter().map(|(.., expected)| *expected),
+        )),
+    ];
+    let rows = RecordBatch::try_new(schema(), columns).map_err(|e| fault(&e))?;
+    let mut writer = parquet_file::begin(schema(), STEP_ROWS).map_err(|e| fault(&e))?;
+    writer.write(&rows).map_err(|e| fault(&e))?;
+    parquet_file::finish(writer).map_err(|e| fault(&e))
+}
+
+async fn write(journal: &Journal<'_>, rows: &[Change]) -> Result<ChangesFile> {
+    let path = journal.new_file();
+    journal.put(&path, encode(rows)?).await?;
+    Ok(ChangesFile {
+        path,
+        rows: rows.len() as u64,
+    })
+}
+
+/// The corrections in a file, some at a time: the events, and what was counted before and expected.
+async fn each_step(
+    archive: &Archive,
+    file: &ChangesFile,
+    mut step: impl AsyncFnMut(RecordBatch) -> Result<()>,
+) -> Result<()> {
+    let groups = usize::try_from(file.rows).map_err(|e| Error::fault("corrections", e))?;
+    let groups = (0..groups.div_ceil(STEP_ROWS)).collect();
+    let mut batches = archive.rows(&file.path, groups, STEP_ROWS).await?;
+    while let Some(batch) = batches.try_next().await? {
+        step(batch).await?;
+    }
+    Ok(())
+}
+
+impl Batch {
+    /// Appends the corrections of a restoration that was recorded, and records that.
+    pub(crate) async fn append(
+        &self,
+        journal: &Journal<'_>,
+        restoration: &Restoration,
+        intake: &Intake,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<()> {
+        let origin = format!("restoration {}", restoration.number);
+        progress.stage("append", restoration.changes);
+        let mut number = 0_u64;
+        for file in &restoration.files {
+            each_step(journal.archive, file, async |batch| {
+                go_on(stop)?;
+                let events = batch.column(0).as_string::<i32>();
+                let lines: Vec<(u64, &[u8])> = (number + 1..)
+                    .zip(events.iter())
+                    .map(|(line, event)| (line, event.unwrap_or_default().as_bytes()))
+                    .collect();
+                let taken = intake.take(&origin, lines.into_iter()).await?;
+                if let Some(refused) = taken.rejected.first() {
+                    return Err(Error::Request(format!(
+                        "correction {} of restoration {} was not taken: {}",
+                        refused.line, restoration.number, refused.reason
+                    )));
+                }
+                number += batch.num_rows() as u64;
+                progress.advance(batch.num_rows() as u64);
+                Ok(())
+            })
+            .await?;
+        }
+        let until = self.spans(journal.source).await?;
+        journal.end(restoration.number, &until).await
+    }
+
+    /// Goes on with restorations that died before all their corrections were in the log.
+    pub(crate) async fn append_all(
+        &self,
+        journal: &Journal<'_>,
+        intake: &Intake,
+        told: (&dyn Progress, &CancellationToken),
+    ) -> Result<Vec<Recorded>> {
+        for recorded in journal.all().await? {
+            if recorded.is_to_be_gone_on_with() {
+                self.append(journal, &recorded.restoration, intake, told)
+                    .await?;
+            }
+        }
+        journal.all().await
+    }
+}
+
+/// Whether everything that restorations appended is below a position.
+pub(crate) fn is_counted(
+    recorded: &[Recorded],
+    position: &[Offset],
+) -> std::result::Result<(), u64> {
+    for one in recorded {
+        if one.restoration.kind == RestorationKind::Rows {
+            continue;
+        }
+        let until = one.done_until.iter().flatten().enumerate();
+        let mut places = until.map(|(partition, until)| (position.get(partition), until));
+        if places.any(|(at, until)| at.is_none_or(|at| at < until)) || one.done_until.is_none() {
+            return Err(one.restoration.number);
+        }
+    }
+    Ok(())
+}
+
+/// The corrections that take those of a restoration back.
+pub(crate) async fn reversed(
+    journal: &Journal<'_>,
+    undone: &Restoration,
+    number: u64,
+) -> Result<Vec<ChangesFile>> {
+    let mut files = Vec::new();
+    for file in &undone.files {
+        let mut rows = Vec::new();
+        each_step(journal.archive, file, async |batch| {
+            let events = batch.column(0).as_string::<i32>();
+            let before = batch.column(1).as_primitive::<Int64Type>();
+            let expected = batch.column(2).as_primitive::<Int64Type>();
+            for (row, event) in events.iter().enumerate() {
+                let fault = |e| Error::fault("a correction", e);
+                let mut event: Map<String, Value> =
+                    serde_json::from_str(event.unwrap_or_default()).map_err(fault)?;
+                let amount = event.get("amount").and_then(Value::as_i64).unwrap_or(0);
+                let id = event
+                    .get("event_id")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
+                let of_key = id.rsplit('-').next().unwrap_or_default();
+                let id = format!("restoration-{number}-{of_key}");
+                event.insert("event_id".to_owned(), id.into());
+                event.insert("amount".to_owned(), json!(-amount));
+                let event = Value::Object(event).to_string();
+                rows.push((event, expected.value(row), before.value(row)));
+            }
+            Ok(())
+        })
+        .await?;
+        files.push(write(journal, &rows).await?);
+    }
+    Ok(files)
+}

@@ -1,0 +1,159 @@
+//! The records of restorations: what was changed, from what to what, by whom and why, and whether all of it was done.
+//!
+//! Corrections are written down before the first of them is appended, each under an id that is made of the
+//! restoration's number and its key: so one that died goes on with the same events, and what is appended twice counts
+//! once. Numbers are created once: of two that begin at the same time one is refused.
+
+use bytes::Bytes;
+use schemas::seam::{Epoch, Offset};
+use schemas::source::Source;
+use serde::{Deserialize, Serialize};
+use stores::archive::{Archive, Created};
+use uuid::Uuid;
+
+use crate::manifest_file::{from_bytes, to_bytes};
+use crate::{Error, Result};
+
+/// What a restoration changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestorationKind {
+    /// It appends corrections to the log.
+    Corrections,
+    /// It writes rows anew that were not what the events give.
+    Rows,
+}
+
+/// A restoration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restoration {
+    /// Its number, from 1 on.
+    pub number: u64,
+    /// What it changes.
+    pub kind: RestorationKind,
+    /// The view, by the name of its job.
+    pub view: String,
+    /// What was expected: `archive`, or a file's name.
+    pub expected: String,
+    /// The restoration whose corrections are taken back, where it is for that.
+    pub undoes: Option<u64>,
+    /// Who asked for it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// The run whose rows were compared.
+    pub epoch: Epoch,
+    /// By partition: it was decided by everything below this offset.
+    pub position: Vec<Offset>,
+    /// How many corrections or rows there are.
+    pub changes: u64,
+    /// The sum of the absolute amounts by which they change counts.
+    pub total: u64,
+    /// The files that hold them.
+    pub files: Vec<ChangesFile>,
+}
+
+/// A file of changes: corrections as events, or keys of rows, each with the count before and after.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesFile {
+    /// Where it is in the archive.
+    pub path: String,
+    /// How many changes it holds.
+    pub rows: u64,
+}
+
+/// A restoration, and where the log ended once all of it was done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// What was decided.
+    #[serde(flatten)]
+    pub restoration: Restoration,
+    /// By partition; nothing as long as it is not finished.
+    pub done_until: Option<Vec<Offset>>,
+}
+
+impl Recorded {
+    /// Whether corrections of it may not be in the log yet.
+    pub(crate) const fn is_to_be_gone_on_with(&self) -> bool {
+        self.done_until.is_none() && matches!(self.restoration.kind, RestorationKind::Corrections)
+    }
+}
+
+/// The records of a source.
+pub(crate) struct Journal<'a> {
+    pub(crate) archive: &'a Archive,
+    pub(crate) source: Source,
+}
+
+impl Journal<'_> {
+    fn folder(&self) -> String {
+        format!("restorations/{}", self.source)
+    }
+
+    fn path(&self, number: u64, what: &str) -> String {
+        format!("{}/{number:010}.{what}.json", self.folder())
+    }
+
+    /// All of them, in their order.
+    pub(crate) async fn all(&self) -> Result<Vec<Recorded>> {
+        let folder = self.folder();
+        let paths = self.archive.list(&folder).await?;
+        let mut all = Vec::new();
+        for (number, path) in (1..).zip(paths.iter().filter(|path| path.ends_with(".begun.json"))) {
+            let restoration: Restoration = self.read(path).await?;
+            if restoration.number != number {
+                let what = format!("expected restoration {number} here: one is missing");
+                return Err(Error::damaged(path, what));
+            }
+            let ended = self.path(number, "ended");
+            let done_until = match paths.contains(&ended) {
+                true => Some(self.read(&ended).await?),
+                false => None,
+            };
+            all.push(Recorded {
+                restoration,
+                done_until,
+            });
+        }
+        Ok(all)
+    }
+
+    async fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let bytes = self.archive.get(path).await?;
+        let bytes = bytes.ok_or_else(|| Error::damaged(path, "it was listed, and is gone"))?;
+        from_bytes(&bytes).map_err(|what| Error::damaged(path, what))
+    }
+
+    /// The path of a file for changes that nobody else takes.
+    pub(crate) fn new_file(&self) -> String {
+        format!("{}/changes/{}.parquet", self.folder(), Uuid::new_v4())
+    }
+
+    pub(crate) async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {
+        Ok(self.archive.put(path, bytes).await?)
+    }
+
+    /// Records what was decided; its files are there.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if another one has taken its number.
+    pub(crate) async fn begin(&self, restoration: &Restoration) -> Result<()> {
+        let path = self.path(restoration.number, "begun");
+        match self.archive.create(&path, to_bytes(restoration)?).await? {
+            Created::New => Ok(()),
+            Created::Exists => Err(Error::Request(format!(
+                "another restoration is number {} now, and this one rests on what was before it. Nothing was corrected; run it again",
+                restoration.number
+            ))),
+        }
+    }
+
+    /// Records that all of it is done, and corrections are in the log below these offsets.
+    pub(crate) async fn end(&self, number: u64, until: &[Offset]) -> Result<()> {
+        let path = self.path(number, "ended");
+        self.archive.put(&path, to_bytes(&until)?).await?;
+        Ok(())
+    }
+}

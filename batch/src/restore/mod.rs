@@ -1,0 +1,706 @@
+//! The Restorator of tallies: what is served beside what it should be, key by key, and putting it right.
+//!
+//! What the events give is counted from the archive by the view's own queries, not from what runs left behind. It is
+//! compared with the rows of the table and with live state as both are now, at one place of the log: whoever reads
+//! gets their sum. All of it goes through files on the local disk, so memory is that of the query engine.
+//!
+//! It holds the lease of batch runs: no run publishes meanwhile, and two Restorators wait for each other. Readers and
+//! the speed layer go on.
+
+mod apply;
+mod claims;
+mod compare;
+mod correct;
+mod journal;
+mod live;
+mod recount;
+mod repair;
+mod report;
+mod scope;
+mod sides;
+mod stored;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jobs::tables::table_to_read;
+use jobs::{Job, Layers};
+use schemas::seam::{Cut, Epoch, RunState};
+use schemas::source::Source;
+use schemas::time::Seconds;
+use stores::intake::Intake;
+use tokio_util::sync::CancellationToken;
+
+pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
+pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
+
+use crate::archive::backfilled;
+use crate::report::Stages;
+use crate::results::Results;
+use crate::run::{Batch, go_on, while_held};
+use crate::seal::recognise_cuts;
+use crate::{Error, Progress, Result, RunRequest};
+use apply::Rewrite;
+use claims::{Claims, add_claims};
+use compare::{Measure, each_key};
+use correct::{Changes, Corrections, is_counted, reversed, shown_key};
+use journal::Journal;
+use live::{LiveRead, LiveSide};
+use recount::{Records, Recount, chain};
+use report::Found;
+use scope::{Scope, named};
+use sides::{Side, Sides};
+
+/// Events whose keys go into one file, about, so that each file can be compared by itself.
+const FILE_EVENTS: u64 = 2_000_000;
+/// Files, at most: each holds some rows in memory while it is written.
+const FILES_MAX: u64 = 64;
+
+/// What is expected to be served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Expected {
+    /// What the events in the archive give.
+    #[default]
+    Archive,
+    /// What a file says: CSV, JSON lines or Parquet, with columns of the view and `expected`.
+    File(PathBuf),
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Archive => f.write_str("archive"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// What a restoration is asked to do.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RestoreRequest {
+    /// The view, by the name of its job.
+    pub view: String,
+    /// What is expected.
+    pub expected: Expected,
+    /// Whether a file names every key, so that those that it does not name are expected to be 0.
+    pub is_whole: bool,
+    /// Differences from a file up to so much, and up to this part of what is expected, are none.
+    pub tolerance: (u64, f64),
+    /// By column, the values that are looked at; an empty one stands for none.
+    pub keys: BTreeMap<String, Vec<String>>,
+    /// Only buckets that begin at this instant or later (seconds since the Unix epoch).
+    pub from: Option<Seconds>,
+    /// Only buckets that begin before this instant.
+    pub to: Option<Seconds>,
+    /// Only so large a part of the keys, chosen by their hash.
+    pub sample: Option<f64>,
+    /// How many differences are told.
+    pub limit: usize,
+    /// Whether what differs is put right.
+    pub apply: bool,
+    /// Only if it is so much in all, at most.
+    pub apply_max: Option<u64>,
+    /// Fields of corrections that neither view nor file say.
+    pub set: BTreeMap<String, String>,
+    /// Who asks for it, and why: for the record of corrections.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What is compared with what.
+struct Comparison {
+    job: Arc<Job>,
+    scope: Arc<Scope>,
+    table: String,
+    epoch: Epoch,
+    cuts: Vec<Cut>,
+    recount: Recount,
+}
+
+/// What was collected, ready to be compared.
+struct Collected {
+    position: Vec<Cut>,
+    live_unknown: Option<String>,
+    _folder: tempfile::TempDir,
+    files: Vec<PathBuf>,
+}
+
+impl Batch {
+    /// Compares what is served of a view with what is expected, and puts right what differs if that is asked for. What its
+    /// events give: rows are written anew, live state by a run, files of the archive from the log. What a file says:
+    /// corrections are appended to the log through `intake`, of the view's source.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a run is under way, [`Error::Request`] for what can't be compared, those of the stores. A
+    /// file of the archive that is missing or damaged is named ([`Error::Damaged`], [`stores::Error::DamagedFile`]).
+    pub async fn restore(
+        &self,
+        request: &RestoreRequest,
+        intake: &Intake,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<RestoreReport> {
+        let job = self.job_to_restore(&request.view)?;
+        let held = self.lease(job.source()).await?;
+        let stop = stop.child_token();
+        let results = Results {
+            archive: &self.ports.archive,
+            source: job.source(),
+            lease: &*held,
+        };
+        let work = self.restore_whole(&job, &results, (request, intake), (progress, &stop));
+        let done = while_held(&*held, &stop, Box::pin(work)).await;
+        held.let_go().await;
+        done
+    }
+
+    fn job_to_restore(&self, name: &str) -> Result<Arc<Job>> {
+        let jobs = || self.catalog.jobs().iter();
+        let found = jobs().find(|job| job.name() == name && job.layers().include(Layers::Batch));
+        found.cloned().ok_or_else(|| {
+            let known: Vec<&str> = jobs().map(|job| job.name()).collect();
+            Error::Request(format!(
+                "--view {name}: there is no such view of counts; there are {}",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// Restores, and where files of the archive are missing or damaged makes those anew before.
+    async fn restore_whole(
+        &self,
+        job: &Arc<Job>,
+        results: &Results<'_>,
+        (request, intake): (&RestoreRequest, &Intake),
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<RestoreReport> {
+        let source = job.source();
+        let mut repaired: Vec<String> = Vec::new();
+        for path in self.missing_files(source).await? {
+            let why = "it is missing";
+            if !request.apply {
+                return Err(Error::damaged(&path, why));
+            }
+            self.write_file_again(source, (&path, why)).await?;
+            repaired.push(path);
+        }
+        loop {
+            let asked = (request, intake);
+            let done = Box::pin(self.restore_held(job, results, asked, (progress, stop))).await;
+            let damaged = done.as_ref().err().and_then(Error::damaged_file);
+            match (damaged, done) {
+                (Some((path, why)), Err(error)) => {
+                    // Once more would be for ever.
+                    if !request.apply || repaired.contains(&path) {
+                        return Err(error);
+                    }
+                    self.write_file_again(source, (&path, &why)).await?;
+                    repaired.push(path);
+                }
+                (_, Ok(mut report)) => {
+                    if let Some(applied) = &mut report.applied {
+                        applied.files = repaired;
+                    }
+                    return Ok(report);
+                }
+                (None, Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn restore_held(
+        &self,
+        job: &Arc<Job>,
+        results: &Results<'_>,
+        (request, intake): (&RestoreRequest, &Intake),
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<RestoreReport> {
+        let begun = Instant::now();
+        let (claims, scope) = asked_for(job, request)?;
+        let journal = Journal {
+            archive: &self.ports.archive,
+            source: job.source(),
+        };
+        let mut stages = Stages::new(progress);
+        let mut recorded = journal.all().await?;
+        if request.apply {
+            self.finish_run(results, (progress, stop)).await?;
+            recorded = self.append_all(&journal, intake, (progress, stop)).await?;
+        }
+        let (comparison, mut warnings) = self.comparison(job, &scope).await?;
+        let collected = self
+            .collect_sides(&comparison, claims, &mut stages, stop)
+            .await?;
+        let position = collected.position.iter().map(|cut| cut.next_offset);
+        let mut report = RestoreReport {
+            view: job.name().to_owned(),
+            expected: request.expected.to_string(),
+            epoch: comparison.epoch,
+            position: position.collect(),
+            live_unknown: collected.live_unknown.clone(),
+            ..RestoreReport::of(job.source())
+        };
+        stages.begin("compare", 0);
+        let measure = Measure::of(request, &collected);
+        let found = self
+            .weigh(&collected, &comparison, (&measure, request.limit), stop)
+            .await?;
+        let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
+        found.tell(&scope.grain, &mut report)?;
+        let uncounted = is_counted(&recorded, &report.position).err().map(|number| format!(
+            "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
+        ));
+        if request.apply && measure.is_claimed {
+            let again = |why| format!("{why}, so they would be made once more");
+            report.held_back = uncounted.map(again);
+        } else {
+            warnings.extend(uncounted);
+        }
+        report.warnings = warnings;
+        report.held_back = report
+            .held_back
+            .take()
+            .or_else(|| held_back(request, &report));
+        if request.apply && report.held_back.is_none() {
+            let with = (&comparison, &collected, &measure);
+            let record = self.record(request, &report, recorded.len() as u64 + 1);
+            let told = (&mut stages, stop);
+            let mut applied = match request.expected {
+                Expected::Archive => self.rewrite(with, (&journal, record), told).await?,
+                Expected::File(_) => {
+                    let by = (&request.set, record);
+                    self.correct(with, by, (&journal, intake), told).await?
+                }
+            };
+            if live_is_wrong && request.expected == Expected::Archive {
+                applied.run = Some(self.run_again(results, (progress, stop)).await?);
+            }
+            report.applied = Some(applied);
+        }
+        report.seconds = begun.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// What is recorded of a restoration before its changes are known.
+    fn record(&self, request: &RestoreRequest, report: &RestoreReport, number: u64) -> Restoration {
+        Restoration {
+            number,
+            kind: match request.expected {
+                Expected::Archive => RestorationKind::Rows,
+                Expected::File(_) => RestorationKind::Corrections,
+            },
+            view: report.view.clone(),
+            expected: report.expected.clone(),
+            undoes: None,
+            by: request.by.clone(),
+            reason: request.reason.clone(),
+            at_ms: self.ports.clock.now_ms(),
+            epoch: report.epoch,
+            position: report.position.clone(),
+            changes: 0,
+            total: 0,
+            files: Vec::new(),
+        }
+    }
+
+    /// Weighs every key.
+    async fn weigh(
+        &self,
+        collected: &Collected,
+        comparison: &Comparison,
+        (measure, limit): (&Measure, usize),
+        stop: &CancellationToken,
+    ) -> Result<Found> {
+        let mut found = Found::default();
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| {
+                if said.of(Side::Ahead).is_some() {
+                    found.ahead += 1;
+                } else if said.count(Side::ClaimedLines) > 1 {
+                    let key = named(&comparison.scope.grain, key)?;
+                    return Err(Error::Request(format!(
+                        "the file says {} times what is expected of {}. Nothing was compared",
+                        said.count(Side::ClaimedLines),
+                        serde_json::Value::Object(shown_key(&key))
+                    )));
+                } else if let Some(weighed) = measure.weigh(said) {
+                    found.note(key, &weighed, limit);
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(found)
+    }
+
+    /// Writes the rows anew that are not what the events give, once they are recorded.
+    async fn rewrite(
+        &self,
+        (comparison, collected, measure): (&Comparison, &Collected, &Measure),
+        (journal, record): (&Journal<'_>, Restoration),
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<Applied> {
+        stages.begin("rewrite", 0);
+        let grain = &comparison.scope.grain;
+        let mut changes = Changes::new(journal);
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
+                Some(weighed) if weighed.row_is_wrong => changes.add_row(grain, key, &weighed),
+                _ => Ok(()),
+            })
+            .await?;
+            changes.write(false).await?;
+        }
+        let mut applied = Applied::default();
+        let Some(recorded) = changes.record(record).await? else {
+            return Ok(applied);
+        };
+        let mut rewrite = Rewrite::begin(self, comparison).await?;
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
+                Some(weighed) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
+                _ => Ok(()),
+            })
+            .await?;
+            applied.rows += rewrite.send(stop).await?;
+        }
+        journal.end(recorded.number, &[]).await?;
+        applied.restoration = Some(recorded.number);
+        Ok(applied)
+    }
+
+    /// Appends corrections for what a file says otherwise than the events, once they are recorded.
+    async fn correct(
+        &self,
+        (comparison, collected, measure): (&Comparison, &Collected, &Measure),
+        (set, record): (&BTreeMap<String, String>, Restoration),
+        (journal, intake): (&Journal<'_>, &Intake),
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<Applied> {
+        stages.begin("correct", 0);
+        let grain = &comparison.scope.grain;
+        let mut corrections = Corrections::new(journal, record.number, grain, set)?;
+        for file in &collected.files {
+            go_on(stop)?;
+            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
+                Some(weighed) if weighed.cause.is_some() => corrections.add(key, &weighed),
+                _ => Ok(()),
+            })
+            .await?;
+            corrections.changes().write(false).await?;
+        }
+        let Some(recorded) = corrections.into_changes().record(record).await? else {
+            return Ok(Applied::default());
+        };
+        self.append(journal, &recorded, intake, (stages.progress, stop))
+            .await?;
+        Ok(Applied {
+            corrections: recorded.changes,
+            restoration: Some(recorded.number),
+            ..Applied::default()
+        })
+    }
+
+    /// The restorations of a source, oldest first.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub async fn restorations(&self, source: Source) -> Result<Vec<Recorded>> {
+        let archive = &self.ports.archive;
+        Journal { archive, source }.all().await
+    }
+
+    /// Takes the corrections of a restoration back, by corrections of the other sign; answers what was recorded.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if there is no such restoration or it was taken back, [`Error::Busy`] if a run is under
+    /// way, those of the stores.
+    pub async fn undo_restoration(
+        &self,
+        (source, number): (Source, u64),
+        (by, reason): (&str, &str),
+        intake: &Intake,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Restoration> {
+        let held = self.lease(source).await?;
+        let stop = stop.child_token();
+        let archive = &self.ports.archive;
+        let journal = Journal { archive, source };
+        let work = async {
+            let told = (progress, &stop);
+            let recorded = self.append_all(&journal, intake, told).await?;
+            let undone = to_undo(&recorded, number)?;
+            let next = recorded.len() as u64 + 1;
+            let restoration = Restoration {
+                number: next,
+                undoes: Some(number),
+                by: by.to_owned(),
+                reason: reason.to_owned(),
+                at_ms: self.ports.clock.now_ms(),
+                files: reversed(&journal, undone, next).await?,
+                ..undone.clone()
+            };
+            journal.begin(&restoration).await?;
+            self.append(&journal, &restoration, intake, told).await?;
+            Ok(restoration)
+        };
+        let done = while_held(&*held, &stop, Box::pin(work)).await;
+        held.let_go().await;
+        done
+    }
+
+    /// Finishes a run that died, so that no row is of a run that is not complete.
+    async fn finish_run(
+        &self,
+        results: &Results<'_>,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<()> {
+        let runs = self.ports.views.runs(results.source).await?.runs;
+        if !runs.open().is_some_and(|run| run.state == RunState::Sealed) {
+            return Ok(());
+        }
+        self.run_again(results, (progress, stop)).await?;
+        Ok(())
+    }
+
+    /// Carries a run out under the lease that is held.
+    async fn run_again(
+        &self,
+        results: &Results<'_>,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Epoch> {
+        let again = Results {
+            archive: results.archive,
+            source: results.source,
+            lease: results.lease,
+        };
+        let request = RunRequest::default();
+        let run = Box::pin(self.run_held(again, &request, progress, stop)).await?;
+        Ok(run.epoch)
+    }
+
+    /// What there is to be compared now, and what a person should know of it.
+    async fn comparison(
+        &self,
+        job: &Arc<Job>,
+        scope: &Arc<Scope>,
+    ) -> Result<(Comparison, Vec<String>)> {
+        let source = job.source();
+        let seen = self.ports.views.runs(source).await?;
+        let table = table_to_read(&seen.newest, job.view());
+        let run = seen.runs.get(table.newest).cloned().ok_or_else(|| {
+            Error::Request(format!(
+                "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
+                job.name()
+            ))
+        })?;
+        let mut warnings = Vec::new();
+        if let Some(open) = seen.runs.open() {
+            warnings.push(format!(
+                "run {} was begun and is not complete: answers are right meanwhile, and keys that it has written are passed over here. `backstitch batch run` finishes it",
+                open.epoch
+            ));
+        }
+        let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
+        if backfills != table.backfills {
+            return Err(Error::Request(
+                "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
+            .to_owned()));
+        }
+        let mut archiver = self.archiver(source).await?;
+        archiver.recognise_log().await?;
+        recognise_cuts(&self.ports, source, &run.cuts).await?;
+        manifests.extend(archiver.into_manifests());
+        Ok((
+            Comparison {
+                job: Arc::clone(job),
+                scope: Arc::clone(scope),
+                table: table.name,
+                epoch: run.epoch,
+                cuts: run.cuts,
+                recount: Recount {
+                    engine: self.engine.clone(),
+                    archive: self.ports.archive.clone(),
+                    manifests: Arc::new(manifests),
+                    chain: chain(&self.catalog, job)?,
+                    task_rows_max: self.options.task_rows_max,
+                },
+            },
+            warnings,
+        ))
+    }
+
+    /// Collects all sides: live state first, then the rows, and then the events up to where live state stood.
+    async fn collect_sides(
+        &self,
+        comparison: &Comparison,
+        claims: Option<Claims>,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<Collected> {
+        let Comparison { job, scope, .. } = comparison;
+        let source = job.source();
+        let folder = self.engine.scratch()?;
+        let days = comparison.recount.days(None, &comparison.cuts);
+        let files = (days.values().sum::<u64>() / FILE_EVENTS).min(FILES_MAX - 1);
+        let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
+        let sides = Arc::new(Sides::new(job, scope, folder.path(), files));
+        let progress = stages.progress;
+        if let Some(claims) = claims {
+            // First: what is wrong in a file is said before anything else is read.
+            stages.begin("expected", 0);
+            add_claims(claims, scope, &sides, stop).await?;
+        }
+        stages.begin("live", 0);
+        let runs = self.ports.views.runs(source).await?.runs;
+        let partitions = self.log_ends(source).await?.len();
+        let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
+        let (ports, rows_max) = ((&self.ports, &self.catalog), self.options.scan_rows);
+        let live = LiveSide::of(
+            ports,
+            job,
+            (comparison.epoch, &runs),
+            (partitions, rows_max),
+        );
+        let read = live.add(&sides, (progress, stop)).await?;
+        stages.begin("rows", 0);
+        let table = (comparison.table.as_str(), comparison.epoch, rows_max);
+        stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
+        let (position, live_unknown) = match read {
+            Ok(read) => {
+                let is_all = self.live_events((&live, &read), comparison, &sides, (stages, stop));
+                let why = "too much came while live state was read";
+                let unknown = (!is_all.await?).then(|| why.to_owned());
+                (read.last(), unknown)
+            }
+            Err(why) => (comparison.cuts.clone(), Some(why)),
+        };
+        self.batch_events(comparison, &sides, stages, stop).await?;
+        Ok(Collected {
+            position,
+            live_unknown,
+            files: sides.end()?,
+            _folder: folder,
+        })
+    }
+
+    /// Counts the events below the cuts.
+    async fn batch_events(
+        &self,
+        comparison: &Comparison,
+        sides: &Arc<Sides>,
+        stages: &mut Stages<'_>,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let recount = &comparison.recount;
+        let mut days = recount.days(None, &comparison.cuts);
+        days.retain(|day, _| comparison.scope.has_day(*day));
+        stages.begin("events", days.values().sum());
+        let to: Vec<_> = comparison.cuts.iter().map(|cut| cut.next_offset).collect();
+        let side = (Side::EventsBatch, sides);
+        let told = (stages.progress, stop);
+        recount.add(side, &days, (&to, &Records::First), told).await
+    }
+
+    /// Copies to the archive what live state has counted, and counts it.
+    async fn live_events(
+        &self,
+        (live, read): (&LiveSide<'_>, &LiveRead),
+        comparison: &Comparison,
+        sides: &Arc<Sides>,
+        (stages, stop): (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<bool> {
+        let mut archiver = self.archiver(live.source).await?;
+        let ends = read.last();
+        let offsets: Vec<_> = ends.iter().map(|cut| cut.next_offset).collect();
+        stages.begin("archive", archiver.behind(&offsets));
+        archiver.up_to(&ends, stages.progress, stop).await?;
+        go_on(stop)?;
+        let (_, mut manifests) = backfilled(&self.ports.archive, live.source).await?;
+        manifests.extend(archiver.into_manifests());
+        let recount = Recount {
+            manifests: Arc::new(manifests),
+            ..comparison.recount.clone()
+        };
+        stages.begin("live events", 0);
+        let engine = (&self.engine, &self.catalog);
+        let told = (stages.progress, stop);
+        live.add_events(engine, &recount, (read, &comparison.cuts), sides, told)
+            .await
+    }
+}
+
+impl Measure {
+    fn of(request: &RestoreRequest, collected: &Collected) -> Self {
+        let is_claimed = request.expected != Expected::Archive;
+        Self {
+            is_claimed,
+            is_whole: request.is_whole,
+            with_live: collected.live_unknown.is_none(),
+            tolerance: request.tolerance,
+        }
+    }
+}
+
+/// The file that a request names, open, and what is compared.
+fn asked_for(job: &Job, request: &RestoreRequest) -> Result<(Option<Claims>, Arc<Scope>)> {
+    let claims = match &request.expected {
+        Expected::Archive => None,
+        Expected::File(path) => Some(Claims::open(path, job)?),
+    };
+    let grain = claims.as_ref().map(Claims::names);
+    let scope = Scope::of(job, request, grain.as_ref())?;
+    Ok((claims, Arc::new(scope)))
+}
+
+/// Why what differs is not to be put right now.
+fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String> {
+    if !request.apply {
+        return None;
+    }
+    if let Some(max) = request.apply_max
+        && report.total > max
+    {
+        return Some(format!(
+            "{} differ in all, more than the {max} that may be put right unasked",
+            report.total
+        ));
+    }
+    match (&request.expected, &report.live_unknown) {
+        (Expected::File(_), Some(why)) => Some(format!(
+            "what is served can't be told, so neither what is to be added to it: {why}"
+        )),
+        (Expected::File(_), None) if report.ahead > 0 => Some(format!(
+            "{} keys are of a run that is not complete",
+            report.ahead
+        )),
+        _ => None,
+    }
+}
+
+/// The restoration to be taken back, if that can be.
+fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
+    let mut all = recorded.iter().map(|one| &one.restoration);
+    if let Some(by) = all.clone().find(|one| one.undoes == Some(number)) {
+        return Err(Error::Request(format!(
+            "restoration {number} was taken back already, by restoration {}; to have it again, take that one back",
+            by.number
+        )));
+    }
+    match all.find(|one| one.number == number) {
+        Some(found) if found.kind == RestorationKind::Corrections => Ok(found),
+        Some(_) => Err(Error::Request(format!(
+            "restoration {number} wrote rows anew as the events give them: there is nothing to take back"
+        ))),
+        None => Err(Error::Request(format!(
+            "there is no restoration {number}: `backstitch restorate list` shows them"
+        ))),
+    }
+}

@@ -1,0 +1,296 @@
+//! What a comparison found.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
+
+use jobs::BUCKET;
+use schemas::key::KeyShape;
+use schemas::seam::{Epoch, Offset};
+use schemas::shown;
+use schemas::source::Source;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::scope::named;
+use crate::Result;
+
+/// Why a served value is not what is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The batch row holds another count than the events give: somebody else wrote it.
+    ChangedRow,
+    /// There is no batch row where events give one.
+    MissingRow,
+    /// There is a batch row that no event gives.
+    ExtraRow,
+    /// Live state held less than there are events.
+    LostLive,
+    /// An event came again after the window of the speed layer, and is counted again until the next run.
+    Duplicate,
+    /// Live state held something else than the events give, and nothing that is known explains it.
+    Unexplained,
+    /// What is served is what all events give, and what is expected is something else.
+    Claimed,
+}
+
+impl Cause {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ChangedRow => "changed_row",
+            Self::MissingRow => "missing_row",
+            Self::ExtraRow => "extra_row",
+            Self::LostLive => "lost_live",
+            Self::Duplicate => "duplicate",
+            Self::Unexplained => "unexplained",
+            Self::Claimed => "claimed",
+        }
+    }
+}
+
+impl From<crate::drift::Cause> for Cause {
+    fn from(cause: crate::drift::Cause) -> Self {
+        match cause {
+            crate::drift::Cause::Duplicate => Self::Duplicate,
+            crate::drift::Cause::LostLive => Self::LostLive,
+            crate::drift::Cause::Unexplained => Self::Unexplained,
+        }
+    }
+}
+
+/// A key that was compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weighed {
+    pub(crate) expected: i64,
+    pub(crate) stored: Option<i64>,
+    pub(crate) live: Option<i64>,
+    pub(crate) served: i64,
+    pub(crate) difference: i64,
+    /// Why it differs; nothing if it does not.
+    pub(crate) cause: Option<Cause>,
+    /// What all events give.
+    pub(crate) events: i64,
+    /// What the row should hold; nothing if no event gives it.
+    pub(crate) events_batch: Option<i64>,
+    /// Whether the row is to be written anew.
+    pub(crate) row_is_wrong: bool,
+    /// Whether live state is to be made anew.
+    pub(crate) live_is_wrong: bool,
+}
+
+/// A key whose served value is not what is expected.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// The columns of the key that are compared, but for the bucket.
+    pub key: BTreeMap<String, Value>,
+    /// When its bucket begins, where the view has time and it is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<Value>,
+    /// What is expected to be served.
+    pub expected: i64,
+    /// What the batch rows hold; nothing if there is none.
+    pub stored: Option<i64>,
+    /// What is live besides; nothing if live state was not compared.
+    pub live: Option<i64>,
+    /// Both together: what is served.
+    pub served: i64,
+    /// What is expected less what is served: what is to be added.
+    pub difference: i64,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// How many keys have a cause, and how much they differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct OfCause {
+    /// Keys.
+    pub keys: u64,
+    /// The sum of their absolute differences.
+    pub total: u64,
+}
+
+/// What was put right.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// Rows that were written anew.
+    pub rows: u64,
+    /// The run that was carried out so that the batch layer's numbers stand in the place of live ones.
+    pub run: Option<Epoch>,
+    /// Files of the archive that were written anew from the log.
+    pub files: Vec<String>,
+    /// Corrections that were appended to the log.
+    pub corrections: u64,
+    /// The restoration that they are recorded under.
+    pub restoration: Option<u64>,
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RestoreReport {
+    /// The source.
+    pub source: Source,
+    /// The view, by the name of its job.
+    pub view: String,
+    /// What was expected: `archive`, or the file.
+    pub expected: String,
+    /// The run whose rows were compared.
+    pub epoch: Epoch,
+    /// By partition: what is expected holds everything below this offset.
+    pub position: Vec<Offset>,
+    /// Keys that any side names.
+    pub keys: u64,
+    /// Keys that differ.
+    pub differ: u64,
+    /// The sum of the absolute differences.
+    pub total: u64,
+    /// By cause.
+    pub causes: BTreeMap<Cause, OfCause>,
+    /// Those that differ most, largest first.
+    pub differences: Vec<Difference>,
+    /// Why live state was not compared.
+    pub live_unknown: Option<String>,
+    /// Keys that were passed over, since a run that is not complete has written them.
+    pub ahead: u64,
+    /// What was put right; nothing if it was not asked for, or was held back.
+    pub applied: Option<Applied>,
+    /// Why what differs was not put right though it was asked for.
+    pub held_back: Option<String>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl RestoreReport {
+    /// Nothing yet.
+    pub(crate) const fn of(source: Source) -> Self {
+        Self {
+            source,
+            view: String::new(),
+            expected: String::new(),
+            epoch: 0,
+            position: Vec::new(),
+            keys: 0,
+            differ: 0,
+            total: 0,
+            causes: BTreeMap::new(),
+            differences: Vec::new(),
+            live_unknown: None,
+            ahead: 0,
+            applied: None,
+            held_back: None,
+            warnings: Vec::new(),
+            seconds: 0.0,
+        }
+    }
+}
+
+/// What is found, as it is found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) keys: u64,
+    pub(crate) differ: u64,
+    pub(crate) total: u64,
+    pub(crate) ahead: u64,
+    pub(crate) live_wrong: u64,
+    pub(crate) causes: BTreeMap<Cause, OfCause>,
+    /// The largest so far: the least of them on top.
+    worst: BinaryHeap<Reverse<Worst>>,
+}
+
+/// One of those that differ most: by size, then the first key.
+#[derive(Debug)]
+struct Worst {
+    key: Vec<u8>,
+    weighed: Weighed,
+    cause: Cause,
+}
+
+impl Worst {
+    fn rank(&self) -> (u64, Reverse<&[u8]>) {
+        (self.weighed.difference.unsigned_abs(), Reverse(&self.key))
+    }
+}
+
+impl PartialEq for Worst {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Worst {}
+
+impl PartialOrd for Worst {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Worst {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl Found {
+    /// Notes a key that was weighed.
+    pub(crate) fn note(&mut self, key: &[u8], weighed: &Weighed, limit: usize) {
+        self.keys += 1;
+        let Some(cause) = weighed.cause else {
+            return;
+        };
+        let size = weighed.difference.unsigned_abs();
+        self.differ += 1;
+        self.total = self.total.saturating_add(size);
+        self.live_wrong += u64::from(weighed.live_is_wrong);
+        let of_cause = self.causes.entry(cause).or_default();
+        of_cause.keys += 1;
+        of_cause.total = of_cause.total.saturating_add(size);
+        let least = self.worst.peek().map(|Reverse(least)| least.rank());
+        if self.worst.len() >= limit && least.is_none_or(|least| (size, Reverse(key)) <= least) {
+            return;
+        }
+        self.worst.push(Reverse(Worst {
+            key: key.to_vec(),
+            weighed: *weighed,
+            cause,
+        }));
+        if self.worst.len() > limit {
+            self.worst.pop();
+        }
+    }
+
+    /// Says it in a report: those that differ most come largest first, then by key.
+    pub(crate) fn tell(self, grain: &KeyShape, report: &mut RestoreReport) -> Result<()> {
+        let worst = self.worst.into_sorted_vec().into_iter();
+        let told = |Reverse(one): Reverse<Worst>| difference(grain, &one);
+        report.differences = worst.map(told).collect::<Result<_>>()?;
+        report.keys = self.keys;
+        report.differ = self.differ;
+        report.total = self.total;
+        report.causes = self.causes;
+        report.ahead = self.ahead;
+        Ok(())
+    }
+}
+
+/// A difference as it is told.
+fn difference(grain: &KeyShape, one: &Worst) -> Result<Difference> {
+    let (named, weighed) = (named(grain, &one.key)?, &one.weighed);
+    let shown = named.iter();
+    let shown = shown.map(|(name, value)| (name.clone(), shown::key_value(value)));
+    let mut key: BTreeMap<String, Value> = shown.collect();
+    let bucket = key.remove(BUCKET);
+    Ok(Difference {
+        key,
+        bucket,
+        expected: weighed.expected,
+        stored: weighed.stored,
+        live: weighed.live,
+        served: weighed.served,
+        difference: weighed.difference,
+        cause: one.cause,
+    })
+}

@@ -1,0 +1,266 @@
+//! What a restoration looks at: which columns of a view, which keys, which time.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::compute::{and, filter_record_batch};
+use arrow::datatypes::{Int64Type, TimestampMillisecondType};
+use jobs::{BUCKET, Job};
+use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
+use schemas::time::{Seconds, Width};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::RestoreRequest;
+use crate::{Error, Result};
+
+const DAY_SECONDS: Seconds = 86_400;
+
+/// Columns of a view, by which its rows are added up and compared, and which rows.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    /// The columns: those of the view, or fewer.
+    pub(crate) grain: KeyShape,
+    /// Their places among the view's columns.
+    places: Vec<usize>,
+    /// The bucket's place among the view's columns, and its width.
+    bucket: Option<(usize, Width)>,
+    range: (Option<Seconds>, Option<Seconds>),
+    wanted: Vec<Wanted>,
+    /// Keys whose hash is below it; nothing for all.
+    sample_below: Option<u64>,
+}
+
+/// The values of one column that are asked for.
+#[derive(Debug)]
+struct Wanted {
+    /// Its place among the view's columns, and among those that are compared.
+    place: usize,
+    in_grain: Option<usize>,
+    ints: HashSet<i64>,
+    texts: HashSet<String>,
+    null: bool,
+}
+
+impl Scope {
+    /// What a request asks for of a view. `grain` names the columns that are compared; nothing for all.
+    ///
+    /// # Errors
+    /// [`Error::Request`] names a column that the view lacks, a value that is none of its column, a range of
+    /// a view without time.
+    pub(crate) fn of(
+        job: &Job,
+        request: &RestoreRequest,
+        grain: Option<&BTreeSet<String>>,
+    ) -> Result<Self> {
+        let all: Vec<&KeyColumn> = job.group().0.iter().chain(&job.row().0).collect();
+        let is_kept = |column: &KeyColumn| grain.is_none_or(|grain| grain.contains(&column.name));
+        let kept = all.iter().enumerate().filter(|(_, c)| is_kept(c));
+        let (places, columns): (Vec<usize>, Vec<KeyColumn>) = kept
+            .map(|(place, column)| (place, (*column).clone()))
+            .unzip();
+        let place = |name: &str| all.iter().position(|column| column.name == name);
+        let bucket = place(BUCKET).map(|place| (place, job.bucket()));
+        let range = (request.from, request.to);
+        if bucket.is_none() && range != (None, None) {
+            return Err(Error::Request(format!(
+                "{} holds all time in one row of a key, so --from and --to say nothing of it: name a view by month, day or hour, or leave them out",
+                job.name()
+            )));
+        }
+        let mut wanted = Vec::new();
+        for (name, values) in &request.keys {
+            let column = place(name).and_then(|place| Some((place, *all.get(place)?)));
+            let Some((place, column)) = column.filter(|(_, column)| column.name != BUCKET) else {
+                let known = all.iter().map(|column| column.name.as_str());
+                let known: Vec<&str> = known.filter(|name| *name != BUCKET).collect();
+                return Err(Error::Request(format!(
+                    "--keys {name}: {} has no such column; it has {}",
+                    job.name(),
+                    known.join(", ")
+                )));
+            };
+            let in_grain = places.iter().position(|kept| *kept == place);
+            if in_grain.is_none() {
+                return Err(Error::Request(format!(
+                    "--keys {name}: the file has no column {name:?}, so it can't be said which of its lines are meant"
+                )));
+            }
+            wanted.push(Wanted {
+                in_grain,
+                ..Wanted::of(column, place, values)?
+            });
+        }
+        let sample_below = match request.sample {
+            Some(part) if !(part > 0.0 && part <= 1.0) => {
+                return Err(Error::Request(format!(
+                    "--sample {part}: expected a part of the keys, above 0 and up to 1"
+                )));
+            }
+            Some(part) if part < 1.0 => Some(below(part)),
+            _ => None,
+        };
+        Ok(Self {
+            grain: KeyShape(columns),
+            places,
+            bucket,
+            range,
+            wanted,
+            sample_below,
+        })
+    }
+
+    /// Whether rows may be in it that events of a UTC day give (days since 1970-01-01).
+    pub(crate) fn has_day(&self, day: i64) -> bool {
+        let Some((_, width)) = self.bucket else {
+            return true;
+        };
+        let (from, to) = self.range;
+        let first = width.floor(day * DAY_SECONDS);
+        let last = width.floor((day + 1) * DAY_SECONDS - 1);
+        from.is_none_or(|from| last >= from) && to.is_none_or(|to| first < to)
+    }
+
+    /// The rows of a view that are in it.
+    pub(crate) fn rows(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let mut kept: Option<BooleanArray> = None;
+        let mut demand = |more: BooleanArray| -> Result<()> {
+            kept = Some(match &kept {
+                None => more,
+                Some(kept) => and(kept, &more).map_err(|e| Error::fault("leaving rows out", e))?,
+            });
+            Ok(())
+        };
+        if let Some((place, _)) = self.bucket
+            && self.range != (None, None)
+        {
+            demand(self.in_range(batch.column(place)))?;
+        }
+        for wanted in &self.wanted {
+            demand(wanted.among(batch.column(wanted.place)))?;
+        }
+        match kept {
+            None => Ok(batch.clone()),
+            Some(kept) => {
+                filter_record_batch(batch, &kept).map_err(|e| Error::fault("leaving rows out", e))
+            }
+        }
+    }
+
+    fn in_range(&self, buckets: &ArrayRef) -> BooleanArray {
+        let (from, to) = self.range;
+        let starts = buckets.as_primitive::<TimestampMillisecondType>();
+        let within = |millis: i64| {
+            let at = millis.div_euclid(1000);
+            from.is_none_or(|from| at >= from) && to.is_none_or(|to| at < to)
+        };
+        starts
+            .iter()
+            .map(|at| Some(at.is_some_and(within)))
+            .collect()
+    }
+
+    /// Whether it has a key of the columns that are compared.
+    pub(crate) fn has_claim(&self, values: &[KeyValue]) -> bool {
+        let (from, to) = self.range;
+        let is_time = |value: &KeyValue| match value {
+            KeyValue::Time(at) => {
+                from.is_none_or(|from| *at >= from) && to.is_none_or(|to| *at < to)
+            }
+            _ => true,
+        };
+        let is_wanted = |wanted: &Wanted| {
+            let value = wanted.in_grain.and_then(|place| values.get(place));
+            value.is_some_and(|value| wanted.has(value))
+        };
+        values.iter().all(is_time) && self.wanted.iter().all(is_wanted)
+    }
+
+    /// The columns that are compared, of rows of the view.
+    pub(crate) fn columns(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
+        let columns = self.places.iter().map(|place| batch.column(*place));
+        columns.map(std::sync::Arc::clone).collect()
+    }
+
+    /// Whether an encoded key is among those that are looked at.
+    pub(crate) fn is_sampled(&self, key: &[u8]) -> bool {
+        // Not the hash that divides the keys among files: all of a sample would be in the first of them.
+        self.sample_below
+            .is_none_or(|below| xxh3_64(key).swap_bytes() < below)
+    }
+}
+
+/// That part of what 64 bits can name.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "the part is between 0 and 1, and a sample need not be exact"
+)]
+fn below(part: f64) -> u64 {
+    (part * u64::MAX as f64) as u64
+}
+
+impl Wanted {
+    fn of(column: &KeyColumn, place: usize, values: &[String]) -> Result<Self> {
+        let mut wanted = Self {
+            place,
+            in_grain: None,
+            ints: HashSet::new(),
+            texts: HashSet::new(),
+            null: false,
+        };
+        for value in values {
+            match column.kind {
+                _ if value.is_empty() && column.nullable => wanted.null = true,
+                KeyKind::Text => {
+                    wanted.texts.insert(value.clone());
+                }
+                _ => {
+                    let number = value.parse().map_err(|_| {
+                        Error::Request(format!(
+                            "--keys {}={value}: expected an integer",
+                            column.name
+                        ))
+                    })?;
+                    wanted.ints.insert(number);
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn has(&self, value: &KeyValue) -> bool {
+        match value {
+            KeyValue::Null => self.null,
+            KeyValue::Int(int) => self.ints.contains(int),
+            KeyValue::Text(text) => self.texts.contains(text),
+            KeyValue::Time(_) | KeyValue::Instant(_) => false,
+        }
+    }
+
+    fn among(&self, column: &ArrayRef) -> BooleanArray {
+        if let Some(ints) = column.as_primitive_opt::<Int64Type>() {
+            let is_wanted =
+                |int: Option<i64>| int.map_or(self.null, |int| self.ints.contains(&int));
+            return ints.iter().map(|int| Some(is_wanted(int))).collect();
+        }
+        let is_wanted =
+            |text: Option<&str>| text.map_or(self.null, |text| self.texts.contains(text));
+        match column.as_string_opt::<i32>() {
+            Some(texts) => texts.iter().map(|text| Some(is_wanted(text))).collect(),
+            None => (0..column.len()).map(|_| Some(false)).collect(),
+        }
+    }
+}
+
+/// The key, as column and value.
+pub(crate) type Named = BTreeMap<String, KeyValue>;
+
+/// A key of the grain by its columns' names.
+pub(crate) fn named(grain: &KeyShape, key: &[u8]) -> Result<Named> {
+    let values = grain
+        .decode_values(key)
+        .map_err(|e| Error::fault("a key that is compared", e))?;
+    let names = grain.0.iter().map(|column| column.name.clone());
+    Ok(names.zip(values).collect())
+}

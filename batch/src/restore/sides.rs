@@ -1,0 +1,236 @@
+//! The sides of a comparison: keys with what each side says of them, on the local disk, divided by the
+//! hash of the key so that each file can be compared by itself.
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Array, Int64Builder, RecordBatch,
+    UInt8Builder,
+};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use jobs::{COUNT, Job};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::scope::Scope;
+use crate::{Error, Result};
+
+/// Rows of one file that are written together.
+const BLOCK_ROWS: usize = 16_384;
+
+/// What says something of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Side {
+    /// The events below the cuts of the run whose rows are compared.
+    EventsBatch = 0,
+    /// The events after them that live state has counted.
+    EventsLive = 1,
+    /// The rows of the view's table.
+    Stored = 2,
+    /// The live parts after the run.
+    Live = 3,
+    /// Records after the cuts that repeat an event.
+    Repeated = 4,
+    /// Rows of a run that is not complete yet.
+    Ahead = 5,
+    /// What somebody else says.
+    Claimed = 6,
+    /// In how many lines.
+    ClaimedLines = 7,
+}
+
+impl Side {
+    /// All of them, with the names of their sums.
+    pub(crate) const ALL: [(Self, &'static str); 8] = [
+        (Self::EventsBatch, "events_batch"),
+        (Self::EventsLive, "events_live"),
+        (Self::Stored, "stored"),
+        (Self::Live, "live"),
+        (Self::Repeated, "repeated"),
+        (Self::Ahead, "ahead"),
+        (Self::Claimed, "claimed"),
+        (Self::ClaimedLines, "claimed_lines"),
+    ];
+}
+
+static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    Arc::new(Schema::new(vec![
+        Field::new("key", DataType::Binary, false),
+        Field::new("side", DataType::UInt8, false),
+        Field::new("count", DataType::Int64, false),
+    ]))
+});
+
+/// Where the sides are collected.
+#[derive(Debug)]
+pub(crate) struct Sides {
+    job: Arc<Job>,
+    scope: Arc<Scope>,
+    files: Vec<Mutex<Part>>,
+}
+
+/// The file of some keys.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    writer: Option<ArrowWriter<File>>,
+    keys: BinaryBuilder,
+    sides: UInt8Builder,
+    counts: Int64Builder,
+    buffered: usize,
+}
+
+impl Sides {
+    /// Collects in a folder, in so many files.
+    pub(crate) fn new(
+        job: &Arc<Job>,
+        scope: &Arc<Scope>,
+        folder: &Path,
+        files: NonZeroUsize,
+    ) -> Self {
+        let part = |number: usize| Part {
+            path: folder.join(format!("{number:04}.parquet")),
+            writer: None,
+            keys: BinaryBuilder::new(),
+            sides: UInt8Builder::new(),
+            counts: Int64Builder::new(),
+            buffered: 0,
+        };
+        Self {
+            job: Arc::clone(job),
+            scope: Arc::clone(scope),
+            files: (0..files.get())
+                .map(|number| Mutex::new(part(number)))
+                .collect(),
+        }
+    }
+
+    /// Adds rows of the view, with the columns of [`Job::schema`].
+    pub(crate) fn add(&self, side: Side, rows: &RecordBatch) -> Result<()> {
+        let rows = self.scope.rows(rows)?;
+        let columns = self.scope.columns(&rows);
+        let keys = self
+            .scope
+            .grain
+            .encode_rows(&columns, rows.num_rows())
+            .map_err(|e| Error::fault("a key that is compared", e))?;
+        let counts = rows.column_by_name(COUNT);
+        let counts = counts.and_then(|counts| counts.as_primitive_opt::<Int64Type>());
+        let counts = counts.ok_or_else(|| Error::Fault("rows without a count".to_owned()))?;
+        self.add_keyed(side, &keys, counts)
+    }
+
+    /// Adds rows of the view by their encoded keys.
+    pub(crate) fn add_encoded(
+        &self,
+        side: Side,
+        groups: &BinaryArray,
+        rows: &BinaryArray,
+        counts: &Int64Array,
+    ) -> Result<()> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let fault = |e| Error::fault("decoding keys", e);
+        let job = &self.job;
+        let mut all: Vec<ArrayRef> = job.group().decode(groups.iter().flatten()).map_err(fault)?;
+        all.extend(job.row().decode(rows.iter().flatten()).map_err(fault)?);
+        all.push(Arc::new(counts.clone()));
+        let rows = RecordBatch::try_new(job.schema(), all);
+        self.add(side, &rows.map_err(|e| Error::fault("decoding rows", e))?)
+    }
+
+    /// Adds counts by the keys that are compared.
+    pub(crate) fn add_keyed(
+        &self,
+        side: Side,
+        keys: &BinaryArray,
+        counts: &Int64Array,
+    ) -> Result<()> {
+        let mut of_file: Vec<Vec<usize>> = vec![Vec::new(); self.files.len()];
+        for (row, key) in keys.iter().enumerate() {
+            let key = key.unwrap_or_default();
+            if !self.scope.is_sampled(key) {
+                continue;
+            }
+            let file = xxh3_64(key) % (self.files.len() as u64);
+            if let Some(rows) = usize::try_from(file).ok().and_then(|f| of_file.get_mut(f)) {
+                rows.push(row);
+            }
+        }
+        for (file, rows) in self.files.iter().zip(of_file) {
+            if rows.is_empty() {
+                continue;
+            }
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            for row in rows {
+                file.keys.append_value(keys.value(row));
+                file.sides.append_value(side as u8);
+                file.counts.append_value(counts.value(row));
+                file.buffered += 1;
+                if file.buffered == BLOCK_ROWS {
+                    file.write()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the files; those that there are.
+    pub(crate) fn end(&self) -> Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        for file in &self.files {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.write()?;
+            if let Some(writer) = file.writer.take() {
+                writer.close().map_err(|e| scratch(&file.path, e))?;
+                paths.push(file.path.clone());
+            }
+        }
+        Ok(paths)
+    }
+}
+
+impl Part {
+    fn write(&mut self) -> Result<()> {
+        if self.buffered == 0 {
+            return Ok(());
+        }
+        self.buffered = 0;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(self.keys.finish()),
+            Arc::new(self.sides.finish()),
+            Arc::new(self.counts.finish()),
+        ];
+        let rows = RecordBatch::try_new(Arc::clone(&SCHEMA), columns)
+            .map_err(|e| Error::fault("rows to compare", e))?;
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => {
+                let file = File::create_new(&self.path).map_err(|e| scratch(&self.path, e))?;
+                let properties = WriterProperties::builder()
+                    .set_compression(Compression::ZSTD(ZstdLevel::default()))
+                    .set_dictionary_enabled(false)
+                    .set_max_row_group_row_count(Some(BLOCK_ROWS))
+                    .build();
+                let writer = ArrowWriter::try_new(file, Arc::clone(&SCHEMA), Some(properties));
+                none.insert(writer.map_err(|e| scratch(&self.path, e))?)
+            }
+        };
+        writer.write(&rows).map_err(|e| scratch(&self.path, e))
+    }
+}
+
+/// What went wrong on the disk where comparisons are made.
+pub(crate) fn scratch(path: &Path, error: impl std::fmt::Display) -> Error {
+    Error::Request(format!(
+        "{}: {error}; the folder that queries spill to needs room for the keys of both sides, once compressed",
+        path.display()
+    ))
+}

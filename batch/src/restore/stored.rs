@@ -1,0 +1,104 @@
+//! The rows of a view's table.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, BinaryArray, BooleanArray, Int64Array};
+use arrow::compute::filter;
+use futures::{StreamExt, TryStreamExt};
+use schemas::seam::Epoch;
+use stores::view_scan::{ScanShare, ScannedRows};
+use tokio_util::sync::CancellationToken;
+
+use super::sides::{Side, Sides};
+use crate::run::go_on;
+use crate::{BatchPorts, Error, Progress, Result};
+
+/// What stands before the group in the key of a table's partition: its time.
+const TIME_BYTES: usize = 8;
+
+/// Adds all rows of a table to the sides: those up to an epoch as stored, others as ahead.
+pub(crate) async fn add_rows(
+    ports: &BatchPorts,
+    (table, newest, rows_max): (&str, Epoch, usize),
+    sides: &Arc<Sides>,
+    (progress, stop): (&dyn Progress, &CancellationToken),
+) -> Result<()> {
+    let shares = ports.views.division().await?.side_by_side;
+    let at_once = usize::try_from(shares.get()).unwrap_or(1);
+    futures::stream::iter(ScanShare::each(shares))
+        .map(|share| {
+            add_share(
+                ports,
+                (table, newest, rows_max),
+                share,
+                sides,
+                (progress, stop),
+            )
+        })
+        .buffer_unordered(at_once)
+        .try_collect()
+        .await
+}
+
+async fn add_share(
+    ports: &BatchPorts,
+    (table, newest, rows_max): (&str, Epoch, usize),
+    share: ScanShare,
+    sides: &Sides,
+    (progress, stop): (&dyn Progress, &CancellationToken),
+) -> Result<()> {
+    let mut after = None;
+    loop {
+        go_on(stop)?;
+        let page = ports
+            .views
+            .scan_rows(table, share, after.as_ref(), rows_max)
+            .await?;
+        let Some(page) = page else {
+            return Err(Error::Request(format!(
+                "the rows of {table} are gone while they are read: its definition was forgotten, or somebody dropped the table. Run `backstitch batch run`, then compare again"
+            )));
+        };
+        add_page(&page, newest, sides)?;
+        progress.advance(page.rows.len() as u64);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn add_page(page: &ScannedRows, newest: Epoch, sides: &Sides) -> Result<()> {
+    let groups: BinaryArray = page
+        .parts
+        .iter()
+        .map(|part| {
+            Some(
+                part.and_then(|part| part.get(TIME_BYTES..))
+                    .unwrap_or_default(),
+            )
+        })
+        .collect();
+    let is_ahead: Vec<bool> = page.epochs.values().iter().map(|e| *e > newest).collect();
+    for (side, ahead) in [(Side::Stored, false), (Side::Ahead, true)] {
+        // A marker is no row: no event gives it.
+        let kept: BooleanArray = is_ahead
+            .iter()
+            .enumerate()
+            .map(|(row, is)| Some(*is == ahead && (ahead || page.counts.is_valid(row))))
+            .collect();
+        if kept.true_count() == 0 {
+            continue;
+        }
+        let fault = |e| Error::fault("leaving rows out", e);
+        let of = |array: &BinaryArray| -> Result<BinaryArray> {
+            let kept = filter(array, &kept).map_err(fault)?;
+            Ok(BinaryArray::from(kept.to_data()))
+        };
+        let counts = filter(&page.counts, &kept).map_err(fault)?;
+        let counts: Int64Array = Int64Array::from(counts.to_data());
+        let counts = counts.iter().map(Option::unwrap_or_default).collect();
+        sides.add_encoded(side, &of(&groups)?, &of(&page.rows)?, &counts)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,374 @@
+//! `restorate`: what is served beside what is expected, and putting it right.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use batch::{
+    Applied, Difference, Expected, Recorded, Restoration, RestorationKind, RestoreReport,
+    RestoreRequest,
+};
+use schemas::shown::moment;
+use schemas::source::{Source, SourceKind};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use crate::args::{CompareArgs, RestorateArgs, RestorateCommand};
+use crate::failure::{Differs, usage};
+use crate::installation::Installation;
+use crate::progress::Stages;
+
+/// Runs the command.
+pub(super) async fn run(
+    args: &RestorateArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    match &args.command {
+        None => compare(&args.compare, context, stop).await,
+        Some(RestorateCommand::List { source }) => list(context, *source).await,
+        Some(RestorateCommand::Undo {
+            number,
+            source,
+            reason,
+            by,
+        }) => {
+            let why = (by.by.as_str(), reason.as_str());
+            undo(context, (*source, *number), why, stop).await
+        }
+    }
+}
+
+async fn compare(
+    args: &CompareArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let request = request(args)?;
+    let installation = Installation::open_existing(context.settings()).await?;
+    let catalog = installation.catalog()?;
+    let known = catalog.names().find(|(name, _)| *name == request.view);
+    let source = known.map_or(Source::Plays, |(_, source)| source);
+    if source.kind() == SourceKind::Entities {
+        return Err(usage(format!(
+            "--view {}: boards are not compared by this command; each `batch run` compares those that it changes",
+            request.view
+        )));
+    }
+    let batch = installation.batch(&installation.engine()?)?;
+    let intake = installation.intake(source).await?;
+    let stages = Stages::default();
+    let done = batch.restore(&request, &intake, (&stages, &stop)).await;
+    stages.clear();
+    let report = done?;
+    context.output().result(&report, text_of)?;
+    let is_right = report.differ == 0 || report.applied.is_some();
+    if is_right {
+        Ok(())
+    } else {
+        Err(Differs.into())
+    }
+}
+
+fn request(args: &CompareArgs) -> anyhow::Result<RestoreRequest> {
+    let expected = match args.expected.as_deref() {
+        Some("archive") | None => Expected::Archive,
+        Some("canonical") => {
+            return Err(usage(
+                "--expected canonical: plays are events, and the canonical store has none of them; compare with archive, or with a file that your database gives",
+            ));
+        }
+        Some(file) => Expected::File(PathBuf::from(file)),
+    };
+    if expected == Expected::Archive && (args.whole || !args.tolerance.is_empty()) {
+        return Err(usage(
+            "--whole and --tolerance are for files: what the events give is known exactly",
+        ));
+    }
+    let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for pair in &args.keys {
+        let (name, values) = named("--keys", pair)?;
+        let values = values.split(',').map(str::to_owned);
+        keys.entry(name).or_default().extend(values);
+    }
+    let mut set = BTreeMap::new();
+    for pair in &args.set {
+        let (name, value) = named("--set", pair)?;
+        set.insert(name, value.to_owned());
+    }
+    Ok(RestoreRequest {
+        view: args.view.clone().unwrap_or_default(),
+        expected,
+        is_whole: args.whole,
+        tolerance: tolerance(&args.tolerance)?,
+        keys,
+        from: args.from.map(seconds_up),
+        to: args.to.map(seconds_up),
+        sample: args.sample,
+        limit: usize::try_from(args.limit)?,
+        apply: args.apply,
+        apply_max: args.apply_max,
+        set,
+        by: args.by.by.clone(),
+        reason: args.reason.clone(),
+    })
+}
+
+/// The first full second at a moment in milliseconds, or after it: buckets begin on full seconds.
+const fn seconds_up(millis: i64) -> i64 {
+    -(-millis).div_euclid(1000)
+}
+
+fn named<'a>(flag: &str, pair: &'a str) -> anyhow::Result<(String, &'a str)> {
+    let parts = pair.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = parts.ok_or_else(|| {
+        usage(format!(
+            "{flag} {pair}: expected a column and values, such as owner_id=7"
+        ))
+    })?;
+    Ok((name.to_owned(), value))
+}
+
+/// A count, a part of what is expected, or both.
+fn tolerance(texts: &[String]) -> anyhow::Result<(u64, f64)> {
+    let mut tolerance = (0, 0.0);
+    for text in texts {
+        let wrong = || {
+            usage(format!(
+                "--tolerance {text}: expected a count such as 10, or a part such as 0.5%"
+            ))
+        };
+        match text.strip_suffix('%') {
+            None => tolerance.0 = text.parse().map_err(|_| wrong())?,
+            Some(part) => {
+                let part: f64 = part.parse().map_err(|_| wrong())?;
+                if !(0.0..=100.0).contains(&part) {
+                    return Err(wrong());
+                }
+                tolerance.1 = part / 100.0;
+            }
+        }
+    }
+    Ok(tolerance)
+}
+
+fn text_of(report: &RestoreReport) -> String {
+    let mut text = format!(
+        "{} as of run {} against {}: {} keys compared in {:.2} s, ",
+        report.view, report.epoch, report.expected, report.keys, report.seconds
+    );
+    text.push_str(&match report.differ {
+        0 => "none differs\n".to_owned(),
+        1 => format!("1 differs, by {}\n", report.total),
+        differ => format!("{differ} differ, by {} in all\n", report.total),
+    });
+    for (cause, of) in &report.causes {
+        let keys = if of.keys == 1 { "key" } else { "keys" };
+        text.push_str(&format!(
+            "  {} {keys}, {}: {}\n",
+            of.keys,
+            of.total,
+            why(*cause)
+        ));
+    }
+    text.push_str(&table(&report.differences));
+    let untold = report
+        .differ
+        .saturating_sub(report.differences.len() as u64);
+    if untold > 0 && !report.differences.is_empty() {
+        text.push_str(&format!("  and {untold} more (--limit shows more)\n"));
+    }
+    if let Some(why) = &report.live_unknown {
+        text.push_str(&format!("  live state was not compared: {why}\n"));
+    }
+    if report.ahead > 0 {
+        text.push_str(&format!(
+            "  {} keys were passed over: a run that is not complete has written them\n",
+            report.ahead
+        ));
+    }
+    if let Some(applied) = &report.applied {
+        text.push_str(&done(applied));
+    }
+    if let Some(why) = &report.held_back {
+        text.push_str(&format!("  nothing was put right: {why}\n"));
+    }
+    for warning in &report.warnings {
+        text.push_str(&format!("  warning: {warning}\n"));
+    }
+    text
+}
+
+fn done(applied: &Applied) -> String {
+    let mut text = String::new();
+    for file in &applied.files {
+        text.push_str(&format!("  made anew from the log: {file}\n"));
+    }
+    if applied.rows > 0 {
+        text.push_str(&format!("  rows written anew: {}\n", applied.rows));
+    }
+    if applied.corrections > 0
+        && let Some(number) = applied.restoration
+    {
+        text.push_str(&format!(
+            "  corrections appended: {}; `backstitch restorate undo {number}` takes them back\n",
+            applied.corrections
+        ));
+    }
+    if let Some(run) = applied.run {
+        text.push_str(&format!("  run {run} took the place of live state\n"));
+    }
+    if text.is_empty() {
+        text.push_str("  there was nothing to put right\n");
+    }
+    text
+}
+
+/// A cause in words.
+const fn why(cause: batch::RestoreCause) -> &'static str {
+    match cause {
+        batch::RestoreCause::ChangedRow => {
+            "changed_row (the batch row holds another count than the events give)"
+        }
+        batch::RestoreCause::MissingRow => {
+            "missing_row (events give a batch row that is not there)"
+        }
+        batch::RestoreCause::ExtraRow => "extra_row (no event gives the batch row)",
+        batch::RestoreCause::LostLive => "lost_live (live state held less than there are events)",
+        batch::RestoreCause::Duplicate => {
+            "duplicate (an event came again after the window; the next run ends it)"
+        }
+        batch::RestoreCause::Unexplained => {
+            "unexplained (live state held more than there are events)"
+        }
+        batch::RestoreCause::Claimed => {
+            "claimed (what is served is what all events give, and something else is expected)"
+        }
+    }
+}
+
+/// Differences in columns.
+fn table(differences: &[Difference]) -> String {
+    let Some(first) = differences.first() else {
+        return String::new();
+    };
+    let mut header: Vec<String> = first.key.keys().cloned().collect();
+    header.extend(first.bucket.iter().map(|_| "bucket".to_owned()));
+    let counts = [
+        "expected",
+        "stored",
+        "live",
+        "served",
+        "difference",
+        "cause",
+    ];
+    let texts = header.len();
+    header.extend(counts.map(str::to_owned));
+    let mut rows = vec![header];
+    for one in differences {
+        let mut row: Vec<String> = one.key.values().chain(&one.bucket).map(shown).collect();
+        let count = |count: Option<i64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        row.push(one.expected.to_string());
+        row.extend([count(one.stored), count(one.live), one.served.to_string()]);
+        row.push(format!("{:+}", one.difference));
+        row.push(one.cause.name().to_owned());
+        rows.push(row);
+    }
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        text.push(' ');
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let is_text = column < texts || column + 1 == columns;
+            text.push_str(&match is_text {
+                true => format!(" {cell:<width$} "),
+                false => format!(" {cell:>width$} "),
+            });
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+async fn list(context: &Context, source: Source) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let batch = installation.batch(&installation.engine()?)?;
+    let mut restorations = batch.restorations(source).await?;
+    restorations.reverse();
+    context.output().result(&restorations, |all| {
+        if all.is_empty() {
+            return format!("nothing of {source} was ever restored\n");
+        }
+        all.iter().map(line).collect()
+    })
+}
+
+fn line(recorded: &Recorded) -> String {
+    let one = &recorded.restoration;
+    let mut text = format!(
+        "{}  {}  {} {}, {} in all, {} against {}, by {}",
+        one.number,
+        moment(one.at_ms),
+        one.changes,
+        match one.kind {
+            RestorationKind::Corrections => "corrections",
+            RestorationKind::Rows => "rows written anew",
+        },
+        one.total,
+        one.view,
+        one.expected,
+        one.by
+    );
+    if let Some(undone) = one.undoes {
+        text.push_str(&format!(": takes {undone} back"));
+    }
+    if !one.reason.is_empty() {
+        text.push_str(&format!(" ({})", one.reason));
+    }
+    if recorded.done_until.is_none() {
+        text.push_str(match one.kind {
+            RestorationKind::Corrections => {
+                "; not finished, the next `restorate … --apply` goes on with it"
+            }
+            RestorationKind::Rows => "; cut off, the next comparison finds what is left of it",
+        });
+    }
+    text.push('\n');
+    text
+}
+
+async fn undo(
+    context: &Context,
+    of: (Source, u64),
+    why: (&str, &str),
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let batch = installation.batch(&installation.engine()?)?;
+    let intake = installation.intake(of.0).await?;
+    let stages = Stages::default();
+    let done = batch
+        .undo_restoration(of, why, &intake, (&stages, &stop))
+        .await;
+    stages.clear();
+    context.output().result(&done?, |done: &Restoration| {
+        format!(
+            "restoration {} is taken back by {} corrections; they are restoration {}\n",
+            of.1, done.changes, done.number
+        )
+    })
+}

@@ -1,0 +1,351 @@
+//! The Restorator with a file: what it says is made true by corrections, all or none of them, and taken back.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::Int64Array;
+use batch::{Expected, Progress, RestoreCause, RestoreRequest, RunRequest};
+use schemas::source::Source;
+use tests::world::World;
+use tokio_util::sync::CancellationToken;
+
+use super::restore::{Cutting, lived_in, of, restore, these_are_right};
+
+/// A file beside the installation.
+fn file(world: &World, name: &str, lines: &[&str]) -> PathBuf {
+    let path = world.path().join(name);
+    std::fs::write(&path, lines.join("\n")).expect("writing a file");
+    path
+}
+
+fn claimed(view: &str, path: &Path) -> RestoreRequest {
+    RestoreRequest {
+        expected: Expected::File(path.to_owned()),
+        by: "ada".to_owned(),
+        reason: "a lost shipment".to_owned(),
+        ..of(view)
+    }
+}
+
+fn corrected(view: &str, path: &Path) -> RestoreRequest {
+    RestoreRequest {
+        apply: true,
+        ..claimed(view, path)
+    }
+}
+
+async fn owners_total(world: &World, owner: i64) -> i64 {
+    let served = world.serve().await;
+    let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
+    let count = served.client.ask(&path).await["count"]
+        .as_i64()
+        .expect("a count");
+    served.end().await;
+    count
+}
+
+/// A file that says, of an owner's tracks on a day, 40 plays more than there are.
+async fn a_claim(world: &World, name: &str) -> (PathBuf, i64) {
+    let before = owners_total(world, 1).await;
+    let header = "owner_id,bucket,track_id,kind,expected";
+    let path = file(world, name, &[header, "1,2026-05-01,12,play,40"]);
+    (path, before)
+}
+
+async fn files_are_made_true(world: &World) {
+    lived_in(world).await;
+    let view = "plays_owner_day_track";
+    let (path, before) = a_claim(world, "claims.csv").await;
+    let report = restore(world, &claimed(view, &path))
+        .await
+        .expect("comparing");
+    assert_eq!(
+        (report.keys, report.differ, report.total),
+        (1, 1, 40),
+        "{report:#?}"
+    );
+    let one = &report.differences[0];
+    assert_eq!(
+        (one.cause, one.served, one.stored),
+        (RestoreCause::Claimed, 0, None),
+        "{one:?}"
+    );
+    let limited = RestoreRequest {
+        apply_max: Some(39),
+        ..corrected(view, &path)
+    };
+    let report = restore(world, &limited).await.expect("comparing");
+    assert!(
+        report.applied.is_none() && report.held_back.is_some(),
+        "{report:#?}"
+    );
+    let report = restore(world, &corrected(view, &path))
+        .await
+        .expect("correcting");
+    let done = report.applied.expect("it was applied");
+    assert_eq!(
+        (done.corrections, done.restoration, done.rows),
+        (1, Some(1), 0),
+        "{done:?}"
+    );
+    // Live state has not counted it yet: it is not corrected once more.
+    let report = restore(world, &corrected(view, &path))
+        .await
+        .expect("comparing");
+    let why = report.held_back.expect("it is held back");
+    assert!(why.contains("restoration 1"), "{why}");
+    world.catch_up().await;
+    assert_eq!(owners_total(world, 1).await, before + 40);
+    for full in [false, true] {
+        let report = restore(world, &corrected(view, &path))
+            .await
+            .expect("correcting");
+        let done = report.applied.expect("nothing is in the way");
+        assert_eq!(
+            (report.differ, done.corrections, done.restoration),
+            (0, 0, None)
+        );
+        let request = RunRequest {
+            full,
+            ..RunRequest::default()
+        };
+        world.run(&request).await.expect("a run");
+        assert_eq!(owners_total(world, 1).await, before + 40);
+    }
+    these_are_right(world, &[view]).await;
+    undone_and_done(world, before).await;
+}
+
+async fn undone_and_done(world: &World, before: i64) {
+    let intake = world.intake(Source::Plays).await;
+    let stop = CancellationToken::new();
+    for (number, total) in [(1, before), (2, before + 40), (3, before)] {
+        let batch = world.batch();
+        let of = (Source::Plays, number);
+        let undo = async || {
+            let told: (&dyn Progress, _) = (&(), &stop);
+            batch
+                .undo_restoration(of, ("bob", "it was found"), &intake, told)
+                .await
+        };
+        let done = undo().await.expect("taking it back");
+        assert_eq!((done.number, done.undoes), (number + 1, Some(number)));
+        let twice = undo().await.expect_err("it is taken back").to_string();
+        assert!(twice.contains("already"), "{twice}");
+        world.catch_up().await;
+        assert_eq!(owners_total(world, 1).await, total);
+    }
+    let all = world
+        .batch()
+        .restorations(Source::Plays)
+        .await
+        .expect("a list");
+    let told: Vec<_> = all
+        .iter()
+        .map(|one| {
+            (
+                one.restoration.number,
+                one.restoration.by.as_str(),
+                one.done_until.is_some(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (1, "ada", true),
+            (2, "bob", true),
+            (3, "bob", true),
+            (4, "bob", true)
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_file_says_is_made_true_and_taken_back() {
+    files_are_made_true(&World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_file_says_is_made_true_and_taken_back_on_servers() {
+    files_are_made_true(&World::on_servers().await).await;
+}
+
+/// Whenever it dies it is gone on with, under the same numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn corrections_that_were_cut_off_are_gone_on_with() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let view = "plays_owner_day_track";
+    let (path, before) = a_claim(&world, "claims.csv").await;
+    for stage in ["correct", "append"] {
+        let stop = CancellationToken::new();
+        let cutting = Cutting {
+            stop: stop.clone(),
+            stage,
+        };
+        let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
+        let request = corrected(view, &path);
+        let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
+        cut.expect_err("it was cut off");
+    }
+    let recorded = world
+        .batch()
+        .restorations(Source::Plays)
+        .await
+        .expect("a list");
+    assert_eq!(recorded.len(), 1);
+    assert_eq!(recorded[0].done_until, None);
+    let report = restore(&world, &corrected(view, &path))
+        .await
+        .expect("going on");
+    assert!(report.held_back.is_some(), "{report:#?}");
+    world.catch_up().await;
+    assert_eq!(owners_total(&world, 1).await, before + 40);
+    let report = restore(&world, &corrected(view, &path))
+        .await
+        .expect("nothing is left");
+    assert_eq!(report.differ, 0, "{report:#?}");
+    let recorded = world
+        .batch()
+        .restorations(Source::Plays)
+        .await
+        .expect("a list");
+    assert_eq!(recorded.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_may_be_coarser_and_of_any_format() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let view = "plays_owner_day_track";
+    let totals = [owners_total(&world, 1).await, owners_total(&world, 2).await];
+    let lines = [
+        format!(r#"{{"owner_id": 1, "expected": {}}}"#, totals[0]),
+        format!(r#"{{"expected": {}, "owner_id": 2}}"#, totals[1] + 3),
+    ];
+    let path = file(&world, "claims.jsonl", &[&lines[0], "", &lines[1]]);
+    let report = restore(&world, &claimed(view, &path))
+        .await
+        .expect("comparing");
+    assert_eq!(
+        (report.keys, report.differ, report.total),
+        (2, 1, 3),
+        "{report:#?}"
+    );
+    let near = RestoreRequest {
+        tolerance: (3, 0.0),
+        ..claimed(view, &path)
+    };
+    assert_eq!(restore(&world, &near).await.expect("comparing").differ, 0);
+    // The third owner is not in it.
+    let whole = RestoreRequest {
+        is_whole: true,
+        ..claimed(view, &path)
+    };
+    assert_eq!(restore(&world, &whole).await.expect("comparing").differ, 2);
+    let error = restore(&world, &corrected(view, &path))
+        .await
+        .expect_err("no event");
+    let error = error.to_string();
+    assert!(
+        error.contains("track_id and at") && error.contains("--set"),
+        "{error}"
+    );
+    let set = RestoreRequest {
+        set: [
+            ("track_id", "7"),
+            ("at", "2026-01-01T00:00:00Z"),
+            ("kind", "play"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into(),
+        ..corrected(view, &path)
+    };
+    restore(&world, &set).await.expect("correcting");
+    world.catch_up().await;
+    assert_eq!(owners_total(&world, 2).await, totals[1] + 3);
+    let parquet = parquet_of(&world, &[1, 2], &[totals[0], totals[1] + 3]);
+    let report = restore(&world, &claimed(view, &parquet))
+        .await
+        .expect("comparing");
+    assert_eq!((report.keys, report.differ), (2, 0), "{report:#?}");
+}
+
+/// The same as Parquet with narrower integers, as other programs write it.
+fn parquet_of(world: &World, owners: &[i32], expected: &[i64]) -> PathBuf {
+    use arrow::array::{ArrayRef, Int32Array, RecordBatch};
+    let columns: [(&str, ArrayRef); 2] = [
+        ("owner_id", Arc::new(Int32Array::from(owners.to_vec()))),
+        ("expected", Arc::new(Int64Array::from(expected.to_vec()))),
+    ];
+    let rows = RecordBatch::try_from_iter(columns).expect("columns");
+    let mut writer = stores::parquet_file::begin(rows.schema(), 10).expect("a file");
+    writer.write(&rows).expect("rows");
+    let bytes = stores::parquet_file::finish(writer).expect("a file");
+    let path = world.path().join("claims.parquet");
+    std::fs::write(&path, bytes).expect("writing a file");
+    path
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_in_a_file_is_named() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    for (name, lines, text) in [
+        (
+            "a.csv",
+            &["owner_id,expected", "1,5", "x,7"][..],
+            "line 3: owner_id is \"x\"",
+        ),
+        (
+            "b.csv",
+            &["owner_id,expected", "1,many"],
+            "line 2: expected is many",
+        ),
+        (
+            "c.csv",
+            &["owner_id,count", "1,5"],
+            "no column \"expected\"",
+        ),
+        ("d.csv", &["owner,expected", "1,5"], "no column \"owner\""),
+        (
+            "e.csv",
+            &["owner_id,bucket,expected", "1,2026-03-01T10:00:00Z,5"],
+            "no bucket",
+        ),
+        ("f.csv", &["owner_id,expected", "1,5", "1,6"], "2 times"),
+        ("g.csv", &["owner_id,expected", "1"], "record"),
+        (
+            "h.jsonl",
+            &[
+                r#"{"owner_id": 1, "expected": 5}"#,
+                r#"{"owner_id": null, "expected": 5}"#,
+            ],
+            "line 2: owner_id is missing",
+        ),
+        (
+            "i.jsonl",
+            &[
+                r#"{"owner_id": 1, "expected": 5}"#,
+                r#"{"owner_id": 1, "kind": "play", "expected": 5}"#,
+            ],
+            "line 2: \"kind\"",
+        ),
+        ("j.jsonl", &["[]"], "JSON object"),
+        ("k.txt", &["x"], ".csv, .jsonl or .parquet"),
+        ("l.parquet", &["x"], "l.parquet"),
+    ] {
+        let path = file(&world, name, lines);
+        let error = restore(&world, &claimed("plays_owner_day", &path)).await;
+        let error = error.expect_err(name).to_string();
+        assert!(
+            error.contains(text) && error.contains(name) || text == "2 times",
+            "{name}: {error}"
+        );
+        assert!(error.contains(text), "{name}: {error}");
+    }
+    let none = world.path().join("none.csv");
+    let error = restore(&world, &claimed("plays_owner_day", &none)).await;
+    assert!(error.expect_err("no file").to_string().contains("none.csv"));
+}
