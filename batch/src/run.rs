@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use jobs::tables::Generation;
 use jobs::{Catalog, Engine, Layers};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
@@ -12,7 +13,9 @@ use stores::live::SlotId;
 use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, FileSize, backfilled, data_folder};
+use crate::archive::{
+    ArchiveReport, Archiver, FileSize, backfilled, data_folder, record, scrubbed_folder,
+};
 use crate::error::lost_log;
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
@@ -56,17 +59,22 @@ impl Batch {
     /// Those of the views' store.
     pub async fn make_views(&self, source: Source) -> Result<()> {
         let (backfills, _) = backfilled(&self.ports.archive, source).await?;
-        self.make_tables(source, backfills).await
+        let suppressed = self.ports.suppressions.now().await?;
+        let of = Generation {
+            backfills,
+            erasures: suppressed.newest_listener(),
+        };
+        self.make_tables(source, of).await
     }
 
-    /// Makes the tables of a source's views, whose rows hold so many backfills.
-    pub(crate) async fn make_tables(&self, source: Source, backfills: u64) -> Result<()> {
+    /// Makes the tables of a source's views, whose rows are of a generation.
+    pub(crate) async fn make_tables(&self, source: Source, of: Generation) -> Result<()> {
         let tallies = self.catalog.of_layer(source, Layers::Batch);
         let boards = self.catalog.boards_of_layer(source, Layers::Batch);
         let shapes: Vec<ViewShape> = tallies
             .flat_map(|job| {
-                let kept = tally::kept_shape(job);
-                std::iter::once(tally::shape(job, backfills)).chain(kept)
+                let kept = tally::kept_shape(job, of);
+                std::iter::once(tally::shape(job, of)).chain(kept)
             })
             .chain(boards.map(|job| board::shape(job)))
             .collect();
@@ -155,9 +163,13 @@ impl Batch {
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
-        let manifests = archiver.into_manifests();
-        let present = self.ports.archive.list(&data_folder(source)).await?;
-        let present: BTreeSet<String> = present.into_iter().collect();
+        let archive = &self.ports.archive;
+        let record = record(archive, source).await?;
+        let manifests = record.applied(archiver.into_manifests());
+        let mut present: BTreeSet<String> = BTreeSet::new();
+        for folder in [data_folder(source), scrubbed_folder(source)] {
+            present.extend(archive.list(&folder).await?);
+        }
         for path in manifests
             .iter()
             .filter_map(|manifest| manifest.file.as_ref())
@@ -367,7 +379,8 @@ impl Batch {
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
         };
-        let log = (&*self.ports.log, &*self.ports.schemas);
+        let ports = &self.ports;
+        let log = (&*ports.log, &*ports.schemas, &ports.suppressions);
         Archiver::open(log, &self.ports.archive, source, size).await
     }
 

@@ -11,6 +11,8 @@ const DONE: u8 = 0;
 const FAILED: u8 = 1;
 /// The command line or the configuration can't be used.
 const USAGE: u8 = 2;
+/// It did what it was asked for, and something is not as it should be.
+const DIFFERS: u8 = 3;
 
 /// The command line or the configuration can't be used: the message says where and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,18 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// What was looked for is found, or something is left to do: the message says what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Differs(pub(crate) String);
+
+impl fmt::Display for Differs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Differs {}
 
 /// A [`Usage`] as the error of a command.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
@@ -41,6 +55,8 @@ pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     crate::output::complain(&one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) {
         ExitCode::from(USAGE)
+    } else if error.chain().any(|cause| cause.is::<Differs>()) {
+        ExitCode::from(DIFFERS)
     } else {
         ExitCode::from(FAILED)
     }

@@ -3,12 +3,15 @@
 mod backfill;
 mod manifest;
 mod read;
+mod scrub;
 mod write;
 
 pub(crate) use backfill::backfilled;
 pub use backfill::{Backfill, BackfillReport};
 pub(crate) use manifest::{Manifest, data_folder};
 pub(crate) use read::{DayTotals, EventStream};
+pub use scrub::ArchiveScrubbed;
+pub(crate) use scrub::{listeners, record, remove_replaced, scrub, scrubbed_folder};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

@@ -14,6 +14,7 @@ use datafusion::logical_expr::SortExpr;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
+use jobs::tables::Generation;
 use jobs::{Engine, Job, checked, query};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
@@ -55,8 +56,10 @@ pub(crate) struct Plan {
     /// In the order of [`jobs::Catalog::jobs`].
     pub(crate) views: Vec<View>,
     pub(crate) manifests: Vec<Manifest>,
-    /// How many backfills are among the manifests.
-    pub(crate) backfills: u64,
+    /// The files that the archive's own manifests name: others may stand in their place.
+    pub(crate) named: Vec<String>,
+    /// What the rows are of: how many backfills are among the manifests, and who is not in the events.
+    pub(crate) of: Generation,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::table_name;
+use jobs::tables::{Generation, table_name};
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
@@ -23,12 +23,12 @@ pub(crate) fn plan(
     request: &RunRequest,
     run: &Run,
     jobs: Vec<Arc<Job>>,
-    (backfills, manifests): (u64, Vec<Manifest>),
+    (of, manifests): (Generation, Vec<Manifest>),
     mut held: BTreeMap<String, Held<ViewManifest>>,
 ) -> Result<Plan> {
     let mut views = Vec::new();
     for job in jobs {
-        let table = table_name(job.view(), backfills);
+        let table = table_name(job.view(), of);
         let held = held.remove(&table).unwrap_or_default();
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
         views.push(View {
@@ -41,9 +41,9 @@ pub(crate) fn plan(
         });
     }
     let all_begin = views.iter().all(|view| view.published.is_none());
-    if !request.jobs.is_empty() && backfills > 0 && all_begin {
+    if !request.jobs.is_empty() && of != Generation::default() && all_begin {
         return Err(Error::Request(
-            "a backfill is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
+            "a backfill or an erasure is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
                 .to_owned(),
         ));
     }
@@ -82,7 +82,8 @@ pub(crate) fn plan(
         cuts: run.cuts.clone(),
         views,
         manifests,
-        backfills,
+        named: Vec::new(),
+        of,
         full,
         days,
     })
