@@ -12,6 +12,7 @@
 mod suppressed;
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -133,7 +134,14 @@ pub struct Asked {
 pub struct Suppressions {
     store: Option<Arc<dyn Erasures>>,
     known: Arc<RwLock<Arc<Suppressed>>>,
+    /// When the store did not answer one who does not wait for it.
+    unanswered: Arc<RwLock<Option<Instant>>>,
 }
+
+/// Who does not wait for the store waits so long,
+const ANSWER_FOR: Duration = Duration::from_secs(1);
+/// and asks again after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Suppressions {
     /// The list in a store.
@@ -142,6 +150,7 @@ impl Suppressions {
         Self {
             store: Some(store),
             known: Arc::default(),
+            unanswered: Arc::default(),
         }
     }
 
@@ -151,6 +160,7 @@ impl Suppressions {
         Self {
             store: None,
             known: Arc::default(),
+            unanswered: Arc::default(),
         }
     }
 
@@ -159,7 +169,7 @@ impl Suppressions {
     /// # Errors
     /// Those of the store. Nothing may be taken then: it may be of somebody who is suppressed.
     pub async fn now(&self) -> Result<Arc<Suppressed>> {
-        let known = Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner));
+        let known = self.known();
         let Some(store) = &self.store else {
             return Ok(known);
         };
@@ -170,6 +180,34 @@ impl Suppressions {
         let now = Arc::new(Suppressed::of(key, &store.all().await?));
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
         Ok(now)
+    }
+
+    /// Who is suppressed now; where the store does not answer soon, who was when it answered last. For what
+    /// is only written down here, and taken without them by whoever reads it: that must not wait for another
+    /// store than its own.
+    pub async fn recent(&self) -> Arc<Suppressed> {
+        let unanswered = || {
+            self.unanswered
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if unanswered().is_some_and(|since| since.elapsed() < ASK_AGAIN) {
+            return self.known();
+        }
+        match tokio::time::timeout(ANSWER_FOR, self.now()).await {
+            Ok(Ok(now)) => {
+                *unanswered() = None;
+                return now;
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "who was erased lately is not known"),
+            Err(_) => tracing::warn!("who was erased lately is not known: no answer in time"),
+        }
+        *unanswered() = Some(Instant::now());
+        self.known()
+    }
+
+    fn known(&self) -> Arc<Suppressed> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All erasures, the oldest first.

@@ -270,7 +270,7 @@ impl Intake {
         for (number, reason, bytes) in rejected {
             letters.add(number, &bytes, reason);
         }
-        let suppressed = self.ports.suppressions.now().await?;
+        let suppressed = self.ports.suppressions.recent().await;
         letters.append(&*self.ports.log, &suppressed).await
     }
 
@@ -307,7 +307,7 @@ impl Intake {
         let log = &*self.ports.log;
         // Lines may have been checked long before.
         let now_ms = self.ports.clock.now_ms();
-        let suppressed = &*self.ports.suppressions.now().await?;
+        let suppressed = &*self.ports.suppressions.recent().await;
         let (accepted, rejected) = match good {
             Good::Events(mut events) => {
                 let accepted = events.events;

@@ -57,7 +57,7 @@ impl Eraser {
         Self { batch, log }
     }
 
-    /// Erases people of one kind from every store, all by the same batch run, and answers a receipt for
+    /// Erases listeners, by their ids, from every store, all by the same batch run, and answers a receipt for
     /// each. One whose `finished_at_ms` is missing says what is left.
     ///
     /// # Errors
@@ -65,24 +65,20 @@ impl Eraser {
     /// run it again.
     pub async fn erase(
         &self,
-        people: &[Person],
+        listeners: &[i64],
         request: &EraseRequest,
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<Vec<Receipt>> {
-        if people.iter().any(|person| person.kind != Kind::Listener) {
-            return Err(Error::Request(
-                "only listeners can be erased by this version".to_owned(),
-            ));
-        }
         let mut begun = Vec::new();
-        for person in people {
+        for id in listeners {
+            let person = listener(*id);
             let now_ms = self.batch.ports.clock.now_ms();
             let list = &self.batch.ports.suppressions;
-            let erasure = list.begin(*person, &request.asked, now_ms).await?;
+            let erasure = list.begin(person, &request.asked, now_ms).await?;
             let mut receipt = Receipt::of(&erasure);
             receipt.keep_log = request.keep_log;
-            begun.push((*person, receipt));
+            begun.push((person, receipt));
         }
         progress.stage("search", 0);
         self.look(&mut begun, "searched").await?;
@@ -101,16 +97,16 @@ impl Eraser {
         Ok(receipts)
     }
 
-    /// Searches every store for people of one kind, and answers where each is found.
+    /// Searches every store for listeners, and answers where each is found.
     ///
     /// # Errors
     /// Those of the stores.
-    pub async fn verify(&self, people: &[Person]) -> Result<Vec<(Person, Vec<Finding>)>> {
+    pub async fn verify(&self, listeners: &[i64]) -> Result<Vec<(i64, Vec<Finding>)>> {
         let mut found = Vec::new();
-        for person in people {
-            let mut all = self.search(*person).await?;
+        for id in listeners {
+            let mut all = self.search(listener(*id)).await?;
             all.retain(|finding| finding.found > 0);
-            found.push((*person, all));
+            found.push((*id, all));
         }
         Ok(found)
     }
@@ -145,7 +141,7 @@ impl Eraser {
     /// What a search can't tell.
     fn notes(&self, receipt: &Receipt) -> Vec<String> {
         let mut notes = vec![
-            "answers that processes of the serving layer keep in memory are of tables that are gone: none of them is given any more".to_owned(),
+            "a process of the serving layer may give an answer of before again while a store does not answer, for as long as `serving.kept_for_ms` says; start it anew if that is too long".to_owned(),
             "copies of the stores that were made before are not searched; what is put back from one is taken without this person".to_owned(),
         ];
         let left = |place: &str| {
@@ -183,4 +179,9 @@ impl Eraser {
             }
         }
     }
+}
+
+const fn listener(id: i64) -> Person {
+    let kind = Kind::Listener;
+    Person { kind, id }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use batch::{EraseRequest, Eraser, Finding, Receipt};
 use jiff::Timestamp;
 use serde::Serialize;
-use stores::erasures::{Asked, Kind, Person};
+use stores::erasures::Asked;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -14,12 +14,11 @@ use crate::failure::Differs;
 use crate::installation::Installation;
 use crate::progress::Stages;
 
-/// What `--verify` prints of one person.
+/// What `--verify` prints of one listener.
 #[derive(Debug, Serialize)]
 struct Searched {
-    kind: Kind,
-    id: i64,
-    /// Where the person is found; nothing if nowhere.
+    listener_id: i64,
+    /// Where the listener is found; nothing if nowhere.
     found: Vec<Finding>,
 }
 
@@ -37,16 +36,12 @@ pub(super) async fn run(
         let receipts = eraser.list().await?;
         return context.output().result(&receipts, |all| listed(all));
     }
-    let people = people(args);
+    let listeners = listeners(args);
     if args.verify {
-        let found = eraser.verify(&people).await?;
+        let found = eraser.verify(&listeners).await?;
         let searched: Vec<Searched> = found
             .into_iter()
-            .map(|(person, found)| Searched {
-                kind: person.kind,
-                id: person.id,
-                found,
-            })
+            .map(|(listener_id, found)| Searched { listener_id, found })
             .collect();
         context.output().result(&searched, |all| verified(all))?;
         return match searched.iter().all(|one| one.found.is_empty()) {
@@ -64,7 +59,7 @@ pub(super) async fn run(
         keep_log: args.keep_log,
     };
     let stages = Stages::default();
-    let receipts = eraser.erase(&people, &request, &stages, &stop).await;
+    let receipts = eraser.erase(&listeners, &request, &stages, &stop).await;
     stages.clear();
     let receipts = receipts?;
     context.output().result(&receipts, |all| told(all))?;
@@ -80,17 +75,12 @@ fn differs(why: &str) -> anyhow::Error {
     anyhow::Error::new(Differs(why.to_owned()))
 }
 
-/// Whom the command line names.
-fn people(args: &EraseArgs) -> Vec<Person> {
-    let of = |kind: Kind, ids: &[i64]| -> Vec<Person> {
-        let mut ids = ids.to_vec();
-        ids.sort_unstable();
-        ids.dedup();
-        ids.into_iter().map(|id| Person { kind, id }).collect()
-    };
-    let mut people = of(Kind::Listener, &args.listeners);
-    people.extend(of(Kind::Athlete, &args.athletes));
-    people
+/// Whom the command line names, each once.
+fn listeners(args: &EraseArgs) -> Vec<i64> {
+    let mut listeners = args.listeners.clone();
+    listeners.sort_unstable();
+    listeners.dedup();
+    listeners
 }
 
 fn moment(at_ms: i64) -> Timestamp {
@@ -154,16 +144,12 @@ fn verified(searched: &[Searched]) -> String {
     let mut text = String::new();
     for one in searched {
         if one.found.is_empty() {
-            text += &format!("{} {}: found nowhere\n", one.kind.name(), one.id);
+            text += &format!("listener {}: found nowhere\n", one.listener_id);
         }
         for finding in &one.found {
             text += &format!(
-                "{} {}: {} in {} {}\n",
-                one.kind.name(),
-                one.id,
-                finding.found,
-                finding.place,
-                finding.at
+                "listener {}: {} in {} {}\n",
+                one.listener_id, finding.found, finding.place, finding.at
             );
         }
     }

@@ -220,7 +220,7 @@ impl Intake {
         let writers = writers(records.iter().map(|(_, bytes)| *bytes), schemas).await?;
         let owners = plays::check_records(records.iter().map(|(_, bytes)| *bytes), &writers)
             .map_err(|error| Error::broken("reading dead letters", error))?;
-        let suppressed = self.ports.suppressions.now().await?;
+        let suppressed = self.ports.suppressions.recent().await;
         let mut found = std::collections::BTreeMap::new();
         if suppressed.newest_listener() > 0 {
             let bytes = records.iter().map(|(_, bytes)| *bytes);

@@ -8,19 +8,14 @@ use batch::{EraseRequest, Eraser, Receipt, RunRequest};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::erasures::{Kind, Person};
 use stores::intake::append_dead_letters;
+use tests::process::{command, done, run};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
 /// The listener who is erased, an id that nothing else looks like.
 const GONE: i64 = 7_316_171_926_443_017_251;
 const STAYS: i64 = 7_316_171_926_443_017_252;
-
-const LISTENER: Person = Person {
-    kind: Kind::Listener,
-    id: GONE,
-};
 
 fn play(event: usize, listener: Option<i64>) -> String {
     json!({
@@ -45,14 +40,13 @@ fn eraser(world: &World) -> Eraser {
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
     let stop = CancellationToken::new();
-    let erased = eraser(world).erase(&[LISTENER], request, &(), &stop).await;
+    let erased = eraser(world).erase(&[GONE], request, &(), &stop).await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
 /// Where somebody is found now.
 async fn places(world: &World, id: i64) -> Vec<String> {
-    let person = Person { id, ..LISTENER };
-    let found = eraser(world).verify(&[person]).await.expect("a search");
+    let found = eraser(world).verify(&[id]).await.expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
     places
         .map(|one| format!("{}: {}", one.place, one.found))
@@ -269,8 +263,7 @@ async fn an_erasure_that_is_cut_off_is_gone_on_with() {
         let request = EraseRequest::default();
         let stop = CancellationToken::new();
         let eraser = eraser(&world);
-        let people = [LISTENER];
-        let work = eraser.erase(&people, &request, &(), &stop);
+        let work = eraser.erase(&[GONE], &request, &(), &stop);
         let cut = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
         assert_eq!(totals(&served).await, before, "after {wait_ms} ms");
         if let Ok(done) = cut {
@@ -313,4 +306,48 @@ async fn the_log_may_be_kept() {
     world.catch_up().await;
     full(&world).await;
     assert_eq!(places(&world, GONE).await, ["log: 20"]);
+}
+
+/// By the command: found, erased by processes that are killed, and then found no more.
+#[test]
+fn the_command_goes_on_where_it_was_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let input = data.join("plays.jsonl");
+    std::fs::write(&input, plays(0, 3_000).join("\n")).expect("a file");
+    done(data, &["ingest", "plays", &input.display().to_string()]);
+    std::fs::remove_file(&input).expect("the file");
+    done(data, &["speed", "--source", "plays", "--until-caught-up"]);
+    done(data, &["batch", "run"]);
+    let id = GONE.to_string();
+    let verify = || run(data, &["erase", "--listener", &id, "--verify"]);
+    assert_eq!(verify().status.code(), Some(3));
+    for wait_ms in [150, 400, 800, 1_200, 1_600] {
+        let mut erasing = command(data, &["erase", "--listener", &id]);
+        let mut erasing = erasing.spawn().expect("a process");
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        // It may have come to its end by now.
+        drop(erasing.kill());
+        erasing.wait().expect("its end");
+    }
+    let args = [
+        "erase",
+        "--listener",
+        &id,
+        "--by",
+        "desk",
+        "--reason",
+        "ticket 5",
+        "--json",
+    ];
+    let receipts: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
+    assert!(receipts[0]["finished_at_ms"].is_i64(), "{receipts}");
+    let left = receipts[0]["places"].as_array().expect("places");
+    assert!(left.iter().all(|place| place["left"] == 0), "{receipts}");
+    let searched = verify();
+    assert!(searched.status.success(), "{searched:?}");
+    let all = done(data, &["erase", "--list"]);
+    assert!(all.contains("listener") && !all.contains(&id), "{all}");
+    assert_eq!(files_with(data, GONE), Vec::<String>::new());
+    assert_eq!(run(data, &["erase"]).status.code(), Some(2));
 }
