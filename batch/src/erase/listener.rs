@@ -56,7 +56,7 @@ impl Eraser {
         let partitions = ports.log.partitions_now(SOURCE.topic()).await?;
         let slots = ports.live.read(SOURCE, partitions, &[]).await?.slots;
         let next = runs.next_epoch();
-        let is_ahead = slots.iter().flatten().any(|slot| slot.epoch >= next + 1);
+        let is_ahead = slots.iter().flatten().any(|slot| slot.epoch > next);
         Ok(runs.open().is_some() || is_ahead)
     }
 

@@ -2,6 +2,7 @@
 //! archive, or a worker that did not know.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use batch::{EraseRequest, Eraser, Receipt, RunRequest};
@@ -35,7 +36,7 @@ fn plays(from: usize, count: usize) -> Vec<String> {
 }
 
 fn eraser(world: &World) -> Eraser {
-    Eraser::build(world.batch(), world.stores.log.clone())
+    Eraser::build(world.batch(), Arc::clone(&world.stores.log))
 }
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
@@ -309,8 +310,8 @@ async fn the_log_may_be_kept() {
 }
 
 /// By the command: found, erased by processes that are killed, and then found no more.
-#[test]
-fn the_command_goes_on_where_it_was_killed() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_goes_on_where_it_was_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path();
     let input = data.join("plays.jsonl");
@@ -325,7 +326,7 @@ fn the_command_goes_on_where_it_was_killed() {
     for wait_ms in [150, 400, 800, 1_200, 1_600] {
         let mut erasing = command(data, &["erase", "--listener", &id]);
         let mut erasing = erasing.spawn().expect("a process");
-        std::thread::sleep(Duration::from_millis(wait_ms));
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
         // It may have come to its end by now.
         drop(erasing.kill());
         erasing.wait().expect("its end");
