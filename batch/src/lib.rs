@@ -8,6 +8,7 @@
 mod archive;
 mod board;
 mod drift;
+mod erase;
 mod error;
 mod manifest_file;
 mod options;
@@ -20,8 +21,9 @@ mod seal;
 mod snapshot;
 mod tally;
 
-pub use archive::{ArchiveReport, Backfill, BackfillReport};
+pub use archive::{ArchiveReport, ArchiveScrubbed, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
+pub use erase::{EraseRequest, Erased, Eraser, Finding, Receipt};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};

@@ -1,8 +1,9 @@
 //! A run from beginning to end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use jobs::tables::Generation;
 use jobs::{Catalog, Engine, Layers};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
@@ -13,7 +14,8 @@ use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{
-    ArchiveReport, Archiver, FileSize, backfilled, data_folder, has_all_events, take_reduced,
+    ArchiveReport, Archiver, FileSize, Manifest as FileManifest, backfilled, event_files,
+    has_all_events, take_reduced,
 };
 use crate::error::lost_log;
 use crate::report::{RunReport, Stages};
@@ -57,18 +59,32 @@ impl Batch {
     /// # Errors
     /// Those of the views' store.
     pub async fn make_views(&self, source: Source) -> Result<()> {
-        let (backfills, _) = backfilled(&self.ports.archive, source).await?;
-        self.make_tables(source, backfills).await
+        let (of, _) = self.generation(source).await?;
+        self.make_tables(source, of).await
     }
 
-    /// Makes the tables of a source's views, whose rows hold so many backfills.
-    pub(crate) async fn make_tables(&self, source: Source, backfills: u64) -> Result<()> {
+    /// What the rows of a source are to be of now, and the files of backfills.
+    pub(crate) async fn generation(
+        &self,
+        source: Source,
+    ) -> Result<(Generation, Vec<FileManifest>)> {
+        let (backfills, manifests) = backfilled(&self.ports.archive, source).await?;
+        let suppressed = self.ports.suppressions.now().await?;
+        let of = Generation {
+            backfills,
+            erasures: suppressed.newest_listener(),
+        };
+        Ok((of, manifests))
+    }
+
+    /// Makes the tables of a source's views, whose rows are of a generation.
+    pub(crate) async fn make_tables(&self, source: Source, of: Generation) -> Result<()> {
         let tallies = self.catalog.of_layer(source, Layers::Batch);
         let boards = self.catalog.boards_of_layer(source, Layers::Batch);
         let shapes: Vec<ViewShape> = tallies
             .flat_map(|job| {
-                let kept = tally::kept_shape(job);
-                std::iter::once(tally::shape(job, backfills)).chain(kept)
+                let kept = tally::kept_shape(job, of);
+                std::iter::once(tally::shape(job, of)).chain(kept)
             })
             .chain(boards.map(|job| board::shape(job)))
             .collect();
@@ -157,11 +173,10 @@ impl Batch {
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
-        let mut manifests = archiver.into_manifests();
+        let archive = &self.ports.archive;
         // What was let go is not missing.
-        take_reduced(&self.ports.archive, source, &mut manifests).await?;
-        let present = self.ports.archive.list(&data_folder(source)).await?;
-        let present: BTreeSet<String> = present.into_iter().collect();
+        let (manifests, _) = take_reduced(archive, source, archiver.into_manifests()).await?;
+        let present = event_files(archive, source).await?;
         for path in manifests
             .iter()
             .filter_map(|manifest| manifest.file.as_ref())
@@ -408,7 +423,8 @@ impl Batch {
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
         };
-        let log = (&*self.ports.log, &*self.ports.schemas);
+        let ports = &self.ports;
+        let log = (&*ports.log, &*ports.schemas, &ports.suppressions);
         Archiver::open(log, &self.ports.archive, source, size).await
     }
 

@@ -12,6 +12,7 @@ use schemas::source::Source;
 use serving::{MetricsText, Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::Stores;
+use stores::erasures::Suppressions;
 use stores::intake::{Intake, IntakePorts};
 use stores::log::make_topics;
 
@@ -24,6 +25,7 @@ use crate::settings::Settings;
 pub(crate) struct Installation {
     settings: Settings,
     stores: Stores,
+    suppressions: Suppressions,
     clock: Arc<dyn Clock>,
 }
 
@@ -36,6 +38,7 @@ impl Installation {
         let stores = Stores::open(&settings.stores()).await?;
         Ok(Self {
             settings: settings.clone(),
+            suppressions: Suppressions::new(Arc::clone(&stores.erasures)),
             stores,
             clock: Arc::new(SystemClock),
         })
@@ -92,6 +95,7 @@ impl Installation {
         let ports = IntakePorts {
             log: Arc::clone(&self.stores.log) as _,
             canon: Arc::clone(&self.stores.canon) as _,
+            suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
         let intake = Intake::open(ports, source, partitions).await?;
@@ -148,6 +152,7 @@ impl Installation {
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
+            suppressions: self.suppressions.clone(),
             hook: stores.hook.clone(),
             recounts: Arc::clone(&stores.canon) as _,
             clock: Arc::clone(&self.clock),
@@ -177,6 +182,7 @@ impl Installation {
             counts: Arc::clone(&stores.counts) as _,
             canon: Arc::clone(&stores.canon) as _,
             archive: stores.archive.clone(),
+            suppressions: self.suppressions.clone(),
             leases: Arc::clone(&stores.leases) as _,
             clock: Arc::clone(&self.clock),
         };
@@ -221,6 +227,7 @@ impl Installation {
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
             counts: Arc::clone(&stores.counts) as _,
+            suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
         let metrics = metrics.map(|metrics| {

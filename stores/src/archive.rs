@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use parquet::arrow::ParquetRecordBatchStreamBuilder;
+use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use tokio::time::{Instant, sleep};
 
@@ -158,6 +158,21 @@ impl Archive {
         row_groups: Vec<usize>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        self.columns(path, Some(row_groups), batch_rows, None).await
+    }
+
+    /// The same of one column alone, if one is named, and of all row groups, if none are: others are not
+    /// read.
+    ///
+    /// # Errors
+    /// As [`Archive::rows`].
+    pub async fn columns(
+        &self,
+        path: &str,
+        row_groups: Option<Vec<usize>>,
+        batch_rows: usize,
+        column: Option<&str>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let what = (self.clone(), path.to_owned());
         let unreadable = move |error| what.0.unreadable(&what.1, error);
         let (store, known) = (Arc::clone(&self.store), self.known.clone());
@@ -165,8 +180,15 @@ impl Archive {
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {
+                let mask = column.map(|name| {
+                    ProjectionMask::columns(builder.parquet_schema(), std::iter::once(name))
+                });
+                let builder = match row_groups {
+                    Some(row_groups) => builder.with_row_groups(row_groups),
+                    None => builder,
+                };
                 builder
-                    .with_row_groups(row_groups)
+                    .with_projection(mask.unwrap_or_else(ProjectionMask::all))
                     .with_batch_size(batch_rows)
                     .build()
             })

@@ -27,6 +27,7 @@ use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
+use crate::erasures::{Erasure, Erasures, Key};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
@@ -133,6 +134,15 @@ hand_on! { CountsRead {
 
 hand_on! { CountsWrite {
     async fn write_days(job: &str, stamp_us: i64, rows: &NewDays) -> Result<()>;
+} }
+
+hand_on! { Erasures {
+    async fn newest() -> Result<u64>;
+    async fn all() -> Result<Vec<Erasure>>;
+    async fn key(drawn: Key) -> Result<Key>;
+    async fn add(erasure: &Erasure) -> Result<bool>;
+    async fn note(number: u64, finished_at_ms: Option<i64>, receipt: &serde_json::Value) -> Result<()>;
+    async fn tidy() -> Result<()>;
 } }
 
 hand_on! { Leases {

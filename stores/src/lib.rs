@@ -16,6 +16,7 @@ pub mod counts;
 pub mod dead_letters;
 mod durable;
 pub mod embedded;
+pub mod erasures;
 mod error;
 pub mod intake;
 pub mod kafka;

@@ -375,6 +375,19 @@ pub trait LogWrite: std::fmt::Debug + Send + Sync {
         groups: &[NewRecords],
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>>;
+
+    /// Deletes the records of a topic below these offsets, by partition; what is not there any more is no
+    /// error. The offsets of the others stay as they are, and so does where each partition ends. A log on a
+    /// server may keep the bytes for a while, which nobody can read any more.
+    ///
+    /// # Errors
+    /// Those of the log; [`crate::Error::Refused`] from one that can't delete.
+    async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
+        let _offsets = before;
+        Err(crate::Error::Refused(format!(
+            "{topic}: this log deletes nothing before its time"
+        )))
+    }
 }
 
 /// Reading and writing topics.

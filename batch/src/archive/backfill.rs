@@ -8,18 +8,22 @@
 //! leaves behind that died goes when the next one ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use schemas::plays::without_listeners;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
+use stores::erasures::Suppressed;
 use stores::lease::Held as Lease;
 use uuid::Uuid;
 
 use super::manifest::{DayRows, Manifest, READS};
 use super::reduced::has_all_events;
+use super::scrub::record;
 use super::write::encode;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::lease_lost;
@@ -39,6 +43,9 @@ struct BackfillManifest {
     /// The number, from 1 on.
     seq: u64,
     files: Vec<File>,
+    /// The number of the newest erasure of a listener that its writer knew of.
+    #[serde(default)]
+    suppressed: u64,
 }
 
 /// What a backfill brought.
@@ -66,6 +73,8 @@ pub struct Backfill {
     waiting: Vec<RecordBatch>,
     files: Vec<File>,
     events: u64,
+    /// Whom its events don't name.
+    suppressed: Arc<Suppressed>,
     lease: Box<dyn Lease>,
 }
 
@@ -91,10 +100,11 @@ impl Batch {
         let archive = self.ports.archive.clone();
         let begun = async {
             expect_all_events(&archive, source).await?;
-            tidied(&archive, source).await
+            let suppressed = self.ports.suppressions.now().await?;
+            Ok((tidied(&archive, source).await?, suppressed))
         };
-        let manifests = match begun.await {
-            Ok(manifests) => manifests,
+        let (manifests, suppressed) = match begun.await {
+            Ok(begun) => begun,
             Err(error) => {
                 lease.let_go().await;
                 return Err(error);
@@ -110,6 +120,7 @@ impl Batch {
             waiting: Vec::new(),
             files: Vec::new(),
             events: 0,
+            suppressed,
             lease,
         })
     }
@@ -124,7 +135,11 @@ impl Backfill {
     pub async fn add(&mut self, events: RecordBatch) -> Result<()> {
         self.go_on()?;
         self.events += events.num_rows() as u64;
-        self.waiting.push(events);
+        let without = match self.suppressed.newest_listener() {
+            0 => None,
+            _ => without_listeners(&events, |id| self.suppressed.has_listener(id)),
+        };
+        self.waiting.push(without.unwrap_or(events));
         let rows: usize = self.waiting.iter().map(RecordBatch::num_rows).sum();
         let bytes = self.waiting.iter().map(RecordBatch::get_array_memory_size);
         if rows >= self.rows_max || bytes.sum::<usize>() >= self.bytes_max {
@@ -249,6 +264,7 @@ impl Backfill {
         let manifest = BackfillManifest {
             seq: self.seq,
             files: self.files.clone(),
+            suppressed: self.suppressed.newest_listener(),
         };
         to_bytes(&manifest).map(Some)
     }
@@ -274,7 +290,9 @@ fn overtaken(seq: u64) -> Error {
 async fn tidied(archive: &Archive, source: Source) -> Result<Vec<BackfillManifest>> {
     let manifests = read_all(archive, source).await?;
     let files = manifests.iter().flat_map(|manifest| &manifest.files);
-    let named: HashSet<&str> = files.map(|file| file.path.as_str()).collect();
+    let record = record(archive, source).await?;
+    let paths = files.map(|file| file.path.as_str());
+    let named: HashSet<&str> = paths.filter(|path| !record.replaces(path)).collect();
     let folder = data_folder(source);
     for path in archive.list(&folder).await? {
         let name = path.trim_start_matches(&folder).trim_start_matches('/');
@@ -292,7 +310,7 @@ pub(crate) async fn backfilled(archive: &Archive, source: Source) -> Result<(u64
     let manifests = read_all(archive, source).await?;
     let count = manifests.len() as u64;
     let files = manifests.into_iter().flat_map(|manifest| {
-        let seq = manifest.seq;
+        let (seq, suppressed) = (manifest.seq, manifest.suppressed);
         manifest.files.into_iter().map(move |file| Manifest {
             seq,
             from: Vec::new(),
@@ -300,6 +318,7 @@ pub(crate) async fn backfilled(archive: &Archive, source: Source) -> Result<(u64
             file: Some(file.path),
             days: file.days,
             rejected: 0,
+            suppressed,
         })
     });
     Ok((count, files.collect()))

@@ -4,16 +4,19 @@ mod backfill;
 mod manifest;
 mod read;
 mod reduced;
+mod scrub;
 mod write;
 
+pub(crate) use backfill::backfilled;
 pub use backfill::{Backfill, BackfillReport};
-pub(crate) use backfill::{backfilled, data_folder as backfill_folder};
-pub(crate) use manifest::{Manifest, data_folder, read_all as read_manifests};
+pub(crate) use manifest::{Manifest, read_all as read_manifests};
 pub(crate) use read::{Base, DayTotals, EventStream};
 pub(crate) use reduced::{
-    ReducedDays, has_all_events, identities_folder, offsets, shown_day, take_reduced,
-    write_identities,
+    ReducedDays, event_files, event_folders, has_all_events, identities_folder, offsets, shown_day,
+    take_reduced, write_identities,
 };
+pub use scrub::ArchiveScrubbed;
+pub(crate) use scrub::{listeners, record, remove_replaced, scrub};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

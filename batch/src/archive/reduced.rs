@@ -21,6 +21,7 @@ use stores::archive::Archive;
 use stores::parquet_file;
 
 use super::manifest::{DayRows, Manifest, READS, data_folder};
+use super::scrub::{record, scrubbed_folder};
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
@@ -90,19 +91,21 @@ impl ReducedDays {
     }
 }
 
-/// Takes the files out of manifests that were let go, and answers which days are not whole any more.
+/// What is to be read of manifests: the files that stand in the place of those that somebody was taken out of,
+/// without those that were let go; and which days are not whole any more.
 pub(crate) async fn take_reduced(
     archive: &Archive,
     source: Source,
-    manifests: &mut [Manifest],
-) -> Result<ReducedDays> {
+    manifests: Vec<Manifest>,
+) -> Result<(Vec<Manifest>, ReducedDays)> {
+    let mut manifests = record(archive, source).await?.applied(manifests);
     let records = read_all(archive, source).await?;
     let mut reduced = ReducedDays::default();
     if records.is_empty() {
-        return Ok(reduced);
+        return Ok((manifests, reduced));
     }
     let present = event_files(archive, source).await?;
-    for manifest in manifests {
+    for manifest in &mut manifests {
         let Some(path) = &manifest.file else { continue };
         if present.contains(path) {
             continue;
@@ -119,23 +122,34 @@ pub(crate) async fn take_reduced(
         manifest.file = None;
         reduced.gone.push(manifest.clone());
     }
-    Ok(reduced)
+    Ok((manifests, reduced))
 }
 
 /// Whether no events were let go: then results can be made anew.
 pub(crate) async fn has_all_events(archive: &Archive, source: Source) -> Result<bool> {
-    let records = read_all(archive, source).await?;
-    if records.is_empty() {
+    if archive.list(&records_folder(source)).await?.is_empty() {
         return Ok(true);
     }
-    let present = event_files(archive, source).await?;
-    Ok(records.keys().all(|file| present.contains(file)))
+    // A record alone says nothing: another file may stand in the place of the one that was let go.
+    let (_, mut manifests) = super::backfilled(archive, source).await?;
+    manifests.extend(super::manifest::read_all(archive, source).await?);
+    let (_, reduced) = take_reduced(archive, source, manifests).await?;
+    Ok(reduced.bounds().is_none())
 }
 
-/// The files of events that are there: those of the log and those of backfills.
+/// Where files of events are.
+pub(crate) fn event_folders(source: Source) -> [String; 3] {
+    [
+        data_folder(source),
+        super::backfill::data_folder(source),
+        scrubbed_folder(source),
+    ]
+}
+
+/// The files of events that are there: those of the log, those of backfills, and those that stand in the place of others.
 pub(crate) async fn event_files(archive: &Archive, source: Source) -> Result<BTreeSet<String>> {
     let mut present: BTreeSet<String> = BTreeSet::new();
-    for folder in [data_folder(source), super::backfill::data_folder(source)] {
+    for folder in event_folders(source) {
         present.extend(archive.list(&folder).await?);
     }
     Ok(present)

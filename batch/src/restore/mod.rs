@@ -509,7 +509,7 @@ impl Batch {
             ));
         }
         let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
-        if backfills != table.backfills {
+        if backfills != table.of.backfills {
             return Err(Error::Request(
                 "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
             .to_owned()));

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use jobs::tables::table_name;
+use jobs::tables::{Generation, table_name};
 use jobs::{Job, Layers, Tally};
 use schemas::seam::{Cut, RunState, Runs};
 use schemas::source::Source;
@@ -17,8 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Doing, Kind, KindReport, Retention, busy, policy_of};
 use crate::archive::{
-    Manifest, backfill_folder, backfilled, data_folder, identities_folder, read_manifests,
-    shown_day, write_identities,
+    Manifest, event_folders, identities_folder, read_manifests, record, shown_day, write_identities,
 };
 use crate::results::{Held, Results};
 use crate::run::{expect_held, go_on, while_held};
@@ -105,7 +104,7 @@ impl Retention {
     async fn old_events(&self, source: Source) -> Result<(KindReport, Vec<EventFile>)> {
         let days = self.options.archive_days;
         let mut report = KindReport::new(Kind::Events, Some(source), policy_of(days));
-        let (backfills, files) = self.event_files(source).await?;
+        let (of, files) = self.event_files(source).await?;
         for file in &files {
             report.held.add(file.object.bytes);
         }
@@ -124,7 +123,7 @@ impl Retention {
         if days == 0 {
             return Ok((report, old));
         }
-        let covered = self.covered(source, backfills).await?;
+        let covered = self.covered(source, of).await?;
         let horizon = day_of(self.before_ms(days).div_euclid(1_000));
         for file in files {
             let Some((first, last)) = file.days().filter(|(first, _)| *first < horizon) else {
@@ -154,13 +153,15 @@ impl Retention {
         Ok((report, old))
     }
 
-    /// How many backfills there are, and the files of events that are there.
-    async fn event_files(&self, source: Source) -> Result<(u64, Vec<EventFile>)> {
+    /// What rows are to be of now, and the files of events that are there.
+    async fn event_files(&self, source: Source) -> Result<(Generation, Vec<EventFile>)> {
         let archive = &self.batch.ports.archive;
-        let (backfills, mut manifests) = backfilled(archive, source).await?;
+        let (of, mut manifests) = self.batch.generation(source).await?;
         manifests.extend(read_manifests(archive, source).await?);
+        // Of a file that somebody was taken out of goes the one that stands in its place.
+        let manifests = record(archive, source).await?.applied(manifests);
         let mut objects = BTreeMap::new();
-        for folder in [data_folder(source), backfill_folder(source)] {
+        for folder in event_folders(source) {
             let found = archive.objects(&folder).await?.into_iter();
             objects.extend(found.map(|object| (object.path.clone(), object)));
         }
@@ -168,11 +169,11 @@ impl Retention {
             let object = objects.remove(manifest.file.as_deref()?)?;
             Some(EventFile { manifest, object })
         });
-        Ok((backfills, files.collect()))
+        Ok((of, files.collect()))
     }
 
     /// By partition, below what the published results hold everything; or why events can't go now.
-    async fn covered(&self, source: Source, backfills: u64) -> Result<Result<Vec<Cut>, String>> {
+    async fn covered(&self, source: Source, of: Generation) -> Result<Result<Vec<Cut>, String>> {
         let views = &self.batch.ports.views;
         if let Some(why) = unfinished(&views.runs(source).await?.runs) {
             return Ok(Err(why));
@@ -186,7 +187,7 @@ impl Retention {
         let held = results.held::<ViewManifest>(&tables).await?;
         let mut cuts: Option<&Vec<Cut>> = None;
         for job in self.batch.catalog.of_layer(source, Layers::Batch) {
-            let published = match whole(job, held.get(&table_name(job.view(), backfills))) {
+            let published = match whole(job, held.get(&table_name(job.view(), of))) {
                 Ok(published) => published,
                 Err(why) => return Ok(Err(why)),
             };
@@ -274,6 +275,7 @@ mod tests {
             file: None,
             days: BTreeMap::new(),
             rejected: 0,
+            suppressed: 0,
         }
     }
 

@@ -80,8 +80,7 @@ fn held(plan: &Plan, view: &View, start: Seconds) -> i128 {
     if !plan.reduced.contains(start.div_euclid(DAY_SECONDS)) {
         return 0;
     }
-    let before = view.published.as_ref();
-    let piece = before.and_then(|before| before.pieces.get(&start));
+    let piece = view.base().and_then(|before| before.pieces.get(&start));
     piece.map_or(0, |piece| piece.total)
 }
 

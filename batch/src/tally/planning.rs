@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::table_name;
+use jobs::tables::{Generation, before_erasure, table_name};
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
@@ -20,8 +20,8 @@ const DAY_SECONDS: Seconds = 86_400;
 /// What the archive has of a source.
 #[derive(Debug)]
 pub(crate) struct Archived {
-    /// How many backfills are among the manifests.
-    pub(crate) backfills: u64,
+    /// How many backfills are among the manifests, and who is not in their events.
+    pub(crate) of: Generation,
     pub(crate) manifests: Vec<Manifest>,
     /// The days of which events were let go.
     pub(crate) reduced: ReducedDays,
@@ -37,28 +37,31 @@ pub(crate) fn plan(
     mut held: BTreeMap<String, Held<ViewManifest>>,
 ) -> Result<Plan> {
     let Archived {
-        backfills,
+        of,
         manifests,
         reduced,
     } = archived;
     let mut views = Vec::new();
     for job in jobs {
-        let table = table_name(job.view(), backfills);
+        let table = table_name(job.view(), of);
+        let before = before_erasure(held.keys(), job.view(), of);
+        let before = before.and_then(|name| held.get(name)?.published.clone());
         let held = held.remove(&table).unwrap_or_default();
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
         views.push(View {
             job,
             table,
             published: held.published,
+            before,
             dirty: held.dirty,
             is_unknown: held.is_unknown,
             wanted,
         });
     }
     let all_begin = views.iter().all(|view| view.published.is_none());
-    if !request.jobs.is_empty() && backfills > 0 && all_begin {
+    if !request.jobs.is_empty() && of != Generation::default() && all_begin {
         return Err(Error::Request(
-            "a backfill is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
+            "a backfill or an erasure is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
                 .to_owned(),
         ));
     }
@@ -97,8 +100,10 @@ pub(crate) fn plan(
         cuts: run.cuts.clone(),
         views,
         manifests,
-        backfills,
         reduced,
+        named: Vec::new(),
+        suppressed: Arc::default(),
+        of,
         full,
         days,
     };
@@ -122,7 +127,7 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
             );
             return Err(refusal(plan.source, bounds, &why));
         }
-        if view.published.is_none() {
+        if view.base().is_none() {
             let why = format!(
                 "{name} has no result yet: it is a new view, one of another version, or a backfill came in"
             );
@@ -134,9 +139,7 @@ fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
     };
     let bounds = (*touched, *touched);
     let readers = || plan.wanted().filter(|view| view.job.over().is_none());
-    let before: Vec<_> = readers()
-        .filter_map(|view| view.published.as_ref())
-        .collect();
+    let before: Vec<_> = readers().filter_map(View::base).collect();
     let common = before.first().map_or(&[][..], |old| &old.cuts);
     if before.iter().any(|old| old.cuts != common) {
         let why = "its views hold different stretches of the log";

@@ -3,6 +3,7 @@
 mod applications;
 mod complaint;
 mod dead_letters;
+mod erase;
 mod generate;
 mod restorate;
 mod values;
@@ -15,6 +16,7 @@ use schemas::source::Source;
 pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
+pub(crate) use erase::EraseArgs;
 pub(crate) use generate::{Format, GenerateArgs, Shape};
 pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
 
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     /// Show and count what could not be taken, or try it again
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Remove a person from every store, and say what was removed where
+    Erase(EraseArgs),
     /// Look after applications: how many athletes may connect, and who asks for more
     #[command(subcommand)]
     Applications(ApplicationsCommand),

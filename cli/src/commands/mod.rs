@@ -5,6 +5,7 @@ mod batch;
 mod check;
 mod config;
 mod dead_letters;
+mod erase;
 mod explain;
 mod follow;
 mod generate;
@@ -115,6 +116,7 @@ pub(crate) async fn run(
         Command::Restorate(args) => Box::pin(restorate::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
+        Command::Erase(args) => erase::run(&args, context, stop).await,
         Command::Applications(command) => applications::run(command, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,

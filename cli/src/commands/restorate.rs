@@ -66,7 +66,7 @@ async fn compare(
     if is_right {
         Ok(())
     } else {
-        Err(Differs.into())
+        Err(Differs::default().into())
     }
 }
 

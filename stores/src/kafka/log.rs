@@ -286,6 +286,20 @@ impl LogWrite for KafkaLog {
         self.blocking(move |inner| inner.append(&name, &groups))
             .await
     }
+
+    async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
+        let spans = self.spans(topic).await?;
+        // What begins later already is left alone, and nothing beyond the end is asked for.
+        let before = before.iter().zip(&spans);
+        let before = before.map(|(before, span)| match *before > span.start {
+            true => (*before).min(span.end),
+            false => 0,
+        });
+        let before: Vec<Offset> = before.collect();
+        let name = self.inner.cluster.namespace.topic(topic);
+        self.blocking(move |inner| inner.cluster.delete_before(&name, &before))
+            .await
+    }
 }
 
 impl Inner {

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
+use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::Offset as At;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use schemas::seam::Offset;
 use tokio::runtime::Handle;
 
 use super::cluster::{Cluster, Ear};
@@ -93,6 +96,29 @@ impl Cluster {
             Some(Err((_, code))) => Err(self.fault_of(&doing, code)),
             None => Err(self.unavailable(&doing, "the brokers answered nothing")),
         }
+    }
+
+    /// Deletes the records of a topic below these offsets, by partition. Blocks.
+    pub(super) fn delete_before(&self, name: &str, before: &[Offset]) -> Result<()> {
+        let doing = format!("deleting records of the topic {name}");
+        let mut places = TopicPartitionList::new();
+        for (partition, before) in (0_i32..).zip(before).filter(|(_, before)| **before > 0) {
+            places
+                .add_partition_offset(name, partition, At::Offset(*before))
+                .map_err(|error| self.fault(&doing, &error))?;
+        }
+        if places.count() == 0 {
+            return Ok(());
+        }
+        let errand = Errand::new(self, &doing)?;
+        let admin = errand.client(&doing)?;
+        let done = Handle::current()
+            .block_on(admin.delete_records(&places, &errand.options()))
+            .map_err(|error| self.fault(&doing, &error))?;
+        for place in done.elements() {
+            place.error().map_err(|error| self.fault(&doing, &error))?;
+        }
+        Ok(())
     }
 
     /// How topics and brokers are set. Blocks.

@@ -64,6 +64,7 @@ macro_rules! laws_of {
                 times_never_fall
                 fetch_keeps_its_limits
                 out_of_range_is_told
+                records_are_deleted_from_the_beginning
                 moments_lead_to_offsets
                 logs_are_recognised
                 topics_stay_as_they_are

@@ -18,6 +18,7 @@ mod cutting;
 mod dead_letters;
 mod drift;
 mod entities;
+mod erasure;
 mod faults;
 mod flights;
 mod law;
