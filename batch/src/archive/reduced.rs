@@ -71,6 +71,13 @@ impl ReducedDays {
         Some((*first.0, *last.0))
     }
 
+    /// The first of some days of which events are gone, and the last one.
+    pub(crate) fn within(&self, is_among: impl Fn(i64) -> bool) -> Option<(i64, i64)> {
+        let mut days = self.days.keys().copied().filter(|day| is_among(*day));
+        let first = days.next()?;
+        Some((first, days.next_back().unwrap_or(first)))
+    }
+
     /// Whether an event is gone that no result below these cuts holds.
     pub(crate) fn reaches_beyond(&self, since: &[Cut], cuts: &[Cut]) -> bool {
         self.gone

@@ -110,9 +110,15 @@ impl<'a> Archiver<'a> {
         };
         self.recognise_log().await?;
         let targets: Vec<Offset> = manifest.to.iter().map(|cut| cut.next_offset).collect();
+        // A partition without records in this file ends as the file before says.
+        let before = manifest.seq.checked_sub(1).and_then(|seq| {
+            let mut all = self.manifests.iter();
+            all.find(|manifest| manifest.seq == seq)
+        });
+        let last = |partition: usize| before.and_then(|before| before.to.get(partition)?.last);
         let from = (0..targets.len()).map(|partition| Cut {
             next_offset: manifest.from.get(partition).copied().unwrap_or(0),
-            last: None,
+            last: last(partition),
         });
         let all = FileSize {
             rows_max: usize::MAX,

@@ -40,6 +40,8 @@ impl Eraser {
                 self.trim(&report.cuts).await?;
             }
         }
+        progress.stage("restorations", 0);
+        self.redact_restorations(SOURCE, stop).await?;
         progress.stage("dead letters", 0);
         let suppressed = ports.suppressions.now().await?;
         let now_ms = ports.clock.now_ms();

@@ -4,7 +4,7 @@
 //! a copy ([`stores::erasures`]). Then what there is goes. For a listener that is a batch run: it ends the
 //! epochs that may hold the listener's live counts, writes the archive's files once more without the
 //! listener, fills tables of its own with the rows that follow, and deletes those before, with the results
-//! that they were made of. What is left are the log below the run's cuts, dead letters, and reports.
+//! that they were made of. What is left are the log below the run's cuts, records of restorations, dead letters, and reports.
 //!
 //! That nobody who did not know of the erasure brings the listener back rests on the fence: what a worker
 //! folds with an older list is of an epoch that the run ends, since the worker reads slot and list anew
@@ -15,6 +15,7 @@
 
 mod listener;
 mod receipt;
+mod restorations;
 mod search;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use stores::erasures::{Asked, Erasure, Kind, Person};
 use stores::log::Log;
 use tokio_util::sync::CancellationToken;
 
+use crate::run::while_held;
 use crate::{Batch, Error, Progress, Result, RunReport, RunRequest};
 
 use self::receipt::LOG as LOG_PLACE;
@@ -159,6 +161,33 @@ impl Eraser {
         notes
     }
 
+    /// Takes all who are suppressed out of the records of restorations, once neither a run nor a restoration is under way.
+    async fn redact_restorations(&self, source: Source, stop: &CancellationToken) -> Result<()> {
+        let lease = loop {
+            match self.batch.lease(source).await {
+                Err(Error::Busy(why)) => self.wait(&why, stop).await?,
+                lease => break lease?,
+            }
+        };
+        let ports = &self.batch.ports;
+        let work = async {
+            let suppressed = ports.suppressions.now().await?;
+            restorations::redact(&ports.archive, |id| suppressed.has_listener(id)).await
+        };
+        let done = while_held(&*lease, &stop.child_token(), work).await;
+        lease.let_go().await;
+        done
+    }
+
+    /// Waits a little for somebody else.
+    async fn wait(&self, why: &str, stop: &CancellationToken) -> Result<()> {
+        tracing::info!(why, "waiting for a run to end");
+        tokio::select! {
+            () = tokio::time::sleep(RUN_PAUSE) => Ok(()),
+            () = stop.cancelled() => Err(Error::Stopped),
+        }
+    }
+
     /// A batch run once no other one is under way.
     async fn run_when_free(
         &self,
@@ -168,13 +197,7 @@ impl Eraser {
         loop {
             let request = RunRequest::default();
             match self.batch.run(source, &request, progress, stop).await {
-                Err(Error::Busy(why)) => {
-                    tracing::info!(why, "waiting for a run to end");
-                    tokio::select! {
-                        () = tokio::time::sleep(RUN_PAUSE) => {}
-                        () = stop.cancelled() => return Err(Error::Stopped),
-                    }
-                }
+                Err(Error::Busy(why)) => self.wait(&why, stop).await?,
                 done => return done,
             }
         }

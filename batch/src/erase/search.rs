@@ -20,8 +20,10 @@ use stores::view_scan::ScanShare;
 
 use super::listener::{SOURCE, named};
 use super::receipt::LOG;
+use super::restorations::in_restorations;
 use super::{Eraser, Finding};
 use crate::archive::listeners;
+use crate::restore::changes_folder;
 use crate::tally;
 use crate::{Error, Result};
 
@@ -52,6 +54,8 @@ impl Eraser {
         found.push(finding("archive", &folder, events));
         let results = self.in_results(person).await?;
         found.push(finding("results", &format!("results/{SOURCE}"), results));
+        let changes = in_restorations(archive, |id| id == person.id).await?;
+        found.push(finding("restorations", &changes_folder(SOURCE), changes));
         let letters = count_of(&*self.log, SOURCE, person).await?;
         found.push(finding("dead letters", SOURCE.dead_letter_topic(), letters));
         found.push(finding(

@@ -86,8 +86,10 @@ impl Measure {
             cause: differs.then(|| self.cause(said, (row_is_wrong, live_is_wrong))),
             events,
             events_batch: said.of(Side::EventsBatch),
-            row_is_wrong: row_is_wrong && !self.is_claimed,
-            live_is_wrong: live_is_wrong && !self.is_claimed,
+            is_to_be_corrected: self.is_claimed
+                && self.is_beyond(i128::from(expected) - i128::from(events), expected),
+            row_is_wrong,
+            live_is_wrong,
         })
     }
 
@@ -116,11 +118,29 @@ impl Measure {
     }
 }
 
-/// Adds up what the sides say in a file, and gives every key, in no order.
-pub(crate) async fn each_key(
+/// Some keys of a file, with what the sides say of each.
+pub(crate) struct Sums(RecordBatch);
+
+impl Sums {
+    /// Gives each of them.
+    pub(crate) fn each(&self, mut of_key: impl FnMut(&[u8], &Said) -> Result<()>) -> Result<()> {
+        let (keys, sums) = columns(&self.0)?;
+        for (row, key) in keys.iter().enumerate() {
+            let mut said = Said::default();
+            for (sum, column) in said.sums.iter_mut().zip(&sums) {
+                *sum = column.is_valid(row).then(|| column.value(row));
+            }
+            of_key(key.unwrap_or_default(), &said)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds up what the sides say in a file, and gives all its keys, some at a time and in no order.
+pub(crate) async fn each_block(
     engine: &Engine,
     path: &Path,
-    mut of_key: impl FnMut(&[u8], &Said) -> Result<()>,
+    mut of_block: impl AsyncFnMut(Sums) -> Result<()>,
 ) -> Result<()> {
     let failed = |error: DataFusionError| scratch(path, error);
     let context = engine.session();
@@ -138,14 +158,7 @@ pub(crate) async fn each_key(
     let frame = context.sql(&query).await.map_err(failed)?;
     let mut batches = frame.execute_stream().await.map_err(failed)?;
     while let Some(batch) = batches.try_next().await.map_err(failed)? {
-        let (keys, sums) = columns(&batch)?;
-        for (row, key) in keys.iter().enumerate() {
-            let mut said = Said::default();
-            for (sum, column) in said.sums.iter_mut().zip(&sums) {
-                *sum = column.is_valid(row).then(|| column.value(row));
-            }
-            of_key(key.unwrap_or_default(), &said)?;
-        }
+        of_block(Sums(batch)).await?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! Both layers take them for events, so what they put right stays right when everything is computed anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::array::AsArray;
@@ -10,9 +10,9 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt;
-use jobs::BUCKET;
+use jobs::{BUCKET, Fold};
 use schemas::key::{KeyShape, KeyValue};
-use schemas::plays::AMOUNT_MAX;
+use schemas::plays::{AMOUNT_MAX, Decoder, Line};
 use schemas::seam::Offset;
 use schemas::shown;
 use serde_json::{Map, Value, json};
@@ -20,28 +20,35 @@ use stores::archive::Archive;
 use stores::intake::Intake;
 use stores::parquet_file;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKind};
 use super::report::Weighed;
-use super::scope::{Named, named};
+use super::scope::{Named, Scope, named};
 use crate::run::{Batch, go_on};
 use crate::{Error, Progress, Result};
 
 /// Corrections of one file.
 const FILE_ROWS: usize = 200_000;
 /// Corrections that are appended in one step.
-const STEP_ROWS: usize = 2_000;
+pub(crate) const STEP_ROWS: usize = 2_000;
+/// The column of events and keys.
+pub(crate) const CHANGE: &str = "change";
 /// Fields of a play that a correction must have.
 const NEEDED: [&str; 3] = ["owner_id", "track_id", "at"];
 
 /// Corrections while they are decided.
 pub(crate) struct Corrections<'a> {
-    number: u64,
-    grain: KeyShape,
+    id: String,
+    scope: Arc<Scope>,
     /// Fields that the keys do not say.
     set: &'a BTreeMap<String, String>,
+    /// The view's own queries.
+    fold: Fold,
     changes: Changes<'a>,
+    /// The newest of them, by the keys that they are for: what is to be added there.
+    unchecked: HashMap<Vec<u8>, i64>,
 }
 
 /// A change: a correction as an event or the key of a row, as JSON, with the count before and after.
@@ -120,10 +127,11 @@ impl<'a> Corrections<'a> {
     /// [`Error::Request`] names the fields that neither the keys nor `set` say.
     pub(crate) fn new(
         journal: &'a Journal<'a>,
-        number: u64,
-        grain: &KeyShape,
-        set: &'a BTreeMap<String, String>,
+        (of, set): (&Restoration, &'a BTreeMap<String, String>),
+        scope: &Arc<Scope>,
+        fold: Fold,
     ) -> Result<Self> {
+        let grain = &scope.grain;
         let in_key = |name: &str| {
             let name = if name == "at" { BUCKET } else { name };
             grain.0.iter().any(|column| column.name == name)
@@ -149,10 +157,12 @@ impl<'a> Corrections<'a> {
             )));
         }
         Ok(Self {
-            number,
-            grain: grain.clone(),
+            id: of.id.clone(),
+            scope: Arc::clone(scope),
             set,
+            fold,
             changes: Changes::new(journal),
+            unchecked: HashMap::new(),
         })
     }
 
@@ -163,7 +173,7 @@ impl<'a> Corrections<'a> {
         if amount == 0 {
             return Ok(());
         }
-        let key_named = named(&self.grain, key)?;
+        let key_named = named(&self.scope.grain, key)?;
         if amount.unsigned_abs() > AMOUNT_MAX.unsigned_abs() {
             return Err(Error::Request(format!(
                 "{}: {} is expected and {} are counted: a correction holds at most {AMOUNT_MAX}. Nothing was corrected",
@@ -172,11 +182,55 @@ impl<'a> Corrections<'a> {
                 weighed.events
             )));
         }
-        let id = format!("restoration-{}-{:032x}", self.number, xxh3_128(key));
-        let event = self.event(&key_named, &id, amount);
+        let event = self.event(&key_named, &id_of(&self.id, xxh3_128(key)), amount);
         let change = (event.to_string(), weighed.events, weighed.expected);
         self.changes.add(change);
+        self.unchecked.insert(key.to_vec(), amount);
         Ok(())
+    }
+
+    /// Makes sure that intake takes the newest corrections, and that each changes the key that it is for and no other.
+    /// Then they may be recorded: what is recorded is appended, whatever happens.
+    ///
+    /// # Errors
+    /// [`Error::Request`] names the first that does not.
+    pub(crate) async fn check(&mut self) -> Result<()> {
+        if self.unchecked.is_empty() {
+            return Ok(());
+        }
+        let waiting = &self.changes.waiting;
+        let newest = waiting.get(waiting.len().saturating_sub(self.unchecked.len())..);
+        let newest = newest.unwrap_or_default();
+        let lines = newest.iter().map(|(event, ..)| Line {
+            offset: 0,
+            logged_at_ms: 0,
+            bytes: event.as_bytes(),
+        });
+        let fault = |e| Error::fault("decoding corrections", e);
+        let decoded = Decoder::new(0).decode(lines).map_err(fault)?;
+        if let Some(refused) = decoded.rejected.first() {
+            let event = newest.get(refused.index).map_or("", |(event, ..)| event);
+            return Err(Error::Request(format!(
+                "the correction {event} would not be taken: {}. Nothing was corrected",
+                refused.reason
+            )));
+        }
+        let folded = self.fold.run(&decoded.events).await?;
+        let changed = folded.last().map(|folded| self.scope.sums(&folded.rows));
+        let changed = changed.transpose()?.unwrap_or_default();
+        if changed == self.unchecked {
+            self.unchecked.clear();
+            return self.changes.write(false).await;
+        }
+        let mut wrong = self.unchecked.iter();
+        let wrong = wrong.find(|(key, amount)| changed.get(*key) != Some(amount));
+        let of = match wrong {
+            Some((key, _)) => Value::Object(shown_key(&named(&self.scope.grain, key)?)).to_string(),
+            None => "one of the keys".to_owned(),
+        };
+        Err(Error::Request(format!(
+            "no event changes the count of {of} by what is missing, and only that: see what --set says, and --from and --to; and compare a view whose columns are fields of plays, such as plays_owner_day_track. Nothing was corrected"
+        )))
     }
 
     fn event(&self, key: &Named, id: &str, amount: i64) -> Value {
@@ -199,11 +253,6 @@ impl<'a> Corrections<'a> {
         Value::Object(event)
     }
 
-    /// The changes that they are.
-    pub(crate) const fn changes(&mut self) -> &mut Changes<'a> {
-        &mut self.changes
-    }
-
     /// The changes that they are, all of them.
     pub(crate) fn into_changes(self) -> Changes<'a> {
         self.changes
@@ -219,7 +268,7 @@ pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
 
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
-        Field::new("change", DataType::Utf8, false),
+        Field::new(CHANGE, DataType::Utf8, false),
         Field::new("before", DataType::Int64, false),
         Field::new("after", DataType::Int64, false),
     ]))
@@ -239,8 +288,16 @@ fn encode(rows: &[Change]) -> Result<bytes::Bytes> {
         )),
     ];
     let rows = RecordBatch::try_new(schema(), columns).map_err(|e| fault(&e))?;
+    encode_changes(&[rows])
+}
+
+/// A file of changes.
+pub(crate) fn encode_changes(rows: &[RecordBatch]) -> Result<bytes::Bytes> {
+    let fault = |e: &dyn std::fmt::Display| Error::fault("writing corrections", e);
     let mut writer = parquet_file::begin(schema(), STEP_ROWS).map_err(|e| fault(&e))?;
-    writer.write(&rows).map_err(|e| fault(&e))?;
+    for rows in rows {
+        writer.write(rows).map_err(|e| fault(&e))?;
+    }
     parquet_file::finish(writer).map_err(|e| fault(&e))
 }
 
@@ -340,11 +397,21 @@ pub(crate) fn is_counted(
     Ok(())
 }
 
-/// The corrections that take those of a restoration back.
+/// What a restoration has that no other one has.
+pub(crate) fn new_id() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+/// The id of a restoration's correction for a key, by the key's hash.
+fn id_of(restoration: &str, key: u128) -> String {
+    format!("restoration-{restoration}-{key:032x}")
+}
+
+/// The corrections that take those of a restoration back, as another one's.
 pub(crate) async fn reversed(
     journal: &Journal<'_>,
     undone: &Restoration,
-    number: u64,
+    by: &str,
 ) -> Result<Vec<ChangesFile>> {
     let mut files = Vec::new();
     for file in &undone.files {
@@ -363,7 +430,9 @@ pub(crate) async fn reversed(
                     .and_then(Value::as_str)
                     .unwrap_or_default();
                 let of_key = id.rsplit('-').next().unwrap_or_default();
-                let id = format!("restoration-{number}-{of_key}");
+                let of_key = u128::from_str_radix(of_key, 16)
+                    .map_err(|e| Error::fault("a correction's id", e))?;
+                let id = id_of(by, of_key);
                 event.insert("event_id".to_owned(), id.into());
                 event.insert("amount".to_owned(), json!(-amount));
                 let event = Value::Object(event).to_string();

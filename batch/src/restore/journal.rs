@@ -29,6 +29,9 @@ pub enum RestorationKind {
 pub struct Restoration {
     /// Its number, from 1 on.
     pub number: u64,
+    /// What no other one has, also where records were lost and their numbers are taken again: ids of corrections hold
+    /// it.
+    pub id: String,
     /// What it changes.
     pub kind: RestorationKind,
     /// The view, by the name of its job.
@@ -81,6 +84,11 @@ impl Recorded {
     }
 }
 
+/// Where files of changes are.
+pub(crate) fn changes_folder(source: Source) -> String {
+    format!("restorations/{source}/changes")
+}
+
 /// The records of a source.
 pub(crate) struct Journal<'a> {
     pub(crate) archive: &'a Archive,
@@ -128,7 +136,7 @@ impl Journal<'_> {
 
     /// The path of a file for changes that nobody else takes.
     pub(crate) fn new_file(&self) -> String {
-        format!("{}/changes/{}.parquet", self.folder(), Uuid::new_v4())
+        format!("{}/{}.parquet", changes_folder(self.source), Uuid::new_v4())
     }
 
     pub(crate) async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {

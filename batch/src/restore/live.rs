@@ -4,6 +4,7 @@
 //! where the fence stood: so a key counts the events below the fence of its own page. Those below the fence of a
 //! partition's first page count for all keys; those between the fences of two pages only for keys after the first of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BinaryArray, BooleanArray, Int64Array, RecordBatch};
@@ -18,7 +19,7 @@ use stores::live::SlotId;
 use stores::live_scan::LivePlace;
 use tokio_util::sync::CancellationToken;
 
-use super::recount::{Records, Recount, chain};
+use super::recount::{Records, Recount, chain, tasks};
 use super::sides::{Side, Sides};
 use crate::run::go_on;
 use crate::{BatchPorts, Error, Progress, Result};
@@ -58,10 +59,12 @@ pub(crate) struct LiveRead {
 impl LiveRead {
     /// By partition, where the fence stood first.
     pub(crate) fn first(&self) -> Vec<Offset> {
+        self.firsts().map(|cut| cut.next_offset).collect()
+    }
+
+    fn firsts(&self) -> impl Iterator<Item = Cut> {
         let first = self.stood.iter().map(|stood| stood.first());
-        first
-            .map(|stood| stood.map_or(0, |stood| stood.position.next_offset))
-            .collect()
+        first.map(|stood| stood.map_or_else(Cut::start, |stood| stood.position))
     }
 
     /// By partition, where it stood last.
@@ -207,8 +210,9 @@ impl<'a> LiveSide<'a> {
         if first == ends {
             return Ok(true);
         }
-        let days: Vec<i64> = days.into_keys().collect();
-        let moved = moved(recount, engine, &days, (&first, &ends));
+        let from: Vec<Cut> = read.firsts().collect();
+        let days = recount.days(Some(&from), &last);
+        let moved = moved(recount, engine, days, (&first, &ends));
         let Some(moved) = moved.await? else {
             return Ok(false);
         };
@@ -261,19 +265,22 @@ impl<'a> LiveSide<'a> {
 async fn moved(
     recount: &Recount,
     engine: &Engine,
-    days: &[i64],
+    days: BTreeMap<i64, u64>,
     (from, to): (&[Offset], &[Offset]),
 ) -> Result<Option<Vec<RecordBatch>>> {
-    let events = recount.events(days, to, &Records::FirstSince(from.to_vec()));
-    let mut batches = events.execute(engine.session().task_ctx());
+    let records = Records::FirstSince(from.to_vec());
     let (mut moved, mut rows) = (Vec::new(), 0);
     let fault = |e| Error::fault("reading events", e);
-    while let Some(batch) = batches.try_next().await.map_err(fault)? {
-        rows += batch.num_rows();
-        if rows > MOVED_EVENTS_MAX {
-            return Ok(None);
+    for (days, _) in tasks(&days, recount.task_rows_max) {
+        let events = recount.events(&days, to, &records);
+        let mut batches = events.execute(engine.session().task_ctx());
+        while let Some(batch) = batches.try_next().await.map_err(fault)? {
+            rows += batch.num_rows();
+            if rows > MOVED_EVENTS_MAX {
+                return Ok(None);
+            }
+            moved.push(batch);
         }
-        moved.push(batch);
     }
     Ok(Some(moved))
 }

@@ -12,6 +12,7 @@ mod claims;
 mod compare;
 mod correct;
 mod journal;
+mod kept;
 mod live;
 mod recount;
 mod repair;
@@ -27,18 +28,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use jobs::tables::table_to_read;
-use jobs::{Job, Layers};
-use schemas::seam::{Cut, Epoch, RunState};
+use jobs::tables::{Generation, table_to_read};
+use jobs::{Fold, Job, Layers};
+use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
 use schemas::source::Source;
 use schemas::time::Seconds;
+use stores::erasures::Suppressed;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use correct::{CHANGE, STEP_ROWS as CHANGES_BATCH_ROWS, encode_changes};
+pub(crate) use journal::changes_folder;
 pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
 pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
 
-use crate::archive::backfilled;
+use crate::archive::take_reduced;
 use crate::report::Stages;
 use crate::results::Results;
 use crate::run::{Batch, go_on, while_held};
@@ -46,8 +50,8 @@ use crate::seal::recognise_cuts;
 use crate::{Error, Progress, Result, RunRequest};
 use apply::Rewrite;
 use claims::{Claims, add_claims};
-use compare::{Measure, each_key};
-use correct::{Changes, Corrections, is_counted, reversed, shown_key};
+use compare::{Measure, Said, each_block};
+use correct::{Changes, Corrections, is_counted, new_id, reversed, shown_key};
 use journal::Journal;
 use live::{LiveRead, LiveSide};
 use recount::{Records, Recount, chain};
@@ -117,6 +121,7 @@ struct Comparison {
     job: Arc<Job>,
     scope: Arc<Scope>,
     table: String,
+    of: Generation,
     epoch: Epoch,
     cuts: Vec<Cut>,
     recount: Recount,
@@ -125,6 +130,8 @@ struct Comparison {
 /// What was collected, ready to be compared.
 struct Collected {
     position: Vec<Cut>,
+    /// By partition: whatever is below it, every key counts. Those that were read later count more.
+    counted: Vec<Offset>,
     live_unknown: Option<String>,
     _folder: tempfile::TempDir,
     files: Vec<PathBuf>,
@@ -220,7 +227,8 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
-        let (claims, scope) = asked_for(job, request)?;
+        let suppressed = self.ports.suppressions.now().await?;
+        let (claims, scope) = asked_for(job, request, suppressed)?;
         let journal = Journal {
             archive: &self.ports.archive,
             source: job.source(),
@@ -228,10 +236,11 @@ impl Batch {
         let mut stages = Stages::new(progress);
         let mut recorded = journal.all().await?;
         if request.apply {
-            self.finish_run(results, (progress, stop)).await?;
+            self.finish_run(results, &request.expected, (progress, stop))
+                .await?;
             recorded = self.append_all(&journal, intake, (progress, stop)).await?;
         }
-        let (comparison, mut warnings) = self.comparison(job, &scope).await?;
+        let (comparison, mut warnings) = self.comparison(job, &scope, results).await?;
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
             .await?;
@@ -250,8 +259,9 @@ impl Batch {
             .weigh(&collected, &comparison, (&measure, request.limit), stop)
             .await?;
         let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
+        let damaged = found.damaged;
         found.tell(&scope.grain, &mut report)?;
-        let uncounted = is_counted(&recorded, &report.position).err().map(|number| format!(
+        let uncounted = is_counted(&recorded, &collected.counted).err().map(|number| format!(
             "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
         ));
         if request.apply && measure.is_claimed {
@@ -260,6 +270,7 @@ impl Batch {
         } else {
             warnings.extend(uncounted);
         }
+        warnings.extend(scope.left_out());
         report.warnings = warnings;
         report.held_back = report
             .held_back
@@ -273,7 +284,8 @@ impl Batch {
                 Expected::Archive => self.rewrite(with, (&journal, record), told).await?,
                 Expected::File(_) => {
                     let by = (&request.set, record);
-                    self.correct(with, by, (&journal, intake), told).await?
+                    let done = self.correct(with, by, (&journal, intake), told).await?;
+                    Applied { damaged, ..done }
                 }
             };
             if live_is_wrong && request.expected == Expected::Archive {
@@ -289,6 +301,7 @@ impl Batch {
     fn record(&self, request: &RestoreRequest, report: &RestoreReport, number: u64) -> Restoration {
         Restoration {
             number,
+            id: new_id(),
             kind: match request.expected {
                 Expected::Archive => RestorationKind::Rows,
                 Expected::File(_) => RestorationKind::Corrections,
@@ -318,7 +331,7 @@ impl Batch {
         let mut found = Found::default();
         for file in &collected.files {
             go_on(stop)?;
-            each_key(&self.engine, file, |key, said| {
+            let mut note = |key: &[u8], said: &Said| {
                 if said.of(Side::Ahead).is_some() {
                     found.ahead += 1;
                 } else if said.count(Side::ClaimedLines) > 1 {
@@ -332,8 +345,8 @@ impl Batch {
                     found.note(key, &weighed, limit);
                 }
                 Ok(())
-            })
-            .await?;
+            };
+            each_block(&self.engine, file, async |sums| sums.each(&mut note)).await?;
         }
         Ok(found)
     }
@@ -350,12 +363,14 @@ impl Batch {
         let mut changes = Changes::new(journal);
         for file in &collected.files {
             go_on(stop)?;
-            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
-                Some(weighed) if weighed.row_is_wrong => changes.add_row(grain, key, &weighed),
-                _ => Ok(()),
+            each_block(&self.engine, file, async |sums| {
+                sums.each(|key, said| match measure.weigh(said) {
+                    Some(weighed) if weighed.row_is_wrong => changes.add_row(grain, key, &weighed),
+                    _ => Ok(()),
+                })?;
+                changes.write(false).await
             })
             .await?;
-            changes.write(false).await?;
         }
         let mut applied = Applied::default();
         let Some(recorded) = changes.record(record).await? else {
@@ -364,12 +379,15 @@ impl Batch {
         let mut rewrite = Rewrite::begin(self, comparison).await?;
         for file in &collected.files {
             go_on(stop)?;
-            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
-                Some(weighed) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
-                _ => Ok(()),
+            each_block(&self.engine, file, async |sums| {
+                sums.each(|key, said| match measure.weigh(said) {
+                    Some(weighed) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
+                    _ => Ok(()),
+                })?;
+                applied.rows += rewrite.send(stop).await?;
+                Ok(())
             })
             .await?;
-            applied.rows += rewrite.send(stop).await?;
         }
         journal.end(recorded.number, &[]).await?;
         applied.restoration = Some(recorded.number);
@@ -385,16 +403,19 @@ impl Batch {
         (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<Applied> {
         stages.begin("correct", 0);
-        let grain = &comparison.scope.grain;
-        let mut corrections = Corrections::new(journal, record.number, grain, set)?;
+        let fold = Fold::new(&self.engine, &comparison.recount.chain).await?;
+        let by = (&record, set);
+        let mut corrections = Corrections::new(journal, by, &comparison.scope, fold)?;
         for file in &collected.files {
             go_on(stop)?;
-            each_key(&self.engine, file, |key, said| match measure.weigh(said) {
-                Some(weighed) if weighed.cause.is_some() => corrections.add(key, &weighed),
-                _ => Ok(()),
+            each_block(&self.engine, file, async |sums| {
+                sums.each(|key, said| match measure.weigh(said) {
+                    Some(weighed) if weighed.is_to_be_corrected => corrections.add(key, &weighed),
+                    _ => Ok(()),
+                })?;
+                corrections.check().await
             })
             .await?;
-            corrections.changes().write(false).await?;
         }
         let Some(recorded) = corrections.into_changes().record(record).await? else {
             return Ok(Applied::default());
@@ -438,13 +459,15 @@ impl Batch {
             let recorded = self.append_all(&journal, intake, told).await?;
             let undone = to_undo(&recorded, number)?;
             let next = recorded.len() as u64 + 1;
+            let id = new_id();
             let restoration = Restoration {
                 number: next,
                 undoes: Some(number),
                 by: by.to_owned(),
                 reason: reason.to_owned(),
                 at_ms: self.ports.clock.now_ms(),
-                files: reversed(&journal, undone, next).await?,
+                files: reversed(&journal, undone, &id).await?,
+                id,
                 ..undone.clone()
             };
             journal.begin(&restoration).await?;
@@ -456,17 +479,22 @@ impl Batch {
         done
     }
 
-    /// Finishes a run that died, so that no row is of a run that is not complete.
+    /// Finishes a run that died or failed. Rows are written anew for the newest run, so that one has to be complete; for
+    /// corrections it is enough that no row is of another one.
     async fn finish_run(
         &self,
         results: &Results<'_>,
+        expected: &Expected,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
         let runs = self.ports.views.runs(results.source).await?.runs;
-        if !runs.open().is_some_and(|run| run.state == RunState::Sealed) {
-            return Ok(());
+        let is_in_the_way = match expected {
+            Expected::Archive => !is_last_complete(&runs),
+            Expected::File(_) => runs.open().is_some_and(|run| run.state == RunState::Sealed),
+        };
+        if is_in_the_way {
+            self.run_again(results, (progress, stop)).await?;
         }
-        self.run_again(results, (progress, stop)).await?;
         Ok(())
     }
 
@@ -491,6 +519,7 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         scope: &Arc<Scope>,
+        results: &Results<'_>,
     ) -> Result<(Comparison, Vec<String>)> {
         let source = job.source();
         let seen = self.ports.views.runs(source).await?;
@@ -508,8 +537,13 @@ impl Batch {
                 open.epoch
             ));
         }
-        let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
-        if backfills != table.of.backfills {
+        let (of, mut manifests) = self.generation(source).await?;
+        if of.erasures != table.of.erasures {
+            return Err(Error::Request(
+                "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
+            .to_owned()));
+        }
+        if of.backfills != table.of.backfills {
             return Err(Error::Request(
                 "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
             .to_owned()));
@@ -518,18 +552,25 @@ impl Batch {
         archiver.recognise_log().await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
         manifests.extend(archiver.into_manifests());
+        let (manifests, reduced) = take_reduced(&self.ports.archive, source, manifests).await?;
+        let chain = chain(&self.catalog, job)?;
+        let kept = self.kept(results, (&chain, of), (reduced, &run.cuts), scope);
+        let kept = kept.await?;
+        warnings.extend(kept.warning());
         Ok((
             Comparison {
                 job: Arc::clone(job),
                 scope: Arc::clone(scope),
                 table: table.name,
+                of,
                 epoch: run.epoch,
                 cuts: run.cuts,
                 recount: Recount {
                     engine: self.engine.clone(),
                     archive: self.ports.archive.clone(),
                     manifests: Arc::new(manifests),
-                    chain: chain(&self.catalog, job)?,
+                    kept: Arc::new(kept),
+                    chain,
                     task_rows_max: self.options.task_rows_max,
                 },
             },
@@ -553,6 +594,7 @@ impl Batch {
         let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
         let sides = Arc::new(Sides::new(job, scope, folder.path(), files));
         let progress = stages.progress;
+        let is_claimed = claims.is_some();
         if let Some(claims) = claims {
             // First: what is wrong in a file is said before anything else is read.
             stages.begin("expected", 0);
@@ -573,18 +615,28 @@ impl Batch {
         stages.begin("rows", 0);
         let table = (comparison.table.as_str(), comparison.epoch, rows_max);
         stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
-        let (position, live_unknown) = match read {
+        let (position, counted, live_unknown) = match read {
             Ok(read) => {
                 let is_all = self.live_events((&live, &read), comparison, &sides, (stages, stop));
                 let why = "too much came while live state was read";
                 let unknown = (!is_all.await?).then(|| why.to_owned());
-                (read.last(), unknown)
+                (read.last(), read.first(), unknown)
             }
-            Err(why) => (comparison.cuts.clone(), Some(why)),
+            Err(why) => {
+                let cuts = comparison.cuts.clone();
+                let counted = cuts.iter().map(|cut| cut.next_offset).collect();
+                (cuts, counted, Some(why))
+            }
         };
+        if is_claimed && let Some(why) = live_unknown {
+            return Err(Error::Request(format!(
+                "what is served can't be told, so neither whether it is what the file says: {why}"
+            )));
+        }
         self.batch_events(comparison, &sides, stages, stop).await?;
         Ok(Collected {
             position,
+            counted,
             live_unknown,
             files: sides.end()?,
             _folder: folder,
@@ -623,8 +675,15 @@ impl Batch {
         stages.begin("archive", archiver.behind(&offsets));
         archiver.up_to(&ends, stages.progress, stop).await?;
         go_on(stop)?;
-        let (_, mut manifests) = backfilled(&self.ports.archive, live.source).await?;
+        let (of, mut manifests) = self.generation(live.source).await?;
+        if of.erasures != comparison.of.erasures {
+            return Err(Error::Request(
+                "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"
+            .to_owned()));
+        }
         manifests.extend(archiver.into_manifests());
+        let archive = &self.ports.archive;
+        let (manifests, _) = take_reduced(archive, live.source, manifests).await?;
         let recount = Recount {
             manifests: Arc::new(manifests),
             ..comparison.recount.clone()
@@ -649,14 +708,35 @@ impl Measure {
     }
 }
 
+/// Whether the newest run is complete, or there is none.
+fn is_last_complete(runs: &Runs) -> bool {
+    runs.iter()
+        .next_back()
+        .is_none_or(|run| run.state == RunState::Complete)
+}
+
 /// The file that a request names, open, and what is compared.
-fn asked_for(job: &Job, request: &RestoreRequest) -> Result<(Option<Claims>, Arc<Scope>)> {
+fn asked_for(
+    job: &Job,
+    request: &RestoreRequest,
+    suppressed: Arc<Suppressed>,
+) -> Result<(Option<Claims>, Arc<Scope>)> {
+    let set = request
+        .set
+        .get("listener_id")
+        .and_then(|id| id.parse().ok());
+    if set.is_some_and(|id| suppressed.has_listener(id)) {
+        return Err(Error::Request(
+            "--set listener_id: this listener was erased, and nothing is recorded of them"
+                .to_owned(),
+        ));
+    }
     let claims = match &request.expected {
         Expected::Archive => None,
         Expected::File(path) => Some(Claims::open(path, job)?),
     };
     let grain = claims.as_ref().map(Claims::names);
-    let scope = Scope::of(job, request, grain.as_ref())?;
+    let scope = Scope::of(job, request, grain.as_ref())?.without(suppressed);
     Ok((claims, Arc::new(scope)))
 }
 
@@ -673,11 +753,8 @@ fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String>
             report.total
         ));
     }
-    match (&request.expected, &report.live_unknown) {
-        (Expected::File(_), Some(why)) => Some(format!(
-            "what is served can't be told, so neither what is to be added to it: {why}"
-        )),
-        (Expected::File(_), None) if report.ahead > 0 => Some(format!(
+    match &request.expected {
+        Expected::File(_) if report.ahead > 0 => Some(format!(
             "{} keys are of a run that is not complete",
             report.ahead
         )),

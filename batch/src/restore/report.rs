@@ -74,9 +74,11 @@ pub(crate) struct Weighed {
     pub(crate) events: i64,
     /// What the row should hold; nothing if no event gives it.
     pub(crate) events_batch: Option<i64>,
-    /// Whether the row is to be written anew.
+    /// Whether what somebody else says is not what all events give.
+    pub(crate) is_to_be_corrected: bool,
+    /// Whether the row is not what its events give.
     pub(crate) row_is_wrong: bool,
-    /// Whether live state is to be made anew.
+    /// Whether what is live is not what its events give.
     pub(crate) live_is_wrong: bool,
 }
 
@@ -124,6 +126,9 @@ pub struct Applied {
     pub corrections: u64,
     /// The restoration that they are recorded under.
     pub restoration: Option<u64>,
+    /// Keys that are served otherwise than their events give, which corrections do not mend: what the archive gives
+    /// is to be restored.
+    pub damaged: u64,
 }
 
 /// What a comparison found.
@@ -195,6 +200,8 @@ pub(crate) struct Found {
     pub(crate) total: u64,
     pub(crate) ahead: u64,
     pub(crate) live_wrong: u64,
+    /// Keys whose served value is not what their events give.
+    pub(crate) damaged: u64,
     pub(crate) causes: BTreeMap<Cause, OfCause>,
     /// The largest so far: the least of them on top.
     worst: BinaryHeap<Reverse<Worst>>,
@@ -245,6 +252,7 @@ impl Found {
         self.differ += 1;
         self.total = self.total.saturating_add(size);
         self.live_wrong += u64::from(weighed.live_is_wrong);
+        self.damaged += u64::from(weighed.live_is_wrong || weighed.row_is_wrong);
         let of_cause = self.causes.entry(cause).or_default();
         of_cause.keys += 1;
         of_cause.total = of_cause.total.saturating_add(size);

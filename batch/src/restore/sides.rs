@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Array, Int64Builder, RecordBatch,
+    Array, ArrayRef, BinaryArray, BinaryBuilder, Int64Array, Int64Builder, RecordBatch,
     UInt8Builder,
 };
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use jobs::{COUNT, Job};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use jobs::Job;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -114,15 +114,7 @@ impl Sides {
     /// Adds rows of the view, with the columns of [`Job::schema`].
     pub(crate) fn add(&self, side: Side, rows: &RecordBatch) -> Result<()> {
         let rows = self.scope.rows(rows)?;
-        let columns = self.scope.columns(&rows);
-        let keys = self
-            .scope
-            .grain
-            .encode_rows(&columns, rows.num_rows())
-            .map_err(|e| Error::fault("a key that is compared", e))?;
-        let counts = rows.column_by_name(COUNT);
-        let counts = counts.and_then(|counts| counts.as_primitive_opt::<Int64Type>());
-        let counts = counts.ok_or_else(|| Error::Fault("rows without a count".to_owned()))?;
+        let (keys, counts) = self.scope.keyed(&rows)?;
         self.add_keyed(side, &keys, counts)
     }
 

@@ -60,13 +60,25 @@ async fn compare(
     let stages = Stages::default();
     let done = batch.restore(&request, &intake, (&stages, &stop)).await;
     stages.clear();
-    let report = done?;
+    let report = done.map_err(told)?;
     context.output().result(&report, text_of)?;
-    let is_right = report.differ == 0 || report.applied.is_some();
-    if is_right {
-        Ok(())
-    } else {
-        Err(Differs::default().into())
+    let applied = report.applied.as_ref();
+    if report.differ > 0 && applied.is_none_or(|applied| applied.damaged > 0) {
+        return Err(Differs::default().into());
+    }
+    if applied.is_none() && (report.live_unknown.is_some() || report.ahead > 0) {
+        anyhow::bail!(
+            "not everything could be compared, so it is not known whether all of it is right"
+        );
+    }
+    Ok(())
+}
+
+/// What can't be asked is the command line's fault.
+fn told(error: batch::Error) -> anyhow::Error {
+    match error {
+        batch::Error::Request(what) => usage(what),
+        error => error.into(),
     }
 }
 
@@ -218,6 +230,13 @@ fn done(applied: &Applied) -> String {
     if let Some(run) = applied.run {
         text.push_str(&format!("  run {run} took the place of live state\n"));
     }
+    if applied.damaged > 0 {
+        text.push_str(&match applied.damaged {
+            1 => "  1 key is served otherwise than its events give".to_owned(),
+            keys => format!("  {keys} keys are served otherwise than their events give"),
+        });
+        text.push_str(", which corrections do not mend: `--expected archive --apply` does\n");
+    }
     if text.is_empty() {
         text.push_str("  there was nothing to put right\n");
     }
@@ -365,7 +384,8 @@ async fn undo(
         .undo_restoration(of, why, &intake, (&stages, &stop))
         .await;
     stages.clear();
-    context.output().result(&done?, |done: &Restoration| {
+    let done = done.map_err(told)?;
+    context.output().result(&done, |done: &Restoration| {
         format!(
             "restoration {} is taken back by {} corrections; they are restoration {}\n",
             of.1, done.changes, done.number

@@ -116,11 +116,11 @@ async fn what_is_right_differs_nowhere() {
 
 /// Lets events come while live state is read, a few times.
 #[derive(Debug)]
-struct Moving {
-    world: Arc<World>,
-    is_live: AtomicBool,
-    first: u64,
-    moved: AtomicU64,
+pub(super) struct Moving {
+    pub(super) world: Arc<World>,
+    pub(super) is_live: AtomicBool,
+    pub(super) first: u64,
+    pub(super) moved: AtomicU64,
 }
 
 impl Progress for Moving {
@@ -337,6 +337,32 @@ async fn a_duplicate_after_the_window_is_named() {
     all_is_right(&world).await;
 }
 
+/// A row is restored whatever a run left behind that died.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_restored_after_runs_that_died() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let view = "plays_owner_day_track";
+    let table = world.catalog.job(view).expect("the job").view().to_owned();
+    for (number, stage) in (0..).zip(["seal", "archive", "compute"]) {
+        let page = rows_of(&world, &table).await;
+        let count = page.counts.value(0) + 5;
+        write(&world, &table, &one_row(&page, 0, Some(count))).await;
+        world.ingest(&plays(3_000 + 20 * number, 20)).await;
+        let stop = CancellationToken::new();
+        let cutting = Cutting {
+            stop: stop.clone(),
+            stage,
+        };
+        let (batch, request) = (world.batch(), RunRequest::default());
+        let cut = batch.run(Source::Plays, &request, &cutting, &stop).await;
+        cut.expect_err("it was cut off");
+        let report = restore(&world, &applied(view)).await.expect("restoring");
+        assert!(report.applied.is_some(), "{report:#?}");
+        these_are_right(&world, &[view]).await;
+    }
+}
+
 async fn files_of(archive: &Archive) -> Vec<String> {
     let files = archive.list("archive/plays/data").await.expect("files");
     assert!(files.len() > 2, "{files:?}");
@@ -387,6 +413,33 @@ async fn files_of_the_archive_are_made_anew_from_the_log() {
     };
     world.run(&full).await.expect("a full run");
     all_is_right(&world).await;
+}
+
+/// Also a file in which a partition has no record: where it ends, the file before says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_of_one_partition_is_made_anew() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    let archive = &world.stores.archive;
+    let before = files_of(archive).await;
+    let of_one = plays(7_000, 30).into_iter();
+    let of_one: Vec<String> = of_one
+        .filter(|line| line.contains("\"owner_id\":1,"))
+        .collect();
+    assert!(!of_one.is_empty());
+    world.ingest(&of_one).await;
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    let mut new = files_of(archive).await;
+    new.retain(|path| !before.contains(path));
+    for path in &new {
+        archive.delete(path).await.expect("deleting");
+    }
+    let report = restore(&world, &applied("plays_owner_day")).await;
+    let applied = report.expect("restoring").applied;
+    assert_eq!(applied.expect("it was applied").files, new);
+    these_are_right(&world, &["plays_owner_day"]).await;
 }
 
 /// A run that died in the middle of a load: what it wrote is passed over and said, and applying finishes it.

@@ -9,7 +9,7 @@ use schemas::source::Source;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use super::restore::{Cutting, lived_in, of, restore, these_are_right};
+use super::restore::{Cutting, Moving, lived_in, of, restore, these_are_right};
 
 /// A file beside the installation.
 fn file(world: &World, name: &str, lines: &[&str]) -> PathBuf {
@@ -169,6 +169,91 @@ async fn what_a_file_says_is_made_true_and_taken_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_file_says_is_made_true_and_taken_back_on_servers() {
     files_are_made_true(&World::on_servers().await).await;
+}
+
+/// What live state counts while it is read may be missing from what was read before: nothing is corrected twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn corrections_that_are_counted_meanwhile_are_not_made_twice() {
+    let world = Arc::new(World::new().await);
+    lived_in(&world).await;
+    // Owners of several partitions: the first is read before anything moves.
+    let mut lines = vec!["owner_id,bucket,track_id,kind,expected".to_owned()];
+    lines.extend((1..=9).map(|owner| format!("{owner},2026-05-01,12,play,40")));
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let path = file(&world, "claims.csv", &lines);
+    let request = corrected("plays_owner_day_track", &path);
+    let done = restore(&world, &request).await.expect("correcting");
+    assert_eq!(done.applied.expect("it was applied").corrections, 9);
+    let progress = Moving {
+        world: Arc::clone(&world),
+        is_live: false.into(),
+        first: 4_000,
+        moved: 0.into(),
+    };
+    let (batch, intake) = (world.batch(), world.intake(Source::Plays).await);
+    let stop = CancellationToken::new();
+    let again = batch.restore(&request, &intake, (&progress, &stop)).await;
+    let again = again.expect("comparing");
+    assert!(progress.moved.into_inner() > 0);
+    assert!(again.held_back.is_some(), "{again:#?}");
+    world.catch_up().await;
+    let again = restore(&world, &request).await.expect("comparing");
+    assert_eq!((again.differ, again.held_back), (0, None));
+}
+
+/// What would not be taken, or would change something else, is refused before anything is recorded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn corrections_that_can_not_be_are_refused_before() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let cell = [
+        "track_id,bucket,owner_id,listener_cell,kind,expected",
+        "10,2026-01-01,1,5,play,7",
+    ];
+    let whole = [
+        "owner_id,bucket,track_id,kind,expected",
+        "1,2026-05-01,12,stream,40",
+    ];
+    let track = ["owner_id,track_id,kind,expected", "1,12,play,4000"];
+    let plain = |path: &Path, view: &str, set: &[(&str, &str)]| {
+        let set = set.iter();
+        RestoreRequest {
+            set: set
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..corrected(view, path)
+        }
+    };
+    let track_day = "plays_owner_day_track";
+    let track = file(&world, "track.csv", &track);
+    let within = RestoreRequest {
+        from: Some(1_769_904_000),
+        ..plain(&track, track_day, &[("at", "2026-01-02T00:00:00Z")])
+    };
+    for (request, text) in [
+        (
+            plain(
+                &file(&world, "cell.csv", &cell),
+                "plays_track_day_uniques",
+                &[],
+            ),
+            "no event changes",
+        ),
+        (
+            plain(&file(&world, "kind.csv", &whole), track_day, &[]),
+            "kind",
+        ),
+        (plain(&track, track_day, &[("at", "yesterday")]), "at"),
+        (within, "no event changes"),
+    ] {
+        let error = restore(&world, &request).await.expect_err(text).to_string();
+        assert!(
+            error.contains(text) && error.contains("Nothing was corrected"),
+            "{error}"
+        );
+    }
+    let recorded = world.batch().restorations(Source::Plays).await;
+    assert!(recorded.expect("a list").is_empty());
 }
 
 /// Whenever it dies it is gone on with, under the same numbers.
