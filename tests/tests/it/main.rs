@@ -33,6 +33,7 @@ mod recounts;
 mod redis_servers;
 mod restore;
 mod restore_files;
+mod restore_gone;
 mod retail;
 mod retention;
 mod retention_events;
