@@ -33,7 +33,6 @@ use jobs::{Fold, Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
 use schemas::source::Source;
 use schemas::time::Seconds;
-use stores::erasures::Suppressed;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
@@ -227,8 +226,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
-        let suppressed = self.ports.suppressions.now().await?;
-        let (claims, scope) = asked_for(job, request, suppressed)?;
+        let (claims, scope) = asked_for(self, job, request).await?;
         let journal = Journal {
             archive: &self.ports.archive,
             source: job.source(),
@@ -716,11 +714,12 @@ fn is_last_complete(runs: &Runs) -> bool {
 }
 
 /// The file that a request names, open, and what is compared.
-fn asked_for(
+async fn asked_for(
+    batch: &Batch,
     job: &Job,
     request: &RestoreRequest,
-    suppressed: Arc<Suppressed>,
 ) -> Result<(Option<Claims>, Arc<Scope>)> {
+    let suppressed = batch.ports.suppressions.now().await?;
     let set = request
         .set
         .get("listener_id")

@@ -41,14 +41,14 @@ pub(crate) fn plan(
         manifests,
         reduced,
     } = archived;
-    let mut views = Vec::new();
-    for job in jobs {
+    let views = jobs.into_iter().map(|job| {
         let table = table_name(job.view(), of);
-        let before = before_erasure(held.keys(), job.view(), of);
+        let published = held.iter().filter(|(_, held)| held.published.is_some());
+        let before = before_erasure(published.map(|(name, _)| name), job.view(), of);
         let before = before.and_then(|name| held.get(name)?.published.clone());
         let held = held.remove(&table).unwrap_or_default();
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
-        views.push(View {
+        View {
             job,
             table,
             published: held.published,
@@ -56,8 +56,9 @@ pub(crate) fn plan(
             dirty: held.dirty,
             is_unknown: held.is_unknown,
             wanted,
-        });
-    }
+        }
+    });
+    let views: Vec<View> = views.collect();
     let all_begin = views.iter().all(|view| view.published.is_none());
     if !request.jobs.is_empty() && of != Generation::default() && all_begin {
         return Err(Error::Request(
@@ -65,26 +66,7 @@ pub(crate) fn plan(
                 .to_owned(),
         ));
     }
-    for view in views.iter().filter(|view| view.wanted) {
-        let below = view
-            .job
-            .over()
-            .and_then(|name| views.iter().find(|v| v.job.name() == name));
-        if let Some(below) = below
-            && !below.wanted
-            && below
-                .published
-                .as_ref()
-                .is_none_or(|under| under.epoch != run.epoch)
-        {
-            return Err(Error::Request(format!(
-                "job {} reads from {}, which has no result of run {}: name that one too with --job",
-                view.job.name(),
-                below.job.name(),
-                run.epoch
-            )));
-        }
-    }
+    expect_below(&views, run)?;
     let wanted = || views.iter().filter(|view| view.wanted);
     let full =
         request.full || !request.jobs.is_empty() || wanted().any(|view| view.published.is_none());
@@ -109,6 +91,31 @@ pub(crate) fn plan(
     };
     without_events(&plan, request)?;
     Ok(plan)
+}
+
+/// Refuses a run of single jobs that leaves out one which another one reads from.
+fn expect_below(views: &[View], run: &Run) -> Result<()> {
+    for view in views.iter().filter(|view| view.wanted) {
+        let below = view
+            .job
+            .over()
+            .and_then(|name| views.iter().find(|v| v.job.name() == name));
+        if let Some(below) = below
+            && !below.wanted
+            && below
+                .published
+                .as_ref()
+                .is_none_or(|under| under.epoch != run.epoch)
+        {
+            return Err(Error::Request(format!(
+                "job {} reads from {}, which has no result of run {}: name that one too with --job",
+                view.job.name(),
+                below.job.name(),
+                run.epoch
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a run that would need events which were let go: it would count less.
