@@ -8,19 +8,22 @@
 mod archive;
 mod board;
 mod drift;
+mod erase;
 mod error;
 mod manifest_file;
 mod options;
 mod report;
 mod restore;
 mod results;
+mod retention;
 mod run;
 mod seal;
 mod snapshot;
 mod tally;
 
-pub use archive::{ArchiveReport, Backfill, BackfillReport};
+pub use archive::{ArchiveReport, ArchiveScrubbed, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
+pub use erase::{EraseRequest, Erased, Eraser, Finding, Receipt};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
@@ -28,5 +31,6 @@ pub use restore::{
     Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause, Recorded,
     Restoration, RestorationKind, RestoreReport, RestoreRequest,
 };
+pub use retention::{Amount, HeldBack, Kind, KindReport, Retention, RetentionOptions};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::canon::CanonRead;
 use stores::counts::CountsWrite;
+use stores::erasures::Suppressions;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
@@ -31,6 +32,8 @@ pub struct BatchPorts {
     pub canon: Arc<dyn CanonRead>,
     /// Snapshots and results.
     pub archive: Archive,
+    /// Whose events count without them.
+    pub suppressions: Suppressions,
     /// What keeps two runs apart.
     pub leases: Arc<dyn Leases>,
     /// The schemas of records of Avro.

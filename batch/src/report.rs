@@ -34,6 +34,10 @@ pub struct RunReport {
     pub drift: Drift,
     /// What a person should know.
     pub warnings: Vec<String>,
+    /// What the check found that the run was abandoned for.
+    pub faults: Vec<String>,
+    /// What stopped the last try; nothing once the run is complete.
+    pub error: Option<String>,
 }
 
 /// Seconds by stage, in the order of the stages.

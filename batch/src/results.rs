@@ -154,25 +154,26 @@ impl Results<'_> {
         held: &BTreeMap<String, Held<M>>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let (mut results, mut files) = (BTreeSet::new(), BTreeSet::new());
-        // What is left of a table's results where one is missing is read by nobody.
-        for held in held.values() {
-            for manifest in held.published.iter().chain(&held.dirty) {
-                results.insert(self.manifest_path(manifest.view(), manifest.result()));
-                files.extend(manifest.files());
-            }
-        }
-        let manifests = listed.manifests.into_iter();
-        let manifests = manifests.filter(|path| !results.contains(path));
-        let others = listed
-            .files
-            .into_iter()
-            .filter(|path| !files.contains(path));
-        for path in manifests.chain(others) {
+        let named = self.named(held);
+        let listed = listed.manifests.into_iter().chain(listed.files);
+        for path in listed.filter(|path| !named.contains(path)) {
             go_on(stop)?;
             self.archive.delete(&path).await?;
         }
         Ok(())
+    }
+
+    /// The manifests and files that tables hold rows of. What is left of a table's results where one is missing is
+    /// read by nobody.
+    pub(crate) fn named<M: Manifest>(&self, held: &BTreeMap<String, Held<M>>) -> BTreeSet<String> {
+        let mut named = BTreeSet::new();
+        for held in held.values() {
+            for manifest in held.published.iter().chain(&held.dirty) {
+                named.insert(self.manifest_path(manifest.view(), manifest.result()));
+                named.extend(manifest.files());
+            }
+        }
+        named
     }
 
     async fn files(&self) -> Result<Vec<String>> {

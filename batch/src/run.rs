@@ -1,8 +1,9 @@
 //! A run from beginning to end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use jobs::tables::Generation;
 use jobs::{Catalog, Engine, Layers};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
@@ -12,7 +13,10 @@ use stores::live::SlotId;
 use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
-use crate::archive::{ArchiveReport, Archiver, FileSize, backfilled, data_folder};
+use crate::archive::{
+    ArchiveReport, Archiver, FileSize, Manifest as FileManifest, backfilled, event_files,
+    has_all_events, take_reduced,
+};
 use crate::error::lost_log;
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
@@ -55,18 +59,32 @@ impl Batch {
     /// # Errors
     /// Those of the views' store.
     pub async fn make_views(&self, source: Source) -> Result<()> {
-        let (backfills, _) = backfilled(&self.ports.archive, source).await?;
-        self.make_tables(source, backfills).await
+        let (of, _) = self.generation(source).await?;
+        self.make_tables(source, of).await
     }
 
-    /// Makes the tables of a source's views, whose rows hold so many backfills.
-    pub(crate) async fn make_tables(&self, source: Source, backfills: u64) -> Result<()> {
+    /// What the rows of a source are to be of now, and the files of backfills.
+    pub(crate) async fn generation(
+        &self,
+        source: Source,
+    ) -> Result<(Generation, Vec<FileManifest>)> {
+        let (backfills, manifests) = backfilled(&self.ports.archive, source).await?;
+        let suppressed = self.ports.suppressions.now().await?;
+        let of = Generation {
+            backfills,
+            erasures: suppressed.newest_listener(),
+        };
+        Ok((of, manifests))
+    }
+
+    /// Makes the tables of a source's views, whose rows are of a generation.
+    pub(crate) async fn make_tables(&self, source: Source, of: Generation) -> Result<()> {
         let tallies = self.catalog.of_layer(source, Layers::Batch);
         let boards = self.catalog.boards_of_layer(source, Layers::Batch);
         let shapes: Vec<ViewShape> = tallies
             .flat_map(|job| {
-                let kept = tally::kept_shape(job);
-                std::iter::once(tally::shape(job, backfills)).chain(kept)
+                let kept = tally::kept_shape(job, of);
+                std::iter::once(tally::shape(job, of)).chain(kept)
             })
             .chain(boards.map(|job| board::shape(job)))
             .collect();
@@ -155,9 +173,10 @@ impl Batch {
     pub async fn check_archive(&self, source: Source) -> Result<(usize, u64)> {
         let mut archiver = self.archiver(source).await?;
         archiver.recognise_log().await?;
-        let manifests = archiver.into_manifests();
-        let present = self.ports.archive.list(&data_folder(source)).await?;
-        let present: BTreeSet<String> = present.into_iter().collect();
+        let archive = &self.ports.archive;
+        // What was let go is not missing.
+        let (manifests, _) = take_reduced(archive, source, archiver.into_manifests()).await?;
+        let present = event_files(archive, source).await?;
         for path in manifests
             .iter()
             .filter_map(|manifest| manifest.file.as_ref())
@@ -196,6 +215,11 @@ impl Batch {
         let mut done = while_held(&*held, &stop, Box::pin(work)).await;
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
+            if let Err(error) = &done
+                && request.jobs.is_empty()
+            {
+                self.note_stopped(source, error).await;
+            }
         }
         held.let_go().await;
         done
@@ -216,11 +240,42 @@ impl Batch {
         }
     }
 
+    /// Notes in the record of the run that is not finished what stopped this try, for people. Where that can't be done
+    /// nothing rests on it.
+    async fn note_stopped(&self, source: Source, error: &Error) {
+        if matches!(error, Error::Stopped) {
+            return;
+        }
+        let noted = async {
+            let runs = self.ports.views.runs(source).await?.runs;
+            let Some(run) = runs.open() else {
+                return Ok(());
+            };
+            let report = RunReport {
+                epoch: run.epoch,
+                cuts: run.cuts.iter().map(|cut| cut.next_offset).collect(),
+                error: Some(error.to_string()),
+                ..RunReport::default()
+            };
+            self.record_report(source, &report).await
+        };
+        if let Err(error) = noted.await {
+            tracing::debug!(%source, %error, "what stopped a run was not noted");
+        }
+    }
+
     /// What became of a run, after a file that it found damaged was deleted.
     async fn tidied(&self, done: Result<RunReport>) -> Result<RunReport> {
         let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
             return done;
         };
+        let of_plays = format!("results/{}/", Source::Plays);
+        if path.starts_with(&of_plays)
+            && !has_all_events(&self.ports.archive, Source::Plays).await?
+        {
+            // What it is made of is gone, so nothing makes it anew: what is left of it stays.
+            return Err(stores::Error::DamagedFile { path, why }.into());
+        }
         if path.starts_with("results/") || path.starts_with("snapshots/") {
             // Without it the next try makes the result anew, from what it was made of.
             self.ports.archive.delete(&path).await?;
@@ -318,7 +373,8 @@ impl Batch {
         let (source, epoch, what) = (results.source, report.epoch, faults.join("; "));
         let mut refused = Error::Check { epoch, what };
         if request.jobs.is_empty() {
-            report.warnings.extend(faults);
+            report.warnings.extend(faults.iter().cloned());
+            report.faults = faults;
             if let Err(error) = self.abandon(source, report).await {
                 refused = error;
             }
@@ -367,7 +423,8 @@ impl Batch {
             rows_max: self.options.archive_rows_max,
             bytes_max: self.options.archive_bytes_max,
         };
-        let log = (&*self.ports.log, &*self.ports.schemas);
+        let ports = &self.ports;
+        let log = (&*ports.log, &*ports.schemas, &ports.suppressions);
         Archiver::open(log, &self.ports.archive, source, size).await
     }
 

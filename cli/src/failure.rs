@@ -11,20 +11,8 @@ const DONE: u8 = 0;
 const FAILED: u8 = 1;
 /// The command line or the configuration can't be used.
 const USAGE: u8 = 2;
-/// Something is not as it should be, and was not put right.
+/// It did what it was asked for, and something is not as it should be and was not put right.
 const DIFFERS: u8 = 3;
-
-/// What was looked at is not as it should be: the result says where, and nothing else is to be said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Differs;
-
-impl fmt::Display for Differs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("something is not as it should be")
-    }
-}
-
-impl std::error::Error for Differs {}
 
 /// The command line or the configuration can't be used: the message says where and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +25,23 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// What was looked at is not as it should be, or something is left to do: the message says what, unless the result has
+/// said all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Differs(pub(crate) Option<String>);
+
+impl fmt::Display for Differs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            self.0
+                .as_deref()
+                .unwrap_or("something is not as it should be"),
+        )
+    }
+}
+
+impl std::error::Error for Differs {}
 
 /// A [`Usage`] as the error of a command.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
@@ -52,12 +57,15 @@ pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
         // Whoever read our output has seen enough.
         return ExitCode::from(DONE);
     }
-    if error.chain().any(|cause| cause.is::<Differs>()) {
+    let differs = error.chain().find_map(|cause| cause.downcast_ref());
+    if let Some(Differs(None)) = differs {
         return ExitCode::from(DIFFERS);
     }
     crate::output::complain(&one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) {
         ExitCode::from(USAGE)
+    } else if differs.is_some() {
+        ExitCode::from(DIFFERS)
     } else {
         ExitCode::from(FAILED)
     }
@@ -85,7 +93,11 @@ mod tests {
             format!("{:?}", ExitCode::from(2))
         );
         assert_eq!(
-            code(Err(Differs.into())),
+            code(Err(Differs::default().into())),
+            format!("{:?}", ExitCode::from(3))
+        );
+        assert_eq!(
+            code(Err(Differs(Some("x".to_owned())).into())),
             format!("{:?}", ExitCode::from(3))
         );
         assert_eq!(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use batch::{Batch, BatchOptions, BatchPorts};
+use batch::{Batch, BatchOptions, BatchPorts, Retention};
 use jobs::{Catalog, Engine, EngineOptions};
 use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::clock::Clock;
@@ -12,6 +12,7 @@ use schemas::source::Source;
 use serving::{MetricsText, Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::Stores;
+use stores::erasures::Suppressions;
 use stores::intake::{Intake, IntakePorts};
 use stores::log::make_topics;
 
@@ -24,6 +25,7 @@ use crate::settings::Settings;
 pub(crate) struct Installation {
     settings: Settings,
     stores: Stores,
+    suppressions: Suppressions,
     clock: Arc<dyn Clock>,
 }
 
@@ -36,6 +38,7 @@ impl Installation {
         let stores = Stores::open(&settings.stores()).await?;
         Ok(Self {
             settings: settings.clone(),
+            suppressions: Suppressions::new(Arc::clone(&stores.erasures)),
             stores,
             clock: Arc::new(SystemClock),
         })
@@ -92,6 +95,7 @@ impl Installation {
         let ports = IntakePorts {
             log: Arc::clone(&self.stores.log) as _,
             canon: Arc::clone(&self.stores.canon) as _,
+            suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
         let intake = Intake::open(ports, source, partitions).await?;
@@ -148,6 +152,7 @@ impl Installation {
             live: Arc::clone(&stores.live) as _,
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
+            suppressions: self.suppressions.clone(),
             hook: stores.hook.clone(),
             recounts: Arc::clone(&stores.canon) as _,
             clock: Arc::clone(&self.clock),
@@ -177,6 +182,7 @@ impl Installation {
             counts: Arc::clone(&stores.counts) as _,
             canon: Arc::clone(&stores.canon) as _,
             archive: stores.archive.clone(),
+            suppressions: self.suppressions.clone(),
             leases: Arc::clone(&stores.leases) as _,
             clock: Arc::clone(&self.clock),
         };
@@ -192,11 +198,26 @@ impl Installation {
         ))
     }
 
-    /// The serving layer.
+    /// Whether the settings say that anything is to be let go.
+    pub(crate) fn lets_go(&self) -> bool {
+        self.settings.retention.is_set()
+    }
+
+    /// What lets old things go.
+    ///
+    /// # Errors
+    /// As [`Installation::batch`].
+    pub(crate) fn retention(&self, engine: &Engine) -> anyhow::Result<Retention> {
+        let records = Arc::clone(&self.stores.canon) as _;
+        let options = self.settings.retention;
+        Ok(Retention::build(self.batch(engine)?, records, options))
+    }
+
+    /// The serving layer, which tells metrics if there are any.
     ///
     /// # Errors
     /// Options that can't be used.
-    pub(crate) fn serving(&self, metrics: PrometheusHandle) -> anyhow::Result<Serving> {
+    pub(crate) fn serving(&self, metrics: Option<PrometheusHandle>) -> anyhow::Result<Serving> {
         let stores = &self.stores;
         let ports = ServingPorts {
             log: Arc::clone(&stores.log) as _,
@@ -206,21 +227,19 @@ impl Installation {
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
             counts: Arc::clone(&stores.counts) as _,
+            suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
-        let process = metrics_process::Collector::new("backstitch_");
-        process.describe();
-        let metrics = MetricsText::new(move || {
-            process.collect();
-            metrics.render()
+        let metrics = metrics.map(|metrics| {
+            let process = metrics_process::Collector::new("backstitch_");
+            process.describe();
+            MetricsText::new(move || {
+                process.collect();
+                metrics.render()
+            })
         });
         let options = self.settings.serving.clone();
-        Ok(Serving::build(
-            ports,
-            self.catalog()?,
-            options,
-            Some(metrics),
-        )?)
+        Ok(Serving::build(ports, self.catalog()?, options, metrics)?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use batch::{Batch, RunRequest};
+use batch::{Batch, Retention, RunRequest};
 use jobs::Engine;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use schemas::source::Source;
@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::usage;
 use crate::installation::Installation;
 
+/// How often old things are let go, after a batch run: it looks through all that there is.
+const LET_GO_EVERY: Duration = Duration::from_secs(3600);
 /// How often the recorder of metrics tidies up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -124,9 +126,12 @@ impl Roles {
         watch: &Arc<BatchWatch>,
     ) -> anyhow::Result<()> {
         let batch = installation.batch(engine)?;
+        let retention = installation.retention(engine)?;
+        let retention = installation.lets_go().then_some(retention);
         let (watch, stop) = (Arc::clone(watch), self.stop.clone());
         self.tasks.spawn(async move {
-            run_batches(&batch, schedule, &watch, &stop).await;
+            let batches = (&batch, retention.as_ref());
+            run_batches(batches, schedule, &watch, &stop).await;
             Ok(())
         });
         Ok(())
@@ -141,7 +146,7 @@ impl Roles {
         installation: &Installation,
         listener: TcpListener,
     ) -> anyhow::Result<()> {
-        let serving = installation.serving(self.metrics()?)?;
+        let serving = installation.serving(Some(self.metrics()?))?;
         let stop = self.stop.clone();
         self.tasks
             .spawn(async move { serving.run(listener, stop).await.context("serving") });
@@ -182,12 +187,13 @@ impl Roles {
 /// Runs the batch layer again and again. A run that fails is tried again at its next time: what is
 /// served stays right without it.
 async fn run_batches(
-    batch: &Batch,
+    (batch, retention): (&Batch, Option<&Retention>),
     schedule: Schedule,
     watch: &BatchWatch,
     stop: &CancellationToken,
 ) {
     let mut wait = schedule.first;
+    let mut let_go: Option<tokio::time::Instant> = None;
     while sleep(wait, stop).await {
         let begun = tokio::time::Instant::now();
         watch.under_way.store(true, Ordering::Relaxed);
@@ -205,8 +211,37 @@ async fn run_batches(
                 }
             }
         }
+        if let Some(retention) = retention
+            && let_go.is_none_or(|before| before.elapsed() >= LET_GO_EVERY)
+        {
+            let_go = Some(begun);
+            let_old_go(retention, stop).await;
+        }
         watch.under_way.store(false, Ordering::Relaxed);
         wait = schedule.every.saturating_sub(begun.elapsed());
+    }
+}
+
+/// Lets go of what the settings say. What does not go now goes the next time.
+async fn let_old_go(retention: &Retention, stop: &CancellationToken) {
+    match retention.run(stop).await {
+        Ok(reports) => {
+            for report in reports {
+                let (kind, source) = (report.kind.name(), report.source);
+                let of = || source.map_or("", Source::name);
+                if report.went.count > 0 {
+                    let (count, bytes) = (report.went.count, report.went.bytes);
+                    tracing::info!(kind, source = of(), count, bytes, "old things were let go");
+                }
+                for warning in report.warnings {
+                    tracing::debug!(kind, source = of(), warning);
+                }
+            }
+        }
+        Err(_) if stop.is_cancelled() => {}
+        Err(error) => {
+            tracing::warn!(%error, "old things were not let go; it is tried again");
+        }
     }
 }
 

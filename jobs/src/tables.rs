@@ -3,6 +3,8 @@
 //! A backfill changes what the events of the past are, without any of them having a place in the log.
 //! Rows from before it and rows with it must not be added up, so each backfill begins a table of its
 //! own: it is filled while the one before serves, and takes its place when its run is complete.
+//! So does the erasure of somebody: a row names its listener in its key, and a row never goes away. Of the
+//! new table's rows none does, and the one before is deleted as a whole.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +20,40 @@ pub struct Table {
     pub name: String,
     /// Its newest complete epoch; 0 if there is none.
     pub newest: Epoch,
-    /// How many backfills its rows hold.
-    pub backfills: u64,
+    /// What its rows are of.
+    pub of: Generation,
 }
 
-/// The name of the table of a view (`name@version`) whose rows hold so many backfills.
+/// What the rows of a table are of, which changes otherwise than by the log. Neither number ever falls, so
+/// of two generations the larger one is the later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Generation {
+    /// How many backfills they hold.
+    pub backfills: u64,
+    /// The number of the last erasure of somebody whom they don't name; 0 if there is none.
+    pub erasures: u64,
+}
+
+/// The name of the table of a view (`name@version`) whose rows are of a generation.
 #[must_use]
-pub fn table_name(view: &str, backfills: u64) -> String {
-    if backfills == 0 {
-        return view.to_owned();
+pub fn table_name(view: &str, of: Generation) -> String {
+    let mut name = view.to_owned();
+    for (mark, number) in [(".b", of.backfills), (".e", of.erasures)] {
+        if number > 0 {
+            name += &format!("{mark}{number}");
+        }
     }
-    format!("{view}.b{backfills}")
+    name
 }
 
 /// The name of the table that keeps what live state counted otherwise than the batch layer: by row key
-/// and the first epoch of those that a run compared, how much more it was.
+/// and the first epoch of those that a run compared, how much more it was. After an erasure it begins anew.
 #[must_use]
-pub fn kept_name(view: &str) -> String {
-    format!("{view}.kept")
+pub fn kept_name(view: &str, of: Generation) -> String {
+    match of.erasures {
+        0 => format!("{view}.kept"),
+        erasures => format!("{view}.kept{erasures}"),
+    }
 }
 
 /// The row keys of that table.
@@ -76,31 +94,52 @@ pub fn of_kept_key(key: &[u8]) -> Result<(&[u8], Epoch), KeyError> {
     Ok((row, epoch.cast_unsigned()))
 }
 
-/// The table to read of a view: of those that have a complete run, the one that holds most backfills.
+/// The table to read of a view: of those that have a complete run, the one of the latest generation.
 #[must_use]
 pub fn table_to_read(newest: &BTreeMap<String, Epoch>, view: &str) -> Table {
     let tables = newest
         .range(view.to_owned()..)
         .take_while(|(name, _)| name.starts_with(view));
-    let found = tables.filter_map(|(name, newest)| Some((backfills(name, view)?, *newest)));
-    let (backfills, newest) = found
+    let found = tables.filter_map(|(name, newest)| Some((generation(name, view)?, *newest)));
+    let (of, newest) = found
         .filter(|(_, newest)| *newest > 0)
         .max()
-        .unwrap_or((0, 0));
+        .unwrap_or_default();
     Table {
-        name: table_name(view, backfills),
+        name: table_name(view, of),
         newest,
-        backfills,
+        of,
     }
 }
 
-/// How many backfills a table holds; nothing for the table of another view.
-fn backfills(table: &str, view: &str) -> Option<u64> {
+/// Of some tables of a view the one of the last generation before `of` that differs from it only in who is not in it.
+#[must_use]
+pub fn before_erasure<'a>(
+    tables: impl Iterator<Item = &'a String>,
+    view: &str,
+    of: Generation,
+) -> Option<&'a String> {
+    let found = tables.filter_map(|name| Some((generation(name, view)?, name)));
+    let found =
+        found.filter(|(other, _)| other.backfills == of.backfills && other.erasures < of.erasures);
+    found.max().map(|(_, name)| name)
+}
+
+/// The generation of a table; nothing for the table of another view.
+fn generation(table: &str, view: &str) -> Option<Generation> {
     let rest = table.strip_prefix(view)?;
-    if rest.is_empty() {
-        return Some(0);
-    }
-    rest.strip_prefix(".b")?.parse().ok()
+    let (rest, erasures) = match rest.split_once(".e") {
+        Some((rest, erasures)) => (rest, erasures.parse().ok()?),
+        None => (rest, 0),
+    };
+    let backfills = match rest {
+        "" => 0,
+        rest => rest.strip_prefix(".b")?.parse().ok()?,
+    };
+    Some(Generation {
+        backfills,
+        erasures,
+    })
 }
 
 #[cfg(test)]
@@ -114,10 +153,15 @@ mod tests {
                 .iter()
                 .map(|(name, epoch)| ((*name).to_owned(), *epoch));
             let table = table_to_read(&tables.collect(), "v@1");
-            (table.name, table.newest, table.backfills)
+            (
+                table.name,
+                table.newest,
+                (table.of.backfills, table.of.erasures),
+            )
         };
-        assert_eq!(newest(&[]), ("v@1".to_owned(), 0, 0));
-        assert_eq!(newest(&[("v@1", 3), ("v@10", 9)]), ("v@1".to_owned(), 3, 0));
+        assert_eq!(newest(&[]), ("v@1".to_owned(), 0, (0, 0)));
+        let tables = [("v@1", 3), ("v@10", 9)];
+        assert_eq!(newest(&tables), ("v@1".to_owned(), 3, (0, 0)));
         let tables = [
             ("v@1", 3),
             ("v@1.b2", 4),
@@ -125,12 +169,35 @@ mod tests {
             ("v@1.c", 9),
             ("w@1.b11", 9),
             ("v@1.kept", 11),
+            ("v@1.kept12", 11),
+            ("v@1.e7", 6),
         ];
-        assert_eq!(newest(&tables), ("v@1.b10".to_owned(), 5, 10));
+        assert_eq!(newest(&tables), ("v@1.b10".to_owned(), 5, (10, 0)));
+        let tables = [("v@1.b2", 4), ("v@1.b2.e3", 5), ("v@1.b2.e12", 6)];
+        assert_eq!(newest(&tables), ("v@1.b2.e12".to_owned(), 6, (2, 12)));
+        assert_eq!(newest(&[("v@1", 3), ("v@1.e7", 6)]).0, "v@1.e7");
         assert_eq!(
             newest(&[("v@1", 3), ("v@1.b1", 0)]),
-            ("v@1".to_owned(), 3, 0)
+            ("v@1".to_owned(), 3, (0, 0))
         );
+    }
+
+    #[test]
+    fn an_erasure_follows_the_one_before() {
+        let tables = ["v@1", "v@1.b1.e2", "v@1.b1.e5", "v@1.b2", "v@1.kept2"];
+        let tables = tables.map(str::to_owned);
+        let before = |backfills, erasures| {
+            let of = Generation {
+                backfills,
+                erasures,
+            };
+            before_erasure(tables.iter(), "v@1", of).map(String::as_str)
+        };
+        assert_eq!(before(1, 9), Some("v@1.b1.e5"));
+        assert_eq!(before(1, 5), Some("v@1.b1.e2"));
+        assert_eq!(before(1, 2), None, "a backfill has come in since");
+        assert_eq!(before(0, 1), Some("v@1"));
+        assert_eq!(before(0, 0), None);
     }
 
     #[test]

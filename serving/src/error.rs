@@ -36,6 +36,14 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Something that was asked without a socket can't be asked or answered.
+    #[error("serving {path}: {what}")]
+    Asked {
+        /// What was asked.
+        path: String,
+        /// Why it can't be.
+        what: String,
+    },
 }
 
 impl Error {
@@ -43,7 +51,7 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Option { .. } => ErrorKind::Reject,
+            Self::Option { .. } | Self::Asked { .. } => ErrorKind::Reject,
             Self::Listen { .. } => ErrorKind::Fatal,
         }
     }

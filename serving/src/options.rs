@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsRead;
 use stores::admin::CanonAdmin;
 use stores::counts::CountsRead;
+use stores::erasures::Suppressions;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::views::ViewsRead;
@@ -32,6 +33,8 @@ pub struct ServingPorts {
     pub achievements: Arc<dyn AchievementsRead>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsRead>,
+    /// Who is taken out of what comes in.
+    pub suppressions: Suppressions,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jobs::merge::{Gap, LivePart, Merged, NotWhole, Seam, merge, merge_kept};
-use jobs::tables::{kept_name, table_to_read};
+use jobs::tables::{Generation, kept_name, table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
 use schemas::seam::{Epoch, Slot};
@@ -332,7 +332,7 @@ impl Reader<'_> {
         let tables = layout
             .all()
             .map(|lane| table_to_read(&runs.newest, lane.job.view()));
-        let read = tables.map(|table| (table.newest, table.backfills)).min();
+        let read = tables.map(|table| (table.newest, table.of.backfills)).min();
         let (epoch, backfills) = read.unwrap_or_else(|| (runs.runs.newest(), 0));
         let cuts = runs.runs.get(epoch).map_or(0, |run| run.cuts.len());
         // A log that was lost still has its slots: they say whether all is there.
@@ -537,7 +537,7 @@ impl Reader<'_> {
             // Nothing to read is an answer only if nothing is missing.
             take(&merge(&seam, [], rest.iter().copied())?, rest)?;
         }
-        let kept = self.kept(walk, of).await?;
+        let kept = self.kept(walk, (of, table.of)).await?;
         let mut kept = kept_rows(kept.as_ref().as_ref())?;
         while let Some(chunk) = chunks.next() {
             let asked: Vec<PartQuery> = chunk.iter().map(|(query, _)| query.clone()).collect();
@@ -566,13 +566,13 @@ impl Reader<'_> {
     async fn kept(
         &self,
         walk: &Walk<'_>,
-        of: RowsOf<'_>,
+        (of, generation): (RowsOf<'_>, Generation),
     ) -> Result<Arc<Option<FoundRows>>, ReadError> {
         let lane = walk.lane;
         if self.question.prefer != Prefer::Realtime || lane.job.over().is_some() {
             return Ok(Arc::default());
         }
-        let table = kept_name(lane.job.view());
+        let table = kept_name(lane.job.view(), generation);
         let queries = lane.spans.iter().map(|span| {
             Ok(PartQuery {
                 part: TallyShape::part(0, &lane.key),

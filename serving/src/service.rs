@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
 use jobs::Catalog;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use crate::http::{Api, router};
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
-use crate::{Result, server};
+use crate::{Error, Result, server};
 
 /// The serving layer, ready to run.
 #[derive(Debug, Clone)]
@@ -42,6 +45,25 @@ impl Serving {
     /// [`crate::Error::Listen`] if the socket fails.
     pub async fn run(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<()> {
         server::run(listener, self.router(), &self.api.options, shutdown).await
+    }
+
+    /// Answers one GET as the API does, without a socket: the status and the body. `path` is percent-encoded and begins
+    /// with a slash.
+    ///
+    /// # Errors
+    /// [`crate::Error::Asked`] for a path that is none.
+    pub async fn get(&self, path: &str) -> Result<(u16, String)> {
+        let asked = |what: String| Error::Asked {
+            path: path.to_owned(),
+            what,
+        };
+        let request = Request::get(path).body(Body::empty());
+        let request = request.map_err(|error| asked(error.to_string()))?;
+        let Ok(response) = self.router().oneshot(request).await;
+        let status = response.status().as_u16();
+        let body = to_bytes(response.into_body(), usize::MAX).await;
+        let body = body.map_err(|error| asked(error.to_string()))?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
     /// All routes, for use without a socket.

@@ -221,6 +221,7 @@ impl World {
             views: Arc::clone(&world) as _,
             achievements: Arc::clone(&world) as _,
             counts: Arc::clone(&world) as _,
+            suppressions: stores::erasures::Suppressions::nobody(),
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };
         (

@@ -8,8 +8,9 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::Fold;
 use schemas::avro::{Writers, is_framed};
-use schemas::plays::{Decoded, Decoder, Line, identities};
+use schemas::plays::{Decoded, Decoder, Line, identities, without_listeners};
 use schemas::seam::{Fence, LastRecord, Offset};
+use stores::erasures::Suppressed;
 use stores::live::{Changes, Deltas};
 use stores::log::{FetchLimit, Records};
 use stores::registry::{Schemas, writers_of};
@@ -26,6 +27,8 @@ pub(crate) struct Facts {
     homes: Homes,
     fold: Fold,
     schemas: Arc<dyn Schemas>,
+    /// Listeners who are taken out of events.
+    suppressed: Arc<Suppressed>,
     /// Records from the fence on that were set aside before, by who did not come to move it.
     set_aside: BTreeSet<Offset>,
     /// The duplicate window and the fence that it reaches up to.
@@ -41,6 +44,7 @@ impl Facts {
             homes: Homes::new(partition),
             fold,
             schemas,
+            suppressed: Arc::default(),
             set_aside: BTreeSet::new(),
             window: None,
             records_fit: usize::MAX,
@@ -49,6 +53,12 @@ impl Facts {
 
     pub(crate) fn views(&self) -> Vec<&str> {
         self.fold.views()
+    }
+
+    /// Learns who is suppressed. Whoever was when the epoch began is among them if this is called after
+    /// the slot was read.
+    pub(crate) fn suppress(&mut self, suppressed: Arc<Suppressed>) {
+        self.suppressed = suppressed;
     }
 
     pub(crate) fn reaches(&self) -> Option<&Fence> {
@@ -146,7 +156,13 @@ impl Facts {
         let mut decoded = self.decode(records).await?;
         leave_out(&mut decoded, Some(&self.set_aside))?;
         let strays = self.has_strays(&decoded.events, partitions)?;
-        let (events, noted) = self.first_of_each(&decoded.events)?;
+        let (mut events, noted) = self.first_of_each(&decoded.events)?;
+        let suppressed = |id| self.suppressed.has_listener(id);
+        if self.suppressed.newest_listener() > 0
+            && let Some(without) = without_listeners(&events, suppressed)
+        {
+            events = without;
+        }
         let mut deltas = Vec::new();
         if events.num_rows() > 0 {
             for folded in self.fold.run(&events).await? {

@@ -8,6 +8,7 @@ use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsWrite;
 use stores::admin::CanonAdmin;
+use stores::erasures::Suppressions;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
 use stores::recounts::Recounts;
@@ -36,6 +37,8 @@ pub struct SpeedPorts {
     pub achievements: Arc<dyn AchievementsWrite>,
     /// The schemas of records of Avro.
     pub schemas: Arc<dyn Schemas>,
+    /// Whose events count without them.
+    pub suppressions: Suppressions,
     /// Where notices of capacities go besides the log, if anywhere.
     pub hook: Option<Arc<dyn Hook>>,
     /// The present moment.

@@ -5,12 +5,14 @@
 //! the worker's business.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Epoch, Fence, Offset, Slot};
 use schemas::source::Source;
 use stores::dead_letters::set_aside;
+use stores::erasures::Suppressed;
 use stores::live::Changes;
 use stores::log::Records;
 
@@ -113,6 +115,15 @@ impl Taker {
         match self {
             Self::Facts(_) => {}
             Self::Entities(entities) => entities.covers(newest),
+        }
+    }
+
+    /// Learns who is suppressed.
+    pub(crate) fn suppress(&mut self, suppressed: Arc<Suppressed>) {
+        match self {
+            Self::Facts(facts) => facts.suppress(suppressed),
+            // What counts of entities is what is stored.
+            Self::Entities(_) => {}
         }
     }
 

@@ -150,6 +150,9 @@ impl Worker {
         let partitions = self.ports.partitions(self.source).await?;
         let seen = self.ports.views.runs(self.source).await?;
         self.taker.covers(&seen.newest);
+        // After the slot as well: a run that ended the epoch before on behalf of an erasure is sure that
+        // whoever fills the next one knows of it, since what was folded before is refused.
+        self.taker.suppress(self.ports.suppressions.now().await?);
         let runs = seen.runs;
         if partitions <= partition {
             let what = format!("{}/{partition}", self.source.topic());
@@ -423,7 +426,13 @@ impl Worker {
                 raw: kept.to_vec(),
             }
         };
-        let letters: Vec<DeadLetter> = rejected.iter().map(letter).collect();
+        let mut letters: Vec<DeadLetter> = rejected.iter().map(letter).collect();
+        if !letters.is_empty() {
+            let suppressed = self.ports.suppressions.now().await?;
+            for letter in &mut letters {
+                suppressed.redact(letter);
+            }
+        }
         append_dead_letters(
             &*self.ports.log_writes,
             self.source,

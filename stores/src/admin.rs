@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use schemas::entities::Application;
 
 use crate::Result;
+use crate::aged::AgedRecords;
 use crate::canon::CanonWrite;
 use crate::notices::Notices;
 use crate::recounts::Recounts;
@@ -220,7 +221,7 @@ pub struct RequestsOf {
 
 /// Looking after applications.
 #[async_trait]
-pub trait CanonAdmin: CanonWrite + Notices + Recounts {
+pub trait CanonAdmin: CanonWrite + Notices + Recounts + AgedRecords {
     /// Applications with their usage in the order of their ids, after one of them, at most `limit`.
     async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>>;
 

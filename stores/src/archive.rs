@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use parquet::arrow::ParquetRecordBatchStreamBuilder;
+use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use tokio::time::{Instant, sleep};
 
@@ -37,6 +37,17 @@ pub enum Created {
     New,
     /// The object was there already and stayed as it is.
     Exists,
+}
+
+/// An object, and what it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredObject {
+    /// Its path within the archive.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was written, in milliseconds since the Unix epoch, by the clock of the store.
+    pub written_at_ms: i64,
 }
 
 /// An object store with durable puts.
@@ -147,6 +158,21 @@ impl Archive {
         row_groups: Vec<usize>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        self.columns(path, Some(row_groups), batch_rows, None).await
+    }
+
+    /// The same of one column alone, if one is named, and of all row groups, if none are: others are not
+    /// read.
+    ///
+    /// # Errors
+    /// As [`Archive::rows`].
+    pub async fn columns(
+        &self,
+        path: &str,
+        row_groups: Option<Vec<usize>>,
+        batch_rows: usize,
+        column: Option<&str>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let what = (self.clone(), path.to_owned());
         let unreadable = move |error| what.0.unreadable(&what.1, error);
         let (store, known) = (Arc::clone(&self.store), self.known.clone());
@@ -154,8 +180,15 @@ impl Archive {
         let stream = ParquetRecordBatchStreamBuilder::new(reader)
             .await
             .and_then(|builder| {
+                let mask = column.map(|name| {
+                    ProjectionMask::columns(builder.parquet_schema(), std::iter::once(name))
+                });
+                let builder = match row_groups {
+                    Some(row_groups) => builder.with_row_groups(row_groups),
+                    None => builder,
+                };
                 builder
-                    .with_row_groups(row_groups)
+                    .with_projection(mask.unwrap_or_else(ProjectionMask::all))
                     .with_batch_size(batch_rows)
                     .build()
             })
@@ -177,6 +210,26 @@ impl Archive {
             .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
         paths.sort_unstable();
         Ok(paths)
+    }
+
+    /// All objects whose path begins with the folder `prefix`, in the order of their paths, with what they take.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if they can't be listed.
+    pub async fn objects(&self, prefix: &str) -> Result<Vec<StoredObject>> {
+        let mut objects: Vec<StoredObject> = self
+            .store
+            .list(Some(&self.at(prefix)))
+            .map_ok(|object| StoredObject {
+                path: self.within(&object.location),
+                bytes: object.size,
+                written_at_ms: object.last_modified.timestamp_millis(),
+            })
+            .try_collect()
+            .await
+            .map_err(|error| self.fault(&format!("listing {prefix}"), error))?;
+        objects.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        Ok(objects)
     }
 
     /// Deletes an object; one that is not there is no error.

@@ -1,5 +1,5 @@
 //! What was set aside, as the log of dead letters tells it: one letter, the newest first, the oldest
-//! first, or how many of which kind. Nothing here writes.
+//! first, or how many of which kind. Nothing here writes, but [`erase`].
 //!
 //! However many letters there are, a reader has little of them in memory. So whether two are the same
 //! one, noted twice, is only seen where they are not far apart.
@@ -10,6 +10,7 @@
 
 mod asked;
 mod counts;
+pub mod erase;
 mod letter;
 mod newest;
 mod oldest;

@@ -3,6 +3,7 @@
 //! same way for files, for the HTTP edge and for everything else that brings lines.
 
 mod again;
+mod without;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use schemas::source::{Source, SourceKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::canon::CanonWrite;
+use crate::erasures::{Suppressed, Suppressions};
 use crate::log::{LogWrite, NewRecords, Partitions};
 use crate::relay::Relay;
 use crate::{Error, Result};
@@ -145,7 +147,14 @@ impl Letters {
     }
 
     /// Appends the letters in the order of their lines, and answers the lines.
-    async fn append(mut self, log: &dyn LogWrite) -> Result<Vec<RejectedLine>> {
+    async fn append(
+        mut self,
+        log: &dyn LogWrite,
+        suppressed: &Suppressed,
+    ) -> Result<Vec<RejectedLine>> {
+        for (_, letter) in &mut self.letters {
+            suppressed.redact(letter);
+        }
         self.letters.sort_by_key(|(line, _)| *line);
         let (lines, letters): (Vec<u64>, Vec<DeadLetter>) = self.letters.into_iter().unzip();
         if !self.are_kept_already {
@@ -167,6 +176,8 @@ pub struct IntakePorts {
     pub log: Arc<dyn LogWrite>,
     /// The canonical rows.
     pub canon: Arc<dyn CanonWrite>,
+    /// Who is taken out of what comes.
+    pub suppressions: Suppressions,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
 }
@@ -267,7 +278,8 @@ impl Intake {
         for (number, reason, bytes) in rejected {
             letters.add(number, &bytes, reason);
         }
-        letters.append(&*self.ports.log).await
+        let suppressed = self.ports.suppressions.recent().await;
+        letters.append(&*self.ports.log, &suppressed).await
     }
 
     /// No dead letters yet.
@@ -303,10 +315,12 @@ impl Intake {
         let log = &*self.ports.log;
         // Lines may have been checked long before.
         let now_ms = self.ports.clock.now_ms();
+        let suppressed = &*self.ports.suppressions.recent().await;
         let (accepted, rejected) = match good {
-            Good::Events(events) => {
+            Good::Events(mut events) => {
                 let accepted = events.events;
-                let rejected = letters.append(log).await?;
+                let rejected = letters.append(log, suppressed).await?;
+                events.leave_out(suppressed)?;
                 if events.events > 0 {
                     let topic = self.source.topic();
                     let partitions = self.partitions.of(topic).await?;
@@ -323,7 +337,7 @@ impl Intake {
                         letters.add(*line, bytes, reason);
                     }
                 }
-                let rejected = letters.append(log).await?;
+                let rejected = letters.append(log, suppressed).await?;
                 self.relay.send(&applied.notifications).await?;
                 if applied.more_pending
                     && let Some(told) = applied.notifications.first()

@@ -22,10 +22,12 @@ use crate::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
+use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
+use crate::erasures::{Erasure, Erasures, Key};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
@@ -134,6 +136,15 @@ hand_on! { CountsWrite {
     async fn write_days(job: &str, stamp_us: i64, rows: &NewDays) -> Result<()>;
 } }
 
+hand_on! { Erasures {
+    async fn newest() -> Result<u64>;
+    async fn all() -> Result<Vec<Erasure>>;
+    async fn key(drawn: Key) -> Result<Key>;
+    async fn add(erasure: &Erasure) -> Result<bool>;
+    async fn note(number: u64, finished_at_ms: Option<i64>, receipt: &serde_json::Value) -> Result<()>;
+    async fn tidy() -> Result<()>;
+} }
+
 hand_on! { Leases {
     async fn acquire(name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>>;
 } }
@@ -166,6 +177,11 @@ hand_on! { CanonAdmin {
     async fn request_capacity(application_id: i64, athlete_capacity: i64, by: &By, now_ms: i64) -> Result<Requested>;
     async fn capacity_requests(of: RequestsOf, before: Option<i64>, limit: usize) -> Result<Vec<CapacityRequest>>;
     async fn decide(request_id: i64, decision: Decision, by: &By, now_ms: i64) -> Result<Decided>;
+} }
+
+hand_on! { AgedRecords {
+    async fn aged(of: Ageing, before_ms: i64) -> Result<AgedCount>;
+    async fn forget_aged(of: Ageing, before_ms: i64, limit: usize) -> Result<u64>;
 } }
 
 hand_on! { Recounts {

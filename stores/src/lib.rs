@@ -6,6 +6,7 @@
 
 pub mod achievements;
 pub mod admin;
+pub mod aged;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;
@@ -15,6 +16,7 @@ pub mod counts;
 pub mod dead_letters;
 mod durable;
 pub mod embedded;
+pub mod erasures;
 mod error;
 pub mod intake;
 pub mod kafka;
@@ -35,6 +37,7 @@ pub mod recounts;
 pub mod redis;
 pub mod registry;
 pub mod relay;
+pub mod run_outcome;
 mod run_rules;
 pub mod s3;
 mod secret;

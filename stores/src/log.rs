@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use crate::Result;
 pub use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
-pub use topics::make_topics;
 pub(crate) use topics::topics;
+pub use topics::{make_topics, topic_names};
 
 /// Records of one partition, column by column, in the order of their offsets.
 #[derive(Debug, Clone)]
@@ -129,6 +129,15 @@ pub struct Span {
     pub start: Offset,
     /// The offset that the next record will have.
     pub end: Offset,
+}
+
+/// How long a topic keeps its records. What is older, or too much, may go at any moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeptFor {
+    /// Records that are older may go, in milliseconds; none does for its age if this is nothing.
+    pub age_ms: Option<u64>,
+    /// What a partition holds beyond so many bytes may go, the oldest first.
+    pub bytes: Option<u64>,
 }
 
 /// Records to append to one partition.
@@ -326,6 +335,13 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
     /// later; the end if there is none.
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset>;
 
+    /// How long the topic keeps its records; nothing where that can't be seen, or there is no such topic. A log
+    /// that has no such thing keeps all of them.
+    async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
+        let _any = topic;
+        Ok(Some(KeptFor::default()))
+    }
+
     /// Joins those that share the partitions of a topic among them: each partition is one process's
     /// at a time, but for moments. A log that has no such thing gives each of them every partition.
     async fn share(&self, topic: &str) -> Result<Share> {
@@ -359,6 +375,19 @@ pub trait LogWrite: std::fmt::Debug + Send + Sync {
         groups: &[NewRecords],
         logged_at_ms: i64,
     ) -> Result<Vec<Offset>>;
+
+    /// Deletes the records of a topic below these offsets, by partition; what is not there any more is no
+    /// error. The offsets of the others stay as they are, and so does where each partition ends. A log on a
+    /// server may keep the bytes for a while, which nobody can read any more.
+    ///
+    /// # Errors
+    /// Those of the log; [`crate::Error::Refused`] from one that can't delete.
+    async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
+        let _offsets = before;
+        Err(crate::Error::Refused(format!(
+            "{topic}: this log deletes nothing before its time"
+        )))
+    }
 }
 
 /// Reading and writing topics.

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub(crate) const OLD_RUNS: u64 = 64;
 
 /// Records of so many runs are kept: those of a year that has one an hour.
-pub(crate) const RUNS_KEPT: u64 = 10_000;
+pub const RUNS_KEPT: u64 = 10_000;
 
 const US_PER_MS: i64 = 1000;
 

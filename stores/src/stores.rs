@@ -14,6 +14,7 @@ use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
 use crate::cassandra::{Cassandra, CassandraOptions};
 use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
+use crate::erasures::Erasures;
 use crate::kafka::{KafkaLog, KafkaOptions};
 use crate::lazily::Lazy;
 use crate::lease::Leases;
@@ -43,6 +44,8 @@ pub struct Stores {
     pub achievements: Arc<dyn AchievementsWrite>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsWrite>,
+    /// Who was erased.
+    pub erasures: Arc<dyn Erasures>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
     /// Schemas of records of Avro.
@@ -203,10 +206,11 @@ type OfCassandra = (
     Arc<dyn AchievementsWrite>,
     Arc<dyn CountsWrite>,
     Arc<dyn Leases>,
+    Arc<dyn Erasures>,
 );
 
 impl OnCassandra {
-    /// Views, achievements, counts and leases, which share a session.
+    /// Views, achievements, counts, leases and erasures, which share a session.
     fn stores(self) -> OfCassandra {
         let session = Arc::new(Lazy::new(move || {
             let this = self.clone();
@@ -215,6 +219,7 @@ impl OnCassandra {
         let of_leases = Arc::clone(&session);
         let of_achievements = Arc::clone(&session);
         let of_counts = Arc::clone(&session);
+        let of_erasures = Arc::clone(&session);
         let views = Lazy::new(move || {
             let session = Arc::clone(&session);
             async move { Ok(session.get().await?.views()) }.boxed()
@@ -231,11 +236,16 @@ impl OnCassandra {
             let session = Arc::clone(&of_counts);
             async move { Ok(session.get().await?.counts()) }.boxed()
         });
+        let erasures = Lazy::new(move || {
+            let session = Arc::clone(&of_erasures);
+            async move { Ok(session.get().await?.erasures()) }.boxed()
+        });
         (
             Arc::new(views),
             Arc::new(achievements),
             Arc::new(counts),
             Arc::new(leases),
+            Arc::new(erasures),
         )
     }
 }
@@ -351,13 +361,15 @@ impl Stores {
             Some(redis) => Arc::new(redis?),
             None => Arc::new(folder.live().await?),
         };
-        let (views, achievements, counts, leases): OfCassandra = match options.cassandra() {
+        let (views, achievements, counts, leases, erasures): OfCassandra = match options.cassandra()
+        {
             Some(cassandra) => cassandra.stores(),
             None => (
                 Arc::new(folder.views().await?),
                 Arc::new(folder.achievements().await?),
                 Arc::new(folder.counts().await?),
                 Arc::new(folder.leases()),
+                Arc::new(folder.erasures().await?),
             ),
         };
         let canon: Arc<dyn CanonAdmin> = match options.database() {
@@ -381,6 +393,7 @@ impl Stores {
             archive,
             achievements,
             counts,
+            erasures,
             leases,
             schemas,
             hook,
@@ -404,6 +417,7 @@ impl Stores {
             archive: folder.archive()?,
             achievements: Arc::new(folder.achievements().await?),
             counts: Arc::new(folder.counts().await?),
+            erasures: Arc::new(folder.erasures().await?),
             leases: Arc::new(folder.leases()),
             schemas: Arc::new(NoRegistry),
             hook: None,

@@ -23,6 +23,7 @@ use schemas::time::Width;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+pub use crate::run_rules::RUNS_KEPT;
 use crate::view_scan::ViewsScan;
 
 /// The shape of a tally's rows: how its keys are made up.

@@ -1,6 +1,7 @@
 //! Made-up rows of entities, small enough that everything collides, and questions about them: at rest
 //! every answer is a plain sort.
 
+mod explained;
 mod motion;
 mod nodes;
 mod rest;

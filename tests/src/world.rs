@@ -13,6 +13,7 @@ use schemas::plays::{BEFORE_THE_LOG, Decoder, Line};
 use schemas::source::Source;
 use serving::{Serving, ServingOptions, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts, SpeedReport};
+use stores::erasures::Suppressions;
 use stores::intake::{Intake, IntakePorts, Taken};
 use stores::log::{FetchLimit, LogWrite, NewRecords};
 use stores::namespace::Namespace;
@@ -242,6 +243,7 @@ impl World {
         let ports = IntakePorts {
             log: Arc::clone(&self.stores.log) as _,
             canon: Arc::clone(&self.stores.canon) as _,
+            suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };
         let intake = Intake::open(ports, source, PARTITIONS).await;
@@ -447,6 +449,7 @@ impl World {
             achievements: Arc::clone(&self.stores.achievements) as _,
             hook: self.stores.hook.clone(),
             recounts: Arc::clone(&self.stores.canon) as _,
+            suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
             draws: Arc::new(SeededDraws::new(1)),
         }
@@ -486,6 +489,7 @@ impl World {
             canon: Arc::clone(&self.stores.canon) as _,
             archive: self.stores.archive.clone(),
             leases: Arc::clone(&self.stores.leases) as _,
+            suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };
         let options = self.batch_options.clone();
@@ -536,6 +540,7 @@ impl World {
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
             counts: Arc::clone(&self.stores.counts) as _,
+            suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };
         let options = ServingOptions {

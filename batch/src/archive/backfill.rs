@@ -8,17 +8,22 @@
 //! leaves behind that died goes when the next one ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use schemas::plays::without_listeners;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
+use stores::erasures::Suppressed;
 use stores::lease::Held as Lease;
 use uuid::Uuid;
 
 use super::manifest::{DayRows, Manifest, READS};
+use super::reduced::has_all_events;
+use super::scrub::record;
 use super::write::encode;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::lease_lost;
@@ -38,6 +43,9 @@ struct BackfillManifest {
     /// The number, from 1 on.
     seq: u64,
     files: Vec<File>,
+    /// The number of the newest erasure of a listener that its writer knew of.
+    #[serde(default)]
+    suppressed: u64,
 }
 
 /// What a backfill brought.
@@ -65,6 +73,8 @@ pub struct Backfill {
     waiting: Vec<RecordBatch>,
     files: Vec<File>,
     events: u64,
+    /// Whom its events don't name.
+    suppressed: Arc<Suppressed>,
     lease: Box<dyn Lease>,
 }
 
@@ -88,8 +98,13 @@ impl Batch {
         let what = format!("a backfill is under way for {source}");
         let lease = self.acquire(&lease, &what).await?;
         let archive = self.ports.archive.clone();
-        let manifests = match tidied(&archive, source).await {
-            Ok(manifests) => manifests,
+        let begun = async {
+            expect_all_events(&archive, source).await?;
+            let suppressed = self.ports.suppressions.now().await?;
+            Ok((tidied(&archive, source).await?, suppressed))
+        };
+        let (manifests, suppressed) = match begun.await {
+            Ok(begun) => begun,
             Err(error) => {
                 lease.let_go().await;
                 return Err(error);
@@ -105,6 +120,7 @@ impl Batch {
             waiting: Vec::new(),
             files: Vec::new(),
             events: 0,
+            suppressed,
             lease,
         })
     }
@@ -119,7 +135,11 @@ impl Backfill {
     pub async fn add(&mut self, events: RecordBatch) -> Result<()> {
         self.go_on()?;
         self.events += events.num_rows() as u64;
-        self.waiting.push(events);
+        let without = match self.suppressed.newest_listener() {
+            0 => None,
+            _ => without_listeners(&events, |id| self.suppressed.has_listener(id)),
+        };
+        self.waiting.push(without.unwrap_or(events));
         let rows: usize = self.waiting.iter().map(RecordBatch::num_rows).sum();
         let bytes = self.waiting.iter().map(RecordBatch::get_array_memory_size);
         if rows >= self.rows_max || bytes.sum::<usize>() >= self.bytes_max {
@@ -239,13 +259,25 @@ impl Backfill {
                 self.seq - 1
             )));
         }
+        expect_all_events(&self.archive, self.source).await?;
         self.go_on()?;
         let manifest = BackfillManifest {
             seq: self.seq,
             files: self.files.clone(),
+            suppressed: self.suppressed.newest_listener(),
         };
         to_bytes(&manifest).map(Some)
     }
+}
+
+/// A backfill fills tables of its own from all events: where some were let go, no run could take it in.
+async fn expect_all_events(archive: &Archive, source: Source) -> Result<()> {
+    if has_all_events(archive, source).await? {
+        return Ok(());
+    }
+    Err(Error::Request(format!(
+        "a backfill counts all events of {source} anew, and some are no longer in the archive: retention.archive_days let them go. Put the files that archive/{source}/reduced/manifests names back from a copy first; events that are not too many can be ingested into the log instead"
+    )))
 }
 
 fn overtaken(seq: u64) -> Error {
@@ -258,7 +290,9 @@ fn overtaken(seq: u64) -> Error {
 async fn tidied(archive: &Archive, source: Source) -> Result<Vec<BackfillManifest>> {
     let manifests = read_all(archive, source).await?;
     let files = manifests.iter().flat_map(|manifest| &manifest.files);
-    let named: HashSet<&str> = files.map(|file| file.path.as_str()).collect();
+    let record = record(archive, source).await?;
+    let paths = files.map(|file| file.path.as_str());
+    let named: HashSet<&str> = paths.filter(|path| !record.replaces(path)).collect();
     let folder = data_folder(source);
     for path in archive.list(&folder).await? {
         let name = path.trim_start_matches(&folder).trim_start_matches('/');
@@ -276,7 +310,7 @@ pub(crate) async fn backfilled(archive: &Archive, source: Source) -> Result<(u64
     let manifests = read_all(archive, source).await?;
     let count = manifests.len() as u64;
     let files = manifests.into_iter().flat_map(|manifest| {
-        let seq = manifest.seq;
+        let (seq, suppressed) = (manifest.seq, manifest.suppressed);
         manifest.files.into_iter().map(move |file| Manifest {
             seq,
             from: Vec::new(),
@@ -284,6 +318,7 @@ pub(crate) async fn backfilled(archive: &Archive, source: Source) -> Result<(u64
             file: Some(file.path),
             days: file.days,
             rejected: 0,
+            suppressed,
         })
     });
     Ok((count, files.collect()))
@@ -293,7 +328,8 @@ fn folder(source: Source) -> String {
     format!("archive/{source}/backfill/manifests")
 }
 
-fn data_folder(source: Source) -> String {
+/// Where the files of events of backfills are.
+pub(crate) fn data_folder(source: Source) -> String {
     format!("archive/{source}/backfill/data")
 }
 

@@ -12,6 +12,7 @@ use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 
+use super::scrub::record;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
 
@@ -39,6 +40,15 @@ pub(crate) struct Manifest {
     pub(crate) days: BTreeMap<i64, DayRows>,
     /// Records of the stretch that could not be taken.
     pub(crate) rejected: u64,
+    /// The number of the newest erasure of a listener that its writer knew of: those who were erased until
+    /// then are not in it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) suppressed: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_none(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Manifest {
@@ -133,13 +143,16 @@ async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
 }
 
 /// Deletes files of events that no manifest names and none can name any more, since the manifest of
-/// their number is written: an archiver died between the two.
+/// their number is written: an archiver died between the two. And those that others stand for, since
+/// somebody was erased.
 pub(crate) async fn remove_orphans(
     archive: &Archive,
     source: Source,
     manifests: &[Manifest],
 ) -> Result<()> {
-    let named: HashSet<&str> = manifests.iter().filter_map(|m| m.file.as_deref()).collect();
+    let record = record(archive, source).await?;
+    let named = manifests.iter().filter_map(|m| m.file.as_deref());
+    let named: HashSet<&str> = named.filter(|path| !record.replaces(path)).collect();
     let folder = data_folder(source);
     for path in archive.list(&folder).await? {
         let name = path.trim_start_matches(&folder).trim_start_matches('/');

@@ -3,12 +3,20 @@
 mod backfill;
 mod manifest;
 mod read;
+mod reduced;
+mod scrub;
 mod write;
 
 pub(crate) use backfill::backfilled;
 pub use backfill::{Backfill, BackfillReport};
-pub(crate) use manifest::{Manifest, data_folder};
-pub(crate) use read::{DayTotals, EventStream};
+pub(crate) use manifest::{Manifest, read_all as read_manifests};
+pub(crate) use read::{Base, DayTotals, EventStream};
+pub(crate) use reduced::{
+    ReducedDays, event_files, event_folders, has_all_events, identities_folder, offsets, shown_day,
+    take_reduced, write_identities,
+};
+pub use scrub::ArchiveScrubbed;
+pub(crate) use scrub::{listeners, record, remove_replaced, scrub};
 pub(crate) use write::{Archiver, FileSize};
 
 use std::ops::AddAssign;

@@ -1,7 +1,7 @@
 //! Events of some days, each event once: the first one in the log counts. Or the other way round: the records that
 //! repeat an event.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +20,7 @@ use schemas::time::day_of;
 use stores::archive::Archive;
 
 use super::Manifest;
+use super::reduced::{ReducedDays, hashes};
 
 const BATCH_ROWS: usize = 32_768;
 
@@ -32,6 +33,36 @@ pub(crate) struct DayTotals {
     pub(crate) events: u64,
     /// Records that were passed over as duplicates.
     pub(crate) duplicates: u64,
+}
+
+/// What is there already of the days of which events are gone: of such a day only what stands in the log from
+/// some offsets on comes, each event once that is neither among the hashes nor before these offsets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Base {
+    /// The days.
+    pub(crate) days: BTreeSet<i64>,
+    /// By partition: below these offsets everything is held.
+    pub(crate) since: Vec<Offset>,
+    /// Files of hashes and their row groups.
+    identities: Vec<(String, Vec<usize>)>,
+}
+
+impl Base {
+    /// The base of those of some days of which events are gone.
+    pub(crate) fn of(reduced: &ReducedDays, days: &[i64], since: Vec<Offset>) -> Self {
+        let gone = days.iter().copied().filter(|day| reduced.contains(*day));
+        Self {
+            days: gone.collect(),
+            since,
+            identities: reduced.files(days),
+        }
+    }
+
+    /// Whether a record was counted before.
+    fn holds(&self, day: i64, partition: Option<usize>, offset: Offset) -> bool {
+        let since = partition.and_then(|partition| self.since.get(partition));
+        self.days.contains(&day) && offset < since.copied().unwrap_or(0)
+    }
 }
 
 /// Which records of the same event come.
@@ -55,6 +86,7 @@ pub(crate) struct EventStream {
     cuts: Arc<Vec<Offset>>,
     schema: SchemaRef,
     keep: Keep,
+    base: Arc<Base>,
     totals: Arc<Mutex<DayTotals>>,
 }
 
@@ -83,7 +115,16 @@ impl EventStream {
             cuts: Arc::new(cuts),
             schema: plays::schema(),
             keep: Keep::First,
+            base: Arc::default(),
             totals: Arc::default(),
+        }
+    }
+
+    /// The same, where events of some of the days are gone.
+    pub(crate) fn over(self, base: Base) -> Self {
+        Self {
+            base: Arc::new(base),
+            ..self
         }
     }
 
@@ -127,7 +168,10 @@ impl PartitionStream for EventStream {
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let archive = self.archive.clone();
-        let batches = futures::stream::iter(self.files.clone())
+        // What is gone comes before all that is there.
+        let files = self.base.identities.iter().chain(&self.files).cloned();
+        let files: Vec<(String, Vec<usize>)> = files.collect();
+        let batches = futures::stream::iter(files)
             .then(move |(path, groups)| {
                 let archive = archive.clone();
                 async move { archive.rows(&path, groups, BATCH_ROWS).await }
@@ -135,11 +179,12 @@ impl PartitionStream for EventStream {
             .try_flatten()
             .map_err(|error| DataFusionError::External(Box::new(error)));
         let (cuts, keep) = (Arc::clone(&self.cuts), self.keep.clone());
+        let base = Arc::clone(&self.base);
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
         let mut seen = HashSet::new();
         let events = batches.and_then(move |batch| {
-            let kept = kept(&batch, (&cuts, &keep), &mut seen, &totals);
+            let kept = kept(&batch, (&cuts, &keep, &base), &mut seen, &totals);
             async move { kept }
         });
         Box::pin(RecordBatchStreamAdapter::new(plays::schema(), events))
@@ -148,10 +193,14 @@ impl PartitionStream for EventStream {
 
 fn kept(
     batch: &RecordBatch,
-    (cuts, keep): (&[Offset], &Keep),
+    (cuts, keep, base): (&[Offset], &Keep, &Base),
     seen: &mut HashSet<u128>,
     totals: &Mutex<DayTotals>,
 ) -> Result<RecordBatch, DataFusionError> {
+    if let Some(gone) = hashes(batch) {
+        seen.extend(gone);
+        return Ok(RecordBatch::new_empty(plays::schema()));
+    }
     let wrong =
         || DataFusionError::Execution("an archive file has not the columns of plays".into());
     if batch.schema_ref().fields() != plays::schema().fields() {
@@ -172,19 +221,24 @@ fn kept(
             if cut.is_none_or(|cut| offsets.value(row) >= *cut) {
                 return Some(false);
             }
+            let day = day_of(at.value(row).div_euclid(1_000_000));
+            let is_held = base.holds(day, partition, offsets.value(row));
             let is_since = |since: &[Offset]| {
                 let since = partition.and_then(|partition| since.get(partition));
                 since.is_none_or(|since| offsets.value(row) >= *since)
             };
             if !seen.insert(identity) {
-                totals.duplicates += 1;
+                totals.duplicates += u64::from(!is_held);
                 return Some(match keep {
                     Keep::First | Keep::FirstSince(_) => false,
+                    Keep::Repeats(_) if is_held => false,
                     Keep::Repeats(since) => is_since(since),
                 });
             }
+            if is_held {
+                return Some(false);
+            }
             totals.events += 1;
-            let day = day_of(at.value(row).div_euclid(1_000_000));
             *totals.amounts.entry(day).or_default() += i128::from(amounts.value(row));
             Some(match keep {
                 Keep::First => true,

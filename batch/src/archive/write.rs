@@ -9,12 +9,13 @@ use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::TimestampMicrosecondType;
 use bytes::Bytes;
 use schemas::avro::{Writers, is_framed};
-use schemas::plays::{self, Decoder, Line};
+use schemas::plays::{self, Decoder, Line, without_listeners};
 use schemas::seam::{Cut, LastRecord, Offset};
 use schemas::source::Source;
 use schemas::time::day_of;
 use stores::archive::Archive;
 use stores::dead_letters;
+use stores::erasures::Suppressions;
 use stores::log::{FetchLimit, LogRead, Recogniser, Records};
 use stores::parquet_file;
 use stores::registry::{Schemas, writers_of};
@@ -45,6 +46,7 @@ pub(crate) struct Archiver<'a> {
     log: &'a dyn LogRead,
     archive: &'a Archive,
     schemas: &'a dyn Schemas,
+    suppressions: &'a Suppressions,
     source: Source,
     size: FileSize,
     /// All manifests, as far as they are known.
@@ -63,12 +65,14 @@ struct Stretch {
     set_aside: BTreeMap<u32, BTreeSet<Offset>>,
     events: Vec<RecordBatch>,
     rejected: u64,
+    /// The newest erasure of a listener, who is not in the events.
+    suppressed: u64,
 }
 
 impl<'a> Archiver<'a> {
     /// An archiver that goes on where the archive ends.
     pub(crate) async fn open(
-        (log, schemas): (&'a dyn LogRead, &'a dyn Schemas),
+        (log, schemas, suppressions): (&'a dyn LogRead, &'a dyn Schemas, &'a Suppressions),
         archive: &'a Archive,
         source: Source,
         size: FileSize,
@@ -78,6 +82,7 @@ impl<'a> Archiver<'a> {
             log,
             archive,
             schemas,
+            suppressions,
             source,
             size,
             manifests,
@@ -95,7 +100,7 @@ impl<'a> Archiver<'a> {
         self.manifests
     }
 
-    /// Writes the file of a manifest anew, from the log.
+    /// Writes the file of a manifest anew, from the log; as always without those who are suppressed.
     ///
     /// # Errors
     /// [`Error::Request`] if the log is another one or does not give what the manifest says.
@@ -119,7 +124,13 @@ impl<'a> Archiver<'a> {
             rows_max: usize::MAX,
             bytes_max: usize::MAX,
         };
-        let stretch = self.read(from.collect(), &targets, all).await?;
+        let stretch = self.read(from.collect(), &targets, all).await;
+        let stretch = stretch.map_err(|error| match error {
+            Error::Store(stores::Error::OffsetOutOfRange { start, .. }) => Error::Request(format!(
+                "its records are gone from there, which begins at {start} now (its own retention, or an erasure, deleted them). Put the file back from a copy"
+            )),
+            error => error,
+        })?;
         let (again, file) = write_file(manifest.seq, path.clone(), stretch).await?;
         let lasts = |manifest: &Manifest| -> Vec<_> {
             let lasts = manifest.to.iter().map(|cut| cut.last);
@@ -251,6 +262,7 @@ impl<'a> Archiver<'a> {
         let partitions = targets.len().max(1);
         let rows_max = (size.rows_max / partitions).saturating_add(1);
         let bytes_max = (size.bytes_max / partitions).saturating_add(1);
+        let suppressed = self.suppressions.now().await?;
         let mut stretch = Stretch {
             from: from.iter().map(|cut| cut.next_offset).collect(),
             known: from.iter().map(|cut| cut.last).collect(),
@@ -258,6 +270,7 @@ impl<'a> Archiver<'a> {
             set_aside: BTreeMap::new(),
             events: Vec::new(),
             rejected: 0,
+            suppressed: suppressed.newest_listener(),
         };
         for (partition, target) in targets.iter().enumerate() {
             let (mut rows, mut bytes) = (0, 0);
@@ -284,7 +297,11 @@ impl<'a> Archiver<'a> {
                 let decoded = self.decode(number, records, &mut stretch.set_aside);
                 let (decoded, left_out) = decoded.await?;
                 stretch.rejected += (decoded.rejected.len() + left_out) as u64;
-                stretch.events.push(decoded.events);
+                let without = match stretch.suppressed {
+                    0 => None,
+                    _ => without_listeners(&decoded.events, |id| suppressed.has_listener(id)),
+                };
+                stretch.events.push(without.unwrap_or(decoded.events));
                 if let Some(to) = stretch.to.get_mut(partition) {
                     *to = Cut {
                         next_offset: next,
@@ -396,6 +413,7 @@ async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifes
             file: bytes.is_some().then_some(name),
             days,
             rejected: stretch.rejected,
+            suppressed: stretch.suppressed,
         };
         Ok((manifest, bytes))
     };

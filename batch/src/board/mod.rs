@@ -14,4 +14,5 @@ mod run;
 mod told;
 
 pub(crate) use compute::Compute;
+pub(crate) use manifest::BoardManifest;
 pub(crate) use run::{encoded_key, shape};

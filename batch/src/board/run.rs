@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use jobs::tables::Generation;
 use jobs::{Board, Job, Layers};
 use schemas::key::KeyValue;
 use schemas::source::Source;
@@ -255,7 +256,7 @@ impl Batch {
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
         // Rows have no backfills.
-        self.make_tables(source, 0).await?;
+        self.make_tables(source, Generation::default()).await?;
         let ends = self.log_ends(source).await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;

@@ -32,7 +32,9 @@ use crate::{Error, Progress, Result};
 /// Corrections of one file.
 const FILE_ROWS: usize = 200_000;
 /// Corrections that are appended in one step.
-const STEP_ROWS: usize = 2_000;
+pub(crate) const STEP_ROWS: usize = 2_000;
+/// The column of events and keys.
+pub(crate) const CHANGE: &str = "change";
 /// Fields of a play that a correction must have.
 const NEEDED: [&str; 3] = ["owner_id", "track_id", "at"];
 
@@ -266,7 +268,7 @@ pub(crate) fn shown_key(key: &Named) -> Map<String, Value> {
 
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
-        Field::new("change", DataType::Utf8, false),
+        Field::new(CHANGE, DataType::Utf8, false),
         Field::new("before", DataType::Int64, false),
         Field::new("after", DataType::Int64, false),
     ]))
@@ -286,8 +288,16 @@ fn encode(rows: &[Change]) -> Result<bytes::Bytes> {
         )),
     ];
     let rows = RecordBatch::try_new(schema(), columns).map_err(|e| fault(&e))?;
+    encode_changes(&[rows])
+}
+
+/// A file of changes.
+pub(crate) fn encode_changes(rows: &[RecordBatch]) -> Result<bytes::Bytes> {
+    let fault = |e: &dyn std::fmt::Display| Error::fault("writing corrections", e);
     let mut writer = parquet_file::begin(schema(), STEP_ROWS).map_err(|e| fault(&e))?;
-    writer.write(&rows).map_err(|e| fault(&e))?;
+    for rows in rows {
+        writer.write(rows).map_err(|e| fault(&e))?;
+    }
     parquet_file::finish(writer).map_err(|e| fault(&e))
 }
 

@@ -86,6 +86,11 @@ impl Recorded {
     }
 }
 
+/// Where files of changes are.
+pub(crate) fn changes_folder(source: Source) -> String {
+    format!("restorations/{source}/changes")
+}
+
 /// The records of a source.
 pub(crate) struct Journal<'a> {
     pub(crate) archive: &'a Archive,
@@ -133,7 +138,7 @@ impl Journal<'_> {
 
     /// The path of a file for changes that nobody else takes.
     pub(crate) fn new_file(&self) -> String {
-        format!("{}/changes/{}.parquet", self.folder(), Uuid::new_v4())
+        format!("{}/{}.parquet", changes_folder(self.source), Uuid::new_v4())
     }
 
     pub(crate) async fn put(&self, path: &str, bytes: Bytes) -> Result<()> {

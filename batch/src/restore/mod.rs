@@ -13,6 +13,7 @@ mod claims;
 mod compare;
 mod correct;
 mod journal;
+mod kept;
 mod live;
 mod recount;
 mod repair;
@@ -28,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use jobs::tables::table_to_read;
+use jobs::tables::{Generation, table_to_read};
 use jobs::{Board, Fold, Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
 use schemas::source::Source;
@@ -36,10 +37,12 @@ use schemas::time::Seconds;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use correct::{CHANGE, STEP_ROWS as CHANGES_BATCH_ROWS, encode_changes};
+pub(crate) use journal::changes_folder;
 pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
 pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
 
-use crate::archive::backfilled;
+use crate::archive::take_reduced;
 use crate::report::Stages;
 use crate::results::Results;
 use crate::run::{Batch, go_on, while_held};
@@ -121,6 +124,7 @@ struct Comparison {
     job: Arc<Job>,
     scope: Arc<Scope>,
     table: String,
+    of: Generation,
     epoch: Epoch,
     cuts: Vec<Cut>,
     recount: Recount,
@@ -254,7 +258,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
-        let (claims, scope) = asked_for(job, request)?;
+        let (claims, scope) = asked_for(self, job, request).await?;
         let journal = Journal {
             archive: &self.ports.archive,
             source: job.source(),
@@ -266,7 +270,7 @@ impl Batch {
                 .await?;
             recorded = self.append_all(&journal, intake, (progress, stop)).await?;
         }
-        let (comparison, mut warnings) = self.comparison(job, &scope).await?;
+        let (comparison, mut warnings) = self.comparison(job, &scope, results).await?;
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
             .await?;
@@ -296,6 +300,7 @@ impl Batch {
         } else {
             warnings.extend(uncounted);
         }
+        warnings.extend(scope.left_out());
         report.warnings = warnings;
         report.held_back = report
             .held_back
@@ -549,6 +554,7 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         scope: &Arc<Scope>,
+        results: &Results<'_>,
     ) -> Result<(Comparison, Vec<String>)> {
         let source = job.source();
         let seen = self.ports.views.runs(source).await?;
@@ -566,8 +572,13 @@ impl Batch {
                 open.epoch
             ));
         }
-        let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
-        if backfills != table.backfills {
+        let (of, mut manifests) = self.generation(source).await?;
+        if of.erasures != table.of.erasures {
+            return Err(Error::Request(
+                "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
+            .to_owned()));
+        }
+        if of.backfills != table.of.backfills {
             return Err(Error::Request(
                 "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
             .to_owned()));
@@ -576,18 +587,25 @@ impl Batch {
         archiver.recognise_log().await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
         manifests.extend(archiver.into_manifests());
+        let (manifests, reduced) = take_reduced(&self.ports.archive, source, manifests).await?;
+        let chain = chain(&self.catalog, job)?;
+        let kept = self.kept(results, (&chain, of), (reduced, &run.cuts), scope);
+        let kept = kept.await?;
+        warnings.extend(kept.warning());
         Ok((
             Comparison {
                 job: Arc::clone(job),
                 scope: Arc::clone(scope),
                 table: table.name,
+                of,
                 epoch: run.epoch,
                 cuts: run.cuts,
                 recount: Recount {
                     engine: self.engine.clone(),
                     archive: self.ports.archive.clone(),
                     manifests: Arc::new(manifests),
-                    chain: chain(&self.catalog, job)?,
+                    kept: Arc::new(kept),
+                    chain,
                     task_rows_max: self.options.task_rows_max,
                 },
             },
@@ -692,8 +710,15 @@ impl Batch {
         stages.begin("archive", archiver.behind(&offsets));
         archiver.up_to(&ends, stages.progress, stop).await?;
         go_on(stop)?;
-        let (_, mut manifests) = backfilled(&self.ports.archive, live.source).await?;
+        let (of, mut manifests) = self.generation(live.source).await?;
+        if of.erasures != comparison.of.erasures {
+            return Err(Error::Request(
+                "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"
+            .to_owned()));
+        }
         manifests.extend(archiver.into_manifests());
+        let archive = &self.ports.archive;
+        let (manifests, _) = take_reduced(archive, live.source, manifests).await?;
         let recount = Recount {
             manifests: Arc::new(manifests),
             ..comparison.recount.clone()
@@ -726,7 +751,22 @@ fn is_last_complete(runs: &Runs) -> bool {
 }
 
 /// The file that a request names, open, and what is compared.
-fn asked_for(job: &Job, request: &RestoreRequest) -> Result<(Option<Claims>, Arc<Scope>)> {
+async fn asked_for(
+    batch: &Batch,
+    job: &Job,
+    request: &RestoreRequest,
+) -> Result<(Option<Claims>, Arc<Scope>)> {
+    let suppressed = batch.ports.suppressions.now().await?;
+    let set = request
+        .set
+        .get("listener_id")
+        .and_then(|id| id.parse().ok());
+    if set.is_some_and(|id| suppressed.has_listener(id)) {
+        return Err(Error::Request(
+            "--set listener_id: this listener was erased, and nothing is recorded of them"
+                .to_owned(),
+        ));
+    }
     let claims = match &request.expected {
         Expected::Archive => None,
         Expected::Canonical => {
@@ -738,7 +778,7 @@ fn asked_for(job: &Job, request: &RestoreRequest) -> Result<(Option<Claims>, Arc
         Expected::File(path) => Some(Claims::open(path, job)?),
     };
     let grain = claims.as_ref().map(Claims::names);
-    let scope = Scope::of(job, request, grain.as_ref())?;
+    let scope = Scope::of(job, request, grain.as_ref())?.without(suppressed);
     Ok((claims, Arc::new(scope)))
 }
 

@@ -15,6 +15,7 @@ use stores::archive::Archive;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::kept::Kept;
 use super::sides::{Side, Sides};
 use crate::archive::{EventStream, Manifest};
 use crate::run::go_on;
@@ -44,12 +45,17 @@ pub(crate) enum Records {
     RepeatsSince(Vec<Offset>),
 }
 
+/// What is counted: events, or rows of a result.
+type Input = Arc<dyn PartitionStream>;
+
 /// Counts events.
 #[derive(Debug, Clone)]
 pub(crate) struct Recount {
     pub(crate) engine: Engine,
     pub(crate) archive: Archive,
     pub(crate) manifests: Arc<Vec<Manifest>>,
+    /// What stands in the place of events that are gone.
+    pub(crate) kept: Arc<Kept>,
     /// From the job that reads the events up to the one that is counted.
     pub(crate) chain: Vec<Arc<Job>>,
     /// Records that one task reads, about.
@@ -78,6 +84,7 @@ impl Recount {
 
     pub(crate) fn events(&self, days: &[i64], to: &[Offset], records: &Records) -> EventStream {
         let events = EventStream::new(&self.archive, &self.manifests, days, to.to_vec());
+        let events = events.over(self.kept.base(days));
         match records {
             Records::First => events,
             Records::FirstSince(since) => events.since(since.clone()),
@@ -103,8 +110,18 @@ impl Recount {
                 };
                 let (recount, sides) = (self.clone(), Arc::clone(sides));
                 let events = self.events(&of_task, to, records);
+                // What a result holds came before everything that is counted from some offsets on.
+                let kept = match records {
+                    Records::First => self.kept.rows(&self.archive, &of_task),
+                    Records::FirstSince(_) | Records::RepeatsSince(_) => None,
+                };
                 running.spawn(async move {
-                    recount.add_events(side, &sides, events).await?;
+                    let events = (&*recount.chain, Arc::new(events) as Input);
+                    recount.add_rows(side, &sides, events).await?;
+                    if let (Some(kept), Some((_, others))) = (kept, recount.chain.split_first()) {
+                        let kept = (others, Arc::new(kept) as Input);
+                        recount.add_rows(side, &sides, kept).await?;
+                    }
                     Ok(rows)
                 });
             }
@@ -115,38 +132,44 @@ impl Recount {
         }
     }
 
-    async fn add_events(&self, side: Side, sides: &Sides, events: EventStream) -> Result<()> {
+    /// Adds what jobs give over an input, one after the other.
+    async fn add_rows(
+        &self,
+        side: Side,
+        sides: &Sides,
+        (jobs, input): (&[Arc<Job>], Input),
+    ) -> Result<()> {
         let Some(job) = self.chain.last() else {
             return Ok(());
         };
         let context = self.engine.session();
         let failed = failed_of(job);
-        let mut batches = self.stream(&context, Arc::new(events)).await?;
+        let mut batches = self.stream(&context, jobs, input).await?;
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
             sides.add(side, &checked(job, &batch)?)?;
         }
         Ok(())
     }
 
-    /// The last job's rows over events.
+    /// The last job's rows over an input; without jobs what comes in.
     async fn stream(
         &self,
         context: &SessionContext,
-        events: Arc<dyn PartitionStream>,
+        jobs: &[Arc<Job>],
+        input: Input,
     ) -> Result<SendableRecordBatchStream> {
-        let schema = Arc::clone(events.schema());
-        let mut input: Arc<dyn TableProvider> = Arc::new(
-            StreamingTable::try_new(schema, vec![events])
-                .map_err(|e| Error::fault("reading events", e))?,
-        );
-        let mut rows = None;
-        for job in &self.chain {
-            let frame = query(context, job, input).await?;
-            input = frame.clone().into_view();
-            rows = Some((job, frame));
+        let Some(last) = jobs.last() else {
+            return Ok(input.execute(context.task_ctx()));
+        };
+        let schema = Arc::clone(input.schema());
+        let input = StreamingTable::try_new(schema, vec![input]);
+        let input = input.map_err(|e| Error::fault("reading events", e))?;
+        let mut input: Arc<dyn TableProvider> = Arc::new(input);
+        for job in jobs {
+            input = query(context, job, input).await?.into_view();
         }
-        let (job, frame) = rows.ok_or_else(|| Error::Fault("no job to count with".to_owned()))?;
-        Ok(frame.execute_stream().await.map_err(failed_of(job))?)
+        let frame = context.read_table(input).map_err(failed_of(last))?;
+        Ok(frame.execute_stream().await.map_err(failed_of(last))?)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a restoration looks at: which columns of a view, which keys, which time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int64Array, RecordBatch};
 use arrow::compute::{and, filter_record_batch};
@@ -8,6 +10,7 @@ use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use jobs::{BUCKET, COUNT, Job};
 use schemas::key::{KeyColumn, KeyKind, KeyShape, KeyValue};
 use schemas::time::{Seconds, Width};
+use stores::erasures::Suppressed;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::RestoreRequest;
@@ -28,6 +31,10 @@ pub(crate) struct Scope {
     wanted: Vec<Wanted>,
     /// Keys whose hash is below it; nothing for all.
     sample_below: Option<u64>,
+    /// Of whom nothing may be said that comes from elsewhere.
+    suppressed: Arc<Suppressed>,
+    /// How many lines of a file were of these.
+    left_out: AtomicU64,
 }
 
 /// The values of one column that are asked for.
@@ -106,6 +113,30 @@ impl Scope {
             range,
             wanted,
             sample_below,
+            suppressed: Arc::default(),
+            left_out: AtomicU64::new(0),
+        })
+    }
+
+    /// The same, which leaves out what a file says of those who are suppressed: events and rows don't name them.
+    pub(crate) fn without(self, suppressed: Arc<Suppressed>) -> Self {
+        Self { suppressed, ..self }
+    }
+
+    /// What a person should know of lines that were left out.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let lines = self.left_out.load(Ordering::Relaxed);
+        (lines > 0).then(|| {
+            format!("{lines} lines of the file are of listeners who were erased, and were left out")
+        })
+    }
+
+    /// Whether a key is of somebody who is suppressed.
+    fn is_of_erased(&self, values: &[KeyValue]) -> bool {
+        let mut columns = self.grain.0.iter().zip(values);
+        columns.any(|(column, value)| match value {
+            KeyValue::Int(id) => column.name == "listener_id" && self.suppressed.has_listener(*id),
+            _ => false,
         })
     }
 
@@ -172,13 +203,18 @@ impl Scope {
             let value = wanted.in_grain.and_then(|place| values.get(place));
             value.is_some_and(|value| wanted.has(value))
         };
-        values.iter().all(is_time) && self.wanted.iter().all(is_wanted)
+        let is_asked = values.iter().all(is_time) && self.wanted.iter().all(is_wanted);
+        if is_asked && self.is_of_erased(values) {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        is_asked
     }
 
     /// The columns that are compared, of rows of the view.
     fn columns(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
         let columns = self.places.iter().map(|place| batch.column(*place));
-        columns.map(std::sync::Arc::clone).collect()
+        columns.map(Arc::clone).collect()
     }
 
     /// By key that is compared, the sum of the counts of those rows that are in it.

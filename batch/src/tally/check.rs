@@ -60,7 +60,8 @@ fn totals(
             None if job.piece() != Width::Day => continue,
             None => {
                 let day = start.div_euclid(DAY_SECONDS);
-                computed.totals.amounts.get(&day).copied().unwrap_or(0)
+                let came = computed.totals.amounts.get(&day).copied().unwrap_or(0);
+                came + held(plan, view, *start)
             }
         };
         let found = manifest.pieces.get(start).map_or(0, |piece| piece.total);
@@ -72,6 +73,15 @@ fn totals(
             ));
         }
     }
+}
+
+/// What the result before has of a day of which events are gone: only what came since was read.
+fn held(plan: &Plan, view: &View, start: Seconds) -> i128 {
+    if !plan.reduced.contains(start.div_euclid(DAY_SECONDS)) {
+        return 0;
+    }
+    let piece = view.base().and_then(|before| before.pieces.get(&start));
+    piece.map_or(0, |piece| piece.total)
 }
 
 fn shrinking(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mut Vec<String>) {

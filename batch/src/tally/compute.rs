@@ -10,20 +10,23 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::error::DataFusionError;
+use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::logical_expr::SortExpr;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
-use jobs::{Engine, Job, checked, query};
+use jobs::tables::Generation;
+use jobs::{COUNT, Engine, Job, checked, query};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
 use stores::archive::Archive;
+use stores::erasures::Suppressed;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
-use crate::archive::{DayTotals, EventStream, Manifest};
+use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::{Results, result_name};
 use crate::{Error, Progress, Result};
 
@@ -37,6 +40,9 @@ pub(crate) struct View {
     pub(crate) table: String,
     /// The published result.
     pub(crate) published: Option<ViewManifest>,
+    /// Where somebody was erased since: the published result of the table before, of which days are taken over whose
+    /// events were let go.
+    pub(crate) before: Option<ViewManifest>,
     /// Results that may have been published in part.
     pub(crate) dirty: Vec<ViewManifest>,
     /// Whether its table holds rows of a result that is missing: everything is written, and what
@@ -44,6 +50,13 @@ pub(crate) struct View {
     pub(crate) is_unknown: bool,
     /// Whether this run computes it; else it is only read from.
     pub(crate) wanted: bool,
+}
+
+impl View {
+    /// The result that days stand on whose events were let go.
+    pub(crate) fn base(&self) -> Option<&ViewManifest> {
+        self.published.as_ref().or(self.before.as_ref())
+    }
 }
 
 /// What a run computes.
@@ -55,8 +68,14 @@ pub(crate) struct Plan {
     /// In the order of [`jobs::Catalog::jobs`].
     pub(crate) views: Vec<View>,
     pub(crate) manifests: Vec<Manifest>,
-    /// How many backfills are among the manifests.
-    pub(crate) backfills: u64,
+    /// The days of which events were let go.
+    pub(crate) reduced: ReducedDays,
+    /// The files that the archive's own manifests name: others may stand in their place.
+    pub(crate) named: Vec<String>,
+    /// What the rows are of: how many backfills are among the manifests, and who is not in the events.
+    pub(crate) of: Generation,
+    /// Who that is.
+    pub(crate) suppressed: Arc<Suppressed>,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.
@@ -84,6 +103,19 @@ impl Plan {
     /// The cuts' offsets.
     pub(crate) fn offsets(&self) -> Vec<Offset> {
         self.cuts.iter().map(|cut| cut.next_offset).collect()
+    }
+
+    /// By partition: what the views that read events hold already, where they all hold the same; from 0 on else.
+    pub(crate) fn since(&self) -> Vec<Offset> {
+        let views = self.wanted().filter(|view| view.job.over().is_none());
+        let mut held = views.map(|view| view.base().map(|old| &old.cuts));
+        let Some(Some(first)) = held.next() else {
+            return Vec::new();
+        };
+        if held.any(|cuts| cuts != Some(first)) {
+            return Vec::new();
+        }
+        offsets(first)
     }
 
     /// Days that are computed together.
@@ -246,7 +278,7 @@ impl Compute {
                         .query(&view.job, Arc::<EventStream>::clone(&events))
                         .await?;
                     outcome.1 = events.totals();
-                    written
+                    self.upon_base(view, days, written).await?
                 }
                 Some(below) => {
                     let under = self.plan.view(below)?;
@@ -351,17 +383,63 @@ impl Compute {
         let changes = Cursor::open(&self.archive, &scratch.pieces).await?;
         let held = Cursor::open(&self.archive, &old.pieces).await?;
         let mut writer = self.writer(&view.job);
-        add(held, changes, &mut writer).await?;
+        add(0, held, changes, &mut writer).await?;
         Ok(Some(writer.finish().await?))
     }
 
+    /// The pieces of days of which events are gone: what the result before has of them, and what came since. Of other
+    /// days the pieces stay as they are.
+    async fn upon_base(&self, view: &View, days: &[i64], mut written: Written) -> Result<Written> {
+        for day in days.iter().filter(|day| self.plan.reduced.contains(**day)) {
+            let start = day * DAY_SECONDS;
+            let old = view.base().and_then(|old| old.pieces.get(&start));
+            let anonymous = match old {
+                Some(old) if view.published.is_none() => {
+                    self.anonymous(&view.job, (start, old)).await?
+                }
+                _ => None,
+            };
+            let old = anonymous.as_ref().or(old);
+            let came = written.pieces.get(&start);
+            let (Some(old), Some(came)) = (old, came) else {
+                if let Some(old) = old {
+                    written.pieces.insert(start, old.clone());
+                }
+                continue;
+            };
+            let held = Cursor::open(&self.archive, [(&start, old)]).await?;
+            let changes = Cursor::open(&self.archive, [(&start, came)]).await?;
+            let mut writer = self.writer(&view.job);
+            add(start, held, changes, &mut writer).await?;
+            written.pieces.extend(writer.finish().await?.pieces);
+        }
+        Ok(written)
+    }
+
+    /// A piece of the result before, of the same rows without those who are suppressed; nothing if it names no listener.
+    async fn anonymous(
+        &self,
+        job: &Arc<Job>,
+        (start, piece): (Seconds, &Piece),
+    ) -> Result<Option<Piece>> {
+        if job.schema().index_of("listener_id").is_err() {
+            return Ok(None);
+        }
+        let rows = RowStream::new(&self.archive, job, std::iter::once((piece, false)));
+        let rows = rows.without(&self.plan.suppressed);
+        let failed = failed_of(job);
+        let context = self.engine.session();
+        let table = StreamingTable::try_new(job.schema(), vec![Arc::new(rows)]);
+        let frame = context.read_table(Arc::new(table.map_err(failed)?));
+        let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?);
+        let mut pieces = written.await?.pieces;
+        Ok(Some(pieces.remove(&start).unwrap_or_default()))
+    }
+
     pub(crate) fn events(&self, days: &[i64]) -> EventStream {
-        EventStream::new(
-            &self.archive,
-            &self.plan.manifests,
-            days,
-            self.plan.offsets(),
-        )
+        let plan = &self.plan;
+        let base = Base::of(&plan.reduced, days, plan.since());
+        EventStream::new(&self.archive, &plan.manifests, days, plan.offsets()).over(base)
     }
 
     fn writer<'a>(&'a self, job: &'a Job) -> PieceWriter<'a> {
@@ -387,8 +465,12 @@ impl Compute {
 
     /// Runs a job's query over an input and writes its rows in the order of piece and key.
     async fn query(&self, job: &Arc<Job>, input: Arc<dyn PartitionStream>) -> Result<Written> {
-        let failed = failed_of(job);
         let rows = self.frame(job, input).await?;
+        self.write_rows(job, rows).await
+    }
+
+    async fn write_rows(&self, job: &Arc<Job>, rows: DataFrame) -> Result<Written> {
+        let failed = failed_of(job);
         let mut batches = rows
             .sort(order(job))
             .map_err(failed)?
@@ -401,6 +483,26 @@ impl Compute {
         }
         writer.finish().await
     }
+}
+
+/// The rows of a job, those of the same key added up.
+fn summed(job: &Job, rows: DataFrame) -> Result<DataFrame> {
+    let failed = failed_of(job);
+    let schema = job.schema();
+    let names = schema.fields().iter().map(|field| field.name().as_str());
+    let key: Vec<_> = names
+        .clone()
+        .filter(|name| *name != COUNT)
+        .map(ident)
+        .collect();
+    // Sums of 64-bit integers wrap silently; a cast that does not fit fails.
+    let wide = cast(ident(COUNT), DataType::Decimal128(38, 0));
+    let rows = rows.aggregate(key, vec![sum(wide).alias(COUNT)]);
+    let columns = schema.fields().iter();
+    let columns = columns
+        .map(|field| cast(ident(field.name()), field.data_type().clone()).alias(field.name()));
+    let rows = rows.map_err(failed)?.select(columns.collect::<Vec<_>>());
+    Ok(rows.map_err(failed)?)
 }
 
 /// The error of a job's query.

@@ -12,4 +12,23 @@ mod run;
 
 pub(crate) use compute::failed_of;
 pub(crate) use publish::{NewRow, new_rows};
+pub(crate) use result::RowStream;
+pub(crate) use result::ViewManifest;
 pub(crate) use run::{kept_shape, shape};
+
+/// The files, and their row groups, that the manifest of a result names; none if the bytes are not such a
+/// manifest.
+pub(crate) fn segments(manifest: &[u8]) -> Vec<(String, Vec<usize>)> {
+    let Ok(manifest) = crate::manifest_file::from_bytes::<ViewManifest>(manifest) else {
+        return Vec::new();
+    };
+    let segments = manifest
+        .pieces
+        .into_values()
+        .flat_map(|piece| piece.segments);
+    let named = segments.map(|segment| {
+        let (first, after) = segment.row_groups;
+        (segment.file, (first..after).collect())
+    });
+    named.collect()
+}

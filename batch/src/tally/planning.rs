@@ -4,18 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobs::Job;
-use jobs::tables::table_name;
+use jobs::tables::{Generation, before_erasure, table_name};
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
 
 use super::compute::{Plan, View};
 use super::result::ViewManifest;
-use crate::archive::Manifest;
+use crate::archive::{Manifest, ReducedDays, shown_day};
 use crate::results::Held;
 use crate::{Error, Result, RunRequest};
 
 const DAY_SECONDS: Seconds = 86_400;
+
+/// What the archive has of a source.
+#[derive(Debug)]
+pub(crate) struct Archived {
+    /// How many backfills are among the manifests, and who is not in their events.
+    pub(crate) of: Generation,
+    pub(crate) manifests: Vec<Manifest>,
+    /// The days of which events were let go.
+    pub(crate) reduced: ReducedDays,
+}
 
 /// Plans a run.
 pub(crate) fn plan(
@@ -23,30 +33,68 @@ pub(crate) fn plan(
     request: &RunRequest,
     run: &Run,
     jobs: Vec<Arc<Job>>,
-    (backfills, manifests): (u64, Vec<Manifest>),
+    archived: Archived,
     mut held: BTreeMap<String, Held<ViewManifest>>,
 ) -> Result<Plan> {
-    let mut views = Vec::new();
-    for job in jobs {
-        let table = table_name(job.view(), backfills);
+    let Archived {
+        of,
+        manifests,
+        reduced,
+    } = archived;
+    let views = jobs.into_iter().map(|job| {
+        let table = table_name(job.view(), of);
+        let published = held.iter().filter(|(_, held)| held.published.is_some());
+        let before = before_erasure(published.map(|(name, _)| name), job.view(), of);
+        let before = before.and_then(|name| held.get(name)?.published.clone());
         let held = held.remove(&table).unwrap_or_default();
         let wanted = request.jobs.is_empty() || request.jobs.iter().any(|name| name == job.name());
-        views.push(View {
+        View {
             job,
             table,
             published: held.published,
+            before,
             dirty: held.dirty,
             is_unknown: held.is_unknown,
             wanted,
-        });
-    }
+        }
+    });
+    let views: Vec<View> = views.collect();
     let all_begin = views.iter().all(|view| view.published.is_none());
-    if !request.jobs.is_empty() && backfills > 0 && all_begin {
+    if !request.jobs.is_empty() && of != Generation::default() && all_begin {
         return Err(Error::Request(
-            "a backfill is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
+            "a backfill or an erasure is not in any table yet, and all views must take it in together: run `backstitch batch run` first, then single jobs"
                 .to_owned(),
         ));
     }
+    expect_below(&views, run)?;
+    let wanted = || views.iter().filter(|view| view.wanted);
+    let full =
+        request.full || !request.jobs.is_empty() || wanted().any(|view| view.published.is_none());
+    let since = common_start(
+        wanted()
+            .filter_map(|view| view.published.as_ref())
+            .map(|old| old.cuts.as_slice()),
+    );
+    let days = touched_days(&manifests, wanted(), &run.cuts, (!full).then_some(&since));
+    let plan = Plan {
+        source,
+        epoch: run.epoch,
+        cuts: run.cuts.clone(),
+        views,
+        manifests,
+        reduced,
+        named: Vec::new(),
+        suppressed: Arc::default(),
+        of,
+        full,
+        days,
+    };
+    without_events(&plan, request)?;
+    Ok(plan)
+}
+
+/// Refuses a run of single jobs that leaves out one which another one reads from.
+fn expect_below(views: &[View], run: &Run) -> Result<()> {
     for view in views.iter().filter(|view| view.wanted) {
         let below = view
             .job
@@ -67,25 +115,77 @@ pub(crate) fn plan(
             )));
         }
     }
-    let wanted = || views.iter().filter(|view| view.wanted);
-    let full =
-        request.full || !request.jobs.is_empty() || wanted().any(|view| view.published.is_none());
-    let since = common_start(
-        wanted()
-            .filter_map(|view| view.published.as_ref())
-            .map(|old| old.cuts.as_slice()),
-    );
-    let days = touched_days(&manifests, wanted(), &run.cuts, (!full).then_some(&since));
-    Ok(Plan {
-        source,
-        epoch: run.epoch,
-        cuts: run.cuts.clone(),
-        views,
-        manifests,
-        backfills,
-        full,
-        days,
-    })
+    Ok(())
+}
+
+/// Refuses a run that would need events which were let go: it would count less.
+fn without_events(plan: &Plan, request: &RunRequest) -> Result<()> {
+    let Some(bounds) = plan.reduced.bounds() else {
+        return Ok(());
+    };
+    if let Some(why) = whole_days(request) {
+        return Err(refusal(plan.source, bounds, &why));
+    }
+    for view in plan.wanted() {
+        let name = view.job.name();
+        if view.is_unknown {
+            let why = format!(
+                "the rows of {name} are of a result that the archive lacks, and would be made anew"
+            );
+            return Err(refusal(plan.source, bounds, &why));
+        }
+        if view.base().is_none() {
+            let why = format!(
+                "{name} has no result yet: it is a new view, one of another version, or a backfill came in"
+            );
+            return Err(refusal(plan.source, bounds, &why));
+        }
+    }
+    let Some(touched) = plan.days.keys().find(|day| plan.reduced.contains(**day)) else {
+        return Ok(());
+    };
+    let bounds = (*touched, *touched);
+    let readers = || plan.wanted().filter(|view| view.job.over().is_none());
+    let before: Vec<_> = readers().filter_map(View::base).collect();
+    let common = before.first().map_or(&[][..], |old| &old.cuts);
+    if before.iter().any(|old| old.cuts != common) {
+        let why = "its views hold different stretches of the log";
+        return Err(refusal(plan.source, bounds, why));
+    }
+    if plan.reduced.reaches_beyond(common, &plan.cuts) {
+        let why = "the rows are of an older result than the events that were let go: views or results came back from a copy";
+        return Err(refusal(plan.source, bounds, why));
+    }
+    if let Some(view) = readers().find(|view| view.job.piece() != Width::Day) {
+        let why = format!(
+            "{} is made of the events of more than a day",
+            view.job.name()
+        );
+        return Err(refusal(plan.source, bounds, &why));
+    }
+    Ok(())
+}
+
+/// Why a request needs the events of all days, if it does.
+pub(crate) fn whole_days(request: &RunRequest) -> Option<String> {
+    match (request.full, request.jobs.first()) {
+        (true, _) => Some("--full computes every day anew".to_owned()),
+        (false, Some(job)) => Some(format!("--job {job} computes every day anew")),
+        (false, None) => None,
+    }
+}
+
+/// The error of a run that needs events of days, the first and the last of which are given.
+pub(crate) fn refusal(source: Source, (first, last): (i64, i64), why: &str) -> Error {
+    let day = |day: i64| shown_day(day);
+    let of = if first == last {
+        format!("of {}", day(first))
+    } else {
+        format!("between {} and {}", day(first), day(last))
+    };
+    Error::Request(format!(
+        "{why}, and events of {source} {of} are no longer in the archive: retention.archive_days let them go. Nothing was changed, and what is served stays right. Put the files that archive/{source}/reduced/manifests names back from a copy, or leave out what needs them (docs/retention.md)"
+    ))
 }
 
 /// By partition, the least of the cuts.

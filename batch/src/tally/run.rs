@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jobs::tables::{kept_key, kept_name, kept_row, table_name};
+use jobs::tables::{Generation, kept_key, kept_name, kept_row, table_name};
 use jobs::{Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset};
+use schemas::source::Source;
 use schemas::time::Width;
 use stores::views::{TallyShape, ViewShape};
 use tokio_util::sync::CancellationToken;
@@ -13,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
 use super::drift::{Compared, Difference, Fingerprint, Stretch};
-use super::planning::plan;
+use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
-use crate::archive::backfilled;
+use crate::archive::{backfilled, remove_replaced, scrub, take_reduced};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
@@ -120,11 +121,17 @@ impl Batch {
         }
         let (views, at) = (&self.ports.views, (plan.epoch, stamp_us));
         let kept = plan.views.iter().filter(|view| compared(view));
-        let kept = kept.map(|view| kept_name(view.job.view()));
+        let kept = kept.map(|view| kept_name(view.job.view(), plan.of));
         let tables: Vec<String> = keep.iter().cloned().chain(kept).collect();
         views.forget_views(plan.source, at, &tables).await?;
         if !self.grace(stop).await {
             return Ok(());
+        }
+        if plan.of.erasures > 0 {
+            // Whoever read what was forgotten has come to the end by now: the rows go.
+            views.forget_views(plan.source, at, &tables).await?;
+            let named = plan.named.iter().map(String::as_str);
+            remove_replaced(&self.ports.archive, plan.source, named).await?;
         }
         self.drop_epochs(plan.source, &keep, plan.cuts.len(), stop)
             .await?;
@@ -148,8 +155,17 @@ impl Batch {
         let jobs: Vec<Arc<Job>> = jobs.map(Arc::clone).collect();
         let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         Self::check_names(&names, request)?;
+        if let Some(why) = whole_days(request) {
+            self.refuse_without_events(source, &why).await?;
+        }
         let (backfills, mut manifests) = backfilled(&self.ports.archive, source).await?;
-        self.make_tables(source, backfills).await?;
+        // Once for the whole run. Who is erased from now on is the next run's business.
+        let suppressed = self.ports.suppressions.now().await?;
+        let of = Generation {
+            backfills,
+            erasures: suppressed.newest_listener(),
+        };
+        self.make_tables(source, of).await?;
         let ends = self.log_ends(source).await?;
         let mut archiver = self.archiver(source).await?;
         // Before anything is recorded that would rest on the offsets of another log.
@@ -165,12 +181,23 @@ impl Batch {
         }
         // The log's files after those that count as if they stood before it.
         manifests.extend(archiver.into_manifests());
+        let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
+        let archive = &self.ports.archive;
+        let (manifests, _) = scrub(archive, source, manifests, &suppressed, stop).await?;
+        let (manifests, reduced) = take_reduced(archive, source, manifests).await?;
         let listed = results.listed().await?;
         let held = self.held::<ViewManifest>(results).await?;
         // What a try that died had not begun to publish.
         results.remove_others(listed, &held, stop).await?;
         self.ports.archive.tidy().await?;
-        let plan = plan(source, request, &run, jobs, (backfills, manifests), held)?;
+        let archived = Archived {
+            of,
+            manifests,
+            reduced,
+        };
+        let mut plan = plan(source, request, &run, jobs, archived, held)?;
+        plan.named = named;
+        plan.suppressed = suppressed;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,
@@ -182,6 +209,17 @@ impl Batch {
             ..RunReport::default()
         };
         Ok((plan, report))
+    }
+
+    /// Refuses, before anything is recorded, what needs events that were let go.
+    async fn refuse_without_events(&self, source: Source, why: &str) -> Result<()> {
+        let archive = &self.ports.archive;
+        let (_, mut manifests) = backfilled(archive, source).await?;
+        manifests.extend(self.archiver(source).await?.into_manifests());
+        let (_, reduced) = take_reduced(archive, source, manifests).await?;
+        reduced
+            .bounds()
+            .map_or(Ok(()), |bounds| Err(refusal(source, bounds, why)))
     }
 
     /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.
@@ -239,10 +277,14 @@ impl Batch {
         let runs = &self.ports.views.runs(source).await?.runs;
         let mut all = Drift::none();
         let views: Vec<&View> = plan.wanted().filter(|view| compared(view)).collect();
-        if plan.backfills > 0 && views.iter().all(|view| view.published.is_none()) {
+        let begins = views.iter().all(|view| view.published.is_none());
+        if plan.of != Generation::default() && begins {
             all.total = None;
-            all.unknown =
-                Some("a backfill was taken in, which live state never counted".to_owned());
+            all.unknown = Some(match plan.of.erasures {
+                0 => "a backfill was taken in, which live state never counted".to_owned(),
+                _ => "somebody was erased, or a backfill was taken in: the rows begin anew"
+                    .to_owned(),
+            });
             return Ok(all);
         }
         for view in views {
@@ -267,7 +309,8 @@ impl Batch {
             if let Compared::Keys(keys) = &mut found
                 && !keys.all.is_empty()
             {
-                self.keep(view, (plan.epoch, stamp_us), &keys.all).await?;
+                let at = (plan.epoch, stamp_us);
+                self.keep((view, plan.of), at, &keys.all).await?;
                 let since = before.map_or(&[][..], |old| &old.cuts);
                 let days = keys.days(&view.job);
                 let note = |group: &[u8], row: &[u8], count| keys.repeated(group, row, count);
@@ -290,9 +333,13 @@ impl Batch {
 }
 
 impl Batch {
-    async fn keep(&self, view: &View, at: (Epoch, i64), found: &[Difference]) -> Result<()> {
-        let (epoch, stamp_us) = at;
-        let name = kept_name(view.job.view());
+    async fn keep(
+        &self,
+        (view, of): (&View, Generation),
+        (epoch, stamp_us): (Epoch, i64),
+        found: &[Difference],
+    ) -> Result<()> {
+        let name = kept_name(view.job.view(), of);
         // A try that died, and a run that was abandoned, compared the same stretch from its beginning: what
         // they kept is written over.
         let begin = view.published.as_ref().map_or(0, |old| old.epoch) + 1;
@@ -317,10 +364,10 @@ impl Batch {
 }
 
 /// The table for what live state counted otherwise than the rows of a view say, where it is kept.
-pub(crate) fn kept_shape(job: &Job) -> Option<ViewShape> {
+pub(crate) fn kept_shape(job: &Job, of: Generation) -> Option<ViewShape> {
     is_compared(job).then(|| {
         ViewShape::Tally(TallyShape {
-            view: kept_name(job.view()),
+            view: kept_name(job.view(), of),
             group: job.group().clone(),
             partition: Width::All,
             row: kept_row(job.row()),
@@ -337,10 +384,10 @@ fn is_compared(job: &Job) -> bool {
     job.over().is_none() && job.layers() == Layers::Both
 }
 
-/// The shape of the table of a view whose rows hold so many backfills.
-pub(crate) fn shape(job: &Job, backfills: u64) -> ViewShape {
+/// The shape of the table of a view whose rows are of a generation.
+pub(crate) fn shape(job: &Job, of: Generation) -> ViewShape {
     ViewShape::Tally(TallyShape {
-        view: table_name(job.view(), backfills),
+        view: table_name(job.view(), of),
         group: job.group().clone(),
         partition: job.partition(),
         row: job.row().clone(),

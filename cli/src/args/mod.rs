@@ -3,6 +3,7 @@
 mod applications;
 mod complaint;
 mod dead_letters;
+mod erase;
 mod generate;
 mod restorate;
 mod values;
@@ -15,6 +16,7 @@ use schemas::source::Source;
 pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
+pub(crate) use erase::EraseArgs;
 pub(crate) use generate::{Format, GenerateArgs, Shape};
 pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
 
@@ -71,6 +73,11 @@ pub(crate) enum Command {
     /// Run the batch layer, or show its runs
     #[command(subcommand)]
     Batch(BatchCommand),
+    /// Say why a total, a board or a place on it is what it is
+    Explain(ExplainArgs),
+    /// Show how long everything is kept, or let old things go
+    #[command(subcommand)]
+    Retention(RetentionCommand),
     /// Compare what is served with what is expected, key by key, and put right what differs
     Restorate(RestorateArgs),
     /// Serve the HTTP API
@@ -78,6 +85,8 @@ pub(crate) enum Command {
     /// Show and count what could not be taken, or try it again
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Remove a person from every store, and say what was removed where
+    Erase(EraseArgs),
     /// Look after applications: how many athletes may connect, and who asks for more
     #[command(subcommand)]
     Applications(ApplicationsCommand),
@@ -202,6 +211,27 @@ pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// What is asked, as GET /explain takes it: owner_id=1 date=2026-03-01, or segment_id=7 athlete_id=42
+    #[arg(required = true, value_name = "NAME=VALUE")]
+    pub(crate) parameters: Vec<String>,
+}
+
+/// The commands of `retention`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum RetentionCommand {
+    /// Show what there is of each kind, what would go, and what stays and why
+    Show,
+    /// Let go of what the settings under [retention] say
+    Run {
+        /// Delete nothing, only show what would go
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 /// The commands of `config`.

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{BatchCommand, BatchRunArgs};
-use crate::failure::usage;
+use crate::failure::{one_line, usage};
 use crate::installation::Installation;
 use crate::progress::Stages;
 
@@ -204,12 +204,21 @@ struct Listed {
     started_at: Option<String>,
     ended_at: Option<String>,
     cuts: Vec<i64>,
+    /// Why it is not published; null where it is.
+    reason: Option<String>,
+    /// What to do about it; null where nothing is to be done.
+    to_do: Option<String>,
     report: serde_json::Value,
 }
 
 impl Listed {
-    fn of(source: Source, story: RunStory) -> Self {
+    fn of(source: Source, story: RunStory, newest: u64) -> Self {
+        let (reason, to_do) = story.outcome(newest).map_or((None, None), |outcome| {
+            (Some(outcome.reason), outcome.to_do)
+        });
         Self {
+            reason,
+            to_do,
             source,
             epoch: story.run.epoch,
             state: story.run.state.name(),
@@ -220,6 +229,15 @@ impl Listed {
         }
     }
 
+    /// The reason as the last column, and what to do below it.
+    fn why(&self) -> String {
+        let reason = self.reason.as_deref().map(one_line);
+        let reason = reason.map_or_else(String::new, |reason| format!("  {reason}"));
+        let to_do = self.to_do.as_deref();
+        let to_do = to_do.map_or_else(String::new, |to_do| format!("\n        to do: {to_do}"));
+        reason + &to_do
+    }
+
     fn line(&self) -> String {
         let count = |name: &str| {
             self.report
@@ -227,7 +245,7 @@ impl Listed {
                 .map_or_else(|| "-".to_owned(), ToString::to_string)
         };
         format!(
-            "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}\n",
+            "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}{}\n",
             self.epoch,
             self.source,
             self.state,
@@ -235,6 +253,7 @@ impl Listed {
             self.ended_at.as_deref().unwrap_or("-"),
             count("rows_read"),
             count("rows_written"),
+            self.why(),
         )
     }
 }
@@ -245,8 +264,11 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
     let mut runs = Vec::new();
     for of in Source::LOGGED {
         if source.is_none_or(|source| source == of) {
-            let stories = installation.stores().views.stories(of, None, limit).await?;
-            runs.extend(stories.into_iter().map(|story| Listed::of(of, story)));
+            let views = &installation.stores().views;
+            let stories = views.stories(of, None, limit).await?;
+            let newest = views.runs(of).await?.runs.newest();
+            let stories = stories.into_iter();
+            runs.extend(stories.map(|story| Listed::of(of, story, newest)));
         }
     }
     context.output().result(&runs, |runs| {
@@ -254,7 +276,7 @@ async fn list(context: &Context, limit: u32, source: Option<Source>) -> anyhow::
             return "no runs yet; `backstitch batch run` makes one".to_owned();
         }
         let head = format!(
-            "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}\n",
+            "{:>6}  {:<6}  {:<9}  {:<24}  {:<24}  {:>10}  {:>10}  reason\n",
             "run", "source", "state", "started", "ended", "read", "written"
         );
         runs.iter().fold(head, |text, run| text + &run.line())
@@ -267,7 +289,8 @@ async fn show(context: &Context, run: u64, source: Source) -> anyhow::Result<()>
     let Some(story) = story else {
         anyhow::bail!("there is no run {run} of {source}; `backstitch batch list` shows the runs");
     };
-    let shown = Listed::of(source, story);
+    let newest = installation.stores().views.runs(source).await?;
+    let shown = Listed::of(source, story, newest.runs.newest());
     context.output().result(&shown, |shown| {
         serde_json::to_string_pretty(shown).unwrap_or_default()
     })

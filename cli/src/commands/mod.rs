@@ -5,11 +5,14 @@ mod batch;
 mod check;
 mod config;
 mod dead_letters;
+mod erase;
+mod explain;
 mod follow;
 mod generate;
 mod ingest;
 mod migrate;
 mod restorate;
+mod retention;
 mod serve;
 
 use clap::CommandFactory;
@@ -108,9 +111,12 @@ pub(crate) async fn run(
         Command::Archive(args) => follow::archive(&args, context, stop).await,
         Command::Snapshot(args) => follow::snapshot(&args, context, stop).await,
         Command::Batch(command) => batch::run(&command, context, stop).await,
+        Command::Explain(args) => explain::run(&args, context).await,
+        Command::Retention(command) => retention::run(command, context, stop).await,
         Command::Restorate(args) => Box::pin(restorate::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
+        Command::Erase(args) => erase::run(&args, context, stop).await,
         Command::Applications(command) => applications::run(command, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,

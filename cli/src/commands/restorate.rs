@@ -58,7 +58,7 @@ async fn compare(
     context.output().result(&report, text_of)?;
     let applied = report.applied.as_ref();
     if report.differ > 0 && applied.is_none_or(|applied| applied.damaged > 0) {
-        return Err(Differs.into());
+        return Err(Differs::default().into());
     }
     if applied.is_none() && (report.live_unknown.is_some() || report.ahead > 0) {
         anyhow::bail!(

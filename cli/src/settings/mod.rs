@@ -9,7 +9,7 @@ mod show;
 
 use std::path::PathBuf;
 
-use batch::BatchOptions;
+use batch::{BatchOptions, RetentionOptions};
 use jobs::counting::{Counting, CountingFlaw, CountingSection};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,9 @@ pub(crate) struct Settings {
     /// The serving layer.
     #[schemars(schema_with = "schema::section::<ServingOptions>")]
     pub(crate) serving: ServingOptions,
+    /// How many days are kept of what is kept for ever otherwise.
+    #[schemars(schema_with = "schema::section::<RetentionOptions>")]
+    pub(crate) retention: RetentionOptions,
     /// The query engine that batch and speed layer share.
     pub(crate) query: QuerySection,
     /// Logs.
@@ -185,6 +188,7 @@ impl Default for Settings {
             speed: SpeedOptions::default(),
             batch: BatchOptions::default(),
             serving: ServingOptions::default(),
+            retention: RetentionOptions::default(),
             query: QuerySection::default(),
             telemetry: TelemetrySection::default(),
         }
@@ -283,6 +287,10 @@ impl Settings {
                 };
                 return Some((key, format!("{value} can't be used; write {expected}")));
             }
+        }
+        if self.retention.archive_days == 1 {
+            let why = "1 can't be used: somewhere on earth yesterday is not over; write 0 for all, or at least 2";
+            return Some(("retention.archive_days", why.to_owned()));
         }
         if speed.dedup_window_ms < 0 {
             return Some(("speed.dedup_window_ms", "is negative".to_owned()));

@@ -25,8 +25,8 @@ pub use podium::{Event, Podium};
 pub use rows::BoardRows;
 pub use section::{Section, SectionError, Test};
 pub use standings::{
-    ChangedMembers, Head, LiveState, OnBoard, Ranked, ReadError, Sheet, Standings, member_key,
-    rank_key,
+    Before, ChangedMembers, Head, LiveState, OnBoard, Ranked, ReadError, Sheet, Standings,
+    member_key, rank_key,
 };
 pub use state::{GroupState, Place, StateError};
 

@@ -7,6 +7,7 @@
 //! put in between: pages, ranks and sizes cost a way down the tree and a look at what is newer, never
 //! a walk over the board.
 
+mod before;
 mod changed;
 mod states;
 mod whole;
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::seam::{self, Epoch};
 
+pub use before::Before;
 pub use changed::ChangedMembers;
 
 use super::state::{GroupState, Place, StateError};
@@ -392,6 +394,12 @@ impl<N: Nodes> OnBoard<'_, N> {
         };
         let added = of(self.added.len(), added.fold(0, i64::saturating_add));
         (of(self.removed.len(), self.removed_weight), added)
+    }
+
+    /// The rows of newer states, in the order of ranks.
+    #[must_use]
+    pub fn added(&self) -> &[Ranked] {
+        &self.added
     }
 
     /// Whether a row of the batch layer is on the board, and whether a newer state had a part in it: it

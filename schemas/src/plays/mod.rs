@@ -2,6 +2,7 @@
 //!
 //! The schema of Avro is `avro/plays.avsc`.
 
+mod anonymous;
 mod decode;
 mod identity;
 mod raw;
@@ -12,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
+pub use anonymous::{anonymous_lines, without_listeners};
 pub use decode::{Decoded, Decoder, Line, Rejected, check_line, check_records};
 pub use identity::{EventIdentity, identities};
 

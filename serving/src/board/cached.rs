@@ -308,7 +308,10 @@ impl Reader<'_> {
     fn cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
         let question = self.question;
         let section = self.section()?;
-        if question.earlier_than.is_some() || question.keys.len() > KEYS_MAX {
+        if question.earlier_than.is_some()
+            || matches!(question.want, Want::Explained(_))
+            || question.keys.len() > KEYS_MAX
+        {
             return Ok(None);
         }
         let members = match (&question.members, &question.want) {
@@ -330,7 +333,7 @@ impl Reader<'_> {
                 around: *around,
             },
             (None, Want::Each(members)) => BoardWant::Places(self.members(members)?),
-            (None, Want::Sums) => BoardWant::Sums,
+            (None, Want::Sums | Want::Explained(_)) => BoardWant::Sums,
         };
         let encoded = section.encode();
         let count = u32::try_from(partitions).unwrap_or(u32::MAX);

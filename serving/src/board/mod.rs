@@ -3,6 +3,7 @@
 pub(crate) mod answer;
 pub(crate) mod cached;
 pub(crate) mod entries;
+pub(crate) mod explained;
 pub(crate) mod lookups;
 pub(crate) mod question;
 pub(crate) mod read;

@@ -24,6 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Duration;
 
 use super::cached::Noted;
+use super::explained::{BoardExplained, plain};
 use super::question::Section;
 use crate::kept::Keep;
 use crate::options::ServingPorts;
@@ -60,6 +61,8 @@ pub(crate) enum Want {
     Around { member: i64, around: u64 },
     /// Those of some members.
     Each(Vec<i64>),
+    /// How many there are, and a member's row, each with what it is made of.
+    Explained(Option<i64>),
 }
 
 /// What was read of one key's board.
@@ -78,6 +81,8 @@ pub(crate) struct BoardReading {
     pub(crate) earlier: Option<Earlier>,
     /// Whether the batch layer had a part in it, and whether anything newer had.
     pub(crate) layers: (bool, bool),
+    /// What it is made of, if that was asked for.
+    pub(crate) explained: Option<Arc<BoardExplained>>,
     /// Whether some of it may be older than it says.
     pub(crate) is_split: bool,
     /// How far it reaches itself, where keys were not all read at once.
@@ -368,7 +373,12 @@ impl Reader<'_> {
                 Summed::States => {}
             }
         }
-        let reading = self.board(&standings, &nodes, &self.question.want).await?;
+        let mut reading = self.board(&standings, &nodes, &self.question.want).await?;
+        if let Want::Explained(member) = self.question.want {
+            let (read, found) = ((&standings, &nodes), (newest, states, stored));
+            let explained = Box::pin(self.explained(read, found, member)).await?;
+            reading.explained = Some(Arc::new(explained));
+        }
         let earlier = self.earlier(stored, &nodes, &reading).await?;
         Ok(Some(BoardReading {
             is_split: standings.is_split(),
@@ -434,12 +444,20 @@ impl Reader<'_> {
         }
     }
 
-    async fn board(
+    pub(super) async fn board(
         &self,
         standings: &Standings,
         nodes: &StoredNodes<'_>,
         want: &Want,
     ) -> Result<BoardReading, ReadError> {
+        let as_asked;
+        let want = match want {
+            Want::Explained(member) => {
+                as_asked = plain(*member);
+                &as_asked
+            }
+            want => want,
+        };
         let section = self.section()?;
         let on_board = standings.board(nodes, &section.board).await?;
         if self.question.members.is_some() || !section.tests.is_empty() {
@@ -451,7 +469,7 @@ impl Reader<'_> {
             ..BoardReading::default()
         };
         match want {
-            Want::Sums => {}
+            Want::Sums | Want::Explained(_) => {}
             Want::Page { offset, limit } => {
                 reading.first = *offset;
                 reading.rows = on_board.page(*offset, *limit).await?;
@@ -532,7 +550,7 @@ impl Reader<'_> {
     /// What is wanted, with members encoded.
     pub(super) fn wanted(&self, want: &Want) -> Result<Wanted, KeyError> {
         Ok(match want {
-            Want::Sums => Wanted::Nothing,
+            Want::Sums | Want::Explained(_) => Wanted::Nothing,
             Want::Page { offset, limit } => Wanted::Page {
                 offset: *offset,
                 limit: *limit,
@@ -558,7 +576,11 @@ impl Reader<'_> {
     }
 
     /// The rows that pass all tests.
-    fn passing(&self, section: &StoredSection, rows: Vec<Ranked>) -> Result<Vec<Ranked>, KeyError> {
+    pub(super) fn passing(
+        &self,
+        section: &StoredSection,
+        rows: Vec<Ranked>,
+    ) -> Result<Vec<Ranked>, KeyError> {
         let payloads = rows.iter().map(|row| row.payload.as_slice());
         let passing = section.passing(self.job.payload(), payloads)?;
         let mut passing = passing.into_iter();
@@ -613,7 +635,7 @@ fn stretch(place: u64, around: u64) -> (u64, usize) {
     (first, usize::try_from(length).unwrap_or(usize::MAX))
 }
 
-fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveState<'_>> {
+pub(super) fn live_states(states: &LiveStates) -> impl Iterator<Item = LiveState<'_>> {
     let keys = states
         .partitions
         .values()
@@ -707,7 +729,7 @@ impl Kept {
 }
 
 /// The nodes of one key.
-struct StoredNodes<'a> {
+pub(super) struct StoredNodes<'a> {
     views: &'a dyn ViewsRead,
     view: &'a str,
     key: &'a [u8],

@@ -269,7 +269,7 @@ pub(super) async fn read_boards(
 }
 
 /// The board of the one key that was asked for.
-fn first(reading: &BoardsReading) -> &BoardReading {
+pub(super) fn first(reading: &BoardsReading) -> &BoardReading {
     static NOTHING: LazyLock<BoardReading> = LazyLock::new(BoardReading::default);
     reading.boards.first().unwrap_or(&NOTHING)
 }
@@ -280,7 +280,7 @@ pub(super) fn whole_section(job: &Job<Board>) -> Section {
 }
 
 /// The parameters that say which rows of which board.
-fn known(job: &Job<Board>) -> Vec<&'static str> {
+pub(super) fn known(job: &Job<Board>) -> Vec<&'static str> {
     let mut known = vec!["club_id", "following"];
     if has_sections(job) {
         known.extend(["board", "window", "date"]);
@@ -295,7 +295,7 @@ pub(super) fn today(api: &Api) -> Date {
 /// The rows of which board are asked for. A cursor is bound to it: it holds the period, which the day
 /// of the request may have decided.
 #[derive(Debug)]
-struct Asked {
+pub(super) struct Asked {
     key: i64,
     section: Section,
     club: Option<i64>,
@@ -303,7 +303,12 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(job: &Job<Board>, key: &str, params: &Params, today: Date) -> Result<Self, Problem> {
+    pub(super) fn read(
+        job: &Job<Board>,
+        key: &str,
+        params: &Params,
+        today: Date,
+    ) -> Result<Self, Problem> {
         let column = job.key().0.first();
         let key = id(column.map_or("key", |column| &column.name), key)?;
         let named = named(params.get("board").unwrap_or("overall")).map_err(Problem::parameter)?;
@@ -321,7 +326,11 @@ impl Asked {
         })
     }
 
-    async fn question(self, api: &Arc<Api>, want: Want) -> Result<BoardQuestion, Problem> {
+    pub(super) async fn question(
+        self,
+        api: &Arc<Api>,
+        want: Want,
+    ) -> Result<BoardQuestion, Problem> {
         Ok(BoardQuestion {
             keys: vec![self.key],
             members: members(api, self.club, self.follower).await?,

@@ -16,10 +16,11 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::Api;
+use super::explain_board::{self, BoardExplanation};
 use super::problem::{Problem, ProblemShape};
 use super::stats::{Asked, Filters, Times};
 use crate::answer::{AnswerRange, Overflow, ProvenanceShape, fit, shown_ms};
-use crate::explained::{Explained, ExplainedRow, Share};
+use crate::explained::{Explained as Rows, ExplainedRow, Share};
 use crate::tally::Tally;
 
 /// The metric that is meant where none is named.
@@ -98,7 +99,18 @@ pub(crate) struct LiveRowShown {
     count: i64,
 }
 
-/// Why a total is what it is: for the same parameters as the total, the rows that it adds up.
+/// Why something is what it is.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Explained {
+    /// A total.
+    Value(Box<Explanation>),
+    /// A board, and a place on it.
+    Board(Box<BoardExplanation>),
+}
+
+/// Why a total is what it is: for the same parameters as the total, the rows that it adds up. Or why a board, and an
+/// athlete's place on it, is what it is, for the parameters of the board and `segment_id` or `application_id`.
 #[utoipa::path(
     get,
     path = "/api/v1/explain",
@@ -107,9 +119,16 @@ pub(crate) struct LiveRowShown {
         ("metric" = Option<String>, Query, description = "plays, also if left out"),
         Filters,
         Times,
+        ("segment_id" = Option<i64>, Query, description = "The segment whose board is explained, in the place of a total"),
+        ("application_id" = Option<i64>, Query, description = "The application whose connected athletes are"),
+        ("athlete_id" = Option<i64>, Query, description = "Of a board: the athlete whose place is explained"),
+        ("board" = Option<String>, Query, description = "Of a segment: overall, gender:F, age:35-44 or weight:75-84; overall if left out"),
+        ("window" = Option<String>, Query, description = "Of a segment: all, year, month or day; all if left out"),
+        ("club_id" = Option<i64>, Query, description = "Of a board: only athletes of this club"),
+        ("following" = Option<i64>, Query, description = "Of a board: only this athlete and those that this athlete follows")
     ),
     responses(
-        (status = 200, description = "What the total is made of", body = Explanation),
+        (status = 200, description = "What it is made of", body = Explained),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such metric", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
@@ -118,9 +137,19 @@ pub(crate) struct LiveRowShown {
 pub(crate) async fn explain(
     State(api): State<Arc<Api>>,
     uri: Uri,
-) -> Result<Json<Explanation>, Problem> {
-    let metric = super::params::one(&uri, "metric").unwrap_or_else(|| METRIC.to_owned());
-    let asked = Asked::read(&api, &metric, &uri, &["metric"])?;
+) -> Result<Json<Explained>, Problem> {
+    if let Some((name, job, column)) = explain_board::asked(&api, &uri) {
+        let explained = explain_board::explain(&api, &uri, (name, job, column)).await?;
+        return Ok(Json(Explained::Board(Box::new(explained))));
+    }
+    let explained = of_total(&api, &uri).await?;
+    Ok(Json(Explained::Value(Box::new(explained))))
+}
+
+/// Why a total is what it is.
+async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
+    let metric = super::params::one(uri, "metric").unwrap_or_else(|| METRIC.to_owned());
+    let asked = Asked::read(api, &metric, uri, &["metric"])?;
     if asked.params.get("compare").is_some() {
         return Err(Problem::parameter(
             "compare can't be explained: ask for the period before with date=, or from= and to=",
@@ -128,10 +157,10 @@ pub(crate) async fn explain(
     }
     let frame = asked.frame()?;
     let source = asked.metric.source;
-    let reading = asked.rows(&api).await?;
+    let reading = asked.rows(api).await?;
     let explained = match reading.tally {
         Tally::Rows(explained) => *explained,
-        Tally::Segments(_) | Tally::Keys(_) | Tally::Sketches(_) => Explained::default(),
+        Tally::Segments(_) | Tally::Keys(_) | Tally::Sketches(_) => Rows::default(),
     };
     let newest = explained.batch.keys().rev().take(RUNS_MAX);
     let stories = newest.map(|epoch| api.ports.views.story(source, *epoch));
@@ -162,7 +191,7 @@ pub(crate) async fn explain(
             rows: share.rows,
         })
     });
-    Ok(Json(Explanation {
+    Ok(Explanation {
         metric,
         count: fit(explained.cell.count)?,
         batch: batch.collect::<Result<_, Overflow>>()?,
@@ -175,7 +204,7 @@ pub(crate) async fn explain(
         rows_all: explained.rows_all,
         range: frame.shown(),
         provenance: frame.provenance([&explained.cell], reading.standing, &reading.run),
-    }))
+    })
 }
 
 fn shown(row: &ExplainedRow) -> Result<RowShown, Overflow> {

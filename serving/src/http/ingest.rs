@@ -96,6 +96,7 @@ pub(crate) async fn ingest(
             let ports = IntakePorts {
                 log: Arc::clone(&api.ports.ingest),
                 canon: Arc::clone(&api.ports.canon) as _,
+                suppressions: api.ports.suppressions.clone(),
                 clock: Arc::clone(&api.ports.clock),
             };
             Intake::open(ports, source, api.options.partitions)

@@ -9,6 +9,7 @@ mod cursor;
 mod dead_letters;
 mod etag;
 mod explain;
+mod explain_board;
 mod health;
 mod ingest;
 mod layers;

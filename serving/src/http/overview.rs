@@ -123,7 +123,7 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         views: views.collect(),
         runs: stories
             .iter()
-            .map(|story| RunShown::of(source, story))
+            .map(|story| RunShown::of(source, story, runs.runs.newest()))
             .collect(),
     })
 }

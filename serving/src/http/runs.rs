@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
+use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::Value;
@@ -32,6 +33,10 @@ pub(crate) struct RunShown {
     started_at: String,
     /// When it was completed or abandoned, in UTC; null while it is neither.
     ended_at: Option<String>,
+    /// Why it is not published: what its check found, or what stopped the last try; null where it is published.
+    reason: Option<String>,
+    /// What to do about it; null where it is published, or a later run holds its events.
+    to_do: Option<String>,
     /// Rows of events that were read.
     #[schema(value_type = Option<u64>)]
     rows_read: Value,
@@ -62,7 +67,11 @@ pub(crate) struct Runs {
 }
 
 impl RunShown {
-    pub(crate) fn of(source: Source, story: &RunStory) -> Self {
+    /// A run, where the newest complete one of its source is known.
+    pub(crate) fn of(source: Source, story: &RunStory, newest: Epoch) -> Self {
+        let (reason, to_do) = story.outcome(newest).map_or((None, None), |outcome| {
+            (Some(outcome.reason), outcome.to_do)
+        });
         let told = |name: &str| story.report.get(name).cloned().unwrap_or(Value::Null);
         Self {
             source: source.name(),
@@ -71,6 +80,8 @@ impl RunShown {
             cuts: story.run.cuts.iter().map(|cut| cut.next_offset).collect(),
             started_at: shown_ms(story.started_at_ms),
             ended_at: story.ended_at_ms.map(shown_ms),
+            reason,
+            to_do,
             rows_read: told("rows_read"),
             rows_written: told("rows_written"),
             rows_skipped: told("rows_skipped"),
@@ -115,7 +126,9 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
     let after = |last: &RunStory| cursor::of_run(fingerprint, last.run.epoch);
     let next = cursor::page(&mut stories, limit, after);
-    let runs = stories.iter().map(|story| RunShown::of(source, story));
+    let newest = api.ports.views.runs(source).await?.runs.newest();
+    let runs = stories.iter();
+    let runs = runs.map(|story| RunShown::of(source, story, newest));
     let runs: Vec<RunShown> = runs.collect();
     let link = next
         .as_deref()
@@ -157,7 +170,8 @@ pub(crate) async fn show(
     let number = epoch.parse().map_err(|_| unknown())?;
     let story = api.ports.views.story(source, number).await?;
     let story = story.ok_or_else(unknown)?;
-    let mut shown = RunShown::of(source, &story);
+    let newest = api.ports.views.runs(source).await?.runs.newest();
+    let mut shown = RunShown::of(source, &story, newest);
     shown.report = Some(story.report);
     Ok(Json(shown))
 }
@@ -184,6 +198,8 @@ fn as_csv(runs: &[RunShown]) -> Response {
         "seconds",
         "drift",
         "cuts",
+        "reason",
+        "to_do",
     ];
     let text = |value: &Value| match value {
         Value::Null => String::new(),
@@ -200,6 +216,7 @@ fn as_csv(runs: &[RunShown]) -> Response {
                 text(&run.rows_skipped),
             ),
             (run.seconds, text(&run.drift["total"]), cuts.join(" ")),
+            (run.reason.clone(), run.to_do.clone()),
         )
     });
     csv::list(&names, rows.collect(), None)

@@ -6,6 +6,7 @@ use stores::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
+use stores::aged::{AgedCount, AgedRecords, Ageing};
 use stores::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use stores::recounts::{Countable, Recount, Recounts};
 use stores::{Error, Result};
@@ -88,6 +89,17 @@ impl Notices for World {
 
     async fn settle_notice(&self, _: &Claimed, _: &Outcome) -> Result<()> {
         Ok(())
+    }
+}
+
+#[async_trait]
+impl AgedRecords for World {
+    async fn aged(&self, _: Ageing, _: i64) -> Result<AgedCount> {
+        Ok(AgedCount::default())
+    }
+
+    async fn forget_aged(&self, _: Ageing, _: i64, _: usize) -> Result<u64> {
+        Err(Error::Refused("not for serving".to_owned()))
     }
 }
 

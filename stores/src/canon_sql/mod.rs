@@ -15,6 +15,7 @@
 //! `apply` refuses rows of that kind. See the page on the canonical store.
 
 pub(crate) mod admin;
+pub(crate) mod aged;
 mod apply;
 pub(crate) mod away;
 mod check;
@@ -51,6 +52,7 @@ use crate::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
+use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
@@ -462,6 +464,21 @@ impl Notices for SqlCanon {
         let claim = (claimed.notice.id, claimed.until_ms);
         let call = on!(link => notices::settle(link, claim, outcome));
         self.server.write(doing, call).await
+    }
+}
+
+#[async_trait]
+impl AgedRecords for SqlCanon {
+    async fn aged(&self, of: Ageing, before_ms: i64) -> Result<AgedCount> {
+        let call = on!(link => aged::aged(link, of, before_ms));
+        self.server.read(aged::COUNTING, call).await
+    }
+
+    async fn forget_aged(&self, of: Ageing, before_ms: i64, limit: usize) -> Result<u64> {
+        // More than that does not fit into one statement.
+        let limit = limit.min(outbox::AT_ONCE);
+        let call = on!(link => aged::forget(link, of, before_ms, limit));
+        self.server.write(aged::FORGETTING, call).await
     }
 }
 

@@ -51,6 +51,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         name: "counts",
         text: include_str!("migrations/V0004__counts.cql"),
     },
+    Migration {
+        version: 5,
+        name: "erasures",
+        text: include_str!("migrations/V0005__erasures.cql"),
+    },
 ];
 
 /// In a migration, what the names of a view's tables end in: such a statement is one for each view that

@@ -9,6 +9,7 @@
 //! | `heads_*` | the heads of boards | lightweight transactions |
 //! | `nodes_*`, `stale_*` | the nodes of boards, and where some may be deleted | writes with the stamp of their run |
 //! | `achievements_of_*`, `achievement_years`, `told` | what athletes have achieved | plain writes that may be repeated |
+//! | `erasures` | who was erased | lightweight transactions |
 //! | `schema_migrations` | which migrations are applied | lightweight transactions |
 //!
 //! A table is changed in one of the two ways and never in both: a lightweight transaction takes its
@@ -21,6 +22,7 @@ mod achievements;
 mod centers;
 mod counts;
 mod editions;
+mod erasures;
 mod flight;
 mod lease;
 mod migrations;
@@ -42,6 +44,7 @@ use crate::{Error, Result};
 
 pub use achievements::CassandraAchievements;
 pub use counts::CassandraCounts;
+pub use erasures::CassandraErasures;
 pub use lease::CassandraLeases;
 pub use options::CassandraOptions;
 pub use views::CassandraViews;
@@ -93,6 +96,12 @@ impl Cassandra {
     #[must_use]
     pub fn counts(&self) -> CassandraCounts {
         CassandraCounts::new(Arc::clone(&self.cql))
+    }
+
+    /// Erasures.
+    #[must_use]
+    pub fn erasures(&self) -> CassandraErasures {
+        CassandraErasures::new(Arc::clone(&self.cql))
     }
 
     /// Leases.

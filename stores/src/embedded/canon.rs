@@ -18,10 +18,11 @@ use crate::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
+use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
     Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
 };
-use crate::canon_sql::{admin, notices, recounts};
+use crate::canon_sql::{admin, aged, notices, recounts};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 
@@ -633,6 +634,28 @@ impl Notices for SqliteCanon {
         let done = notices::settle(&mut Embedded(&mut tx), claim, outcome).await;
         done.map_err(fault)?;
         tx.commit().await.map_err(fault)
+    }
+}
+
+#[async_trait]
+impl AgedRecords for SqliteCanon {
+    async fn aged(&self, of: Ageing, before_ms: i64) -> Result<AgedCount> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = aged::aged(&mut Embedded(&mut connection), of, before_ms).await;
+        found.map_err(db.fault(aged::COUNTING))
+    }
+
+    async fn forget_aged(&self, of: Ageing, before_ms: i64, limit: usize) -> Result<u64> {
+        let db = self.db.current().await?;
+        let fault = db.fault(aged::FORGETTING);
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let link = &mut Embedded(&mut tx);
+        let done = aged::forget(link, of, before_ms, limit).await;
+        let done = done.map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(done)
     }
 }
 

@@ -41,6 +41,9 @@ const OPEN_TRIES: u32 = 5;
 /// How often to try a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
+/// How long to wait for readers before a write-ahead log is emptied only in part.
+const TIDY_WAIT: Duration = Duration::from_secs(3);
+
 const READER_CACHE_KIB: u32 = 8 * 1024;
 
 /// What distinguishes the files.
@@ -357,6 +360,8 @@ fn options(path: &Path, kind: &Kind, writes: bool) -> SqliteConnectOptions {
         .pragma("cache_size", format!("-{cache_kib}"))
         .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
+        // What is deleted is gone from the file, for the sake of those who are erased.
+        .pragma("secure_delete", "ON")
         .pragma("query_only", if writes { "OFF" } else { "ON" })
         .statement_cache_capacity(64)
         .row_buffer_size(kind.rows_ahead)
@@ -508,4 +513,28 @@ fn is_left_over(kind: &str, file: &OsStr) -> bool {
         || rest
             .strip_prefix('.')
             .is_some_and(|id| uuid::Uuid::try_parse(id).is_ok())
+}
+
+/// Empties the write-ahead log of a file, in which what was deleted may still stand, as far as nobody reads
+/// in it; the file itself is overwritten where something is deleted. A file that is not there, or is another
+/// by now, holds nothing.
+pub(super) async fn empty_wal(folder: &Path, name: &str) -> Result<()> {
+    let named = folder.join(name);
+    let path = std::fs::read_link(&named).map_or(named, |target| folder.join(target));
+    if !path.is_file() {
+        return Ok(());
+    }
+    let broken = |error| Error::broken(format!("tidying {}", path.display()), error);
+    let mut connection = SqliteConnectOptions::new()
+        .filename(&path)
+        .busy_timeout(TIDY_WAIT)
+        .disable_statement_logging()
+        .connect()
+        .await
+        .map_err(broken)?;
+    sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        .execute(&mut connection)
+        .await
+        .map_err(broken)?;
+    connection.close().await.map_err(broken)
 }

@@ -1,6 +1,7 @@
 //! The log in `log.db`: batches of records, each a compressed blob with a checksum.
 //!
-//! Offsets have no holes here, so a gap between two batches is damage.
+//! Offsets have no holes here, so a gap between two batches is damage. A partition from which records
+//! were deleted begins where `trimmed` says, which is all that is left of one without any.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,7 +12,7 @@ use schemas::seam::Offset;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, FromRow, Row, SqliteConnection};
 
-use super::db::{BEGIN_WRITE, Db, Kind, Opened};
+use super::db::{BEGIN_WRITE, Db, Kind, Opened, Upgrade};
 use super::payload::{Packed, Stored, pack, size, unpack, value_bytes};
 use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
 use crate::{Error, Result};
@@ -23,9 +24,18 @@ const FETCH_BYTES_MAX: usize = 1 << 30;
 /// Payloads above this size are unpacked on a thread of their own.
 const HEAVY_BYTES: usize = 64 << 10;
 
+const TRIMMED: &str = "
+        CREATE TABLE trimmed (
+            topic INTEGER NOT NULL REFERENCES topics (id),
+            partition INTEGER NOT NULL,
+            start INTEGER NOT NULL,
+            logged_at_ms INTEGER NOT NULL,
+            PRIMARY KEY (topic, partition)
+        ) STRICT, WITHOUT ROWID;";
+
 static LOG: Kind = Kind {
     name: "log.db",
-    version: 1,
+    version: 2,
     // The payload stands last, so that the other columns are read without it.
     tables: "
         CREATE TABLE topics (
@@ -45,8 +55,15 @@ static LOG: Kind = Kind {
             payload BLOB NOT NULL,
             UNIQUE (topic, partition, first_offset)
         ) STRICT;
-        CREATE INDEX batches_by_time ON batches (topic, partition, logged_at_ms, first_offset);",
-    upgrades: &[],
+        CREATE INDEX batches_by_time ON batches (topic, partition, logged_at_ms, first_offset);
+        CREATE TABLE trimmed (
+            topic INTEGER NOT NULL REFERENCES topics (id),
+            partition INTEGER NOT NULL,
+            start INTEGER NOT NULL,
+            logged_at_ms INTEGER NOT NULL,
+            PRIMARY KEY (topic, partition)
+        ) STRICT, WITHOUT ROWID;",
+    upgrades: &[(1, Upgrade::Statements(TRIMMED))],
     replaceable: false,
     page_bytes: 8192,
     cache_kib: 32 * 1024,
@@ -248,6 +265,113 @@ impl LogWrite for SqliteLog {
         tx.commit().await.map_err(fault)?;
         Ok(firsts)
     }
+
+    async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
+        let db = self.db.current().await?;
+        let mut connection = db.writer().await?;
+        for (partition, before) in (0_u32..).zip(before) {
+            trim(&db, &mut connection, (topic, partition), *before).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Deletes the records of a partition below an offset. The batch that holds it is written anew with the
+/// others alone.
+async fn trim(
+    db: &Opened,
+    connection: &mut SqliteConnection,
+    (name, partition): (&str, u32),
+    before: Offset,
+) -> Result<()> {
+    let fault = db.fault("deleting records of the log");
+    let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+    let Some(topic) = find_topic(&mut tx, name).await.map_err(fault)? else {
+        return Ok(());
+    };
+    if partition >= topic.partitions {
+        return Ok(());
+    }
+    let reach = reach(&mut tx, topic, partition).await.map_err(fault)?;
+    let start = before.min(reach.end);
+    if start <= reach.start {
+        return Ok(());
+    }
+    let cut: Option<Stored> = sqlx::query_as(
+        "SELECT first_offset, next_offset, logged_at_ms, crc, payload FROM batches
+         WHERE topic = ?1 AND partition = ?2 AND first_offset < ?3 AND next_offset > ?3",
+    )
+    .bind(topic.id)
+    .bind(partition)
+    .bind(start)
+    .fetch_optional(&mut *tx)
+    .await
+    .map_err(fault)?;
+    sqlx::query("DELETE FROM batches WHERE topic = ? AND partition = ? AND first_offset < ?")
+        .bind(topic.id)
+        .bind(partition)
+        .bind(start)
+        .execute(&mut *tx)
+        .await
+        .map_err(fault)?;
+    if let Some(cut) = cut {
+        put_rest(&mut tx, db, (topic, partition), (cut, start)).await?;
+    }
+    sqlx::query(
+        "INSERT INTO trimmed (topic, partition, start, logged_at_ms) VALUES (?, ?, ?, ?)
+         ON CONFLICT DO UPDATE SET start = excluded.start, logged_at_ms = excluded.logged_at_ms",
+    )
+    .bind(topic.id)
+    .bind(partition)
+    .bind(start)
+    .bind(reach.logged_at_ms)
+    .execute(&mut *tx)
+    .await
+    .map_err(fault)?;
+    tx.commit().await.map_err(fault)
+}
+
+/// Writes what is left of a batch from an offset on.
+async fn put_rest(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    (topic, partition): (Topic, u32),
+    (cut, start): (Stored, Offset),
+) -> Result<()> {
+    let doing = "deleting records of the log";
+    let logged_at_ms = cut.logged_at_ms;
+    let all = FetchLimit {
+        records: usize::MAX,
+        bytes: usize::MAX,
+    };
+    let rest = unpack(&[cut], start, all).map_err(|what| db.damaged(doing, what))?;
+    let rest = NewRecords {
+        partition,
+        keys: rest.keys,
+        values: rest.values,
+        headers: Vec::new(),
+    };
+    let mut first = start;
+    for batch in pack(&[rest])? {
+        sqlx::query(
+            "INSERT INTO batches (topic, partition, first_offset, next_offset, logged_at_ms,
+                                  value_bytes, crc, payload)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(topic.id)
+        .bind(partition)
+        .bind(first)
+        .bind(first + batch.records)
+        .bind(logged_at_ms)
+        .bind(batch.value_bytes)
+        .bind(batch.crc)
+        .bind(batch.payload)
+        .execute(&mut *connection)
+        .await
+        .map_err(db.fault(doing))?;
+        first += batch.records;
+    }
+    Ok(())
 }
 
 async fn find_topic(
@@ -283,10 +407,11 @@ async fn reaches(
                 SELECT ?, ?, ?
                 UNION ALL
                 SELECT topic, partition + 1, after FROM asked WHERE partition + 1 < after)
-         SELECT coalesce(first.first_offset, 0) AS start,
-                coalesce(last.next_offset, 0) AS \"end\",
-                coalesce(last.logged_at_ms, -9223372036854775808) AS logged_at_ms
+         SELECT coalesce(first.first_offset, t.start, 0) AS start,
+                coalesce(last.next_offset, t.start, 0) AS \"end\",
+                coalesce(last.logged_at_ms, t.logged_at_ms, -9223372036854775808) AS logged_at_ms
          FROM asked
+         LEFT JOIN trimmed AS t ON t.topic = asked.topic AND t.partition = asked.partition
          LEFT JOIN batches AS first ON first.id = (
              SELECT id FROM batches AS b
              WHERE b.topic = asked.topic AND b.partition = asked.partition

@@ -7,6 +7,7 @@
 //! | `views.db` | run records and batch rows, one table for each view |
 //! | `achievements.db` | what athletes have achieved |
 //! | `counts.db` | counts of members by day |
+//! | `erasures.db` | who was erased |
 //! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
@@ -28,6 +29,7 @@ mod canon_versions;
 mod counts;
 mod db;
 mod editions;
+mod erasures;
 mod fault;
 mod lease;
 mod live;
@@ -49,6 +51,7 @@ use std::path::{Path, PathBuf};
 pub use achievements::SqliteAchievements;
 pub use canon::SqliteCanon;
 pub use counts::SqliteCounts;
+pub use erasures::SqliteErasures;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
@@ -122,6 +125,14 @@ impl DataFolder {
     /// As [`DataFolder::log`].
     pub async fn counts(&self) -> Result<SqliteCounts> {
         SqliteCounts::open(&self.0).await
+    }
+
+    /// Erasures.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn erasures(&self) -> Result<SqliteErasures> {
+        SqliteErasures::open(&self.0).await
     }
 
     /// Entities.

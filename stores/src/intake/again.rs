@@ -11,6 +11,7 @@ use schemas::line::trimmed;
 use schemas::plays;
 use schemas::source::SourceKind;
 
+use super::without::without;
 use super::{Checked, Good, Intake, RejectedLine, Taken};
 use crate::registry::Schemas;
 use crate::{Error, Result, relay};
@@ -219,8 +220,18 @@ impl Intake {
         let writers = writers(records.iter().map(|(_, bytes)| *bytes), schemas).await?;
         let owners = plays::check_records(records.iter().map(|(_, bytes)| *bytes), &writers)
             .map_err(|error| Error::broken("reading dead letters", error))?;
+        let suppressed = self.ports.suppressions.recent().await;
+        let mut found = std::collections::BTreeMap::new();
+        if suppressed.newest_listener() > 0 {
+            let bytes = records.iter().map(|(_, bytes)| *bytes);
+            found = without(bytes, &writers, &suppressed)?;
+        }
+        let records = records.iter().enumerate().map(|(index, (number, bytes))| {
+            let without = found.get(&index).map(Vec::as_slice);
+            (*number, without.unwrap_or(bytes))
+        });
         let mut letters = self.letters("");
-        let records = records.into_iter().zip(owners);
+        let records = records.zip(owners);
         let keyed = records.map(|((number, bytes), owner)| (number, bytes, owner));
         let good = self.keyed(keyed, &mut letters);
         Ok(Checked { good, letters })

@@ -20,7 +20,9 @@ use super::producer::Appender;
 use super::reader::{Ahead, Partition, Read, Reader};
 use super::readers::Readers;
 use super::share;
-use crate::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Records, Share, Span};
+use crate::log::{
+    FetchLimit, Fetched, KeptFor, LogRead, LogWrite, NewRecords, Records, Share, Span,
+};
 use crate::namespace::Namespace;
 use crate::{Error, ErrorKind, Result, tls};
 
@@ -229,6 +231,12 @@ impl LogRead for KafkaLog {
             .await
     }
 
+    async fn kept_for(&self, topic: &str) -> Result<Option<KeptFor>> {
+        let name = self.inner.cluster.namespace.topic(topic);
+        self.blocking(move |inner| inner.cluster.kept_for(&name))
+            .await
+    }
+
     async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
         let name = self.inner.cluster.namespace.topic(topic);
         self.blocking(move |inner| {
@@ -276,6 +284,20 @@ impl LogWrite for KafkaLog {
         // Arrays are shared, so this copies no records.
         let groups = groups.to_vec();
         self.blocking(move |inner| inner.append(&name, &groups))
+            .await
+    }
+
+    async fn trim(&self, topic: &str, before: &[Offset]) -> Result<()> {
+        let spans = self.spans(topic).await?;
+        // What begins later already is left alone, and nothing beyond the end is asked for.
+        let before = before.iter().zip(&spans);
+        let before = before.map(|(before, span)| match *before > span.start {
+            true => (*before).min(span.end),
+            false => 0,
+        });
+        let before: Vec<Offset> = before.collect();
+        let name = self.inner.cluster.namespace.topic(topic);
+        self.blocking(move |inner| inner.cluster.delete_before(&name, &before))
             .await
     }
 }

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
+use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::Offset as At;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use schemas::seam::Offset;
 use tokio::runtime::Handle;
 
 use super::cluster::{Cluster, Ear};
+use crate::log::KeptFor;
 use crate::{Error, Result};
 
 /// What may be set of a topic or a broker, by name.
@@ -94,6 +98,29 @@ impl Cluster {
         }
     }
 
+    /// Deletes the records of a topic below these offsets, by partition. Blocks.
+    pub(super) fn delete_before(&self, name: &str, before: &[Offset]) -> Result<()> {
+        let doing = format!("deleting records of the topic {name}");
+        let mut places = TopicPartitionList::new();
+        for (partition, before) in (0_i32..).zip(before).filter(|(_, before)| **before > 0) {
+            places
+                .add_partition_offset(name, partition, At::Offset(*before))
+                .map_err(|error| self.fault(&doing, &error))?;
+        }
+        if places.count() == 0 {
+            return Ok(());
+        }
+        let errand = Errand::new(self, &doing)?;
+        let admin = errand.client(&doing)?;
+        let done = Handle::current()
+            .block_on(admin.delete_records(&places, &errand.options()))
+            .map_err(|error| self.fault(&doing, &error))?;
+        for place in done.elements() {
+            place.error().map_err(|error| self.fault(&doing, &error))?;
+        }
+        Ok(())
+    }
+
     /// How topics and brokers are set. Blocks.
     pub(super) fn settings(
         &self,
@@ -116,6 +143,25 @@ impl Cluster {
                 .collect())
         });
         Ok(settings.collect())
+    }
+
+    /// How long a topic keeps its records; nothing where that can't be seen. Blocks.
+    pub(super) fn kept_for(&self, name: &str) -> Result<Option<KeptFor>> {
+        let found = self.settings(&[ResourceSpecifier::Topic(name)])?.pop();
+        let settings = match found {
+            Some(Ok(settings)) => settings,
+            Some(Err(code)) => {
+                tracing::debug!(topic = name, %code, "how long the topic keeps records can't be seen");
+                return Ok(None);
+            }
+            None => return Ok(None),
+        };
+        // -1 is without limit.
+        let limit = |key: &str| settings.get(key).and_then(|set| set.parse::<u64>().ok());
+        Ok(Some(KeptFor {
+            age_ms: limit("retention.ms"),
+            bytes: limit("retention.bytes"),
+        }))
     }
 
     /// Refuses a topic in which the newest record of a key would replace the others; looks once at

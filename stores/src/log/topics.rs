@@ -16,6 +16,11 @@ pub(crate) fn topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32
     logs.into_iter().chain(letters).chain(told)
 }
 
+/// The names of all topics.
+pub fn topic_names() -> impl Iterator<Item = &'static str> {
+    topics(1).map(|(topic, _)| topic)
+}
+
 /// Makes the topics of every source that are not there, those of events and notifications with so
 /// many partitions; answers which were made, with their partitions.
 ///

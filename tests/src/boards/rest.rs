@@ -56,6 +56,7 @@ impl Ledger {
             }
         }
         self.ask_ranks_at_rest(client, &asked, rng).await;
+        self.ask_explained(client, (&asked, athlete), &board).await;
 
         let counts = client
             .ask(&format!("/api/v1/segments/{segment}/counts"))
@@ -70,6 +71,7 @@ impl Ledger {
         let path = format!("/api/v1/boards/applications/{application}?limit=1");
         let answer = client.ask(&path).await;
         assert_eq!(answer["total"], truth.connected(application), "{path}");
+        self.ask_connected_explained(client, application).await;
         let listed = client.ask("/api/v1/applications").await;
         for row in listed["applications"].as_array().expect("applications") {
             let id = row["id"].as_i64().expect("an id");

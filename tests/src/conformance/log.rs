@@ -245,6 +245,62 @@ pub async fn out_of_range_is_told(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// Records below an offset are deleted, and nothing else: the others keep their offsets, the end stays where it
+/// is, and what follows follows.
+pub async fn records_are_deleted_from_the_beginning(ports: &Stores) -> Result<()> {
+    let log = &ports.log;
+    log.ensure_topic(TOPIC, 3).await?;
+    for prefix in ["a", "b"] {
+        log.append(TOPIC, &[numbered(0, prefix, 10), numbered(1, prefix, 3)], 1)
+            .await?;
+    }
+    let before = read_all(&*ports.log, 0, EVERYTHING).await?;
+    let spans = log.spans(TOPIC).await?;
+    // In the middle of what was appended together, all there is, and what is not there.
+    let cut = spans[0].start + 14;
+    log.trim(TOPIC, &[cut, spans[1].end, 0]).await?;
+    let now = log.spans(TOPIC).await?;
+    let end = |at: usize| spans[at].end;
+    assert_eq!(
+        now[0],
+        Span {
+            start: cut,
+            end: end(0)
+        }
+    );
+    assert_eq!(
+        now[1],
+        Span {
+            start: end(1),
+            end: end(1)
+        }
+    );
+    assert_eq!(now[2], spans[2]);
+    let left = read_all(&*ports.log, 0, EVERYTHING).await?;
+    assert_eq!(values(&left), values(&before)[14..]);
+    let gone = log
+        .fetch_afresh(TOPIC, 0, cut - 1)
+        .await
+        .expect_err("it is gone");
+    assert!(
+        matches!(gone, Error::OffsetOutOfRange { start, .. } if start == cut),
+        "{gone}"
+    );
+    // Less than is gone, or more than there is.
+    log.trim(TOPIC, &[1, Offset::MAX]).await?;
+    assert_eq!(log.spans(TOPIC).await?, now);
+    let firsts = log
+        .append(TOPIC, &[numbered(0, "c", 1), numbered(1, "c", 2)], 2)
+        .await?;
+    assert_eq!(firsts, [end(0), end(1)]);
+    let after = read_all(&*ports.log, 1, EVERYTHING).await?;
+    assert_eq!(values(&after), [b"c 0".to_vec(), b"c 1".to_vec()]);
+    log.trim(TOPIC, &[Offset::MAX; 5]).await?;
+    let empty = log.spans(TOPIC).await?;
+    assert!(empty.iter().all(|span| span.start == span.end), "{empty:?}");
+    Ok(())
+}
+
 /// A moment leads to the first record that was appended then or later.
 pub async fn moments_lead_to_offsets(ports: &Stores) -> Result<()> {
     ports.log.ensure_topic(TOPIC, 2).await?;

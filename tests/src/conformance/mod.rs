@@ -9,6 +9,7 @@ pub mod achievements;
 pub mod archive;
 pub mod canon;
 pub mod canon_admin;
+pub mod canon_aged;
 pub mod canon_calls;
 pub mod canon_connect;
 pub mod canon_model;

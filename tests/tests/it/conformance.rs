@@ -64,6 +64,7 @@ macro_rules! laws_of {
                 times_never_fall
                 fetch_keeps_its_limits
                 out_of_range_is_told
+                records_are_deleted_from_the_beginning
                 moments_lead_to_offsets
                 logs_are_recognised
                 topics_stay_as_they_are
@@ -249,6 +250,15 @@ macro_rules! laws_of {
                 the_later_recount_stays
                 recounts_side_by_side_end_right
             }
+        }
+    };
+    (@canon_aged $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_aged {
+                old_changes_go
+                decided_requests_go
+                delivered_notices_go
+            } and with two {}
         }
     };
     (@lease $stage:ty) => {

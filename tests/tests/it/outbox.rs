@@ -75,6 +75,7 @@ async fn intake(world: &World, log: Arc<dyn LogWrite>, source: Source) -> Intake
     let ports = IntakePorts {
         log,
         canon: Arc::clone(&world.stores.canon) as _,
+        suppressions: stores::erasures::Suppressions::nobody(),
         clock: Arc::clone(&world.clock) as _,
     };
     let intake = Intake::open(ports, source, PARTITIONS).await;

@@ -172,14 +172,14 @@ async fn what_moves_while_it_is_compared_is_right_too() {
     }
 }
 
-async fn rows_of(world: &World, table: &str) -> ScannedRows {
+pub(super) async fn rows_of(world: &World, table: &str) -> ScannedRows {
     let views = &world.stores.views;
     let page = views.scan_rows(table, ScanShare::ALL, None, 10_000).await;
     page.expect("rows").expect("a table")
 }
 
 /// Somebody writes rows by hand.
-async fn write(world: &World, table: &str, rows: &NewRows) {
+pub(super) async fn write(world: &World, table: &str, rows: &NewRows) {
     use std::collections::BTreeMap;
     let views = &world.stores.views;
     let epoch = views.runs(Source::Plays).await.expect("runs").runs.newest();
@@ -193,7 +193,7 @@ async fn write(world: &World, table: &str, rows: &NewRows) {
     written.expect("writing");
 }
 
-fn one_row(page: &ScannedRows, row: usize, count: Option<i64>) -> NewRows {
+pub(super) fn one_row(page: &ScannedRows, row: usize, count: Option<i64>) -> NewRows {
     NewRows {
         parts: BinaryArray::from_iter_values([page.parts.value(row)]),
         rows: BinaryArray::from_iter_values([page.rows.value(row)]),

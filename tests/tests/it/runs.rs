@@ -9,7 +9,7 @@ use batch::{Progress, RunRequest};
 use jobs::Catalog;
 use schemas::seam::{Cut, Run};
 use schemas::source::Source;
-use serde_json::json;
+use serde_json::{Value, json};
 use stores::live::SlotId;
 use stores::views::{NewRows, PartQuery, TallyShape};
 use tests::process::{done, run, run_with_input};
@@ -433,6 +433,13 @@ async fn a_run_that_fails_its_check_leaves_nothing() {
         assert_eq!(files(&results), before);
     }
     assert_eq!(total(&world).await, 120);
+    let served = world.serve().await;
+    let runs = served.client.ask("/api/v1/batch/runs").await;
+    let newest = &runs["runs"][0];
+    let reason = newest["reason"].as_str().expect("a reason");
+    assert!(reason.contains("adds up to"), "{newest}");
+    let to_do = newest["to_do"].as_str().expect("what to do");
+    assert!(to_do.contains("batch run"), "{newest}");
     // A single job can't be added to the run before those that failed, and says so at once.
     let one = RunRequest {
         jobs: vec!["plays_detail".to_owned()],
@@ -443,6 +450,19 @@ async fn a_run_that_fails_its_check_leaves_nothing() {
     let report = world.run(&RunRequest::default()).await.expect("a run");
     assert_eq!(report.epoch, 5);
     assert_eq!(total(&world).await, 120);
+    let runs = served.client.ask("/api/v1/batch/runs").await;
+    let told = |index: usize| {
+        (
+            &runs["runs"][index]["reason"],
+            &runs["runs"][index]["to_do"],
+        )
+    };
+    assert_eq!(told(0), (&Value::Null, &Value::Null));
+    assert!(
+        told(1).0.is_string() && told(1).1.is_null(),
+        "it is covered: {runs}"
+    );
+    served.end().await;
 }
 
 /// A file that an archiver left behind when it died, before or after another one went on.

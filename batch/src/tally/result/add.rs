@@ -1,6 +1,8 @@
-//! Adding changes to the one piece of all time.
+//! Adding changes to a piece.
 
 use arrow::array::{BinaryBuilder, Int64Builder};
+
+use schemas::time::Seconds;
 
 use super::read::Cursor;
 use super::write::PieceWriter;
@@ -8,8 +10,9 @@ use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
 
-/// Writes the rows of `held` with `changes` added to them.
+/// Writes the rows of `held` with `changes` added to them, as the piece that begins at `start`.
 pub(crate) async fn add(
+    start: Seconds,
     mut held: Cursor,
     mut changes: Cursor,
     writer: &mut PieceWriter<'_>,
@@ -46,13 +49,13 @@ pub(crate) async fn add(
         }
         if buffered == BATCH_ROWS {
             let keyed = (groups.finish(), rows.finish(), counts.finish());
-            writer.write_keyed(0, &keyed).await?;
+            writer.write_keyed(start, &keyed).await?;
             buffered = 0;
         }
     }
     if buffered > 0 {
         let keyed = (groups.finish(), rows.finish(), counts.finish());
-        writer.write_keyed(0, &keyed).await?;
+        writer.write_keyed(start, &keyed).await?;
     }
     Ok(())
 }

@@ -13,8 +13,10 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use jobs::Job;
+use schemas::plays::without_listeners;
 use schemas::time::Seconds;
 use stores::archive::Archive;
+use stores::erasures::Suppressed;
 
 use super::manifest::{Piece, Segment};
 use crate::{Error, Result};
@@ -28,6 +30,8 @@ pub(crate) struct RowStream {
     schema: SchemaRef,
     /// Segments, and whether their counts are to be taken away instead of added.
     segments: Vec<(Segment, bool)>,
+    /// Those of whom nothing is said; several rows may have one key then.
+    suppressed: Arc<Suppressed>,
 }
 
 impl RowStream {
@@ -43,6 +47,15 @@ impl RowStream {
             job: Arc::clone(job),
             schema: job.schema(),
             segments,
+            suppressed: Arc::default(),
+        }
+    }
+
+    /// The same rows without those who are suppressed.
+    pub(crate) fn without(self, suppressed: &Arc<Suppressed>) -> Self {
+        Self {
+            suppressed: Arc::clone(suppressed),
+            ..self
         }
     }
 }
@@ -80,6 +93,7 @@ impl PartitionStream for RowStream {
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let archive = self.archive.clone();
         let job = Arc::clone(&self.job);
+        let suppressed = Arc::clone(&self.suppressed);
         let external = |error: Error| DataFusionError::External(Box::new(error));
         let rows = futures::stream::iter(self.segments.clone())
             .then(move |(segment, away)| {
@@ -91,6 +105,13 @@ impl PartitionStream for RowStream {
                 }
             })
             .try_flatten()
+            .map_ok(move |rows| {
+                let without = match suppressed.newest_listener() {
+                    0 => None,
+                    _ => without_listeners(&rows, |id| suppressed.has_listener(id)),
+                };
+                without.unwrap_or(rows)
+            })
             .map_err(external);
         Box::pin(RecordBatchStreamAdapter::new(
             Arc::clone(&self.schema),

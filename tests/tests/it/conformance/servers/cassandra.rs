@@ -52,6 +52,7 @@ impl Stage for Keyspace {
             achievements: std::sync::Arc::new(cassandra.achievements()),
             counts: std::sync::Arc::new(cassandra.counts()),
             leases: std::sync::Arc::new(cassandra.leases()),
+            erasures: std::sync::Arc::new(cassandra.erasures()),
             ..self.folder.ports().await?
         })
     }

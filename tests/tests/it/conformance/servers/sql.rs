@@ -174,7 +174,7 @@ impl Stage for OnMariaDb {
 mod postgres {
     use super::OnPostgres;
 
-    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts }
+    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_aged }
 
     #[test]
     fn entities_follow_the_model() {
@@ -185,7 +185,7 @@ mod postgres {
 mod mariadb {
     use super::OnMariaDb;
 
-    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts }
+    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_aged }
 
     #[test]
     fn entities_follow_the_model() {

@@ -70,6 +70,7 @@ async fn an_intake_learns_of_them() -> Result<()> {
     let ports = IntakePorts {
         log: Arc::clone(&world.stores.log) as _,
         canon: Arc::clone(&world.stores.canon) as _,
+        suppressions: stores::erasures::Suppressions::nobody(),
         clock: Arc::clone(&world.clock) as _,
     };
     let intake = Intake::open(ports, Source::Plays, PARTITIONS).await?;

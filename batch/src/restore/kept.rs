@@ -1,0 +1,107 @@
+//! Days of which events were let go: what the published result has of them stands in their place, as in a run.
+//!
+//! So the rows of such days are compared with the result that they were published from, and rows of all time with the
+//! sum of both. What the result itself holds can't be counted anew; whoever compares is told.
+
+use std::sync::Arc;
+
+use jobs::Job;
+use jobs::tables::{Generation, table_name};
+use schemas::seam::Cut;
+use schemas::time::Seconds;
+use stores::archive::Archive;
+
+use super::scope::Scope;
+use crate::archive::{Base, ReducedDays, offsets, shown_day};
+use crate::results::Results;
+use crate::run::Batch;
+use crate::tally::{RowStream, ViewManifest};
+use crate::{Error, Result};
+
+const DAY_SECONDS: Seconds = 86_400;
+
+/// The days of which events are gone, and the result of the view that is made of events.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    reduced: ReducedDays,
+    /// Nothing where none of these days is looked at.
+    result: Option<(Arc<Job>, ViewManifest)>,
+}
+
+impl Kept {
+    /// What of some days is there already: of them only what came after the result is counted.
+    pub(crate) fn base(&self, days: &[i64]) -> Base {
+        let since = self.result.as_ref().map(|(_, result)| &result.cuts);
+        Base::of(
+            &self.reduced,
+            days,
+            since.map_or_else(Vec::new, |cuts| offsets(cuts)),
+        )
+    }
+
+    /// The result's rows of those of some days of which events are gone; nothing if there are none.
+    pub(crate) fn rows(&self, archive: &Archive, days: &[i64]) -> Option<RowStream> {
+        let (job, result) = self.result.as_ref()?;
+        let gone = days.iter().filter(|day| self.reduced.contains(**day));
+        let pieces = gone.filter_map(|day| result.pieces.get(&(day * DAY_SECONDS)));
+        let pieces: Vec<_> = pieces.map(|piece| (piece, false)).collect();
+        (!pieces.is_empty()).then(|| RowStream::new(archive, job, pieces.into_iter()))
+    }
+
+    /// What a person should know of it.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let (_, result) = self.result.as_ref()?;
+        let (first, last) = self.reduced.bounds()?;
+        Some(format!(
+            "events between {} and {} were let go by retention.archive_days: days of which some are gone are compared with the result of run {}, which can't be counted anew",
+            shown_day(first),
+            shown_day(last),
+            result.epoch
+        ))
+    }
+}
+
+impl Batch {
+    /// What stands in the place of events that are gone. `chain` begins with the view that is made of events.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if a day is looked at that neither events nor a result give.
+    pub(crate) async fn kept(
+        &self,
+        results: &Results<'_>,
+        (chain, of): (&[Arc<Job>], Generation),
+        (reduced, cuts): (ReducedDays, &[Cut]),
+        scope: &Scope,
+    ) -> Result<Kept> {
+        let Some((first, last)) = reduced.within(|day| scope.has_day(day)) else {
+            let result = None;
+            return Ok(Kept { reduced, result });
+        };
+        let refusal = |why: &str| {
+            Error::Request(format!(
+                "events between {} and {} are no longer in the archive: retention.archive_days let them go, and {why}. Compare newer days (--from), or put the files back that archive/{}/reduced/manifests names",
+                shown_day(first),
+                shown_day(last),
+                results.source
+            ))
+        };
+        let job = chain.first();
+        let job = job.ok_or_else(|| Error::Fault("no job to count with".to_owned()))?;
+        let mut held = self.held::<ViewManifest>(results).await?;
+        let held = held.remove(&table_name(job.view(), of));
+        let Some(result) = held.and_then(|held| held.published) else {
+            return Err(refusal("the result that holds them is lost"));
+        };
+        let is_beyond = |(own, cut): (&Cut, &Cut)| own.next_offset > cut.next_offset;
+        if result.cuts.iter().zip(cuts).any(is_beyond) || result.cuts.len() > cuts.len() {
+            return Err(refusal(
+                "the result that holds them is of a later run than the rows: run `backstitch batch run` first",
+            ));
+        }
+        if reduced.reaches_beyond(&result.cuts, cuts) {
+            return Err(refusal("the result is older than they are"));
+        }
+        let result = Some((Arc::clone(job), result));
+        Ok(Kept { reduced, result })
+    }
+}

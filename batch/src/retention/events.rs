@@ -1,0 +1,291 @@
+//! Letting go of old events: of a file stays which events it held, and what they count stays in the results.
+//!
+//! A file goes whole, once all of its events are of old days, a run holds them, and nothing is unfinished whose
+//! next try may need them. Then the events of its days are never asked for again, but by what is refused
+//! ([`crate::archive::take_reduced`]).
+
+use std::collections::BTreeMap;
+
+use jobs::tables::{Generation, table_name};
+use jobs::{Job, Layers, Tally};
+use schemas::seam::{Cut, RunState, Runs};
+use schemas::source::Source;
+use schemas::time::{Width, day_of};
+use stores::archive::StoredObject;
+use stores::lease::Held as Lease;
+use tokio_util::sync::CancellationToken;
+
+use super::{Doing, Kind, KindReport, Retention, busy, policy_of};
+use crate::archive::{
+    Manifest, event_folders, identities_folder, read_manifests, record, shown_day, write_identities,
+};
+use crate::results::{Held, Results};
+use crate::run::{expect_held, go_on, while_held};
+use crate::tally::ViewManifest;
+use crate::{Error, Result};
+
+/// A file of events that is there.
+struct EventFile {
+    manifest: Manifest,
+    object: StoredObject,
+}
+
+impl EventFile {
+    fn days(&self) -> Option<(i64, i64)> {
+        let first = self.manifest.days.first_key_value()?;
+        let last = self.manifest.days.last_key_value()?;
+        Some((*first.0, *last.0))
+    }
+}
+
+impl Retention {
+    /// The events of a source.
+    pub(super) async fn events(
+        &self,
+        source: Source,
+        doing: Doing,
+        stop: &CancellationToken,
+    ) -> Result<KindReport> {
+        if doing == Doing::Looking || self.options.archive_days == 0 {
+            return Ok(self.old_events(source).await?.0);
+        }
+        // A backfill that comes to its end meanwhile would make all views anew.
+        let name = format!("backfill-{source}");
+        let what = format!("a backfill is under way for {source}");
+        let apart = match busy(self.batch.acquire(&name, &what).await)? {
+            Ok(apart) => apart,
+            Err(why) => return self.held_back(source, &why).await,
+        };
+        let held = busy(self.batch.lease(source).await);
+        let done = match held {
+            Ok(Ok(held)) => {
+                let stop = stop.child_token();
+                let work = self.let_go(source, &*held, &stop);
+                let done = while_held(&*held, &stop, Box::pin(work)).await;
+                held.let_go().await;
+                done
+            }
+            Ok(Err(why)) => self.held_back(source, &why).await,
+            Err(error) => Err(error),
+        };
+        apart.let_go().await;
+        done
+    }
+
+    /// What there is, where somebody is at work.
+    async fn held_back(&self, source: Source, why: &str) -> Result<KindReport> {
+        let (mut report, _) = self.old_events(source).await?;
+        report.hold_all_back(why);
+        Ok(report)
+    }
+
+    async fn let_go(
+        &self,
+        source: Source,
+        lease: &dyn Lease,
+        stop: &CancellationToken,
+    ) -> Result<KindReport> {
+        let archive = &self.batch.ports.archive;
+        let (mut report, old) = self.old_events(source).await?;
+        for EventFile { manifest, object } in old {
+            go_on(stop)?;
+            let now_ms = self.batch.ports.clock.now_ms();
+            let what = (&*object.path, object.bytes, now_ms);
+            write_identities(archive, source, &manifest, what).await?;
+            expect_held(lease).await?;
+            archive.delete(&object.path).await?;
+            tracing::info!(%source, file = object.path, "old events were let go");
+            report.went.add(object.bytes);
+        }
+        Ok(report)
+    }
+
+    /// What there is of events, and the files that may go.
+    async fn old_events(&self, source: Source) -> Result<(KindReport, Vec<EventFile>)> {
+        let days = self.options.archive_days;
+        let mut report = KindReport::new(Kind::Events, Some(source), policy_of(days));
+        let (of, files) = self.event_files(source).await?;
+        for file in &files {
+            report.held.add(file.object.bytes);
+        }
+        let first = files.iter().filter_map(EventFile::days).map(|days| days.0);
+        report.held.oldest = first.min().map(shown_day);
+        let gone = identities_folder(source);
+        let gone = self.batch.ports.archive.objects(&gone).await?;
+        if !gone.is_empty() {
+            let bytes: u64 = gone.iter().map(|object| object.bytes).sum();
+            report.warnings.push(format!(
+                "files that were let go before: {}; which events they held takes {bytes} bytes. --full, new views and backfills need them and are refused",
+                gone.len()
+            ));
+        }
+        let mut old = Vec::new();
+        if days == 0 {
+            return Ok((report, old));
+        }
+        let covered = self.covered(source, of).await?;
+        let horizon = day_of(self.before_ms(days).div_euclid(1_000));
+        for file in files {
+            let Some((first, last)) = file.days().filter(|(first, _)| *first < horizon) else {
+                continue;
+            };
+            let bytes = Some(file.object.bytes);
+            match &covered {
+                _ if last >= horizon => {
+                    let why = format!(
+                        "they hold events of newer days too, the oldest from {}",
+                        shown_day(first)
+                    );
+                    report.hold_back(1, bytes, &why);
+                }
+                Err(why) => report.hold_back(1, bytes, why),
+                Ok(cuts) if !is_covered(&file.manifest, cuts) => {
+                    report.hold_back(1, bytes, "no published result holds them yet");
+                }
+                Ok(_) => {
+                    report.would_go.add(file.object.bytes);
+                    old.push(file);
+                }
+            }
+        }
+        let first = old.iter().filter_map(EventFile::days).map(|days| days.0);
+        report.would_go.oldest = first.min().map(shown_day);
+        Ok((report, old))
+    }
+
+    /// What rows are to be of now, and the files of events that are there.
+    async fn event_files(&self, source: Source) -> Result<(Generation, Vec<EventFile>)> {
+        let archive = &self.batch.ports.archive;
+        let (of, mut manifests) = self.batch.generation(source).await?;
+        manifests.extend(read_manifests(archive, source).await?);
+        // Of a file that somebody was taken out of goes the one that stands in its place.
+        let manifests = record(archive, source).await?.applied(manifests);
+        let mut objects = BTreeMap::new();
+        for folder in event_folders(source) {
+            let found = archive.objects(&folder).await?.into_iter();
+            objects.extend(found.map(|object| (object.path.clone(), object)));
+        }
+        let files = manifests.into_iter().filter_map(|manifest| {
+            let object = objects.remove(manifest.file.as_deref()?)?;
+            Some(EventFile { manifest, object })
+        });
+        Ok((of, files.collect()))
+    }
+
+    /// By partition, below what the published results hold everything; or why events can't go now.
+    async fn covered(&self, source: Source, of: Generation) -> Result<Result<Vec<Cut>, String>> {
+        let views = &self.batch.ports.views;
+        if let Some(why) = unfinished(&views.runs(source).await?.runs) {
+            return Ok(Err(why));
+        }
+        let results = Results {
+            archive: &self.batch.ports.archive,
+            source,
+            lease: &super::files::Nobodys,
+        };
+        let tables = views.results(source).await?;
+        let held = results.held::<ViewManifest>(&tables).await?;
+        let mut cuts: Option<&Vec<Cut>> = None;
+        for job in self.batch.catalog.of_layer(source, Layers::Batch) {
+            let published = match whole(job, held.get(&table_name(job.view(), of))) {
+                Ok(published) => published,
+                Err(why) => return Ok(Err(why)),
+            };
+            if job.over().is_some() {
+                continue;
+            }
+            if job.piece() != Width::Day {
+                return Ok(Err(format!(
+                    "{} is made of the events of more than a day",
+                    job.name()
+                )));
+            }
+            if cuts.is_some_and(|cuts| *cuts != published.cuts) {
+                return Ok(Err(
+                    "views hold different stretches of the log: the next batch run puts that right"
+                        .to_owned(),
+                ));
+            }
+            cuts = Some(&published.cuts);
+        }
+        let none = || Error::Fault(format!("no view of {source} is made of events"));
+        Ok(Ok(cuts.ok_or_else(none)?.clone()))
+    }
+}
+
+/// Why a run is not at its end, and what to do.
+pub(super) fn unfinished(runs: &Runs) -> Option<String> {
+    if let Some(run) = runs.open() {
+        return Some(format!(
+            "run {} is {} and not finished: `backstitch batch run` finishes it",
+            run.epoch,
+            run.state.name()
+        ));
+    }
+    let last = runs.iter().next_back()?;
+    (last.state == RunState::Abandoned).then(|| {
+        format!(
+            "run {} was abandoned, and the next one covers its events: `backstitch batch run` makes it",
+            last.epoch
+        )
+    })
+}
+
+/// The published result of a view that needs nothing but what came since; else why it may need all events.
+fn whole<'a>(
+    job: &Job<Tally>,
+    held: Option<&'a Held<ViewManifest>>,
+) -> Result<&'a ViewManifest, String> {
+    let name = job.name();
+    let held = held.ok_or_else(|| format!("{name} has no result yet: `backstitch batch run`"))?;
+    if held.is_unknown {
+        return Err(format!(
+            "the rows of {name} are of a result that the archive lacks: the next batch run makes it anew, of all events"
+        ));
+    }
+    if !held.dirty.is_empty() {
+        return Err(format!(
+            "a try that did not come to its end has written rows of {name}: `backstitch batch run` puts that right"
+        ));
+    }
+    let published = held.published.as_ref();
+    published.ok_or_else(|| format!("{name} has no result yet: `backstitch batch run`"))
+}
+
+/// Whether results hold a whole stretch of the log. What a backfill brought stands before the log.
+fn is_covered(manifest: &Manifest, cuts: &[Cut]) -> bool {
+    let at = |partition: usize| cuts.get(partition).map_or(0, |cut| cut.next_offset);
+    let mut ends = manifest.to.iter().enumerate();
+    ends.all(|(partition, to)| to.next_offset <= at(partition))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(to: &[i64]) -> Manifest {
+        let cut = |next_offset| Cut {
+            next_offset,
+            last: None,
+        };
+        Manifest {
+            seq: 0,
+            from: vec![0; to.len()],
+            to: to.iter().copied().map(cut).collect(),
+            file: None,
+            days: BTreeMap::new(),
+            rejected: 0,
+            suppressed: 0,
+        }
+    }
+
+    #[test]
+    fn a_stretch_is_covered_in_every_partition() {
+        let cuts = manifest(&[5, 7]).to;
+        assert!(is_covered(&manifest(&[5, 7]), &cuts));
+        assert!(is_covered(&manifest(&[5]), &cuts));
+        assert!(!is_covered(&manifest(&[5, 8]), &cuts));
+        assert!(!is_covered(&manifest(&[0, 0, 1]), &cuts));
+        assert!(is_covered(&manifest(&[]), &cuts), "a backfill");
+    }
+}

@@ -1,0 +1,157 @@
+//! `erase`: removes somebody from every store, searches for them, and shows what was erased.
+
+use std::sync::Arc;
+
+use batch::{EraseRequest, Eraser, Finding, Receipt};
+use jiff::Timestamp;
+use serde::Serialize;
+use stores::erasures::Asked;
+use tokio_util::sync::CancellationToken;
+
+use super::Context;
+use crate::args::EraseArgs;
+use crate::failure::Differs;
+use crate::installation::Installation;
+use crate::progress::Stages;
+
+/// What `--verify` prints of one listener.
+#[derive(Debug, Serialize)]
+struct Searched {
+    listener_id: i64,
+    /// Where the listener is found; nothing if nowhere.
+    found: Vec<Finding>,
+}
+
+/// Runs the command.
+pub(super) async fn run(
+    args: &EraseArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let engine = installation.engine()?;
+    let log = Arc::clone(&installation.stores().log);
+    let eraser = Eraser::build(installation.batch(&engine)?, log);
+    if args.list {
+        let receipts = eraser.list().await?;
+        return context.output().result(&receipts, |all| listed(all));
+    }
+    let listeners = listeners(args);
+    if args.verify {
+        let found = eraser.verify(&listeners).await?;
+        let searched: Vec<Searched> = found
+            .into_iter()
+            .map(|(listener_id, found)| Searched { listener_id, found })
+            .collect();
+        context.output().result(&searched, |all| verified(all))?;
+        return match searched.iter().all(|one| one.found.is_empty()) {
+            true => Ok(()),
+            false => Err(differs(
+                "somebody is still found; erase them, and what is left goes",
+            )),
+        };
+    }
+    let request = EraseRequest {
+        asked: Asked {
+            by: args.by.clone(),
+            reason: args.reason.clone(),
+        },
+        keep_log: args.keep_log,
+    };
+    let stages = Stages::default();
+    let receipts = eraser.erase(&listeners, &request, &stages, &stop).await;
+    stages.clear();
+    let receipts = receipts?;
+    context.output().result(&receipts, |all| told(all))?;
+    match receipts.iter().all(Receipt::is_clean) {
+        true => Ok(()),
+        false => Err(differs(
+            "not everything is gone yet; the receipt says what is left and why",
+        )),
+    }
+}
+
+fn differs(why: &str) -> anyhow::Error {
+    anyhow::Error::new(Differs(Some(why.to_owned())))
+}
+
+/// Whom the command line names, each once.
+fn listeners(args: &EraseArgs) -> Vec<i64> {
+    let mut listeners = args.listeners.clone();
+    listeners.sort_unstable();
+    listeners.dedup();
+    listeners
+}
+
+fn moment(at_ms: i64) -> Timestamp {
+    Timestamp::from_millisecond(at_ms).unwrap_or_default()
+}
+
+fn told(receipts: &[Receipt]) -> String {
+    receipts.iter().map(receipt).collect::<Vec<_>>().join("\n")
+}
+
+/// A receipt as text.
+fn receipt(receipt: &Receipt) -> String {
+    let state = match receipt.finished_at_ms {
+        Some(at_ms) => format!("done at {}", moment(at_ms)),
+        None => "not finished".to_owned(),
+    };
+    let mut text = format!(
+        "erasure {} of one {}, begun at {}: {state}\n",
+        receipt.number,
+        receipt.kind.name(),
+        moment(receipt.begun_at_ms)
+    );
+    for (name, value) in [("asked for by", &receipt.by), ("because", &receipt.reason)] {
+        if !value.is_empty() {
+            text += &format!("{name} {value}\n");
+        }
+    }
+    for place in &receipt.places {
+        text += &format!(
+            "  {:<16} {:<44} found {:>8}  left {:>8}\n",
+            place.place, place.at, place.found, place.left
+        );
+    }
+    for note in &receipt.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn listed(receipts: &[Receipt]) -> String {
+    if receipts.is_empty() {
+        return "nobody was erased\n".to_owned();
+    }
+    let line = |one: &Receipt| {
+        let state = match one.finished_at_ms {
+            Some(at_ms) => format!("done at {}", moment(at_ms)),
+            None => format!("not finished: {}; erase the same person again", one.step),
+        };
+        let found: u64 = one.places.iter().map(|place| place.found).sum();
+        format!(
+            "{:>6}  {:<8}  begun at {}  found {found}  {state}\n",
+            one.number,
+            one.kind.name(),
+            moment(one.begun_at_ms)
+        )
+    };
+    receipts.iter().map(line).collect()
+}
+
+fn verified(searched: &[Searched]) -> String {
+    let mut text = String::new();
+    for one in searched {
+        if one.found.is_empty() {
+            text += &format!("listener {}: found nowhere\n", one.listener_id);
+        }
+        for finding in &one.found {
+            text += &format!(
+                "listener {}: {} in {} {}\n",
+                one.listener_id, finding.found, finding.place, finding.at
+            );
+        }
+    }
+    text
+}

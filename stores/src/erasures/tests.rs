@@ -1,0 +1,142 @@
+use std::sync::Arc;
+
+use schemas::dead_letter::DeadLetter;
+
+use super::suppressed::{hash, holds};
+use super::*;
+
+fn listener(id: i64) -> Person {
+    Person {
+        kind: Kind::Listener,
+        id,
+    }
+}
+
+async fn store() -> (tempfile::TempDir, Arc<dyn Erasures>) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = crate::embedded::DataFolder::open(folder.path()).unwrap();
+    let erasures = data.erasures().await.unwrap();
+    (folder, Arc::new(erasures))
+}
+
+#[tokio::test]
+async fn who_is_erased_is_suppressed_from_then_on() {
+    let (_folder, store) = store().await;
+    let (here, elsewhere) = (
+        Suppressions::new(Arc::clone(&store)),
+        Suppressions::new(store),
+    );
+    assert!(!elsewhere.now().await.unwrap().has(listener(7)));
+    let asked = Asked {
+        by: "desk".to_owned(),
+        reason: "ticket 5".to_owned(),
+    };
+    let erasure = here.begin(listener(7), &asked, 1_000).await.unwrap();
+    assert_eq!((erasure.number, erasure.finished_at_ms), (1, None));
+    let now = elsewhere.now().await.unwrap();
+    assert_eq!((now.newest(), now.newest_listener()), (1, 1));
+    assert!(now.has_listener(7) && !now.has_listener(8));
+    let athlete = Person {
+        kind: Kind::Athlete,
+        id: 7,
+    };
+    assert!(!now.has(athlete));
+
+    // What was begun is gone on with; what is done is done once more under another number.
+    let again = elsewhere.begin(listener(7), &asked, 2_000).await.unwrap();
+    assert_eq!(again, erasure);
+    let receipt = serde_json::json!({"places": []});
+    here.note(1, Some(3_000), &receipt).await.unwrap();
+    let all = elsewhere.all().await.unwrap();
+    assert_eq!(
+        (all.len(), all[0].finished_at_ms, &all[0].receipt),
+        (1, Some(3_000), &receipt)
+    );
+    assert_eq!(
+        here.begin(listener(7), &asked, 4_000).await.unwrap().number,
+        2
+    );
+    assert_eq!(here.begin(athlete, &asked, 5_000).await.unwrap().number, 3);
+    let now = elsewhere.now().await.unwrap();
+    assert_eq!((now.newest(), now.newest_listener()), (3, 2));
+    assert!(here.note(9, None, &receipt).await.is_err());
+}
+
+#[tokio::test]
+async fn numbers_are_given_once() {
+    let (_folder, store) = store().await;
+    let begin = |id: i64| {
+        let list = Suppressions::new(Arc::clone(&store));
+        async move {
+            list.begin(listener(id), &Asked::default(), 0)
+                .await
+                .unwrap()
+        }
+    };
+    let begun = futures::future::join_all((0..20).map(begin)).await;
+    let numbers: std::collections::BTreeSet<u64> = begun.iter().map(|one| one.number).collect();
+    assert_eq!(numbers, (1..=20).collect());
+}
+
+#[test]
+fn a_hash_is_of_its_key_and_kind() {
+    let (a, b) = (hash(&[1; 32], listener(7)), hash(&[2; 32], listener(7)));
+    let athlete = Person {
+        kind: Kind::Athlete,
+        id: 7,
+    };
+    assert!(a != b && a != hash(&[1; 32], athlete) && a != hash(&[1; 32], listener(8)));
+}
+
+#[test]
+fn a_person_is_found_where_one_may_stand() {
+    let check = |source: &str, raw: &[u8], found: bool| {
+        let is_seven = |person: Person| person.id == 4711;
+        assert_eq!(holds(source, raw, is_seven), found, "{source} {raw:?}");
+    };
+    check("plays", br#"{"listener_id": 4711, "track_id": 1}"#, true);
+    check("plays", br#"{"listener_id": "4711"}"#, true);
+    check("plays", br#"{"listener_id": 1, "track_id": 4711}"#, false);
+    check("plays", b"{\"listener_id\": 4711, ", true);
+    check("plays", b"47110 14711 -4711", false);
+    check("plays", b"x4711y", true);
+    check("athletes", br#"{"id": 4711}"#, true);
+    check(
+        "follows",
+        br#"{"follower_id": 1, "followed_id": 4711}"#,
+        true,
+    );
+    check("applications", br#"{"id": 4711}"#, false);
+    // Avro writes 4711 as 9422: ce 49.
+    check("plays", &[0, 0, 0, 0, 9, 2, 0xce, 0x49, 1], true);
+    check("plays", &[0, 0, 0, 0, 9, 2, 0xcf, 0x49, 1], false);
+}
+
+#[test]
+fn a_redacted_letter_keeps_its_origin() {
+    let erasure = Erasure {
+        number: 1,
+        kind: Kind::Listener,
+        person: hash(&[3; 32], listener(4711)),
+        begun_at_ms: 0,
+        by: String::new(),
+        reason: String::new(),
+        finished_at_ms: None,
+        receipt: serde_json::Value::Null,
+    };
+    let list = Suppressed::of([3; 32], &[erasure]);
+    let letter = |raw: &[u8]| DeadLetter {
+        source: "plays".to_owned(),
+        reason: "listener_id: 4711 is odd".to_owned(),
+        origin: "f:1".to_owned(),
+        at_ms: 5,
+        raw: raw.to_vec(),
+    };
+    let mut held = letter(b"4711,");
+    assert!(list.redact(&mut held));
+    assert_eq!((held.origin.as_str(), held.raw.len()), ("f:1", 0));
+    assert!(!held.reason.contains("4711"));
+    let mut other = letter(b"4712,");
+    assert!(!list.redact(&mut other));
+    assert_eq!(other, letter(b"4712,"));
+}
