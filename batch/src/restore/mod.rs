@@ -21,6 +21,7 @@ mod report;
 mod scope;
 mod sides;
 mod stored;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +33,6 @@ use std::time::Instant;
 use jobs::tables::{Generation, table_to_read};
 use jobs::{Board, Fold, Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
-use schemas::source::Source;
 use schemas::time::Seconds;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,7 @@ use crate::{Error, Progress, Result, RunRequest};
 use apply::Rewrite;
 use claims::{Claims, add_claims};
 use compare::{Measure, Said, each_block};
-use correct::{Changes, Corrections, is_counted, new_id, reversed, shown_key};
+use correct::{Changes, Corrections, is_counted, new_id, shown_key};
 use journal::Journal;
 use live::{LiveRead, LiveSide};
 use recount::{Records, Recount, chain};
@@ -270,7 +270,7 @@ impl Batch {
                 .await?;
             recorded = self.append_all(&journal, intake, (progress, stop)).await?;
         }
-        let (comparison, mut warnings) = self.comparison(job, &scope, results).await?;
+        let (comparison, warnings) = self.comparison(job, &scope, results).await?;
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
             .await?;
@@ -291,21 +291,9 @@ impl Batch {
         let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
         let damaged = found.damaged;
         found.tell(&scope.grain, &mut report)?;
-        let uncounted = is_counted(&recorded, &collected.counted).err().map(|number| format!(
-            "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
-        ));
-        if request.apply && measure.is_claimed {
-            let again = |why| format!("{why}, so they would be made once more");
-            report.held_back = uncounted.map(again);
-        } else {
-            warnings.extend(uncounted);
-        }
-        warnings.extend(scope.left_out());
-        report.warnings = warnings;
-        report.held_back = report
-            .held_back
-            .take()
-            .or_else(|| held_back(request, &report));
+        let uncounted = is_counted(&recorded, &collected.counted);
+        report.warnings = warnings.into_iter().chain(scope.left_out()).collect();
+        hold_back(request, &mut report, uncounted.err());
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
             let record = self.record(request, &report, recorded.len() as u64 + 1);
@@ -461,56 +449,6 @@ impl Batch {
             restoration: Some(recorded.number),
             ..Applied::default()
         })
-    }
-
-    /// The restorations of a source, oldest first.
-    ///
-    /// # Errors
-    /// Those of the archive.
-    pub async fn restorations(&self, source: Source) -> Result<Vec<Recorded>> {
-        let archive = &self.ports.archive;
-        Journal { archive, source }.all().await
-    }
-
-    /// Takes the corrections of a restoration back, by corrections of the other sign; answers what was recorded.
-    ///
-    /// # Errors
-    /// [`Error::Request`] if there is no such restoration or it was taken back, [`Error::Busy`] if a run is under
-    /// way, those of the stores.
-    pub async fn undo_restoration(
-        &self,
-        (source, number): (Source, u64),
-        (by, reason): (&str, &str),
-        intake: &Intake,
-        (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<Restoration> {
-        let held = self.lease(source).await?;
-        let stop = stop.child_token();
-        let archive = &self.ports.archive;
-        let journal = Journal { archive, source };
-        let work = async {
-            let told = (progress, &stop);
-            let recorded = self.append_all(&journal, intake, told).await?;
-            let undone = to_undo(&recorded, number)?;
-            let next = recorded.len() as u64 + 1;
-            let id = new_id();
-            let restoration = Restoration {
-                number: next,
-                undoes: Some(number),
-                by: by.to_owned(),
-                reason: reason.to_owned(),
-                at_ms: self.ports.clock.now_ms(),
-                files: reversed(&journal, undone, &id).await?,
-                id,
-                ..undone.clone()
-            };
-            journal.begin(&restoration).await?;
-            self.append(&journal, &restoration, intake, told).await?;
-            Ok(restoration)
-        };
-        let done = while_held(&*held, &stop, Box::pin(work)).await;
-        held.let_go().await;
-        done
     }
 
     /// Finishes a run that died or failed. Rows are written anew for the newest run, so that one has to be complete; for
@@ -782,6 +720,22 @@ async fn asked_for(
     Ok((claims, Arc::new(scope)))
 }
 
+/// Says why what differs is not put right now, where it is so; `uncounted` is a restoration whose corrections live state
+/// has not come to.
+fn hold_back(request: &RestoreRequest, report: &mut RestoreReport, uncounted: Option<u64>) {
+    let uncounted = uncounted.map(|number| format!(
+        "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
+    ));
+    if request.apply && matches!(request.expected, Expected::File(_)) {
+        let again = |why| format!("{why}, so they would be made once more");
+        report.held_back = uncounted.map(again);
+    } else {
+        report.warnings.extend(uncounted);
+    }
+    let why = report.held_back.take();
+    report.held_back = why.or_else(|| held_back(request, report));
+}
+
 /// Why what differs is not to be put right now.
 fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String> {
     if !request.apply {
@@ -801,25 +755,5 @@ fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String>
             report.ahead
         )),
         _ => None,
-    }
-}
-
-/// The restoration to be taken back, if that can be.
-fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
-    let mut all = recorded.iter().map(|one| &one.restoration);
-    if let Some(by) = all.clone().find(|one| one.undoes == Some(number)) {
-        return Err(Error::Request(format!(
-            "restoration {number} was taken back already, by restoration {}; to have it again, take that one back",
-            by.number
-        )));
-    }
-    match all.find(|one| one.number == number) {
-        Some(found) if found.kind == RestorationKind::Corrections => Ok(found),
-        Some(_) => Err(Error::Request(format!(
-            "restoration {number} had rows written anew as events or the database give them: there is nothing to take back"
-        ))),
-        None => Err(Error::Request(format!(
-            "there is no restoration {number}: `backstitch restorate list` shows them"
-        ))),
     }
 }

@@ -119,7 +119,7 @@ impl Progress for Moving<'_> {
         let first = 1_000 + 40 * i64::try_from(next).expect("small");
         let more = async {
             efforts(self.world, first..first + 30).await;
-            if next % 2 == 0 {
+            if next.is_multiple_of(2) {
                 self.world.catch_up_on(Source::Efforts).await;
             }
         };
@@ -208,7 +208,7 @@ async fn batch_rows_are_gone(world: &World) {
     let job = job.expect("the job");
     let key = job.key().encode_values(&[KeyValue::Int(5)]).expect("a key");
     let (views, nothing) = (&world.stores.views, BTreeMap::new());
-    let heads = views.heads(job.view(), &[key.clone()]).await;
+    let heads = views.heads(job.view(), std::slice::from_ref(&key)).await;
     let heads = heads.expect("heads").expect("a table");
     let root = heads[0].as_ref().expect("a head").root.clone();
     for (root, days) in [(Bytes::from_static(b"nothing"), 0), (root, 3)] {

@@ -1,0 +1,82 @@
+//! What was restored, and taking it back.
+
+use schemas::source::Source;
+use stores::intake::Intake;
+use tokio_util::sync::CancellationToken;
+
+use super::correct::{new_id, reversed};
+use super::journal::{Journal, Recorded, Restoration, RestorationKind};
+use crate::run::{Batch, while_held};
+use crate::{Error, Progress, Result};
+
+impl Batch {
+    /// The restorations of a source, oldest first.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub async fn restorations(&self, source: Source) -> Result<Vec<Recorded>> {
+        let archive = &self.ports.archive;
+        Journal { archive, source }.all().await
+    }
+
+    /// Takes the corrections of a restoration back, by corrections of the other sign; answers what was recorded.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if there is no such restoration or it was taken back, [`Error::Busy`] if a run is under
+    /// way, those of the stores.
+    pub async fn undo_restoration(
+        &self,
+        (source, number): (Source, u64),
+        (by, reason): (&str, &str),
+        intake: &Intake,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<Restoration> {
+        let held = self.lease(source).await?;
+        let stop = stop.child_token();
+        let archive = &self.ports.archive;
+        let journal = Journal { archive, source };
+        let work = async {
+            let told = (progress, &stop);
+            let recorded = self.append_all(&journal, intake, told).await?;
+            let undone = to_undo(&recorded, number)?;
+            let next = recorded.len() as u64 + 1;
+            let id = new_id();
+            let restoration = Restoration {
+                number: next,
+                undoes: Some(number),
+                by: by.to_owned(),
+                reason: reason.to_owned(),
+                at_ms: self.ports.clock.now_ms(),
+                files: reversed(&journal, undone, &id).await?,
+                id,
+                ..undone.clone()
+            };
+            journal.begin(&restoration).await?;
+            self.append(&journal, &restoration, intake, told).await?;
+            Ok(restoration)
+        };
+        let done = while_held(&*held, &stop, Box::pin(work)).await;
+        held.let_go().await;
+        done
+    }
+}
+
+/// The restoration to be taken back, if that can be.
+fn to_undo(recorded: &[Recorded], number: u64) -> Result<&Restoration> {
+    let mut all = recorded.iter().map(|one| &one.restoration);
+    if let Some(by) = all.clone().find(|one| one.undoes == Some(number)) {
+        return Err(Error::Request(format!(
+            "restoration {number} was taken back already, by restoration {}; to have it again, take that one back",
+            by.number
+        )));
+    }
+    match all.find(|one| one.number == number) {
+        Some(found) if found.kind == RestorationKind::Corrections => Ok(found),
+        Some(_) => Err(Error::Request(format!(
+            "restoration {number} had rows written anew as events or the database give them: there is nothing to take back"
+        ))),
+        None => Err(Error::Request(format!(
+            "there is no restoration {number}: `backstitch restorate list` shows them"
+        ))),
+    }
+}
