@@ -226,7 +226,7 @@ pub(crate) struct ExplainArgs {
 pub(crate) enum RetentionCommand {
     /// Show what there is of each kind, what would go, and what stays and why
     Show,
-    /// Let go of what the settings under [retention] say
+    /// Let go of what the settings under `retention` say
     Run {
         /// Delete nothing, only show what would go
         #[arg(long)]
