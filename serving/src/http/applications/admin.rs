@@ -1,5 +1,6 @@
 //! Changing how many athletes may connect, and what was changed.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::Json;
@@ -36,6 +37,25 @@ pub(crate) struct Change {
     by: Option<String>,
 }
 
+/// What can be changed, as it was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Setting {
+    /// How many athletes may be connected.
+    Capacity(i64),
+    /// Whether that is enforced.
+    Enforced(bool),
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity(athletes) => athletes.fmt(f),
+            Self::Enforced(is_enforced) => is_enforced.fmt(f),
+        }
+    }
+}
+
 /// The record of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct EntryShown {
@@ -47,11 +67,8 @@ pub(crate) struct EntryShown {
     by: String,
     /// capacity or enforced.
     changed: &'static str,
-    /// A number of athletes, or whether it was enforced.
-    #[schema(value_type = Object)]
-    before: serde_json::Value,
-    #[schema(value_type = Object)]
-    after: serde_json::Value,
+    before: Setting,
+    after: Setting,
     /// Why, if that was said.
     reason: Option<String>,
     /// The request that was granted by it.
@@ -196,8 +213,14 @@ pub(crate) async fn audit(
 impl EntryShown {
     fn of(entry: AuditEntry) -> Self {
         let (changed, before, after) = match entry.changed {
-            Changed::Capacity { before, after } => ("capacity", before.into(), after.into()),
-            Changed::Enforcement { before, after } => ("enforced", before.into(), after.into()),
+            Changed::Capacity { before, after } => {
+                let (before, after) = (Setting::Capacity(before), Setting::Capacity(after));
+                ("capacity", before, after)
+            }
+            Changed::Enforcement { before, after } => {
+                let (before, after) = (Setting::Enforced(before), Setting::Enforced(after));
+                ("enforced", before, after)
+            }
         };
         Self {
             id: entry.id,
