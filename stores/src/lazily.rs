@@ -31,6 +31,7 @@ use crate::erasures::{Erasure, Erasures, Key};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
+use crate::reconciliations::{Note, Reconciliation, Reconciliations};
 use crate::recounts::{Countable, Recount, Recounts};
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
@@ -143,6 +144,17 @@ hand_on! { Erasures {
     async fn add(erasure: &Erasure) -> Result<bool>;
     async fn note(number: u64, finished_at_ms: Option<i64>, receipt: &serde_json::Value) -> Result<()>;
     async fn tidy() -> Result<()>;
+} }
+
+hand_on! { Reconciliations {
+    async fn add(source: Source, id: &str, at_ms: i64, record: &serde_json::Value) -> Result<u64>;
+    async fn replace(source: Source, number: u64, record: &serde_json::Value) -> Result<()>;
+    async fn reconciliations(source: Source, before: Option<u64>, limit: usize) -> Result<Vec<Reconciliation>>;
+    async fn aged(source: Source, before_ms: i64) -> Result<AgedCount>;
+    async fn forget_aged(source: Source, before_ms: i64, limit: usize) -> Result<u64>;
+    async fn note(scope: &str, name: &str) -> Result<Option<Note>>;
+    async fn notes(scope: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Note)>>;
+    async fn change_note(scope: &str, name: &str, seen: Option<u64>, value: Option<&serde_json::Value>) -> Result<bool>;
 } }
 
 hand_on! { Leases {

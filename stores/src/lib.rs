@@ -33,6 +33,7 @@ pub mod notices;
 pub mod parquet_file;
 mod patience;
 mod postgres;
+pub mod reconciliations;
 pub mod recounts;
 pub mod redis;
 pub mod registry;
