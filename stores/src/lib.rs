@@ -7,6 +7,8 @@
 pub mod achievements;
 pub mod admin;
 pub mod aged;
+pub mod alerts;
+pub mod answers;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;

@@ -34,19 +34,9 @@ pub struct Note {
     pub value: Value,
 }
 
-/// Records of comparisons, and notes beside them.
+/// Reading records of comparisons, and notes beside them.
 #[async_trait]
-pub trait Reconciliations: std::fmt::Debug + Send + Sync {
-    /// Records a comparison under the next number of its source, durably when it answers. Called once more with the same
-    /// id, after an answer was lost, it answers the same number.
-    async fn add(&self, source: Source, id: &str, at_ms: i64, record: &Value) -> Result<u64>;
-
-    /// Replaces what a record says.
-    ///
-    /// # Errors
-    /// [`crate::Error::Refused`] if there is none of that number.
-    async fn replace(&self, source: Source, number: u64, record: &Value) -> Result<()>;
-
+pub trait ReconciliationsRead: std::fmt::Debug + Send + Sync {
     /// Records before one of a number, newest first, at most `limit`.
     async fn reconciliations(
         &self,
@@ -54,13 +44,6 @@ pub trait Reconciliations: std::fmt::Debug + Send + Sync {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Reconciliation>>;
-
-    /// How many records there are of a source, and how many are older than a moment. They are looked at in the order
-    /// of their numbers, up to the first that is younger.
-    async fn aged(&self, source: Source, before_ms: i64) -> Result<AgedCount>;
-
-    /// Deletes records that are older than a moment, the oldest first, at most `limit`; answers how many.
-    async fn forget_aged(&self, source: Source, before_ms: i64, limit: usize) -> Result<u64>;
 
     /// A note.
     async fn note(&self, scope: &str, name: &str) -> Result<Option<Note>>;
@@ -72,6 +55,27 @@ pub trait Reconciliations: std::fmt::Debug + Send + Sync {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Note)>>;
+}
+
+/// Writing records of comparisons, and notes beside them.
+#[async_trait]
+pub trait Reconciliations: ReconciliationsRead {
+    /// Records a comparison under the next number of its source, durably when it answers. Called once more with the same
+    /// id, after an answer was lost, it answers the same number.
+    async fn add(&self, source: Source, id: &str, at_ms: i64, record: &Value) -> Result<u64>;
+
+    /// Replaces what a record says.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] if there is none of that number.
+    async fn replace(&self, source: Source, number: u64, record: &Value) -> Result<()>;
+
+    /// How many records there are of a source, and how many are older than a moment. They are looked at in the order
+    /// of their numbers, up to the first that is younger.
+    async fn aged(&self, source: Source, before_ms: i64) -> Result<AgedCount>;
+
+    /// Deletes records that are older than a moment, the oldest first, at most `limit`; answers how many.
+    async fn forget_aged(&self, source: Source, before_ms: i64, limit: usize) -> Result<u64>;
 
     /// Writes a note, or deletes it, if its version is still `seen` (nothing: if it is not there); else answers false.
     /// Of two that write the same over the same version both may be told that they did: who has to know puts something

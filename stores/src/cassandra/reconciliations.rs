@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::session::{Cql, Outcome};
 use crate::aged::AgedCount;
-use crate::reconciliations::{Note, Reconciliation, Reconciliations};
+use crate::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
 use crate::{Error, Result};
 
 /// Records of a partition.
@@ -115,6 +115,70 @@ impl CassandraReconciliations {
 }
 
 #[async_trait]
+impl ReconciliationsRead for CassandraReconciliations {
+    async fn reconciliations(
+        &self,
+        source: Source,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Reconciliation>> {
+        let numbers = self.numbers(source).await?;
+        let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
+        let mut last = (numbers.newest + 1).min(before.saturating_sub(1));
+        let mut found = Vec::new();
+        while last >= numbers.oldest && found.len() < limit {
+            let first = (last - STEP + 1)
+                .max(last / PART * PART)
+                .max(numbers.oldest);
+            found.extend(self.stretch(source, first, last).await?);
+            last = first - 1;
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn note(&self, scope: &str, name: &str) -> Result<Option<Note>> {
+        let doing = "reading notes of reconciliations";
+        let text = "SELECT version, value FROM reconciliation_notes WHERE scope = ? AND name = ?";
+        let page = self.cql.read_serial(doing, text, (scope, name)).await?;
+        let row = page.maybe_first_row::<(Option<i64>, Option<String>)>();
+        let row = row.map_err(|error| self.cql.broken(doing, error))?;
+        row.map(|(version, value)| self.read(doing, version, value))
+            .transpose()
+    }
+
+    async fn notes(
+        &self,
+        scope: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Note)>> {
+        let doing = "reading notes of reconciliations";
+        let text = "SELECT name, version, value FROM reconciliation_notes
+                    WHERE scope = ? AND name > ? ORDER BY name ASC LIMIT ?";
+        let mut found: Vec<(String, Note)> = Vec::new();
+        while found.len() < limit {
+            let last = found.last().map(|(name, _)| name.as_str()).or(after);
+            let step = i64::try_from(limit - found.len()).unwrap_or(STEP).min(STEP);
+            let step = i32::try_from(step).unwrap_or(1);
+            let values = (scope, last.unwrap_or_default(), step);
+            let page = self.cql.read_serial(doing, text, values).await?;
+            let rows = page.rows::<(String, Option<i64>, Option<String>)>();
+            let before = found.len();
+            for row in rows.map_err(|error| self.cql.broken(doing, error))? {
+                let row = row.map_err(|error| self.cql.broken(doing, error))?;
+                let (name, version, value) = row;
+                found.push((name, self.read(doing, version, value)?));
+            }
+            if found.len() - before < usize::try_from(step).unwrap_or(usize::MAX) {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[async_trait]
 impl Reconciliations for CassandraReconciliations {
     async fn add(&self, source: Source, id: &str, at_ms: i64, record: &Value) -> Result<u64> {
         let doing = "recording a comparison";
@@ -172,27 +236,6 @@ impl Reconciliations for CassandraReconciliations {
             .await
     }
 
-    async fn reconciliations(
-        &self,
-        source: Source,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Reconciliation>> {
-        let numbers = self.numbers(source).await?;
-        let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
-        let mut last = (numbers.newest + 1).min(before.saturating_sub(1));
-        let mut found = Vec::new();
-        while last >= numbers.oldest && found.len() < limit {
-            let first = (last - STEP + 1)
-                .max(last / PART * PART)
-                .max(numbers.oldest);
-            found.extend(self.stretch(source, first, last).await?);
-            last = first - 1;
-        }
-        found.truncate(limit);
-        Ok(found)
-    }
-
     async fn aged(&self, source: Source, before_ms: i64) -> Result<AgedCount> {
         let numbers = self.numbers(source).await?;
         let (old, _) = self.old(source, numbers, (before_ms, usize::MAX)).await?;
@@ -231,46 +274,6 @@ impl Reconciliations for CassandraReconciliations {
             self.move_to(source, numbers, next, numbers.newest).await?;
         }
         Ok(old.len() as u64)
-    }
-
-    async fn note(&self, scope: &str, name: &str) -> Result<Option<Note>> {
-        let doing = "reading notes of reconciliations";
-        let text = "SELECT version, value FROM reconciliation_notes WHERE scope = ? AND name = ?";
-        let page = self.cql.read_serial(doing, text, (scope, name)).await?;
-        let row = page.maybe_first_row::<(Option<i64>, Option<String>)>();
-        let row = row.map_err(|error| self.cql.broken(doing, error))?;
-        row.map(|(version, value)| self.read(doing, version, value))
-            .transpose()
-    }
-
-    async fn notes(
-        &self,
-        scope: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<(String, Note)>> {
-        let doing = "reading notes of reconciliations";
-        let text = "SELECT name, version, value FROM reconciliation_notes
-                    WHERE scope = ? AND name > ? ORDER BY name ASC LIMIT ?";
-        let mut found: Vec<(String, Note)> = Vec::new();
-        while found.len() < limit {
-            let last = found.last().map(|(name, _)| name.as_str()).or(after);
-            let step = i64::try_from(limit - found.len()).unwrap_or(STEP).min(STEP);
-            let step = i32::try_from(step).unwrap_or(1);
-            let values = (scope, last.unwrap_or_default(), step);
-            let page = self.cql.read_serial(doing, text, values).await?;
-            let rows = page.rows::<(String, Option<i64>, Option<String>)>();
-            let before = found.len();
-            for row in rows.map_err(|error| self.cql.broken(doing, error))? {
-                let row = row.map_err(|error| self.cql.broken(doing, error))?;
-                let (name, version, value) = row;
-                found.push((name, self.read(doing, version, value)?));
-            }
-            if found.len() - before < usize::try_from(step).unwrap_or(usize::MAX) {
-                break;
-            }
-        }
-        Ok(found)
     }
 
     async fn change_note(

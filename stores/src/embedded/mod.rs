@@ -20,6 +20,7 @@
 mod achievements;
 mod canon;
 mod canon_apply;
+mod canon_asked;
 mod canon_connect;
 mod canon_dump;
 mod canon_groups;

@@ -10,7 +10,7 @@ use sqlx::Connection;
 use super::db::{BEGIN_WRITE, Db, Kind as File, Opened};
 use super::statement::stored;
 use crate::aged::AgedCount;
-use crate::reconciliations::{Note, Reconciliation, Reconciliations};
+use crate::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
 use crate::{Error, Result};
 
 static RECONCILIATIONS: File = File {
@@ -62,6 +62,77 @@ impl SqliteReconciliations {
 }
 
 type Row = (i64, String, i64, String);
+
+#[async_trait]
+impl ReconciliationsRead for SqliteReconciliations {
+    async fn reconciliations(
+        &self,
+        source: Source,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Reconciliation>> {
+        let doing = "reading comparisons";
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let text = "SELECT number, id, at_ms, record FROM reconciliations
+                    WHERE source = ? AND number < ? ORDER BY number DESC LIMIT ?";
+        let before = before.map_or(Ok(i64::MAX), stored)?;
+        let rows: Vec<Row> = sqlx::query_as(text)
+            .bind(source.name())
+            .bind(before)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(db.fault(doing))?;
+        let read = |(number, id, at_ms, record): Row| {
+            Ok(Reconciliation {
+                number: number.cast_unsigned(),
+                id,
+                at_ms,
+                record: read(&db, doing, &record)?,
+            })
+        };
+        rows.into_iter().map(read).collect()
+    }
+
+    async fn note(&self, scope: &str, name: &str) -> Result<Option<Note>> {
+        let doing = "reading notes of reconciliations";
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let text = "SELECT version, value FROM notes WHERE scope = ? AND name = ?";
+        let row: Option<(i64, String)> = sqlx::query_as(text)
+            .bind(scope)
+            .bind(name)
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(db.fault(doing))?;
+        row.map(|(version, value)| note(&db, doing, version, &value))
+            .transpose()
+    }
+
+    async fn notes(
+        &self,
+        scope: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Note)>> {
+        let doing = "reading notes of reconciliations";
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let text = "SELECT name, version, value FROM notes
+                    WHERE scope = ? AND name > ? ORDER BY name LIMIT ?";
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(text)
+            .bind(scope)
+            .bind(after.unwrap_or_default())
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(db.fault(doing))?;
+        rows.into_iter()
+            .map(|(name, version, value)| Ok((name, note(&db, doing, version, &value)?)))
+            .collect()
+    }
+}
 
 #[async_trait]
 impl Reconciliations for SqliteReconciliations {
@@ -123,36 +194,6 @@ impl Reconciliations for SqliteReconciliations {
         Ok(())
     }
 
-    async fn reconciliations(
-        &self,
-        source: Source,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<Reconciliation>> {
-        let doing = "reading comparisons";
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let text = "SELECT number, id, at_ms, record FROM reconciliations
-                    WHERE source = ? AND number < ? ORDER BY number DESC LIMIT ?";
-        let before = before.map_or(Ok(i64::MAX), stored)?;
-        let rows: Vec<Row> = sqlx::query_as(text)
-            .bind(source.name())
-            .bind(before)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
-        let read = |(number, id, at_ms, record): Row| {
-            Ok(Reconciliation {
-                number: number.cast_unsigned(),
-                id,
-                at_ms,
-                record: read(&db, doing, &record)?,
-            })
-        };
-        rows.into_iter().map(read).collect()
-    }
-
     async fn aged(&self, source: Source, before_ms: i64) -> Result<AgedCount> {
         let db = self.db.current().await?;
         let fault = db.fault("counting comparisons");
@@ -192,44 +233,6 @@ impl Reconciliations for SqliteReconciliations {
             .await
             .map_err(fault)?;
         Ok(done.rows_affected())
-    }
-
-    async fn note(&self, scope: &str, name: &str) -> Result<Option<Note>> {
-        let doing = "reading notes of reconciliations";
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let text = "SELECT version, value FROM notes WHERE scope = ? AND name = ?";
-        let row: Option<(i64, String)> = sqlx::query_as(text)
-            .bind(scope)
-            .bind(name)
-            .fetch_optional(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
-        row.map(|(version, value)| note(&db, doing, version, &value))
-            .transpose()
-    }
-
-    async fn notes(
-        &self,
-        scope: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<(String, Note)>> {
-        let doing = "reading notes of reconciliations";
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let text = "SELECT name, version, value FROM notes
-                    WHERE scope = ? AND name > ? ORDER BY name LIMIT ?";
-        let rows: Vec<(String, i64, String)> = sqlx::query_as(text)
-            .bind(scope)
-            .bind(after.unwrap_or_default())
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(db.fault(doing))?;
-        rows.into_iter()
-            .map(|(name, version, value)| Ok((name, note(&db, doing, version, &value)?)))
-            .collect()
     }
 
     async fn change_note(
