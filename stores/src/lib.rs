@@ -14,6 +14,7 @@ pub mod board_cache;
 pub mod canon;
 pub mod canon_sql;
 pub mod cassandra;
+pub mod corrections;
 pub mod counts;
 pub mod dead_letters;
 mod durable;

@@ -16,6 +16,7 @@ mod history;
 mod journal;
 mod kept;
 mod live;
+mod noted;
 mod recount;
 mod repair;
 mod report;
@@ -239,6 +240,7 @@ impl Batch {
                 .await?;
             recorded = self.append_all(&journal, intake, (progress, stop)).await?;
         }
+        self.note_corrections(&journal, &recorded).await?;
         let (comparison, warnings) = self.comparison(job, &scope, results).await?;
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
@@ -426,6 +428,8 @@ impl Batch {
             return Ok(Applied::default());
         };
         self.append(journal, &recorded, intake, (stages.progress, stop))
+            .await?;
+        self.note_corrections(journal, &journal.all().await?)
             .await?;
         Ok(Applied {
             corrections: recorded.changes,
