@@ -283,7 +283,6 @@ async fn corrections(
         }
     }
     told.restorations.reverse();
-    told.restorations.truncate(RESTORATIONS_MAX);
     Ok(told)
 }
 
@@ -318,6 +317,9 @@ impl Corrections {
             maybe: part.maybe,
             is_counted,
         });
+        if self.restorations.len() > RESTORATIONS_MAX {
+            self.restorations.remove(0);
+        }
     }
 }
 
