@@ -60,6 +60,15 @@ impl Error {
         Self::Fault(format!("{what}: {error}"))
     }
 
+    /// Whether the same may go through later, without anybody doing anything.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
+            Self::Busy(_) | Self::Stopped | Self::Roll { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The archive's file that was found damaged and what shows it, if that is what went wrong.
     pub(crate) fn damaged_file(&self) -> Option<(String, String)> {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);

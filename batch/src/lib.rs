@@ -28,8 +28,9 @@ pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
 pub use restore::{
-    Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause, Recorded,
-    Restoration, RestorationKind, RestoreReport, RestoreRequest,
+    Address, Applied, Cause as RestoreCause, ChangesFile, Difference, Expected, OfCause,
+    Outcome as RestoreOutcome, Policy, Reconciled, Recorded, Restoration, RestorationKind,
+    RestoreReport, RestoreRequest, Scheduled, ScheduledView, When,
 };
 pub use retention::{Amount, HeldBack, Kind, KindReport, Retention, RetentionOptions};
 pub use run::Batch;

@@ -14,6 +14,7 @@ use stores::erasures::Suppressions;
 use stores::lease::Leases;
 use stores::live::LiveWrite;
 use stores::log::LogRead;
+use stores::reconciliations::Reconciliations;
 use stores::registry::Schemas;
 use stores::views::ViewsWrite;
 
@@ -28,6 +29,8 @@ pub struct BatchPorts {
     pub views: Arc<dyn ViewsWrite>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsWrite>,
+    /// What was compared.
+    pub reconciliations: Arc<dyn Reconciliations>,
     /// The canonical rows that snapshots are taken of.
     pub canon: Arc<dyn CanonRead>,
     /// Snapshots and results.
@@ -69,6 +72,11 @@ pub struct BatchOptions {
     pub result_bytes_max: usize,
     /// Rows that are published in one step.
     pub publish_rows: usize,
+    /// Bytes of what another system, or a query of the canonical store, says is expected, at most: so much of it lies
+    /// on the disk.
+    pub expected_bytes_max: u64,
+    /// How long that may take.
+    pub expected_wait_ms: u64,
     /// Who holds the leases of this process, for people: the process and its machine. This is no
     /// setting.
     #[serde(skip)]
@@ -116,6 +124,8 @@ impl Default for BatchOptions {
             snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,
+            expected_bytes_max: 8 * 1024 * 1024 * 1024,
+            expected_wait_ms: 600_000,
             holder: format!("process {}", std::process::id()),
             scan_rows: 20_000,
             check_rows_min: 1_000,

@@ -18,7 +18,7 @@ use stores::log::make_topics;
 
 use crate::clock::SystemClock;
 use crate::draws;
-use crate::settings::Settings;
+use crate::settings::{ReconciliationSection, Settings};
 
 /// An installation on embedded stores.
 #[derive(Debug)]
@@ -154,6 +154,7 @@ impl Installation {
             achievements: Arc::clone(&stores.achievements) as _,
             suppressions: self.suppressions.clone(),
             hook: stores.hook.clone(),
+            reconciliations: Arc::clone(&stores.reconciliations),
             recounts: Arc::clone(&stores.canon) as _,
             clock: Arc::clone(&self.clock),
             draws: Arc::new(draws::unforeseen()),
@@ -181,6 +182,7 @@ impl Installation {
             views: Arc::clone(&stores.views) as _,
             counts: Arc::clone(&stores.counts) as _,
             canon: Arc::clone(&stores.canon) as _,
+            reconciliations: Arc::clone(&stores.reconciliations),
             archive: stores.archive.clone(),
             suppressions: self.suppressions.clone(),
             leases: Arc::clone(&stores.leases) as _,
@@ -196,6 +198,11 @@ impl Installation {
             engine.clone(),
             options,
         ))
+    }
+
+    /// The reconciliations that are scheduled.
+    pub(crate) fn reconciliations(&self) -> &[ReconciliationSection] {
+        &self.settings.reconciliation
     }
 
     /// Whether the settings say that anything is to be let go.
@@ -227,6 +234,7 @@ impl Installation {
             views: Arc::clone(&stores.views) as _,
             achievements: Arc::clone(&stores.achievements) as _,
             counts: Arc::clone(&stores.counts) as _,
+            reconciliations: Arc::clone(&stores.reconciliations) as _,
             suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };

@@ -14,6 +14,7 @@ mod ingest;
 mod installation;
 mod output;
 mod progress;
+mod reconciling;
 mod roles;
 mod settings;
 mod shutdown;

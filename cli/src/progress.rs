@@ -23,8 +23,11 @@ pub(crate) fn bytes(what: &str, total: Option<u64>) -> ProgressBar {
     start(what, total, template)
 }
 
-/// A bar for work that is counted in `total` pieces.
+/// A bar for work that is counted in `total` pieces, or a running number where that is not known (0).
 pub(crate) fn pieces(what: &str, total: u64) -> ProgressBar {
+    if total == 0 {
+        return start(what, None, "{msg} {spinner} {human_pos} {per_sec}");
+    }
     start(
         what,
         Some(total),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use batch::{Batch, Retention, RunRequest};
+use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When};
 use jobs::Engine;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use schemas::source::Source;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::usage;
 use crate::installation::Installation;
+use crate::reconciling;
 
 /// How often old things are let go, after a batch run: it looks through all that there is.
 const LET_GO_EVERY: Duration = Duration::from_secs(3600);
@@ -114,11 +115,11 @@ impl Roles {
         Ok(())
     }
 
-    /// Starts batch runs.
+    /// Starts batch runs, and after them the reconciliations that are due.
     ///
     /// # Errors
-    /// Views that can't be planned.
-    pub(crate) fn batch(
+    /// Views that can't be planned, schedules that can't be carried out.
+    pub(crate) async fn batch(
         &mut self,
         installation: &Installation,
         engine: &Engine,
@@ -128,9 +129,10 @@ impl Roles {
         let batch = installation.batch(engine)?;
         let retention = installation.retention(engine)?;
         let retention = installation.lets_go().then_some(retention);
+        let scheduled = reconciling::scheduled(installation, None).await?;
         let (watch, stop) = (Arc::clone(watch), self.stop.clone());
         self.tasks.spawn(async move {
-            let batches = (&batch, retention.as_ref());
+            let batches = (&batch, retention.as_ref(), scheduled.as_slice());
             run_batches(batches, schedule, &watch, &stop).await;
             Ok(())
         });
@@ -187,7 +189,7 @@ impl Roles {
 /// Runs the batch layer again and again. A run that fails is tried again at its next time: what is
 /// served stays right without it.
 async fn run_batches(
-    (batch, retention): (&Batch, Option<&Retention>),
+    (batch, retention, scheduled): (&Batch, Option<&Retention>, &[Scheduled]),
     schedule: Schedule,
     watch: &BatchWatch,
     stop: &CancellationToken,
@@ -211,6 +213,9 @@ async fn run_batches(
                 }
             }
         }
+        for one in scheduled {
+            reconcile(batch, one, stop).await;
+        }
         if let Some(retention) = retention
             && let_go.is_none_or(|before| before.elapsed() >= LET_GO_EVERY)
         {
@@ -219,6 +224,29 @@ async fn run_batches(
         }
         watch.under_way.store(false, Ordering::Relaxed);
         wait = schedule.every.saturating_sub(begun.elapsed());
+    }
+}
+
+/// Carries a reconciliation out that is due. One that can't be now is due the next time, too.
+async fn reconcile(batch: &Batch, one: &Scheduled, stop: &CancellationToken) {
+    let schedule = one.name.as_str();
+    match Box::pin(batch.reconcile(one, When::Due, (&(), stop))).await {
+        Ok(Reconciled::Done {
+            outcome, alerts, ..
+        }) => {
+            let outcome = outcome.name();
+            tracing::info!(
+                schedule,
+                outcome,
+                alerts,
+                "a reconciliation was carried out"
+            );
+        }
+        Ok(Reconciled::NotDue { .. } | Reconciled::Passed { .. }) => {}
+        Err(_) if stop.is_cancelled() => {}
+        Err(error) => {
+            tracing::warn!(schedule, %error, "a reconciliation did not come to its end; it is tried again");
+        }
     }
 }
 

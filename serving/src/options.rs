@@ -12,6 +12,7 @@ use stores::counts::CountsRead;
 use stores::erasures::Suppressions;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
+use stores::reconciliations::ReconciliationsRead;
 use stores::views::ViewsRead;
 
 use crate::{Error, Result};
@@ -33,6 +34,8 @@ pub struct ServingPorts {
     pub achievements: Arc<dyn AchievementsRead>,
     /// Counts of members by day.
     pub counts: Arc<dyn CountsRead>,
+    /// What was compared.
+    pub reconciliations: Arc<dyn ReconciliationsRead>,
     /// Who is taken out of what comes in.
     pub suppressions: Suppressions,
     /// The present moment.

@@ -25,7 +25,8 @@ use schemas::source::Source;
 use schemas::time::Width;
 use stores::achievements::{AchievementsRead, Mark, Of};
 use stores::canon::{
-    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
+    Waiting,
 };
 use stores::live::{
     LiveAnswer, LiveParts, LiveQuery, LiveRead, MembersQuery, Outbox, SlotId, StateQuery,
@@ -33,6 +34,7 @@ use stores::live::{
 };
 use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
+use stores::reconciliations::{Note, Reconciliation, ReconciliationsRead};
 use stores::views::{
     FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead,
 };
@@ -221,6 +223,7 @@ impl World {
             views: Arc::clone(&world) as _,
             achievements: Arc::clone(&world) as _,
             counts: Arc::clone(&world) as _,
+            reconciliations: Arc::clone(&world) as _,
             suppressions: stores::erasures::Suppressions::nobody(),
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };
@@ -543,6 +546,26 @@ impl ViewsRead for World {
 }
 
 #[async_trait]
+impl ReconciliationsRead for World {
+    async fn reconciliations(
+        &self,
+        _: Source,
+        _: Option<u64>,
+        _: usize,
+    ) -> Result<Vec<Reconciliation>> {
+        Ok(Vec::new())
+    }
+
+    async fn note(&self, _: &str, _: &str) -> Result<Option<Note>> {
+        Ok(None)
+    }
+
+    async fn notes(&self, _: &str, _: Option<&str>, _: usize) -> Result<Vec<(String, Note)>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
 impl CanonRead for World {
     async fn first_groups(&self, _: Source, _: &[Group], _: usize) -> Result<FirstGroups> {
         Err(Error::Refused("not for serving".to_owned()))
@@ -554,6 +577,10 @@ impl CanonRead for World {
         _: Option<&[i64]>,
         _: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn ask(&self, _: &str, _: u64) -> Result<Answered> {
         Err(Error::Refused("not for serving".to_owned()))
     }
 

@@ -1,6 +1,6 @@
-//! Notices of capacities, on their way to the log and to the webhook.
+//! Notices of capacities and alerts of reconciliations, on their way to the log and to the webhook.
 //!
-//! They wait in the canonical store. Whoever delivers claims some, so that no other process does the same;
+//! They wait where they were made. Whoever delivers claims some, so that no other process does the same;
 //! what a crash left claimed is free again when the claim ends.
 
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use schemas::clock::Clock;
+use stores::alerts::Alerts;
 use stores::log::{LogWrite, NewRecords, Partitions};
-use stores::notices::{CAPACITY_NOTICES, Claimed, Notices, Outcome};
+use stores::notices::{CapacityNotices, Deliveries, Delivery, Outcome};
 use stores::webhook::{Answer, Hook};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,8 @@ const CLAIMED: usize = 64;
 const AT_ONCE: usize = 8;
 /// How much longer than posts may take they are claimed, in milliseconds: for the log and for what became of them.
 const CLAIM_MORE_MS: i64 = 60_000;
+/// How often it is looked for alerts, at most.
+const ALERTS_INTERVAL_MS: u64 = 5_000;
 /// The first pause before a notice is posted again; each is twice the one before.
 const PAUSE_MS: u64 = 1_000;
 /// Of why a post failed so many bytes are kept.
@@ -30,7 +33,8 @@ const ERROR_BYTES_MAX: usize = 500;
 /// Delivers notices.
 #[derive(Debug, Clone)]
 pub(crate) struct Deliverer {
-    notices: Arc<dyn Notices>,
+    waiting: Arc<dyn Deliveries>,
+    told: Told,
     log: Arc<dyn LogWrite>,
     hook: Option<Arc<dyn Hook>>,
     clock: Arc<dyn Clock>,
@@ -41,9 +45,31 @@ pub(crate) struct Deliverer {
 }
 
 impl Deliverer {
-    pub(crate) fn new(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
+    /// Of notices of capacities.
+    pub(crate) fn of_capacities(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
+        let waiting = CapacityNotices::new(Arc::clone(&ports.canon) as _);
+        Self::new(Arc::new(waiting), Told::NOTICES, ports, options)
+    }
+
+    /// Of alerts of reconciliations. They are few, and nobody waits for the second.
+    pub(crate) fn of_alerts(ports: &SpeedPorts, options: &SpeedOptions) -> Self {
+        let waiting = Alerts::new(Arc::clone(&ports.reconciliations));
+        let this = Self::new(Arc::new(waiting), Told::ALERTS, ports, options);
         Self {
-            notices: Arc::clone(&ports.canon) as _,
+            look_interval_ms: this.look_interval_ms.max(ALERTS_INTERVAL_MS),
+            ..this
+        }
+    }
+
+    fn new(
+        waiting: Arc<dyn Deliveries>,
+        told: Told,
+        ports: &SpeedPorts,
+        options: &SpeedOptions,
+    ) -> Self {
+        Self {
+            waiting,
+            told,
             log: Arc::clone(&ports.log_writes),
             hook: ports.hook.clone(),
             clock: Arc::clone(&ports.clock),
@@ -59,7 +85,8 @@ impl Deliverer {
     pub(crate) async fn watch(self, stop: CancellationToken) -> Result<()> {
         while !stop.is_cancelled() {
             if let Err(error) = self.deliver(&stop).await {
-                tracing::warn!(%error, "notices of capacities can't be delivered; trying again");
+                let what = self.waiting.what();
+                tracing::warn!(%error, what, "messages can't be delivered; trying again");
             }
             pause(self.look_interval_ms, &stop).await;
         }
@@ -70,18 +97,15 @@ impl Deliverer {
     pub(crate) async fn deliver(&self, stop: &CancellationToken) -> Result<()> {
         // What is to be tried again while this goes on has had its turn.
         let due_ms = self.clock.now_ms();
-        let waiting = self.notices.notices_waiting(due_ms).await?;
+        let waiting = self.waiting.waiting(due_ms).await?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-        metrics::gauge!("backstitch_speed_notices_waiting").set(waiting.all as f64);
+        metrics::gauge!(self.told.waiting).set(waiting.all as f64);
         if waiting.due == 0 {
             return Ok(());
         }
         while !stop.is_cancelled() {
             let until_ms = self.clock.now_ms().saturating_add(self.claim_ms());
-            let claimed = self
-                .notices
-                .claim_notices(due_ms, until_ms, CLAIMED)
-                .await?;
+            let claimed = self.waiting.claim(due_ms, until_ms, CLAIMED).await?;
             if claimed.is_empty() {
                 return Ok(());
             }
@@ -116,41 +140,40 @@ impl Deliverer {
     }
 
     /// Brings those into the log that are not in it.
-    async fn append(&self, claimed: &[Claimed]) -> Result<()> {
+    async fn append(&self, claimed: &[Delivery]) -> Result<()> {
         let mut told = Vec::new();
         for claimed in claimed {
-            if claimed.notice.topic_at_ms.is_none() {
-                let key = claimed.notice.application_id.to_string();
-                told.push((key, claimed.message()));
+            if claimed.topic_at_ms.is_none() {
+                told.push((claimed.key.clone(), claimed.body.clone()));
             }
         }
         if told.is_empty() {
             return Ok(());
         }
         let count = told.len() as u64;
-        let partitions = self.partitions.of(CAPACITY_NOTICES).await?;
+        let topic = self.waiting.topic();
+        let partitions = self.partitions.of(topic).await?;
         let records = NewRecords::by_key(told, partitions);
         let now_ms = self.clock.now_ms();
-        self.log.append(CAPACITY_NOTICES, &records, now_ms).await?;
-        told_to("topic", count);
+        self.log.append(topic, &records, now_ms).await?;
+        self.told.to("topic", count);
         Ok(())
     }
 
     /// Posts one that is in the log, if it is to be posted, and writes down what became of it.
-    async fn one(&self, claimed: &Claimed, stop: &CancellationToken) -> Result<()> {
-        let notice = &claimed.notice;
+    async fn one(&self, claimed: &Delivery, stop: &CancellationToken) -> Result<()> {
         let now_ms = self.clock.now_ms();
         let mut outcome = Outcome {
-            topic_at_ms: Some(notice.topic_at_ms.unwrap_or(now_ms)),
-            webhook_at_ms: notice.webhook_at_ms,
-            tries: notice.tries,
+            topic_at_ms: Some(claimed.topic_at_ms.unwrap_or(now_ms)),
+            webhook_at_ms: claimed.webhook_at_ms,
+            tries: claimed.tries,
             is_done: true,
             ..Outcome::default()
         };
         if let (Some(_), true) = (&self.hook, stop.is_cancelled()) {
             // Whoever comes next posts it, without waiting for the claim's end.
             outcome.is_done = false;
-            outcome.last_error.clone_from(&notice.last_error);
+            outcome.last_error.clone_from(&claimed.last_error);
         } else if let Some(hook) = &self.hook {
             if now_ms.saturating_add(self.post_timeout_ms()) > claimed.until_ms {
                 // The claim would end meanwhile: whoever claims it next posts it.
@@ -158,29 +181,27 @@ impl Deliverer {
             }
             outcome.tries += 1;
             let at_s = now_ms.div_euclid(1000);
-            let answer = hook
-                .post(&claimed.message_id(), at_s, &claimed.message())
-                .await;
+            let answer = hook.post(&claimed.id, at_s, &claimed.body).await;
             self.answered(claimed, answer, &mut outcome);
         }
-        Ok(self.notices.settle_notice(claimed, &outcome).await?)
+        Ok(self.waiting.settle(claimed, &outcome).await?)
     }
 
-    fn answered(&self, claimed: &Claimed, answer: Answer, outcome: &mut Outcome) {
+    fn answered(&self, claimed: &Delivery, answer: Answer, outcome: &mut Outcome) {
         let now_ms = self.clock.now_ms();
         let (mut why, after_s) = match answer {
             Answer::Taken => {
                 outcome.webhook_at_ms = Some(now_ms);
-                told_to("webhook", 1);
+                self.told.to("webhook", 1);
                 return;
             }
             Answer::Gone => ("it wants no more messages (410)".to_owned(), None),
             Answer::Later(why, after_s) => (why, Some(after_s)),
         };
         why.truncate(why.floor_char_boundary(ERROR_BYTES_MAX));
-        let age_ms = now_ms.saturating_sub(claimed.notice.made_at_ms);
+        let age_ms = now_ms.saturating_sub(claimed.made_at_ms);
         let is_old = u64::try_from(age_ms).is_ok_and(|age_ms| age_ms >= self.give_up_after_ms);
-        let id = claimed.message_id();
+        let id = &claimed.id;
         match after_s {
             Some(after_s) if !is_old => {
                 outcome.is_done = false;
@@ -191,7 +212,7 @@ impl Deliverer {
                     .min(self.retry_max_ms);
                 let pause_ms = i64::try_from(pause_ms).unwrap_or(i64::MAX);
                 outcome.next_try_ms = now_ms.saturating_add(pause_ms);
-                metrics::counter!("backstitch_speed_notice_failures_total").increment(1);
+                metrics::counter!(self.told.failures).increment(1);
                 tracing::warn!(
                     id,
                     why,
@@ -201,7 +222,7 @@ impl Deliverer {
             }
             _ => {
                 outcome.failed_at_ms = Some(now_ms);
-                metrics::counter!("backstitch_speed_notices_given_up_total").increment(1);
+                metrics::counter!(self.told.given_up).increment(1);
                 tracing::error!(
                     id,
                     why,
@@ -214,6 +235,30 @@ impl Deliverer {
     }
 }
 
-fn told_to(channel: &'static str, count: u64) {
-    metrics::counter!("backstitch_speed_notices_total", "channel" => channel).increment(count);
+/// What metrics call them.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    waiting: &'static str,
+    delivered: &'static str,
+    failures: &'static str,
+    given_up: &'static str,
+}
+
+impl Told {
+    const NOTICES: Self = Self {
+        waiting: "backstitch_speed_notices_waiting",
+        delivered: "backstitch_speed_notices_total",
+        failures: "backstitch_speed_notice_failures_total",
+        given_up: "backstitch_speed_notices_given_up_total",
+    };
+    const ALERTS: Self = Self {
+        waiting: "backstitch_reconcile_alerts_waiting",
+        delivered: "backstitch_reconcile_alerts_delivered_total",
+        failures: "backstitch_reconcile_alert_failures_total",
+        given_up: "backstitch_reconcile_alerts_given_up_total",
+    };
+
+    fn to(&self, channel: &'static str, count: u64) {
+        metrics::counter!(self.delivered, "channel" => channel).increment(count);
+    }
 }

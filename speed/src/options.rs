@@ -11,6 +11,7 @@ use stores::admin::CanonAdmin;
 use stores::erasures::Suppressions;
 use stores::live::LiveWrite;
 use stores::log::{LogRead, LogWrite};
+use stores::reconciliations::Reconciliations;
 use stores::recounts::Recounts;
 use stores::registry::Schemas;
 use stores::views::ViewsRead;
@@ -39,7 +40,9 @@ pub struct SpeedPorts {
     pub schemas: Arc<dyn Schemas>,
     /// Whose events count without them.
     pub suppressions: Suppressions,
-    /// Where notices of capacities go besides the log, if anywhere.
+    /// Where alerts of reconciliations wait.
+    pub reconciliations: Arc<dyn Reconciliations>,
+    /// Where notices and alerts go besides the log, if anywhere.
     pub hook: Option<Arc<dyn Hook>>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,

@@ -44,8 +44,9 @@ pub struct Speed {
     outbox: Option<Outbox>,
     /// Where what changes on boards goes.
     telling: Option<Telling>,
-    /// Where notices of capacities go.
+    /// What delivers notices of capacities, and alerts.
     notices: Option<Deliverer>,
+    alerts: Deliverer,
     /// What counts the athletes of applications anew, where any are counted so.
     recounter: Option<Recounter>,
 }
@@ -129,7 +130,8 @@ impl Speed {
             )
         });
         let is_connecting = source == Source::Authorizations;
-        let notices = is_connecting.then(|| Deliverer::new(&ports, &options));
+        let notices = is_connecting.then(|| Deliverer::of_capacities(&ports, &options));
+        let alerts = Deliverer::of_alerts(&ports, &options);
         let recounter = is_connecting.then(|| catalog.counting());
         let recounter = recounter.and_then(|of| Recounter::new(&ports, of, &options));
         let speed = Self {
@@ -141,6 +143,7 @@ impl Speed {
             outbox,
             telling,
             notices,
+            alerts,
             recounter,
         };
         speed.taker(0).await?;
@@ -220,6 +223,9 @@ impl Speed {
         if let (Some(notices), false) = (&self.notices, until_caught_up) {
             workers.spawn(None, notices.clone().watch(workers.stop.clone()));
         }
+        if !until_caught_up {
+            workers.spawn(None, self.alerts.clone().watch(workers.stop.clone()));
+        }
         if let (Some(recounter), false) = (&self.recounter, until_caught_up) {
             workers.spawn(None, recounter.clone().watch(workers.stop.clone()));
         }
@@ -229,6 +235,9 @@ impl Speed {
         }
         if let (Some(notices), true, true) = (&self.notices, until_caught_up, outcome.is_ok()) {
             outcome = notices.deliver(&workers.stop).await;
+        }
+        if until_caught_up && outcome.is_ok() {
+            outcome = self.alerts.deliver(&workers.stop).await;
         }
         let outcome = workers.end(outcome).await;
         share.leave().await;

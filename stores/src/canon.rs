@@ -91,6 +91,17 @@ pub struct FirstGroups {
     pub groups: usize,
 }
 
+/// Rows of an answer: values as texts, nothing where there is none.
+pub type AnsweredRows = Vec<Vec<Option<String>>>;
+
+/// What a query gives.
+pub struct Answered {
+    /// The names of its columns.
+    pub columns: Vec<String>,
+    /// Its rows, some at a time.
+    pub rows: BoxStream<'static, Result<AnsweredRows>>,
+}
+
 /// Reading the canonical store.
 #[async_trait]
 pub trait CanonRead: std::fmt::Debug + Send + Sync {
@@ -132,6 +143,13 @@ pub trait CanonRead: std::fmt::Debug + Send + Sync {
         keys: Option<&[i64]>,
         batch_rows: usize,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>>;
+
+    /// What a query that somebody else wrote gives, read in a transaction that can't write, within so many
+    /// milliseconds. No answer is held in memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] for what is no single query, writes, or takes longer.
+    async fn ask(&self, query: &str, wait_ms: u64) -> Result<Answered>;
 
     /// The athletes in a club, ascending.
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>>;

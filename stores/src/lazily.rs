@@ -24,13 +24,15 @@ use crate::admin::{
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
+    Waiting,
 };
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::erasures::{Erasure, Erasures, Key};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
+use crate::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
 use crate::recounts::{Countable, Recount, Recounts};
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
@@ -145,6 +147,20 @@ hand_on! { Erasures {
     async fn tidy() -> Result<()>;
 } }
 
+hand_on! { ReconciliationsRead {
+    async fn reconciliations(source: Source, before: Option<u64>, limit: usize) -> Result<Vec<Reconciliation>>;
+    async fn note(scope: &str, name: &str) -> Result<Option<Note>>;
+    async fn notes(scope: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Note)>>;
+} }
+
+hand_on! { Reconciliations {
+    async fn add(source: Source, id: &str, at_ms: i64, record: &serde_json::Value) -> Result<u64>;
+    async fn replace(source: Source, number: u64, record: &serde_json::Value) -> Result<()>;
+    async fn aged(source: Source, before_ms: i64) -> Result<AgedCount>;
+    async fn forget_aged(source: Source, before_ms: i64, limit: usize) -> Result<u64>;
+    async fn change_note(scope: &str, name: &str, seen: Option<u64>, value: Option<&serde_json::Value>) -> Result<bool>;
+} }
+
 hand_on! { Leases {
     async fn acquire(name: &str, holder: &str) -> Result<Result<Box<dyn Held>, String>>;
 } }
@@ -153,6 +169,7 @@ hand_on! { CanonRead {
     async fn first_groups(source: Source, groups: &[Group], rows_max: usize) -> Result<FirstGroups>;
     async fn groups(source: Source, groups: &[Group]) -> Result<RecordBatch>;
     async fn dump(source: Source, keys: Option<&[i64]>, batch_rows: usize) -> Result<BoxStream<'static, Result<RecordBatch>>>;
+    async fn ask(query: &str, wait_ms: u64) -> Result<Answered>;
     async fn club_members(club_id: i64) -> Result<Vec<i64>>;
     async fn followed_by(athlete_id: i64) -> Result<Vec<i64>>;
     async fn application(id: i64) -> Result<Option<Application>>;

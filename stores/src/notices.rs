@@ -4,6 +4,8 @@
 //! threshold and capacity. It is delivered first and marked after: a crash in between delivers it once more, under the
 //! same id. Who delivers claims it for a while, so two processes don't both do it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::Value;
@@ -152,4 +154,109 @@ pub trait Notices: std::fmt::Debug + Send + Sync {
     /// Writes down what became of a notice that was claimed, and lets go of it, unless somebody else has claimed it
     /// meanwhile.
     async fn settle_notice(&self, claimed: &Claimed, outcome: &Outcome) -> Result<()>;
+}
+
+/// A message that is claimed, to be brought into a topic and to the webhook.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    /// By what it is known wherever it is delivered to.
+    pub id: String,
+    /// The key of its record in the topic.
+    pub key: String,
+    /// What is said.
+    pub body: Vec<u8>,
+    /// As in [`Notice`].
+    pub made_at_ms: i64,
+    /// As in [`Notice`].
+    pub topic_at_ms: Option<i64>,
+    /// As in [`Notice`].
+    pub webhook_at_ms: Option<i64>,
+    /// As in [`Notice`].
+    pub tries: i64,
+    /// As in [`Notice`].
+    pub last_error: Option<String>,
+    /// Until when nobody else gets it.
+    pub until_ms: i64,
+    /// What it is made of.
+    pub(crate) of: Of,
+}
+
+/// What a delivery is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Of {
+    Capacity(Box<Claimed>),
+    Alert { version: u64, waiting: Value },
+}
+
+/// Where messages wait that go to a topic and to the webhook. They are delivered first and marked after, so a crash in
+/// between delivers one once more, under the same id.
+#[async_trait]
+pub trait Deliveries: std::fmt::Debug + Send + Sync {
+    /// The topic that they go to.
+    fn topic(&self) -> &'static str;
+
+    /// What they are, for people.
+    fn what(&self) -> &'static str;
+
+    /// How many are to be delivered.
+    async fn waiting(&self, now_ms: i64) -> Result<NoticesWaiting>;
+
+    /// Takes some, as [`Notices::claim_notices`].
+    async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>>;
+
+    /// Writes down what became of one, as [`Notices::settle_notice`].
+    async fn settle(&self, delivery: &Delivery, outcome: &Outcome) -> Result<()>;
+}
+
+/// Notices of capacities.
+#[derive(Debug, Clone)]
+pub struct CapacityNotices(Arc<dyn Notices>);
+
+impl CapacityNotices {
+    /// Those in a store.
+    #[must_use]
+    pub fn new(notices: Arc<dyn Notices>) -> Self {
+        Self(notices)
+    }
+}
+
+#[async_trait]
+impl Deliveries for CapacityNotices {
+    fn topic(&self) -> &'static str {
+        CAPACITY_NOTICES
+    }
+
+    fn what(&self) -> &'static str {
+        "notices of capacities"
+    }
+
+    async fn waiting(&self, now_ms: i64) -> Result<NoticesWaiting> {
+        self.0.notices_waiting(now_ms).await
+    }
+
+    async fn claim(&self, now_ms: i64, until_ms: i64, limit: usize) -> Result<Vec<Delivery>> {
+        let claimed = self.0.claim_notices(now_ms, until_ms, limit).await?;
+        let delivery = |claimed: Claimed| Delivery {
+            id: claimed.message_id(),
+            key: claimed.notice.application_id.to_string(),
+            body: claimed.message(),
+            made_at_ms: claimed.notice.made_at_ms,
+            topic_at_ms: claimed.notice.topic_at_ms,
+            webhook_at_ms: claimed.notice.webhook_at_ms,
+            tries: claimed.notice.tries,
+            last_error: claimed.notice.last_error.clone(),
+            until_ms: claimed.until_ms,
+            of: Of::Capacity(Box::new(claimed)),
+        };
+        Ok(claimed.into_iter().map(delivery).collect())
+    }
+
+    async fn settle(&self, delivery: &Delivery, outcome: &Outcome) -> Result<()> {
+        match &delivery.of {
+            Of::Capacity(claimed) => self.0.settle_notice(claimed, outcome).await,
+            Of::Alert { .. } => Err(crate::Error::Refused(
+                "this is no notice of a capacity".to_owned(),
+            )),
+        }
+    }
 }

@@ -21,6 +21,7 @@ use crate::lease::Leases;
 use crate::live::LiveWrite;
 use crate::log::Log;
 use crate::namespace::Namespace;
+use crate::reconciliations::Reconciliations;
 use crate::redis::{RedisLive, RedisOptions};
 use crate::registry::{NoRegistry, Registry, RegistryOptions, Schemas};
 use crate::s3::{S3, S3Options};
@@ -46,6 +47,8 @@ pub struct Stores {
     pub counts: Arc<dyn CountsWrite>,
     /// Who was erased.
     pub erasures: Arc<dyn Erasures>,
+    /// What was compared.
+    pub reconciliations: Arc<dyn Reconciliations>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
     /// Schemas of records of Avro.
@@ -207,10 +210,11 @@ type OfCassandra = (
     Arc<dyn CountsWrite>,
     Arc<dyn Leases>,
     Arc<dyn Erasures>,
+    Arc<dyn Reconciliations>,
 );
 
 impl OnCassandra {
-    /// Views, achievements, counts, leases and erasures, which share a session.
+    /// Views, achievements, counts, leases, erasures and reconciliations, which share a session.
     fn stores(self) -> OfCassandra {
         let session = Arc::new(Lazy::new(move || {
             let this = self.clone();
@@ -220,6 +224,7 @@ impl OnCassandra {
         let of_achievements = Arc::clone(&session);
         let of_counts = Arc::clone(&session);
         let of_erasures = Arc::clone(&session);
+        let of_reconciliations = Arc::clone(&session);
         let views = Lazy::new(move || {
             let session = Arc::clone(&session);
             async move { Ok(session.get().await?.views()) }.boxed()
@@ -240,12 +245,17 @@ impl OnCassandra {
             let session = Arc::clone(&of_erasures);
             async move { Ok(session.get().await?.erasures()) }.boxed()
         });
+        let reconciliations = Lazy::new(move || {
+            let session = Arc::clone(&of_reconciliations);
+            async move { Ok(session.get().await?.reconciliations()) }.boxed()
+        });
         (
             Arc::new(views),
             Arc::new(achievements),
             Arc::new(counts),
             Arc::new(leases),
             Arc::new(erasures),
+            Arc::new(reconciliations),
         )
     }
 }
@@ -361,17 +371,18 @@ impl Stores {
             Some(redis) => Arc::new(redis?),
             None => Arc::new(folder.live().await?),
         };
-        let (views, achievements, counts, leases, erasures): OfCassandra = match options.cassandra()
-        {
-            Some(cassandra) => cassandra.stores(),
-            None => (
-                Arc::new(folder.views().await?),
-                Arc::new(folder.achievements().await?),
-                Arc::new(folder.counts().await?),
-                Arc::new(folder.leases()),
-                Arc::new(folder.erasures().await?),
-            ),
-        };
+        let (views, achievements, counts, leases, erasures, reconciliations): OfCassandra =
+            match options.cassandra() {
+                Some(cassandra) => cassandra.stores(),
+                None => (
+                    Arc::new(folder.views().await?),
+                    Arc::new(folder.achievements().await?),
+                    Arc::new(folder.counts().await?),
+                    Arc::new(folder.leases()),
+                    Arc::new(folder.erasures().await?),
+                    Arc::new(folder.reconciliations().await?),
+                ),
+            };
         let canon: Arc<dyn CanonAdmin> = match options.database() {
             Some(database) => database.store(),
             None => Arc::new(folder.canon().await?),
@@ -394,6 +405,7 @@ impl Stores {
             achievements,
             counts,
             erasures,
+            reconciliations,
             leases,
             schemas,
             hook,
@@ -418,6 +430,7 @@ impl Stores {
             achievements: Arc::new(folder.achievements().await?),
             counts: Arc::new(folder.counts().await?),
             erasures: Arc::new(folder.erasures().await?),
+            reconciliations: Arc::new(folder.reconciliations().await?),
             leases: Arc::new(folder.leases()),
             schemas: Arc::new(NoRegistry),
             hook: None,

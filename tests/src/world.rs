@@ -449,6 +449,7 @@ impl World {
             achievements: Arc::clone(&self.stores.achievements) as _,
             hook: self.stores.hook.clone(),
             recounts: Arc::clone(&self.stores.canon) as _,
+            reconciliations: Arc::clone(&self.stores.reconciliations),
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
             draws: Arc::new(SeededDraws::new(1)),
@@ -487,6 +488,7 @@ impl World {
             views: Arc::clone(&self.stores.views) as _,
             counts: Arc::clone(&self.stores.counts) as _,
             canon: Arc::clone(&self.stores.canon) as _,
+            reconciliations: Arc::clone(&self.stores.reconciliations),
             archive: self.stores.archive.clone(),
             leases: Arc::clone(&self.stores.leases) as _,
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
@@ -540,6 +542,7 @@ impl World {
             views: Arc::clone(&self.stores.views) as _,
             achievements: Arc::clone(&self.stores.achievements) as _,
             counts: Arc::clone(&self.stores.counts) as _,
+            reconciliations: Arc::clone(&self.stores.reconciliations) as _,
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };

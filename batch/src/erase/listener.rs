@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser};
 use crate::archive::{ArchiveScrubbed, backfilled, remove_replaced, scrub};
+use crate::restore::redact_record;
 use crate::{Batch, Progress, Result};
 
 /// The source whose events have listeners.
@@ -47,6 +48,7 @@ impl Eraser {
         let now_ms = ports.clock.now_ms();
         rewrite(&*self.log, SOURCE, &suppressed, now_ms).await?;
         self.redact_reports().await?;
+        self.redact_comparisons().await?;
         Ok(ports.suppressions.tidy().await?)
     }
 
@@ -83,6 +85,30 @@ impl Eraser {
                 if redact(&mut story.report, |id| suppressed.has_listener(id)) {
                     let views = &ports.views;
                     views.report(SOURCE, story.run.epoch, &story.report).await?;
+                }
+            }
+        }
+    }
+}
+
+impl Eraser {
+    /// Takes out of the records of comparisons who is suppressed.
+    async fn redact_comparisons(&self) -> Result<()> {
+        let ports = &self.batch.ports;
+        let suppressed = ports.suppressions.now().await?;
+        let kept = &ports.reconciliations;
+        let mut before = None;
+        loop {
+            let records = kept.reconciliations(SOURCE, before, STORIES).await?;
+            let Some(last) = records.last() else {
+                return Ok(());
+            };
+            before = Some(last.number);
+            for mut one in records {
+                let is_wanted =
+                    |column: &str, id| column == "listener_id" && suppressed.has_listener(id);
+                if redact_record(&mut one.record, is_wanted) {
+                    kept.replace(SOURCE, one.number, &one.record).await?;
                 }
             }
         }

@@ -23,7 +23,7 @@ use super::receipt::LOG;
 use super::restorations::in_restorations;
 use super::{Eraser, Finding};
 use crate::archive::listeners;
-use crate::restore::changes_folder;
+use crate::restore::{changes_folder, named_in_record};
 use crate::tally;
 use crate::{Error, Result};
 
@@ -63,6 +63,8 @@ impl Eraser {
             SOURCE.name(),
             self.in_reports(person).await?,
         ));
+        let compared = self.in_comparisons(person).await?;
+        found.push(finding("comparisons", SOURCE.name(), compared));
         Ok(found)
     }
 
@@ -227,6 +229,23 @@ impl Eraser {
             }
         }
         Ok(found)
+    }
+
+    async fn in_comparisons(&self, person: Person) -> Result<u64> {
+        let kept = &self.batch.ports.reconciliations;
+        let (mut found, mut before) = (0, None);
+        loop {
+            let records = kept.reconciliations(SOURCE, before, 200).await?;
+            let Some(last) = records.last() else {
+                return Ok(found);
+            };
+            before = Some(last.number);
+            let is_wanted = |column: &str, id| column == "listener_id" && id == person.id;
+            let named = records
+                .iter()
+                .map(|one| named_in_record(&one.record, is_wanted));
+            found += named.sum::<u64>();
+        }
     }
 
     async fn in_reports(&self, person: Person) -> Result<u64> {

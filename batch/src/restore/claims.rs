@@ -3,17 +3,17 @@
 //! A line names columns of the view and what is expected. Which columns it names is how finely the view is compared:
 //! what the file does not tell apart is added up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BinaryBuilder, Int64Array, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, TimeUnit};
 use jiff::Timestamp;
-use jiff::civil::Date;
+use jiff::civil::DateTime;
 use jobs::{BUCKET, Job};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
@@ -34,11 +34,19 @@ const BLOCK_ROWS: usize = 8_192;
 
 /// A file of expected counts, open.
 pub(crate) struct Claims {
-    path: PathBuf,
-    /// The view's columns that it names, in their order.
-    columns: Vec<KeyColumn>,
-    bucket: Width,
+    /// What it is called where something is wrong with it.
+    name: String,
+    columns: Columns,
     lines: Lines,
+}
+
+/// Which columns it has.
+struct Columns {
+    /// Those of the view, in the view's order, each with its own name for it.
+    of_view: Vec<(KeyColumn, String)>,
+    /// Its name for the expected count.
+    expected: String,
+    bucket: Width,
 }
 
 enum Lines {
@@ -52,13 +60,17 @@ enum Lines {
 type Line = (Vec<KeyValue>, i64);
 
 impl Claims {
-    /// Opens a file; its name tells its format.
+    /// Opens a file; its ending tells its format. `rename` says by the file's name of a column which one it is.
     ///
     /// # Errors
     /// [`Error::Request`] for a file that can't be read, another format, columns that the view lacks.
-    pub(crate) fn open(path: &Path, job: &Job) -> Result<Self> {
-        let wrong = |what: String| Error::Request(format!("{}: {what}", path.display()));
-        let open = || File::open(path).map_err(|error| wrong(error.to_string()));
+    pub(crate) fn open(
+        (path, name): (PathBuf, String),
+        job: &Job,
+        rename: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let wrong = |what: String| Error::Request(format!("{name}: {what}"));
+        let open = || File::open(&path).map_err(|error| wrong(error.to_string()));
         let extension = path
             .extension()
             .and_then(|e| e.to_str())
@@ -75,6 +87,11 @@ impl Claims {
                 let mut reader = BufReader::new(open()?);
                 let read = reader.read_line(&mut first);
                 read.map_err(|e| wrong(e.to_string()))?;
+                if first.trim().is_empty() {
+                    return Err(wrong(
+                        "there is nothing in it, so it is not known what is expected".to_owned(),
+                    ));
+                }
                 let object: Map<String, Value> = serde_json::from_str(&first).map_err(|e| {
                     wrong(format!("line 1: {e}; expected a JSON object on each line"))
                 })?;
@@ -100,29 +117,26 @@ impl Claims {
                 ));
             }
         };
-        let columns = columns_of(job, &names).map_err(wrong)?;
+        let columns = columns_of(job, &names, rename).map_err(wrong)?;
         let place = |name: &str| names.iter().position(|found| found == name).unwrap_or(0);
         let lines = match lines {
             Lines::Csv(reader, ..) => {
-                let places = columns.iter().map(|column| place(&column.name)).collect();
-                Lines::Csv(reader, places, place(EXPECTED))
+                let places = columns.of_view.iter().map(|(_, own)| place(own)).collect();
+                Lines::Csv(reader, places, place(&columns.expected))
             }
             other => other,
         };
         Ok(Self {
-            path: path.to_owned(),
+            name,
             columns,
-            bucket: job.bucket(),
             lines,
         })
     }
 
     /// The names of the view's columns that it has.
     pub(crate) fn names(&self) -> BTreeSet<String> {
-        self.columns
-            .iter()
-            .map(|column| column.name.clone())
-            .collect()
+        let columns = self.columns.of_view.iter();
+        columns.map(|(column, _)| column.name.clone()).collect()
     }
 
     /// Adds what is expected to the sides. This reads the disk and waits for it.
@@ -135,12 +149,15 @@ impl Claims {
         stop: &CancellationToken,
     ) -> Result<()> {
         let mut block = Block::default();
-        let path = self.path.clone();
+        let Self {
+            name,
+            columns,
+            lines,
+        } = self;
         let mut take = |number: usize, line: Result<Line, String>| -> Result<()> {
             let wrong = |what: String| {
                 Error::Request(format!(
-                    "{}: line {number}: {what}. Nothing was compared",
-                    path.display()
+                    "{name}: line {number}: {what}. Nothing was compared"
                 ))
             };
             let (values, count) = line.map_err(wrong)?;
@@ -157,18 +174,12 @@ impl Claims {
             }
             Ok(())
         };
-        let Self {
-            path,
-            columns,
-            bucket,
-            lines,
-        } = self;
-        let columns = (columns.as_slice(), bucket);
+        let columns = &columns;
         match lines {
             Lines::Csv(mut reader, places, expected) => {
                 for record in reader.records() {
                     let record = record.map_err(|e| {
-                        Error::Request(format!("{}: {e}. Nothing was compared", path.display()))
+                        Error::Request(format!("{name}: {e}. Nothing was compared"))
                     })?;
                     let number = record.position().map_or(0, csv::Position::line);
                     let number = usize::try_from(number).unwrap_or(usize::MAX);
@@ -223,67 +234,87 @@ impl Block {
 }
 
 /// The view's columns that a file names, in the view's order.
-fn columns_of(job: &Job, names: &[String]) -> Result<Vec<KeyColumn>, String> {
+fn columns_of(
+    job: &Job,
+    names: &[String],
+    rename: &BTreeMap<String, String>,
+) -> Result<Columns, String> {
     let all = || job.group().0.iter().chain(&job.row().0);
     let known: Vec<&str> = all().map(|column| column.name.as_str()).collect();
-    if !names.iter().any(|name| name == EXPECTED) {
+    let known = known.join(", ");
+    if let Some(name) = rename.keys().find(|name| !names.contains(name)) {
         return Err(format!(
-            "there is no column {EXPECTED:?} with what is expected; the others name columns of {}: {}",
-            job.name(),
-            known.join(", ")
+            "--rename {name}: there is no such column; there are {}",
+            names.join(", ")
         ));
     }
-    for (place, name) in names.iter().enumerate() {
-        if name != EXPECTED && !known.contains(&name.as_str()) {
-            return Err(format!(
-                "{} has no column {name:?}; it has {}",
-                job.name(),
-                known.join(", ")
-            ));
-        }
-        if names.iter().skip(place + 1).any(|other| other == name) {
+    let meant = |name: &String| rename.get(name).unwrap_or(name).clone();
+    let all_meant: Vec<String> = names.iter().map(meant).collect();
+    for (place, name) in all_meant.iter().enumerate() {
+        if all_meant.iter().skip(place + 1).any(|other| other == name) {
             return Err(format!("the column {name:?} is there twice"));
         }
+        if name != EXPECTED && !all().any(|column| column.name == *name) {
+            return Err(format!(
+                "{} has no column {name:?}; it has {known}",
+                job.name()
+            ));
+        }
     }
-    let is_named = |column: &&KeyColumn| names.contains(&column.name);
-    Ok(all().filter(is_named).cloned().collect())
+    let own = |name: &str| {
+        let place = all_meant.iter().position(|meant| meant == name)?;
+        names.get(place).cloned()
+    };
+    let Some(expected) = own(EXPECTED) else {
+        return Err(format!(
+            "there is no column {EXPECTED:?} with what is expected; the others name columns of {}: {known}",
+            job.name()
+        ));
+    };
+    let named = |column: &KeyColumn| Some((column.clone(), own(&column.name)?));
+    Ok(Columns {
+        of_view: all().filter_map(named).collect(),
+        expected,
+        bucket: job.bucket(),
+    })
 }
 
-type Columns<'a> = (&'a [KeyColumn], Width);
-
 fn csv_line(
-    (columns, bucket): Columns<'_>,
+    columns: &Columns,
     record: &csv::StringRecord,
     (places, expected): (&[usize], usize),
 ) -> Result<Line, String> {
-    let values = columns.iter().zip(places).map(|(column, place)| {
-        let text = record.get(*place).unwrap_or_default();
-        match text.is_empty() && column.nullable {
-            true => Ok(KeyValue::Null),
-            false => of_text((column, bucket), text),
-        }
-    });
+    let values = columns
+        .of_view
+        .iter()
+        .zip(places)
+        .map(|((column, _), place)| {
+            let text = record.get(*place).unwrap_or_default();
+            match text.is_empty() && column.nullable {
+                true => Ok(KeyValue::Null),
+                false => of_text((column, columns.bucket), text),
+            }
+        });
     let count = record.get(expected).unwrap_or_default();
     let count = count.trim().parse().map_err(|_| not_a_count(count))?;
     Ok((values.collect::<Result<_, _>>()?, count))
 }
 
-fn json_line((columns, bucket): Columns<'_>, line: &str) -> Result<Line, String> {
+fn json_line(columns: &Columns, line: &str) -> Result<Line, String> {
     let object: Map<String, Value> =
         serde_json::from_str(line).map_err(|e| format!("{e}; expected a JSON object"))?;
-    let is_known = |name: &str| name == EXPECTED || columns.iter().any(|c| c.name == name);
+    let is_known =
+        |name: &str| name == columns.expected || columns.of_view.iter().any(|(_, own)| own == name);
     if let Some(name) = object.keys().find(|name| !is_known(name)) {
         return Err(format!(
             "{name:?} is not in the first line: all lines have the same columns"
         ));
     }
-    let values = columns.iter().map(|column| {
-        of_json(
-            (column, bucket),
-            object.get(&column.name).unwrap_or(&Value::Null),
-        )
+    let values = columns.of_view.iter().map(|(column, own)| {
+        let value = object.get(own).unwrap_or(&Value::Null);
+        of_json((column, columns.bucket), value)
     });
-    let count = object.get(EXPECTED).unwrap_or(&Value::Null);
+    let count = object.get(&columns.expected).unwrap_or(&Value::Null);
     let count = count
         .as_i64()
         .ok_or_else(|| not_a_count(&count.to_string()))?;
@@ -291,7 +322,7 @@ fn json_line((columns, bucket): Columns<'_>, line: &str) -> Result<Line, String>
 }
 
 fn parquet_lines(
-    (columns, bucket): Columns<'_>,
+    columns: &Columns,
     batch: &RecordBatch,
 ) -> Result<Vec<Result<Line, String>>, String> {
     let column = |name: &str, to: &DataType| -> Result<ArrayRef, String> {
@@ -300,24 +331,27 @@ fn parquet_lines(
             .ok_or_else(|| format!("no column {name:?}"))?;
         cast(column, to).map_err(|e| format!("{name}: {e}"))
     };
-    let counts = column(EXPECTED, &DataType::Int64)?;
-    let arrays = columns.iter().map(|of| {
+    let counts = column(&columns.expected, &DataType::Int64)?;
+    let arrays = columns.of_view.iter().map(|(of, own)| {
         let is_text = batch
-            .column_by_name(&of.name)
+            .column_by_name(own)
             .is_some_and(|found| found.data_type().is_string());
         let micros = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
         match of.kind {
-            KeyKind::Int => column(&of.name, &DataType::Int64),
-            KeyKind::Time | KeyKind::Instant if !is_text => column(&of.name, &micros),
-            KeyKind::Text | KeyKind::Time | KeyKind::Instant => column(&of.name, &DataType::Utf8),
+            KeyKind::Int => column(own, &DataType::Int64),
+            KeyKind::Time | KeyKind::Instant if !is_text => column(own, &micros),
+            KeyKind::Text | KeyKind::Time | KeyKind::Instant => column(own, &DataType::Utf8),
         }
     });
     let arrays: Vec<ArrayRef> = arrays.collect::<Result<_, _>>()?;
     let line = |row: usize| -> Result<Line, String> {
         let values = columns
+            .of_view
             .iter()
             .zip(&arrays)
-            .map(|(column, array)| of_json((column, bucket), &shown::value(array, row)));
+            .map(|((column, _), array)| {
+                of_json((column, columns.bucket), &shown::value(array, row))
+            });
         let count = shown::value(&counts, row);
         let count = count
             .as_i64()
@@ -356,8 +390,9 @@ fn of_text((column, bucket): (&KeyColumn, Width), text: &str) -> Result<KeyValue
         KeyKind::Int => text.trim().parse().map(KeyValue::Int).map_err(|_| wrong()),
         KeyKind::Time | KeyKind::Instant => {
             let instant = text.parse::<Timestamp>().or_else(|_| {
-                let date = text.parse::<Date>()?;
-                Ok::<_, jiff::Error>(date.to_zoned(jiff::tz::TimeZone::UTC)?.timestamp())
+                // A date is its midnight, and a time without a zone is meant in UTC, as databases give it.
+                let local = text.parse::<DateTime>()?;
+                Ok::<_, jiff::Error>(local.to_zoned(jiff::tz::TimeZone::UTC)?.timestamp())
             });
             let instant = instant.map_err(|_| wrong())?;
             let seconds = instant.as_second();

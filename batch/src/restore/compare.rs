@@ -122,6 +122,11 @@ impl Measure {
 pub(crate) struct Sums(RecordBatch);
 
 impl Sums {
+    /// How many keys.
+    pub(crate) fn keys(&self) -> u64 {
+        self.0.num_rows() as u64
+    }
+
     /// Gives each of them.
     pub(crate) fn each(&self, mut of_key: impl FnMut(&[u8], &Said) -> Result<()>) -> Result<()> {
         let (keys, sums) = columns(&self.0)?;

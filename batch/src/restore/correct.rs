@@ -311,7 +311,7 @@ async fn write(journal: &Journal<'_>, rows: &[Change]) -> Result<ChangesFile> {
 }
 
 /// The corrections in a file, some at a time: the events, and what was counted before and expected.
-async fn each_step(
+pub(crate) async fn each_step(
     archive: &Archive,
     file: &ChangesFile,
     mut step: impl AsyncFnMut(RecordBatch) -> Result<()>,

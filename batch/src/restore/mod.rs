@@ -12,19 +12,23 @@ mod boards;
 mod claims;
 mod compare;
 mod correct;
+mod history;
 mod journal;
 mod kept;
 mod live;
+mod noted;
 mod recount;
 mod repair;
 mod report;
+mod request;
+mod scheduled;
 mod scope;
 mod sides;
+mod spool;
 mod stored;
 mod undo;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,14 +37,17 @@ use std::time::Instant;
 use jobs::tables::{Generation, table_to_read};
 use jobs::{Board, Fold, Job, Layers};
 use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
-use schemas::time::Seconds;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use correct::{CHANGE, STEP_ROWS as CHANGES_BATCH_ROWS, encode_changes};
+pub use history::Outcome;
+pub(crate) use history::{named_in_record, redact_record};
 pub(crate) use journal::changes_folder;
 pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
 pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
+pub use request::{Address, Expected, RestoreRequest};
+pub use scheduled::{Policy, Reconciled, Scheduled, ScheduledView, When};
 
 use crate::archive::take_reduced;
 use crate::report::Stages;
@@ -52,72 +59,19 @@ use apply::Rewrite;
 use claims::{Claims, add_claims};
 use compare::{Measure, Said, each_block};
 use correct::{Changes, Corrections, is_counted, new_id, shown_key};
+use history::History;
 use journal::Journal;
 use live::{LiveRead, LiveSide};
 use recount::{Records, Recount, chain};
 use report::Found;
 use scope::{Scope, named};
 use sides::{Side, Sides};
+use spool::Spooled;
 
 /// Events whose keys go into one file, about, so that each file can be compared by itself.
 const FILE_EVENTS: u64 = 2_000_000;
 /// Files, at most: each holds some rows in memory while it is written.
 const FILES_MAX: u64 = 64;
-
-/// What is expected to be served.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Expected {
-    /// What the events in the archive give.
-    #[default]
-    Archive,
-    /// What the rows of the canonical store give: boards.
-    Canonical,
-    /// What a file says: CSV, JSON lines or Parquet, with columns of the view and `expected`.
-    File(PathBuf),
-}
-
-impl fmt::Display for Expected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Archive => f.write_str("archive"),
-            Self::Canonical => f.write_str("canonical"),
-            Self::File(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// What a restoration is asked to do.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RestoreRequest {
-    /// The view, by the name of its job.
-    pub view: String,
-    /// What is expected.
-    pub expected: Expected,
-    /// Whether a file names every key, so that those that it does not name are expected to be 0.
-    pub is_whole: bool,
-    /// Differences from a file up to so much, and up to this part of what is expected, are none.
-    pub tolerance: (u64, f64),
-    /// By column, the values that are looked at; an empty one stands for none.
-    pub keys: BTreeMap<String, Vec<String>>,
-    /// Only buckets that begin at this instant or later (seconds since the Unix epoch).
-    pub from: Option<Seconds>,
-    /// Only buckets that begin before this instant.
-    pub to: Option<Seconds>,
-    /// Only so large a part of the keys, chosen by their hash.
-    pub sample: Option<f64>,
-    /// How many differences are told.
-    pub limit: usize,
-    /// Whether what differs is put right.
-    pub apply: bool,
-    /// Only if it is so much in all, at most.
-    pub apply_max: Option<u64>,
-    /// Fields of corrections that neither view nor file say.
-    pub set: BTreeMap<String, String>,
-    /// Who asks for it, and why: for the record of corrections.
-    pub by: String,
-    /// Why.
-    pub reason: String,
-}
 
 /// What is compared with what.
 struct Comparison {
@@ -138,6 +92,8 @@ struct Collected {
     live_unknown: Option<String>,
     _folder: tempfile::TempDir,
     files: Vec<PathBuf>,
+    /// What they take.
+    disk_bytes: u64,
 }
 
 /// What is compared.
@@ -178,16 +134,28 @@ impl Batch {
             source,
             lease: &*held,
         };
-        let (asked, told) = ((request, intake), (progress, &stop));
+        let history = History::new(self, source, request);
+        // Those that differ most are recorded, however few are to be shown.
+        let noting = RestoreRequest {
+            limit: request.limit.max(history::WORST),
+            ..request.clone()
+        };
+        let (asked, told) = ((&noting, intake, &history), (progress, &stop));
         let work = async {
-            match &job {
+            history.settle_cut_off().await?;
+            let done = match &job {
                 Restorable::Board(job) => {
                     Box::pin(self.restore_boards(job, &results, asked, told)).await
                 }
                 Restorable::Tally(job) => {
                     Box::pin(self.restore_whole(job, &results, asked, told)).await
                 }
+            };
+            let mut done = history.end(done).await;
+            if let Ok(report) = &mut done {
+                report.differences.truncate(request.limit);
             }
+            done
         };
         let done = while_held(&*held, &stop, Box::pin(work)).await;
         held.let_go().await;
@@ -213,7 +181,7 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         results: &Results<'_>,
-        (request, intake): (&RestoreRequest, &Intake),
+        (request, intake, history): (&RestoreRequest, &Intake, &History<'_>),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let source = job.source();
@@ -227,7 +195,7 @@ impl Batch {
             repaired.push(path);
         }
         loop {
-            let asked = (request, intake);
+            let asked = (request, intake, history);
             let done = Box::pin(self.restore_held(job, results, asked, (progress, stop))).await;
             let damaged = done.as_ref().err().and_then(Error::damaged_file);
             match (damaged, done) {
@@ -254,26 +222,30 @@ impl Batch {
         &self,
         job: &Arc<Job>,
         results: &Results<'_>,
-        (request, intake): (&RestoreRequest, &Intake),
+        (request, intake, history): (&RestoreRequest, &Intake, &History<'_>),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
-        let (claims, scope) = asked_for(self, job, request).await?;
+        let mut stages = Stages::new(progress);
+        stages.begin("expected", 0);
+        let spooled = self.spooled(request, (progress, stop)).await?;
+        let (claims, scope) = asked_for(self, job, request, spooled.as_ref()).await?;
         let journal = Journal {
             archive: &self.ports.archive,
             source: job.source(),
         };
-        let mut stages = Stages::new(progress);
         let mut recorded = journal.all().await?;
         if request.apply {
             self.finish_run(results, &request.expected, (progress, stop))
                 .await?;
             recorded = self.append_all(&journal, intake, (progress, stop)).await?;
         }
+        self.note_corrections(&journal, &recorded).await?;
         let (comparison, warnings) = self.comparison(job, &scope, results).await?;
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
             .await?;
+        drop(spooled);
         let position = collected.position.iter().map(|cut| cut.next_offset);
         let mut report = RestoreReport {
             view: job.name().to_owned(),
@@ -281,12 +253,18 @@ impl Batch {
             epoch: comparison.epoch,
             position: position.collect(),
             live_unknown: collected.live_unknown.clone(),
+            disk_bytes: collected.disk_bytes,
             ..RestoreReport::of(job.source())
         };
         stages.begin("compare", 0);
         let measure = Measure::of(request, &collected);
         let found = self
-            .weigh(&collected, &comparison, (&measure, request.limit), stop)
+            .weigh(
+                &collected,
+                &comparison,
+                (&measure, request.limit),
+                (progress, stop),
+            )
             .await?;
         let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
         let damaged = found.damaged;
@@ -296,13 +274,15 @@ impl Batch {
         hold_back(request, &mut report, uncounted.err());
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
-            let record = self.record(request, &report, recorded.len() as u64 + 1);
+            let number = recorded.len() as u64 + 1;
+            if report.differ > 0 {
+                history.begin_to_apply(&report, number).await?;
+            }
+            let record = self.record(request, &report, number);
             let told = (&mut stages, stop);
-            let mut applied = match request.expected {
-                Expected::Archive | Expected::Canonical => {
-                    self.rewrite(with, (&journal, record), told).await?
-                }
-                Expected::File(_) => {
+            let mut applied = match request.expected.is_claimed() {
+                false => self.rewrite(with, (&journal, record), told).await?,
+                true => {
                     let by = (&request.set, record);
                     let done = self.correct(with, by, (&journal, intake), told).await?;
                     Applied { damaged, ..done }
@@ -324,9 +304,9 @@ impl Batch {
         Restoration {
             number,
             id: new_id(),
-            kind: match request.expected {
-                Expected::Archive | Expected::Canonical => RestorationKind::Rows,
-                Expected::File(_) => RestorationKind::Corrections,
+            kind: match request.expected.is_claimed() {
+                false => RestorationKind::Rows,
+                true => RestorationKind::Corrections,
             },
             view: report.view.clone(),
             expected: report.expected.clone(),
@@ -348,7 +328,7 @@ impl Batch {
         collected: &Collected,
         comparison: &Comparison,
         (measure, limit): (&Measure, usize),
-        stop: &CancellationToken,
+        (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Found> {
         let mut found = Found::default();
         for file in &collected.files {
@@ -368,7 +348,12 @@ impl Batch {
                 }
                 Ok(())
             };
-            each_block(&self.engine, file, async |sums| sums.each(&mut note)).await?;
+            each_block(&self.engine, file, async |sums| {
+                go_on(stop)?;
+                progress.advance(sums.keys());
+                sums.each(&mut note)
+            })
+            .await?;
         }
         Ok(found)
     }
@@ -444,6 +429,8 @@ impl Batch {
         };
         self.append(journal, &recorded, intake, (stages.progress, stop))
             .await?;
+        self.note_corrections(journal, &journal.all().await?)
+            .await?;
         Ok(Applied {
             corrections: recorded.changes,
             restoration: Some(recorded.number),
@@ -460,9 +447,9 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
         let runs = self.ports.views.runs(results.source).await?.runs;
-        let is_in_the_way = match expected {
-            Expected::Archive | Expected::Canonical => !is_last_complete(&runs),
-            Expected::File(_) => runs.open().is_some_and(|run| run.state == RunState::Sealed),
+        let is_in_the_way = match expected.is_claimed() {
+            false => !is_last_complete(&runs),
+            true => runs.open().is_some_and(|run| run.state == RunState::Sealed),
         };
         if is_in_the_way {
             let again = RunRequest::default();
@@ -607,11 +594,16 @@ impl Batch {
             )));
         }
         self.batch_events(comparison, &sides, stages, stop).await?;
+        let files = sides.end()?;
+        let sizes = files.iter().map(|file| file.metadata().map(|of| of.len()));
+        let disk_bytes = sizes.map(|size| size.unwrap_or(0)).sum();
+        tracing::debug!(disk_bytes, "what is compared is on the disk");
         Ok(Collected {
             position,
             counted,
             live_unknown,
-            files: sides.end()?,
+            files,
+            disk_bytes,
             _folder: folder,
         })
     }
@@ -693,6 +685,7 @@ async fn asked_for(
     batch: &Batch,
     job: &Job,
     request: &RestoreRequest,
+    spooled: Option<&Spooled>,
 ) -> Result<(Option<Claims>, Arc<Scope>)> {
     let suppressed = batch.ports.suppressions.now().await?;
     let set = request
@@ -705,15 +698,22 @@ async fn asked_for(
                 .to_owned(),
         ));
     }
-    let claims = match &request.expected {
-        Expected::Archive => None,
-        Expected::Canonical => {
+    let claims = match (&request.expected, spooled) {
+        (Expected::Canonical, _) => {
             return Err(Error::Request(format!(
-                "--expected canonical: {} counts events, and the canonical store has none of them; compare with archive, or with a file that your database gives",
+                "--expected canonical: {} counts events, and the canonical store has none of them; say with --query what it counts, or compare with archive",
                 job.name()
             )));
         }
-        Expected::File(path) => Some(Claims::open(path, job)?),
+        (expected, Some(spooled)) => {
+            let (path, name) = (spooled.path.clone(), expected.to_string());
+            Some(Claims::open((path, name), job, &request.rename)?)
+        }
+        (Expected::File(path), None) => {
+            let named = (path.clone(), path.display().to_string());
+            Some(Claims::open(named, job, &request.rename)?)
+        }
+        _ => None,
     };
     let grain = claims.as_ref().map(Claims::names);
     let scope = Scope::of(job, request, grain.as_ref())?.without(suppressed);
@@ -726,7 +726,7 @@ fn hold_back(request: &RestoreRequest, report: &mut RestoreReport, uncounted: Op
     let uncounted = uncounted.map(|number| format!(
         "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
     ));
-    if request.apply && matches!(request.expected, Expected::File(_)) {
+    if request.apply && request.expected.is_claimed() {
         let again = |why| format!("{why}, so they would be made once more");
         report.held_back = uncounted.map(again);
     } else {
@@ -750,7 +750,7 @@ fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String>
         ));
     }
     match &request.expected {
-        Expected::File(_) if report.ahead > 0 => Some(format!(
+        expected if expected.is_claimed() && report.ahead > 0 => Some(format!(
             "{} keys are of a run that is not complete",
             report.ahead
         )),

@@ -41,6 +41,20 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::ChangedRow,
+        Self::MissingRow,
+        Self::ExtraRow,
+        Self::LostLive,
+        Self::Duplicate,
+        Self::Unexplained,
+        Self::Claimed,
+        Self::ChangedLive,
+        Self::NotTold,
+        Self::Damaged,
+    ];
+
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -181,6 +195,10 @@ pub struct RestoreReport {
     pub held_back: Option<String>,
     /// What a person should know.
     pub warnings: Vec<String>,
+    /// What the comparison took on the disk, in bytes.
+    pub disk_bytes: u64,
+    /// The number that it is recorded under.
+    pub record: Option<u64>,
     /// How long it took, in seconds.
     pub seconds: f64,
 }
@@ -204,6 +222,8 @@ impl RestoreReport {
             applied: None,
             held_back: None,
             warnings: Vec::new(),
+            disk_bytes: 0,
+            record: None,
             seconds: 0.0,
         }
     }

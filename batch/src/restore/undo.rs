@@ -53,6 +53,8 @@ impl Batch {
             };
             journal.begin(&restoration).await?;
             self.append(&journal, &restoration, intake, told).await?;
+            self.note_corrections(&journal, &journal.all().await?)
+                .await?;
             Ok(restoration)
         };
         let done = while_held(&*held, &stop, Box::pin(work)).await;

@@ -32,7 +32,7 @@ pub struct RetentionOptions {
     /// Events in the archive: files of which all events are of days longer ago. What they count stays in the
     /// results. At least 2 if it is not 0: the day that has begun anywhere on earth is not over.
     pub archive_days: u32,
-    /// What was changed of applications.
+    /// What was changed of applications, and records of comparisons.
     pub audit_days: u32,
     /// Requests for capacity, from the day on which they were decided.
     pub capacity_requests_days: u32,
@@ -121,6 +121,9 @@ impl Retention {
         for of in Ageing::ALL {
             reports.push(self.records(of, doing, stop).await?);
         }
+        for source in Source::LOGGED {
+            reports.push(self.comparisons(source, doing, stop).await?);
+        }
         reports.extend(self.topics().await?);
         Ok(reports)
     }
@@ -159,6 +162,34 @@ impl Retention {
         while doing == Doing::Deleting && report.went.count < found.aged {
             go_on(stop)?;
             let gone = self.records.forget_aged(of, before_ms, AT_ONCE).await?;
+            if gone == 0 {
+                break;
+            }
+            report.went.count += gone;
+        }
+        Ok(report)
+    }
+
+    /// Records of comparisons, which are audit too.
+    async fn comparisons(
+        &self,
+        source: Source,
+        doing: Doing,
+        stop: &CancellationToken,
+    ) -> Result<KindReport> {
+        let days = self.options.audit_days;
+        let mut report = KindReport::new(Kind::Comparisons, Some(source), policy_of(days));
+        let before_ms = match days {
+            0 => i64::MIN,
+            days => self.before_ms(days),
+        };
+        let kept = &self.batch.ports.reconciliations;
+        let found = kept.aged(source, before_ms).await?;
+        report.held = Amount::counted(found.all, found.oldest_ms);
+        report.would_go.count = found.aged;
+        while doing == Doing::Deleting && report.went.count < found.aged {
+            go_on(stop)?;
+            let gone = kept.forget_aged(source, before_ms, AT_ONCE).await?;
             if gone == 0 {
                 break;
             }

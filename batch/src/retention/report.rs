@@ -19,6 +19,8 @@ pub enum Kind {
     RunRecords,
     /// What was changed of applications.
     Audit,
+    /// Records of comparisons.
+    Comparisons,
     /// Requests for capacity.
     CapacityRequests,
     /// Notices of capacities.
@@ -38,6 +40,7 @@ impl Kind {
             Self::LiveEpochs => "live-epochs",
             Self::RunRecords => "run-records",
             Self::Audit => "audit",
+            Self::Comparisons => "comparisons",
             Self::CapacityRequests => "capacity-requests",
             Self::CapacityNotices => "capacity-notices",
             Self::Topic => "topic",

@@ -19,11 +19,17 @@ pub(crate) struct RestorateArgs {
 /// The commands of `restorate`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RestorateCommand {
-    /// Show what was restored, newest first
+    /// Show what was restored, or what was compared, newest first
     List {
         /// Of this source
         #[arg(long, value_parser = values::source(), default_value = "plays")]
         source: Source,
+        /// What was compared, by hand or scheduled, whether anything was restored or not
+        #[arg(long)]
+        comparisons: bool,
+        /// How many comparisons to show
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
     },
     /// Take the corrections of a restoration back
     Undo {
@@ -45,12 +51,34 @@ pub(crate) enum RestorateCommand {
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
     /// The view whose values are compared, such as plays_owner_day_track
-    #[arg(long, value_name = "VIEW", required = true)]
+    #[arg(long, value_name = "VIEW", required_unless_present = "scheduled")]
     pub(crate) view: Option<String>,
-    /// What is expected: `archive`, which is what all events give, or a file (.csv, .jsonl, .parquet) with columns of the
-    /// view and `expected`
-    #[arg(long, value_name = "WHAT", required = true)]
+    /// What is expected: `archive`, which is what all events give; a file (.csv, .jsonl, .parquet) with columns of the
+    /// view and `expected`; the address of another system (https://…) that answers with the same as CSV, JSON lines or JSON;
+    /// `canonical`, of boards, and of counts with --query
+    #[arg(long, value_name = "WHAT", required_unless_present = "scheduled")]
     pub(crate) expected: Option<String>,
+    /// With `--expected canonical`, of counts: a query of the canonical store that gives columns of the view and `expected`
+    #[arg(long, value_name = "SQL")]
+    pub(crate) query: Option<String>,
+    /// A column of what is expected is called otherwise than the view's, such as customer=owner_id
+    #[arg(long = "rename", value_name = "COLUMN=FIELD")]
+    pub(crate) rename: Vec<String>,
+    /// With an address: a file that holds the bearer token that says who asks
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bearer_file: Option<String>,
+    /// With an address: the variable of the environment that holds it
+    #[arg(long, value_name = "NAME", conflicts_with = "bearer_file")]
+    pub(crate) bearer_env: Option<String>,
+    /// Carry out the scheduled reconciliations ([[reconciliation]] in the settings) that are due, or the one of this name
+    #[arg(
+        long,
+        value_name = "NAME",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["view", "expected", "query", "rename", "bearer_file", "bearer_env", "keys", "from", "to", "sample", "tolerance", "whole", "apply", "set", "reason"]
+    )]
+    pub(crate) scheduled: Option<String>,
     /// Only keys with one of these values in a column, such as owner_id=1,2; an empty value stands for none. More than
     /// once for several columns
     #[arg(long = "keys", value_name = "COLUMN=VALUE,…")]

@@ -74,6 +74,29 @@ fn of_total(told: &Value) -> String {
             part["count"], part["rows"], part["epoch"]
         ));
     }
+    for one in each(&told["corrections"]["restorations"]) {
+        let quoted = |name: &str| one[name].as_str().unwrap_or("").to_owned();
+        let mut line = format!(
+            "  {} of {} corrections by restoration {} ({}, {}",
+            one["sum"],
+            one["count"],
+            one["number"],
+            quoted("at"),
+            quoted("by")
+        );
+        if !quoted("reason").is_empty() {
+            line.push_str(&format!(": {}", quoted("reason")));
+        }
+        line.push(')');
+        if let Some(undone) = one["undoes"].as_u64() {
+            line.push_str(&format!(", which takes {undone} back"));
+        }
+        if one["maybe"] != 0 {
+            line.push_str(&format!("; {} more may be of it", one["maybe"]));
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
     let shown = each(&told["rows"]).count();
     text.push_str(&format!(
         "  {} rows, {shown} of them with --json\n",

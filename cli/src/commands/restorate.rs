@@ -1,11 +1,8 @@
 //! `restorate`: what is served beside what is expected, and putting it right.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
 use batch::{
-    Applied, Difference, Expected, Recorded, Restoration, RestorationKind, RestoreReport,
-    RestoreRequest,
+    Applied, Difference, Reconciled, Recorded, Restoration, RestorationKind, RestoreOutcome,
+    RestoreReport, RestoreRequest, When,
 };
 use schemas::shown::moment;
 use schemas::source::Source;
@@ -17,6 +14,8 @@ use crate::args::{CompareArgs, RestorateArgs, RestorateCommand};
 use crate::failure::{Differs, usage};
 use crate::installation::Installation;
 use crate::progress::Stages;
+use crate::reconciling;
+use crate::settings::Words;
 
 /// Runs the command.
 pub(super) async fn run(
@@ -25,8 +24,16 @@ pub(super) async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     match &args.command {
-        None => compare(&args.compare, context, stop).await,
-        Some(RestorateCommand::List { source }) => list(context, *source).await,
+        None => match args.compare.scheduled.as_deref() {
+            Some(name) => scheduled(name, context, stop).await,
+            None => compare(&args.compare, context, stop).await,
+        },
+        Some(RestorateCommand::List {
+            source,
+            comparisons: true,
+            limit,
+        }) => comparisons(context, *source, usize::try_from(*limit)?).await,
+        Some(RestorateCommand::List { source, .. }) => list(context, *source).await,
         Some(RestorateCommand::Undo {
             number,
             source,
@@ -68,6 +75,136 @@ async fn compare(
     Ok(())
 }
 
+/// Carries scheduled reconciliations out: those that are due, or the one of a name. One that can't be told does not keep
+/// the others from it.
+async fn scheduled(name: &str, context: &Context, stop: CancellationToken) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let batch = installation.batch(&installation.engine()?)?;
+    let (only, when) = match name {
+        "" => (None, When::Due),
+        name => (Some(name), When::Now),
+    };
+    let all = reconciling::scheduled(&installation, only).await?;
+    let stages = Stages::default();
+    let (mut done, mut failed) = (Vec::new(), None);
+    for one in &all {
+        let carried = Box::pin(batch.reconcile(one, when, (&stages, &stop))).await;
+        stages.clear();
+        match carried {
+            Ok(reconciled) => done.push(reconciled),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                failed.get_or_insert(error.context(format!("reconciliation {}", one.name)));
+            }
+        }
+    }
+    context
+        .output()
+        .result(&done, |done| done.iter().map(carried_out).collect())?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let outcomes = done.iter().filter_map(|one| match one {
+        Reconciled::Done { outcome, .. } => Some(*outcome),
+        Reconciled::NotDue { .. } | Reconciled::Passed { .. } => None,
+    });
+    let outcomes: Vec<RestoreOutcome> = outcomes.collect();
+    if outcomes
+        .iter()
+        .any(|one| matches!(one, RestoreOutcome::Failed | RestoreOutcome::Unknown))
+    {
+        anyhow::bail!(
+            "not everything could be compared, so it is not known whether all of it is right"
+        );
+    }
+    if outcomes
+        .iter()
+        .any(|one| matches!(one, RestoreOutcome::Differs | RestoreOutcome::HeldBack))
+    {
+        return Err(Differs::default().into());
+    }
+    Ok(())
+}
+
+fn carried_out(one: &Reconciled) -> String {
+    match one {
+        Reconciled::NotDue {
+            schedule,
+            due_at_ms,
+        } => format!("{schedule}: not due before {}\n", moment(*due_at_ms)),
+        Reconciled::Passed { schedule, holder } => {
+            format!("{schedule}: somebody else carries it out: {holder}\n")
+        }
+        Reconciled::Done {
+            schedule,
+            outcome,
+            alerts,
+            reports,
+            failed,
+        } => {
+            let mut text = format!("{schedule}: {}", outcome.name());
+            text.push_str(&match alerts {
+                0 => "\n".to_owned(),
+                1 => ", 1 alert\n".to_owned(),
+                alerts => format!(", {alerts} alerts\n"),
+            });
+            text.extend(reports.iter().map(text_of));
+            for (view, why) in failed {
+                text.push_str(&format!("{view}: {why}\n"));
+            }
+            text
+        }
+    }
+}
+
+/// What was compared, newest first.
+async fn comparisons(context: &Context, source: Source, limit: usize) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let kept = &installation.stores().reconciliations;
+    let all = kept.reconciliations(source, None, limit).await?;
+    let shown = all.into_iter().map(|one| {
+        let mut record = one.record;
+        if let Some(record) = record.as_object_mut() {
+            record.insert("number".to_owned(), one.number.into());
+            record.insert("at".to_owned(), moment(one.at_ms).into());
+        }
+        record
+    });
+    let shown: Vec<Value> = shown.collect();
+    context.output().result(&shown, |all| {
+        if all.is_empty() {
+            return format!("nothing of {source} was ever compared\n");
+        }
+        all.iter().map(compared).collect()
+    })
+}
+
+fn compared(record: &Value) -> String {
+    let told = |name: &str| self::shown(&record[name]);
+    let mut text = format!(
+        "{}  {}  {}  {} against {}: {} keys, {} differ, {} in all; by {}",
+        told("number"),
+        told("at"),
+        told("outcome"),
+        told("view"),
+        told("expected"),
+        told("keys"),
+        told("differ"),
+        told("total"),
+        told("by"),
+    );
+    if let Some(restoration) = record["restoration"].as_u64() {
+        text.push_str(&format!("; restoration {restoration}"));
+    }
+    for why in ["reason", "held_back", "error"] {
+        if let Some(why) = record[why].as_str().filter(|why| !why.is_empty()) {
+            text.push_str(&format!(" ({why})"));
+        }
+    }
+    text.push('\n');
+    text
+}
+
 /// What can't be asked is the command line's fault.
 fn told(error: batch::Error) -> anyhow::Error {
     match error {
@@ -77,42 +214,33 @@ fn told(error: batch::Error) -> anyhow::Error {
 }
 
 fn request(args: &CompareArgs) -> anyhow::Result<RestoreRequest> {
-    let expected = match args.expected.as_deref() {
-        Some("archive") | None => Expected::Archive,
-        Some("canonical") => Expected::Canonical,
-        Some(file) => Expected::File(PathBuf::from(file)),
+    let bearer = reconciling::bearer(
+        args.bearer_file.as_deref().unwrap_or_default(),
+        args.bearer_env.as_deref().unwrap_or_default(),
+    )?;
+    let words = Words {
+        expected: args.expected.as_deref().unwrap_or("archive"),
+        query: args.query.as_deref(),
+        rename: &args.rename,
+        keys: &args.keys,
+        tolerance: &args.tolerance,
+        set: &args.set,
+        is_whole: args.whole,
+        bearer: bearer.as_ref(),
     };
-    if !matches!(expected, Expected::File(_)) && (args.whole || !args.tolerance.is_empty()) {
-        return Err(usage(
-            "--whole and --tolerance are for files: what events and rows give is known exactly",
-        ));
-    }
-    let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for pair in &args.keys {
-        let (name, values) = named("--keys", pair)?;
-        let values = values.split(',').map(str::to_owned);
-        keys.entry(name).or_default().extend(values);
-    }
-    let mut set = BTreeMap::new();
-    for pair in &args.set {
-        let (name, value) = named("--set", pair)?;
-        set.insert(name, value.to_owned());
-    }
+    let request = words.request();
+    let request = request.map_err(|(word, why)| usage(format!("--{word}: {why}")))?;
     Ok(RestoreRequest {
         view: args.view.clone().unwrap_or_default(),
-        expected,
-        is_whole: args.whole,
-        tolerance: tolerance(&args.tolerance)?,
-        keys,
         from: args.from.map(seconds_up),
         to: args.to.map(seconds_up),
         sample: args.sample,
         limit: usize::try_from(args.limit)?,
         apply: args.apply,
         apply_max: args.apply_max,
-        set,
         by: args.by.by.clone(),
         reason: args.reason.clone(),
+        ..request
     })
 }
 
@@ -121,43 +249,15 @@ const fn seconds_up(millis: i64) -> i64 {
     -(-millis).div_euclid(1000)
 }
 
-fn named<'a>(flag: &str, pair: &'a str) -> anyhow::Result<(String, &'a str)> {
-    let parts = pair.split_once('=').filter(|(name, _)| !name.is_empty());
-    let (name, value) = parts.ok_or_else(|| {
-        usage(format!(
-            "{flag} {pair}: expected a column and values, such as owner_id=7"
-        ))
-    })?;
-    Ok((name.to_owned(), value))
-}
-
-/// A count, a part of what is expected, or both.
-fn tolerance(texts: &[String]) -> anyhow::Result<(u64, f64)> {
-    let mut tolerance = (0, 0.0);
-    for text in texts {
-        let wrong = || {
-            usage(format!(
-                "--tolerance {text}: expected a count such as 10, or a part such as 0.5%"
-            ))
-        };
-        match text.strip_suffix('%') {
-            None => tolerance.0 = text.parse().map_err(|_| wrong())?,
-            Some(part) => {
-                let part: f64 = part.parse().map_err(|_| wrong())?;
-                if !(0.0..=100.0).contains(&part) {
-                    return Err(wrong());
-                }
-                tolerance.1 = part / 100.0;
-            }
-        }
-    }
-    Ok(tolerance)
-}
-
 fn text_of(report: &RestoreReport) -> String {
     let mut text = format!(
-        "{} as of run {} against {}: {} keys compared in {:.2} s, ",
-        report.view, report.epoch, report.expected, report.keys, report.seconds
+        "{} as of run {} against {}: {} keys compared in {:.2} s, {}",
+        report.view,
+        report.epoch,
+        report.expected,
+        report.keys,
+        report.seconds,
+        on_disk(report.disk_bytes)
     );
     text.push_str(&match report.differ {
         0 => "none differs\n".to_owned(),
@@ -203,6 +303,14 @@ fn text_of(report: &RestoreReport) -> String {
         text.push_str(&format!("  warning: {warning}\n"));
     }
     text
+}
+
+/// What the comparison took on the disk, where that is worth a word.
+fn on_disk(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => String::new(),
+        mebibytes => format!("{mebibytes} MiB on the disk, "),
+    }
 }
 
 fn done(applied: &Applied) -> String {

@@ -48,12 +48,10 @@ pub(super) async fn up(
     let engine = installation.engine()?;
     let mut roles = Roles::new(stop);
     roles.speed(&installation, &engine).await?;
-    roles.batch(
-        &installation,
-        &engine,
-        schedule,
-        &Arc::new(BatchWatch::default()),
-    )?;
+    let watch = Arc::new(BatchWatch::default());
+    roles
+        .batch(&installation, &engine, schedule, &watch)
+        .await?;
     roles.serving(&installation, listener)?;
     announce(context, address)?;
     roles.join().await

@@ -167,7 +167,7 @@ async fn show(
     let (schedule, engine) = (schedule(args), installation.engine()?);
     let mut roles = Roles::new(end.clone());
     roles.speed(installation, &engine).await?;
-    roles.batch(installation, &engine, schedule, &watch)?;
+    roles.batch(installation, &engine, schedule, &watch).await?;
     roles.serving(installation, listener)?;
     announce(args, context, (address, ids), schedule)?;
 

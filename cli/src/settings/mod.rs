@@ -4,6 +4,7 @@
 //! has it wins. [`mod@load`] reads them, [`mod@show`] says what came of it and from where.
 
 mod load;
+mod reconciliation;
 mod schema;
 mod show;
 
@@ -26,6 +27,7 @@ use stores::s3::S3Options;
 use stores::webhook::NoticesOptions;
 
 pub(crate) use load::{Flags, Loaded, load};
+pub(crate) use reconciliation::{ReconciliationSection, Words};
 pub(crate) use schema::schema;
 
 /// Most partitions that a topic may have here.
@@ -82,7 +84,10 @@ pub(crate) struct Settings {
     /// The schemas of records of Avro, if the address of a registry is named.
     #[schemars(schema_with = "schema::section::<RegistryOptions>")]
     pub(crate) registry: RegistryOptions,
-    /// Where notices of capacities go besides the log, if the address of a webhook is named.
+    /// Comparisons that are made again and again.
+    #[schemars(schema_with = "reconciliation::schema")]
+    pub(crate) reconciliation: Vec<ReconciliationSection>,
+    /// Where notices of capacities and alerts of reconciliations go besides the log, if the address of a webhook is named.
     #[schemars(schema_with = "schema::section::<NoticesOptions>")]
     pub(crate) notices: NoticesOptions,
     /// The speed layer.
@@ -182,6 +187,7 @@ impl Default for Settings {
             database: SqlOptions::default(),
             s3: S3Options::default(),
             registry: RegistryOptions::default(),
+            reconciliation: Vec::new(),
             notices: NoticesOptions::default(),
             applications: ApplicationsSection::default(),
             log: LogSection::default(),
@@ -232,6 +238,9 @@ impl Settings {
         if let Err(flaw) = self.applications.counting() {
             let key = format!("applications.counting[{}].{}", flaw.section, flaw.field);
             return Some((key, flaw.what));
+        }
+        if let Some((place, field, why)) = ReconciliationSection::flaw(&self.reconciliation) {
+            return Some((format!("reconciliation[{place}].{field}"), why));
         }
         self.plain_flaw().map(|(key, why)| (key.to_owned(), why))
     }

@@ -11,8 +11,10 @@ use futures::future::try_join_all;
 use schemas::provenance::Provenance;
 use schemas::seam::Epoch;
 use schemas::shown::key_value;
+use schemas::source::Source;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stores::corrections::{Asked as Question, Corrected, Part, noted};
 use utoipa::ToSchema;
 
 use super::Api;
@@ -27,6 +29,10 @@ use crate::tally::Tally;
 const METRIC: &str = "plays";
 /// Runs of which more is told than their number: the newest.
 const RUNS_MAX: usize = 50;
+/// Notes of restorations that are read at once.
+const NOTES_STEP: usize = 200;
+/// Restorations that are told.
+const RESTORATIONS_MAX: usize = 100;
 
 /// What a value is made of.
 #[derive(Debug, Serialize, ToSchema)]
@@ -38,6 +44,8 @@ pub(crate) struct Explanation {
     batch: Vec<BatchPart>,
     /// What was counted live since, by epoch: after the newest run.
     live: Vec<LiveShare>,
+    /// What restorations have corrected of it, which is part of the rows as any event is.
+    corrections: Corrections,
     /// The rows, in the order of views and keys; the first 1,000.
     rows: Vec<RowShown>,
     /// How many rows there are.
@@ -45,6 +53,41 @@ pub(crate) struct Explanation {
     range: AnswerRange,
     #[schema(value_type = ProvenanceShape)]
     provenance: Provenance,
+}
+
+/// Corrections that are part of a value.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Corrections {
+    /// How many.
+    count: u64,
+    /// The sum of their amounts.
+    sum: i64,
+    /// How many more may be part of it: of large restorations it is not kept which values each of their corrections
+    /// has, and of none which listener; and those that are not counted yet.
+    maybe: u64,
+    /// By which restorations, newest first: the first 100 of those that have a part in it, or may have.
+    restorations: Vec<CorrectedBy>,
+}
+
+/// A restoration that has corrected a value.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CorrectedBy {
+    number: u64,
+    by: String,
+    reason: String,
+    /// When, in UTC.
+    at: String,
+    /// The restoration that it takes back; null unless it does.
+    undoes: Option<u64>,
+    /// How many of its corrections are part of the value.
+    count: u64,
+    /// The sum of their amounts.
+    sum: i64,
+    /// How many more of them may be.
+    maybe: u64,
+    /// Whether all of its corrections are below the position of the answer. Those of one where it is not so are not in
+    /// the sums.
+    is_counted: bool,
 }
 
 /// What batch rows of one run hold of a value.
@@ -158,6 +201,7 @@ async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
     let frame = asked.frame()?;
     let source = asked.metric.source;
     let reading = asked.rows(api).await?;
+    let corrections = corrections(api, source, &asked, &reading.standing.position).await?;
     let explained = match reading.tally {
         Tally::Rows(explained) => *explained,
         Tally::Segments(_) | Tally::Keys(_) | Tally::Sketches(_) => Rows::default(),
@@ -196,6 +240,7 @@ async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
         count: fit(explained.cell.count)?,
         batch: batch.collect::<Result<_, Overflow>>()?,
         live: live.collect::<Result<_, Overflow>>()?,
+        corrections,
         rows: explained
             .rows
             .iter()
@@ -205,6 +250,77 @@ async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
         range: frame.shown(),
         provenance: frame.provenance([&explained.cell], reading.standing, &reading.run),
     })
+}
+
+/// What restorations have corrected of a value.
+async fn corrections(
+    api: &Api,
+    source: Source,
+    asked: &Asked<'_>,
+    position: &[i64],
+) -> Result<Corrections, Problem> {
+    let range = asked.frame()?.range;
+    let filters = asked.params.filters(asked.metric)?.into_iter();
+    let question = Question {
+        filters: filters
+            .map(|(name, value)| (name, key_value(&value)))
+            .collect(),
+        from: range.from,
+        to: range.to,
+    };
+    let mut told = Corrections::default();
+    let mut after = None;
+    loop {
+        let kept = &*api.ports.reconciliations;
+        let some = noted(kept, source, after, NOTES_STEP).await?;
+        after = some.last().map(|last| last.number);
+        let is_last = some.len() < NOTES_STEP;
+        for one in some {
+            told.add(one, &question, position);
+        }
+        if is_last {
+            break;
+        }
+    }
+    told.restorations.reverse();
+    Ok(told)
+}
+
+impl Corrections {
+    fn add(&mut self, one: Corrected, question: &Question, position: &[i64]) {
+        let mut part = one.sums.part(question);
+        if part.count == 0 && part.maybe == 0 {
+            return;
+        }
+        let until = one.done_until.as_deref();
+        let is_counted = until.is_some_and(|until| {
+            let mut places = until.iter().enumerate();
+            places.all(|(place, until)| position.get(place).is_some_and(|at| at >= until))
+        });
+        if !is_counted {
+            part = Part {
+                maybe: part.maybe + part.count,
+                ..Part::default()
+            };
+        }
+        self.count += part.count;
+        self.sum = self.sum.saturating_add(part.sum);
+        self.maybe += part.maybe;
+        self.restorations.push(CorrectedBy {
+            number: one.number,
+            by: one.by,
+            reason: one.reason,
+            at: shown_ms(one.at_ms),
+            undoes: one.undoes,
+            count: part.count,
+            sum: part.sum,
+            maybe: part.maybe,
+            is_counted,
+        });
+        if self.restorations.len() > RESTORATIONS_MAX {
+            self.restorations.remove(0);
+        }
+    }
 }
 
 fn shown(row: &ExplainedRow) -> Result<RowShown, Overflow> {

@@ -1,4 +1,4 @@
-//! What was compared, and what differed: the drift of each batch run.
+//! What was compared, and what differed: the drift of each batch run, and each comparison by the Restorator.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use schemas::seam::RunState;
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::Value;
+use stores::reconciliations::Reconciliation;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
@@ -25,15 +26,17 @@ use crate::answer::shown_ms;
 /// Runs of a source that are looked at by one read.
 const STEP: usize = 200;
 
-/// A comparison of what was counted live with what a batch run found for the same events.
+/// A comparison: by a batch run, of what was counted live with what the run found for the same events; or by the
+/// Restorator, of what was served with what was expected.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct ReconciliationShown {
-    /// batch-run: a run compares what live state had counted in the epochs that it takes in.
+    /// batch-run: a run compares what live state had counted in the epochs that it takes in. restorate: somebody compared, or
+    /// a schedule.
     kind: &'static str,
     source: &'static str,
-    /// The run.
+    /// The run, or that whose rows were compared.
     epoch: u64,
-    /// When the run ended, in UTC.
+    /// When the run ended or the comparison began, in UTC.
     at: String,
     /// The sum of the absolute differences; 0 in a healthy system, null where it is not known.
     total: Option<u64>,
@@ -46,9 +49,14 @@ pub(crate) struct ReconciliationShown {
     /// Of each view: job, total, keys, is_lower_bound, causes (by name, its part of total) and unknown.
     #[schema(value_type = Vec<Object>)]
     views: Value,
-    /// The keys that differ most: job, key, batch, live and cause.
+    /// The keys that differ most: job, key, batch, live and cause; of a comparison as `restorate --json` has them.
     #[schema(value_type = Vec<Object>)]
     worst: Value,
+    /// Of a comparison: number, outcome (right, differs, put_right, held_back, unknown, failed, applying, cut_off), view,
+    /// expected, schedule, by, reason, asked, position, keys, differ, causes, live_unknown, ahead, applied, held_back,
+    /// restoration, error, warnings, disk_bytes and seconds. Null of a run.
+    #[schema(value_type = Option<Object>)]
+    comparison: Value,
 }
 
 /// A page of reconciliations.
@@ -60,8 +68,43 @@ pub(crate) struct Reconciliations {
     cursor: Option<String>,
 }
 
+/// What is told of a comparison beside what all have.
+const TOLD_APART: [&str; 4] = ["worst", "source", "epoch", "total"];
+
 impl ReconciliationShown {
-    fn of(Compared { source, story, .. }: &Compared) -> Self {
+    fn of(compared: &Compared) -> Self {
+        match &compared.what {
+            What::Run(story) => Self::of_run(compared.source, story),
+            What::Comparison(one) => Self::of_comparison(compared.source, one),
+        }
+    }
+
+    fn of_comparison(source: Source, one: &Reconciliation) -> Self {
+        let number = |name: &str| one.record.get(name).and_then(Value::as_u64);
+        let text = |name: &str| one.record.get(name).and_then(Value::as_str);
+        let unknown = text("live_unknown").or_else(|| text("error"));
+        let mut comparison = one.record.clone();
+        if let Some(comparison) = comparison.as_object_mut() {
+            comparison.retain(|name, _| !TOLD_APART.contains(&name.as_str()));
+            comparison.insert("number".to_owned(), one.number.into());
+        }
+        let is_told = text("error").is_none();
+        Self {
+            kind: "restorate",
+            source: source.name(),
+            epoch: number("epoch").unwrap_or_default(),
+            at: shown_ms(one.at_ms),
+            total: number("total").filter(|_| is_told),
+            keys: number("differ").unwrap_or_default(),
+            is_lower_bound: text("live_unknown").is_some() || number("ahead").unwrap_or(0) > 0,
+            unknown: unknown.map(str::to_owned),
+            views: Value::Array(Vec::new()),
+            worst: one.record.get("worst").cloned().unwrap_or_default(),
+            comparison,
+        }
+    }
+
+    fn of_run(source: Source, story: &RunStory) -> Self {
         let drift = story.report.get("drift");
         let told = |name: &str| drift.and_then(|drift| drift.get(name));
         let list = |name: &str| {
@@ -81,29 +124,52 @@ impl ReconciliationShown {
             unknown: text("unknown"),
             views: list("views"),
             worst: list("worst"),
+            comparison: Value::Null,
         }
     }
 }
 
-/// A run that compared.
+/// Something that was compared.
 struct Compared {
     source: Source,
-    story: RunStory,
-    /// When it ended; where a clock went back, no later than the run after it.
+    what: What,
+    /// When it ended or began; where a clock went back, no later than the one after it.
     at_ms: i64,
+}
+
+enum What {
+    Run(Box<RunStory>),
+    Comparison(Box<Reconciliation>),
+}
+
+impl Compared {
+    /// Where the next page of its kind begins: the name of its list, and its number there.
+    fn place(&self) -> (String, u64) {
+        match &self.what {
+            What::Run(story) => (self.source.name().to_owned(), story.run.epoch),
+            What::Comparison(one) => (of_comparisons(self.source), one.number),
+        }
+    }
+}
+
+/// The name of the list of comparisons of a source in a cursor.
+fn of_comparisons(source: Source) -> String {
+    format!("{source} restorate")
 }
 
 fn ended_ms(story: &RunStory) -> i64 {
     story.ended_at_ms.unwrap_or(story.started_at_ms)
 }
 
-/// What was compared, newest first: each complete batch run that says how far live state had drifted.
+/// What was compared, newest first: each complete batch run that says how far live state had drifted, and each comparison by
+/// `restorate`, by hand or scheduled.
 #[utoipa::path(
     get,
     path = "/api/v1/reconciliations",
     tag = "batch",
     params(
         ("source" = Option<String>, Query, description = "plays, efforts or authorizations; all if left out"),
+        ("kind" = Option<String>, Query, description = "batch-run or restorate; both if left out"),
         ("limit" = Option<usize>, Query, description = "Reconciliations of a page, at most 1,000; 50 if left out"),
         ("cursor" = Option<String>, Query, description = "cursor of the page before"),
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
@@ -115,11 +181,18 @@ fn ended_ms(story: &RunStory) -> i64 {
     )
 )]
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["source", "limit", "cursor", "format"])?;
+    let params = Params::read(&uri, &["source", "kind", "limit", "cursor", "format"])?;
     let only = params.get("source").map(str::parse::<Source>).transpose();
     let only = only.map_err(|error| Problem::parameter(error.to_string()))?;
+    let kind = params.get("kind");
+    if let Some(other) = kind.filter(|kind| !["batch-run", "restorate"].contains(kind)) {
+        return Err(Problem::parameter(format!(
+            "kind is {other:?}: batch-run or restorate is expected"
+        )));
+    }
+    let is_asked = |of: &str| kind.is_none_or(|kind| kind == of);
     let (limit, format) = (params.limit()?, params.format()?);
-    let fingerprint = cursor::fingerprint(&format!("reconciliations {only:?}"));
+    let fingerprint = cursor::fingerprint(&format!("reconciliations {only:?} {kind:?}"));
     let before = params.get("cursor");
     let before = before
         .map(|text| cursor::runs(fingerprint, text))
@@ -128,16 +201,27 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let sources = Source::LOGGED
         .into_iter()
         .filter(|source| only.is_none_or(|only| only == *source));
-    let found = sources.map(|source| compared(&api, source, before.get(source.name()), limit + 1));
+    let found = sources.map(async |source| {
+        let mut found = Vec::new();
+        if is_asked("batch-run") {
+            found.extend(compared(&api, source, before.get(source.name()), limit + 1).await?);
+        }
+        if is_asked("restorate") {
+            let before = before.get(&of_comparisons(source));
+            found.extend(comparisons(&api, source, before, limit + 1).await?);
+        }
+        Ok::<_, Problem>(found)
+    });
     let mut found: Vec<_> = try_join_all(found).await?.into_iter().flatten().collect();
-    // Those of a source stay in the order of their runs.
+    // Those of a list stay in the order of their numbers.
     found.sort_by_key(|one| (Reverse(one.at_ms), one.source.name()));
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next = has_more.then(|| {
         let mut epochs: BTreeMap<String, u64> = before;
         for one in &found {
-            epochs.insert(one.source.name().to_owned(), one.story.run.epoch);
+            let (list, number) = one.place();
+            epochs.insert(list, number);
         }
         cursor::of_runs(fingerprint, &epochs)
     });
@@ -176,7 +260,7 @@ async fn compared(
             found.push(Compared {
                 at_ms: ended_ms(&story).min(later_ms),
                 source,
-                story,
+                what: What::Run(Box::new(story)),
             });
         }
         if is_last || found.len() >= limit {
@@ -184,6 +268,27 @@ async fn compared(
             return Ok(found);
         }
     }
+}
+
+/// The newest comparisons of a source before one of them.
+async fn comparisons(
+    api: &Api,
+    source: Source,
+    before: Option<&u64>,
+    limit: usize,
+) -> Result<Vec<Compared>, Problem> {
+    let kept = &api.ports.reconciliations;
+    let all = kept.reconciliations(source, before.copied(), limit).await?;
+    let mut later_ms = i64::MAX;
+    let compared = all.into_iter().map(|one| {
+        later_ms = later_ms.min(one.at_ms);
+        Compared {
+            source,
+            at_ms: later_ms,
+            what: What::Comparison(Box::new(one)),
+        }
+    });
+    Ok(compared.collect())
 }
 
 fn has_compared(story: &RunStory) -> bool {
@@ -203,12 +308,21 @@ fn as_csv(found: &[ReconciliationShown]) -> Response {
         "keys",
         "is_lower_bound",
         "unknown",
+        "number",
+        "view",
+        "expected",
+        "outcome",
+        "schedule",
+        "by",
     ];
     let rows = found.iter().map(|one| {
         (
             (one.kind, one.source, one.epoch, one.at.clone()),
             (one.total, one.keys, one.is_lower_bound),
             one.unknown.clone(),
+            one.comparison.get("number").and_then(Value::as_u64),
+            ["view", "expected", "outcome", "schedule", "by"]
+                .map(|name| one.comparison.get(name).and_then(Value::as_str)),
         )
     });
     csv::list(&names, rows.collect(), None)

@@ -261,6 +261,7 @@ async fn boards(fake: &Arc<Fake>) -> (Boards, TempDir) {
         views: stores.views as _,
         achievements: stores.achievements as _,
         hook: None,
+        reconciliations: stores.reconciliations,
         suppressions: stores::erasures::Suppressions::nobody(),
         clock: Arc::new(FixedClock::at_ms(0)),
         draws: Arc::new(SeededDraws::new(1)),

@@ -17,6 +17,7 @@
 pub(crate) mod admin;
 pub(crate) mod aged;
 mod apply;
+pub(crate) mod asked;
 pub(crate) mod away;
 mod check;
 pub(crate) mod columns;
@@ -54,7 +55,8 @@ use crate::admin::{
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
+    Waiting,
 };
 use crate::namespace::Namespace;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
@@ -157,6 +159,10 @@ impl CanonRead for SqlCanon {
         let of = Grouped::of(source)?;
         let is_view = self.views.contains(of.table());
         dump::dump(Arc::clone(&self.server), of, is_view, keys, batch_rows).await
+    }
+
+    async fn ask(&self, query: &str, wait_ms: u64) -> Result<Answered> {
+        asked::ask(Arc::clone(&self.server), query, wait_ms).await
     }
 
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {

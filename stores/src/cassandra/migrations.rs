@@ -56,6 +56,11 @@ pub(super) const MIGRATIONS: &[Migration] = &[
         name: "erasures",
         text: include_str!("migrations/V0005__erasures.cql"),
     },
+    Migration {
+        version: 6,
+        name: "reconciliations",
+        text: include_str!("migrations/V0006__reconciliations.cql"),
+    },
 ];
 
 /// In a migration, what the names of a view's tables end in: such a statement is one for each view that

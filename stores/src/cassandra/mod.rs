@@ -10,6 +10,7 @@
 //! | `nodes_*`, `stale_*` | the nodes of boards, and where some may be deleted | writes with the stamp of their run |
 //! | `achievements_of_*`, `achievement_years`, `told` | what athletes have achieved | plain writes that may be repeated |
 //! | `erasures` | who was erased | lightweight transactions |
+//! | `reconciliations`, `reconciliation_notes` | what was compared, and notes beside it | lightweight transactions |
 //! | `schema_migrations` | which migrations are applied | lightweight transactions |
 //!
 //! A table is changed in one of the two ways and never in both: a lightweight transaction takes its
@@ -27,6 +28,7 @@ mod flight;
 mod lease;
 mod migrations;
 mod options;
+mod reconciliations;
 mod runs;
 mod session;
 mod tables;
@@ -47,6 +49,7 @@ pub use counts::CassandraCounts;
 pub use erasures::CassandraErasures;
 pub use lease::CassandraLeases;
 pub use options::CassandraOptions;
+pub use reconciliations::CassandraReconciliations;
 pub use views::CassandraViews;
 
 /// A keyspace, with what is stored in it.
@@ -102,6 +105,12 @@ impl Cassandra {
     #[must_use]
     pub fn erasures(&self) -> CassandraErasures {
         CassandraErasures::new(Arc::clone(&self.cql))
+    }
+
+    /// Reconciliations.
+    #[must_use]
+    pub fn reconciliations(&self) -> CassandraReconciliations {
+        CassandraReconciliations::new(Arc::clone(&self.cql))
     }
 
     /// Leases.

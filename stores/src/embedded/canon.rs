@@ -12,7 +12,9 @@ use sqlx::Connection;
 use super::canon_rows::Grouped;
 use super::canon_statement::Embedded;
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
-use super::{canon_apply, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions};
+use super::{
+    canon_apply, canon_asked, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions,
+};
 use crate::Result;
 use crate::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
@@ -20,7 +22,8 @@ use crate::admin::{
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked, Waiting,
+    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
+    Waiting,
 };
 use crate::canon_sql::{admin, aged, notices, recounts};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
@@ -355,6 +358,11 @@ impl CanonRead for SqliteCanon {
         let of = Grouped::of(source)?;
         let db = self.db.current().await?;
         canon_dump::dump(db, of, keys, batch_rows).await
+    }
+
+    async fn ask(&self, query: &str, wait_ms: u64) -> Result<Answered> {
+        let db = self.db.current().await?;
+        canon_asked::ask(db, query, wait_ms).await
     }
 
     async fn club_members(&self, club_id: i64) -> Result<Vec<i64>> {

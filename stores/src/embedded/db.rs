@@ -274,6 +274,15 @@ impl Opened {
         })
     }
 
+    /// A connection of the caller's own that can't write, whatever it is told.
+    pub(super) async fn read_only(&self) -> Result<SqliteConnection> {
+        options(&self.path, self.kind, false)
+            .read_only(true)
+            .connect()
+            .await
+            .map_err(self.fault("opening"))
+    }
+
     /// What turns an error of a statement into one of the ports.
     pub(super) fn fault<'a>(&'a self, doing: &'a str) -> impl Fn(sqlx::Error) -> Error + Copy + 'a {
         move |error| {

@@ -39,13 +39,14 @@ static ERASURES: File = File {
 };
 
 /// The files that may hold somebody; one whose store is on a server is not there.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "log.db",
     "live.db",
     "views.db",
     "canon.db",
     "achievements.db",
     "counts.db",
+    "reconciliations.db",
 ];
 
 /// The erasures of a data folder.

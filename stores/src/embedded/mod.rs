@@ -8,6 +8,7 @@
 //! | `achievements.db` | what athletes have achieved |
 //! | `counts.db` | counts of members by day |
 //! | `erasures.db` | who was erased |
+//! | `reconciliations.db` | what was compared, and notes beside it |
 //! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
@@ -19,6 +20,7 @@
 mod achievements;
 mod canon;
 mod canon_apply;
+mod canon_asked;
 mod canon_connect;
 mod canon_dump;
 mod canon_groups;
@@ -40,6 +42,7 @@ mod live_sums;
 mod live_write;
 mod log;
 mod payload;
+mod reconciliations;
 mod runs;
 mod statement;
 mod view_rows;
@@ -55,6 +58,7 @@ pub use erasures::SqliteErasures;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
+pub use reconciliations::SqliteReconciliations;
 pub use views::SqliteViews;
 
 use crate::archive::Archive;
@@ -133,6 +137,14 @@ impl DataFolder {
     /// As [`DataFolder::log`].
     pub async fn erasures(&self) -> Result<SqliteErasures> {
         SqliteErasures::open(&self.0).await
+    }
+
+    /// Reconciliations.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn reconciliations(&self) -> Result<SqliteReconciliations> {
+        SqliteReconciliations::open(&self.0).await
     }
 
     /// Entities.

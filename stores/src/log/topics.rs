@@ -5,6 +5,7 @@ use schemas::source::Source;
 
 use super::Log;
 use crate::Result;
+use crate::alerts::RECONCILIATION_ALERTS;
 use crate::notices::CAPACITY_NOTICES;
 
 /// The topics of every source with how many partitions each gets, where those of events and
@@ -12,7 +13,13 @@ use crate::notices::CAPACITY_NOTICES;
 pub(crate) fn topics(partitions: u32) -> impl Iterator<Item = (&'static str, u32)> {
     let logs = Source::LOGGED.map(|source| (source.topic(), partitions));
     let letters = Source::ALL.map(|source| (source.dead_letter_topic(), 1));
-    let told = [ACHIEVEMENTS, BOARD_CHANGES, CAPACITY_NOTICES].map(|topic| (topic, partitions));
+    let told = [
+        ACHIEVEMENTS,
+        BOARD_CHANGES,
+        CAPACITY_NOTICES,
+        RECONCILIATION_ALERTS,
+    ]
+    .map(|topic| (topic, partitions));
     logs.into_iter().chain(letters).chain(told)
 }
 

@@ -24,6 +24,7 @@ pub mod live;
 pub mod live_model;
 pub mod live_scans;
 pub mod log;
+pub mod reconciliations;
 pub mod runs;
 pub mod states;
 pub mod view_scans;

@@ -261,6 +261,17 @@ macro_rules! laws_of {
             } and with two {}
         }
     };
+    (@reconciliations $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, reconciliations {
+                comparisons_come_back
+                old_comparisons_go
+                notes_are_changed_over_what_was_seen
+            } and with two {
+                two_record_side_by_side
+            }
+        }
+    };
     (@lease $stage:ty) => {
         $crate::conformance::laws! {
             $stage, lease {

@@ -31,6 +31,7 @@ mod outbox;
 mod processes;
 mod recounts;
 mod redis_servers;
+mod reconcile;
 mod restore;
 mod restore_boards;
 mod restore_files;

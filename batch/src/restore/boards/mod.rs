@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::{Journal, Restoration, RestorationKind};
 use super::report::{Applied, Cause, Difference, RestoreReport};
-use super::{Expected, RestoreRequest, held_back, is_last_complete, new_id};
+use super::{Expected, History, RestoreRequest, held_back, is_last_complete, new_id};
 use crate::board::encoded_key;
 use crate::results::Results;
 use crate::run::{Batch, go_on};
@@ -78,7 +78,7 @@ impl Batch {
         &self,
         job: &Arc<Job<Board>>,
         results: &Results<'_>,
-        (request, intake): (&RestoreRequest, &Intake),
+        (request, intake, history): (&RestoreRequest, &Intake, &History<'_>),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let begun = Instant::now();
@@ -121,6 +121,9 @@ impl Batch {
         };
         report.held_back = held_back(request, &report);
         if request.apply && report.held_back.is_none() {
+            if report.differ > 0 {
+                history.begin_to_apply(&report, number).await?;
+            }
             let record = self.record(request, &report, number);
             let to_mend = (found.groups, found.rewrite);
             let (ports, told) = ((results, intake), (progress, stop));

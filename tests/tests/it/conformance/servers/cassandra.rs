@@ -53,6 +53,7 @@ impl Stage for Keyspace {
             counts: std::sync::Arc::new(cassandra.counts()),
             leases: std::sync::Arc::new(cassandra.leases()),
             erasures: std::sync::Arc::new(cassandra.erasures()),
+            reconciliations: std::sync::Arc::new(cassandra.reconciliations()),
             ..self.folder.ports().await?
         })
     }
@@ -62,7 +63,7 @@ impl Stage for Keyspace {
     }
 }
 
-super::laws_of! { Keyspace; runs views view_scans editions achievements counts lease }
+super::laws_of! { Keyspace; runs views view_scans editions achievements counts reconciliations lease }
 
 /// It is made once, also by two at once; what is missing is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,393 @@
+//! The history of comparisons: what was asked, found and done, one record each, kept beside the records of runs.
+//!
+//! One that puts something right is recorded before anything is changed, as `applying`. Whoever compares next holds
+//! the same lease, so what is still so then was cut off; the record says so from then on, and which restoration it was.
+
+use std::collections::BTreeMap;
+
+use schemas::source::Source;
+use schemas::time::Seconds;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
+
+use super::correct::new_id;
+use super::journal::Journal;
+use super::report::{Cause, RestoreReport};
+use super::request::{Expected, RestoreRequest};
+use crate::run::Batch;
+use crate::{Error, Result};
+
+/// Those that differ most, which are recorded.
+pub(super) const WORST: usize = 20;
+/// Records that are looked at for one that was cut off: whoever compares looks, so it is among the newest.
+const LOOK: usize = 20;
+/// Columns whose values are people.
+const PEOPLE: [&str; 2] = ["listener_id", "athlete_id"];
+
+/// How a comparison ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Nothing differs.
+    Right,
+    /// Something differs, and was to be reported only.
+    Differs,
+    /// Something differed and was put right.
+    PutRight,
+    /// Something differs and was not put right though that was asked for, or not all of it.
+    HeldBack,
+    /// Not everything could be compared, and what could be does not differ.
+    Unknown,
+    /// It could not be compared.
+    Failed,
+    /// It is being put right.
+    Applying,
+    /// It was ended while something was put right; the next comparison finds what is left of it.
+    CutOff,
+}
+
+impl Outcome {
+    /// All of them.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Right,
+        Self::Differs,
+        Self::PutRight,
+        Self::HeldBack,
+        Self::Unknown,
+        Self::Failed,
+        Self::Applying,
+        Self::CutOff,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Right => "right",
+            Self::Differs => "differs",
+            Self::PutRight => "put_right",
+            Self::HeldBack => "held_back",
+            Self::Unknown => "unknown",
+            Self::Failed => "failed",
+            Self::Applying => "applying",
+            Self::CutOff => "cut_off",
+        }
+    }
+
+    /// What a report says.
+    pub(crate) fn of(report: &RestoreReport) -> Self {
+        match &report.applied {
+            _ if report.held_back.is_some() && report.differ > 0 => Self::HeldBack,
+            Some(applied) if applied.damaged > 0 => Self::HeldBack,
+            Some(_) if report.differ > 0 => Self::PutRight,
+            None if report.differ > 0 => Self::Differs,
+            _ if report.live_unknown.is_some() || report.ahead > 0 => Self::Unknown,
+            _ => Self::Right,
+        }
+    }
+
+    /// Whether somebody should look.
+    pub(crate) const fn is_alarming(self) -> bool {
+        matches!(self, Self::Differs | Self::HeldBack | Self::Failed)
+    }
+}
+
+/// What was asked, as it is recorded.
+#[derive(Debug, Serialize)]
+struct Asked<'a> {
+    keys: &'a BTreeMap<String, Vec<String>>,
+    from: Option<Seconds>,
+    to: Option<Seconds>,
+    sample: Option<f64>,
+    tolerance: (u64, f64),
+    whole: bool,
+    apply: bool,
+    apply_max: Option<u64>,
+    set: &'a BTreeMap<String, String>,
+    query: Option<&'a str>,
+}
+
+/// The record of one comparison.
+pub(super) struct History<'a> {
+    batch: &'a Batch,
+    source: Source,
+    request: &'a RestoreRequest,
+    id: String,
+    at_ms: i64,
+    number: OnceCell<u64>,
+}
+
+impl<'a> History<'a> {
+    pub(super) fn new(batch: &'a Batch, source: Source, request: &'a RestoreRequest) -> Self {
+        Self {
+            batch,
+            source,
+            request,
+            id: new_id(),
+            at_ms: batch.ports.clock.now_ms(),
+            number: OnceCell::new(),
+        }
+    }
+
+    /// Marks what was ended in the middle. Whoever holds the lease may say so: nobody else is at work.
+    pub(super) async fn settle_cut_off(&self) -> Result<()> {
+        let kept = &self.batch.ports.reconciliations;
+        let newest = kept.reconciliations(self.source, None, LOOK).await?;
+        for mut one in newest {
+            if one.record["outcome"] != Outcome::Applying.name() {
+                continue;
+            }
+            let journal = Journal {
+                archive: &self.batch.ports.archive,
+                source: self.source,
+            };
+            let number = one.record["restoration"].as_u64();
+            let all = journal.all().await?;
+            let of = all.iter().find(|of| {
+                Some(of.restoration.number) == number && of.restoration.at_ms >= one.at_ms
+            });
+            one.record["outcome"] = Outcome::CutOff.name().into();
+            one.record["restoration"] = of.map(|of| of.restoration.number).into();
+            kept.replace(self.source, one.number, &one.record).await?;
+        }
+        Ok(())
+    }
+
+    /// Records what was found, before anything is changed, and under which number a restoration would be.
+    pub(super) async fn begin_to_apply(
+        &self,
+        report: &RestoreReport,
+        restoration: u64,
+    ) -> Result<()> {
+        let mut record = self.record(Outcome::Applying, report)?;
+        record["restoration"] = restoration.into();
+        self.write(&record).await?;
+        Ok(())
+    }
+
+    /// Records how it ended. What can't be asked, or never began, is no comparison; a schedule's is one in any case.
+    pub(super) async fn end(&self, done: Result<RestoreReport>) -> Result<RestoreReport> {
+        match done {
+            Ok(mut report) => {
+                let outcome = Outcome::of(&report);
+                let mut record = self.record(outcome, &report)?;
+                let applied = report.applied.as_ref();
+                record["restoration"] = applied.and_then(|applied| applied.restoration).into();
+                report.record = Some(self.write(&record).await?);
+                self.tell(outcome, &report);
+                Ok(report)
+            }
+            Err(error) => {
+                let is_none = match &error {
+                    Error::Stopped | Error::Busy(_) => true,
+                    Error::Request(_) => self.request.schedule.is_none(),
+                    error => error.may_pass(),
+                };
+                if !is_none && self.number.get().is_none() {
+                    let report = RestoreReport {
+                        view: self.request.view.clone(),
+                        expected: self.request.expected.to_string(),
+                        ..RestoreReport::of(self.source)
+                    };
+                    let mut record = self.record(Outcome::Failed, &report)?;
+                    record["error"] = error.to_string().into();
+                    if let Err(other) = self.write(&record).await {
+                        tracing::warn!(error = %other, "that a comparison failed was not recorded");
+                    }
+                    self.tell(Outcome::Failed, &report);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The number that it has been recorded under.
+    async fn write(&self, record: &Value) -> Result<u64> {
+        let kept = &self.batch.ports.reconciliations;
+        if let Some(number) = self.number.get() {
+            kept.replace(self.source, *number, record).await?;
+            return Ok(*number);
+        }
+        let number = kept.add(self.source, &self.id, self.at_ms, record).await?;
+        // Nobody else sets it.
+        self.number.set(number).ok();
+        Ok(number)
+    }
+
+    fn record(&self, outcome: Outcome, report: &RestoreReport) -> Result<Value> {
+        let request = self.request;
+        let mut told = serde_json::to_value(report).map_err(|e| Error::fault("a report", e))?;
+        let worst = told
+            .as_object_mut()
+            .and_then(|told| told.remove("differences"));
+        let mut worst = worst.unwrap_or_default();
+        if let Some(worst) = worst.as_array_mut() {
+            worst.truncate(WORST);
+        }
+        let asked = Asked {
+            keys: &request.keys,
+            from: request.from,
+            to: request.to,
+            sample: request.sample,
+            tolerance: request.tolerance,
+            whole: request.is_whole,
+            apply: request.apply,
+            apply_max: request.apply_max,
+            set: &request.set,
+            query: match &request.expected {
+                Expected::Query(query) => Some(query),
+                _ => None,
+            },
+        };
+        let mut record = json!({
+            "outcome": outcome.name(),
+            "schedule": request.schedule,
+            "by": request.by,
+            "reason": request.reason,
+            "asked": asked,
+            "worst": worst,
+            "restoration": null,
+            "error": null,
+        });
+        if let (Some(record), Value::Object(told)) = (record.as_object_mut(), told) {
+            record.extend(told.into_iter().filter(|(name, _)| name != "record"));
+        }
+        Ok(record)
+    }
+
+    /// Tells metrics.
+    #[expect(clippy::cast_precision_loss, reason = "gauges")]
+    fn tell(&self, outcome: Outcome, report: &RestoreReport) {
+        let view = || ("view", report.view.clone());
+        metrics::counter!(
+            "backstitch_reconcile_comparisons_total",
+            &[view(), ("outcome", outcome.name().to_owned())]
+        )
+        .increment(1);
+        metrics::gauge!("backstitch_reconcile_last_seconds", &[view()])
+            .set(self.at_ms as f64 / 1000.0);
+        if outcome == Outcome::Failed {
+            return;
+        }
+        for cause in Cause::ALL {
+            let keys = report.causes.get(&cause).map_or(0, |of| of.keys);
+            metrics::gauge!(
+                "backstitch_reconcile_mismatches",
+                &[view(), ("cause", cause.name().to_owned())]
+            )
+            .set(keys as f64);
+        }
+    }
+}
+
+/// Takes out of a record who is wanted, by the name of a column and an id; answers whether anybody was named.
+pub(crate) fn redact_record(record: &mut Value, is_wanted: impl Fn(&str, i64) -> bool) -> bool {
+    if named_in_record(record, &is_wanted) == 0 {
+        return false;
+    }
+    if let Some(worst) = record.get_mut("worst").and_then(Value::as_array_mut) {
+        worst.retain(|one| !names_one(one, &is_wanted));
+    }
+    for part in ["/asked/keys", "/asked/set"] {
+        if let Some(Value::Object(columns)) = record.pointer_mut(part) {
+            columns.retain(|name, value| !names_value(name, value, &is_wanted));
+        }
+    }
+    for text in ["/error", "/held_back", "/asked/query"] {
+        if let Some(told) = record.pointer_mut(text)
+            && told
+                .as_str()
+                .is_some_and(|told| names_text(told, &is_wanted))
+        {
+            *told = "(named somebody who was erased)".into();
+        }
+    }
+    if let Some(warnings) = record.get_mut("warnings").and_then(Value::as_array_mut) {
+        warnings.retain(|one| !one.as_str().is_some_and(|one| names_text(one, &is_wanted)));
+    }
+    true
+}
+
+/// How often a record names who is wanted.
+pub(crate) fn named_in_record(record: &Value, is_wanted: impl Fn(&str, i64) -> bool) -> u64 {
+    let worst = record.get("worst").and_then(Value::as_array);
+    let worst = worst.into_iter().flatten();
+    let mut found = worst.filter(|one| names_one(one, &is_wanted)).count();
+    for part in ["/asked/keys", "/asked/set"] {
+        let columns = record.pointer(part).and_then(Value::as_object);
+        let columns = columns.into_iter().flatten();
+        found += columns
+            .filter(|(name, value)| names_value(name, value, &is_wanted))
+            .count();
+    }
+    let texts = ["/error", "/held_back", "/asked/query"].map(|text| record.pointer(text));
+    let warnings = record.get("warnings").and_then(Value::as_array);
+    let texts = texts
+        .into_iter()
+        .flatten()
+        .chain(warnings.into_iter().flatten());
+    let texts = texts.filter_map(Value::as_str);
+    (found + texts.filter(|text| names_text(text, &is_wanted)).count()) as u64
+}
+
+/// Whether one of those that differ most is of somebody.
+fn names_one(one: &Value, is_wanted: &impl Fn(&str, i64) -> bool) -> bool {
+    let parts = ["key", "expected_row", "served_row"].map(|part| one.get(part));
+    let columns = parts.into_iter().flatten().filter_map(Value::as_object);
+    let mut columns = columns.flat_map(Map::iter);
+    columns.any(|(name, value)| names_value(name, value, is_wanted))
+}
+
+fn names_value(name: &str, value: &Value, is_wanted: &impl Fn(&str, i64) -> bool) -> bool {
+    match value {
+        Value::Number(id) => id.as_i64().is_some_and(|id| is_wanted(name, id)),
+        Value::String(id) => id.parse().is_ok_and(|id| is_wanted(name, id)),
+        Value::Array(ids) => ids.iter().any(|id| names_value(name, id, is_wanted)),
+        _ => false,
+    }
+}
+
+/// Whether a text names somebody, as `"listener_id":42` or `listener_id = 42`.
+fn names_text(text: &str, is_wanted: &impl Fn(&str, i64) -> bool) -> bool {
+    PEOPLE.iter().any(|column| {
+        text.match_indices(column).any(|(at, _)| {
+            let rest = text.get(at + column.len()..).unwrap_or_default();
+            let rest = rest.trim_start_matches(['"', ':', '=', ' ', '(']);
+            let end = rest.find(|sign: char| !sign.is_ascii_digit() && sign != '-');
+            let id = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+            id.parse().is_ok_and(|id| is_wanted(column, id))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_name_nobody_who_was_erased() {
+        let mut record = json!({
+            "worst": [
+                {"key": {"owner_id": 42, "listener_id": 7}},
+                {"key": {"owner_id": 7, "listener_id": 42}},
+                {"key": {"segment_id": 1}, "expected_row": {"athlete_id": 42}},
+            ],
+            "asked": {"keys": {"listener_id": ["42", "43"], "owner_id": ["42"]}, "set": {}, "query": null},
+            "error": "twice of {\"listener_id\":42}", "held_back": null,
+            "warnings": ["listener_id=421"],
+        });
+        let listener = |name: &str, id| name == "listener_id" && id == 42;
+        assert_eq!(named_in_record(&record, listener), 3);
+        assert!(redact_record(&mut record, listener));
+        assert_eq!(named_in_record(&record, listener), 0);
+        assert_eq!(record["worst"].as_array().expect("a list").len(), 2);
+        assert_eq!(record["asked"]["keys"], json!({"owner_id": ["42"]}));
+        assert_eq!(record["warnings"], json!(["listener_id=421"]));
+        assert!(!redact_record(&mut record, listener));
+        assert_eq!(
+            named_in_record(&record, |name, id| name == "athlete_id" && id == 42),
+            1
+        );
+    }
+}

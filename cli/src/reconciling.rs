@@ -1,0 +1,111 @@
+//! Scheduled reconciliations: the settings become what the batch layer carries out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use batch::{Policy, RestoreRequest, Scheduled, ScheduledView};
+use schemas::source::Source;
+use stores::Secret;
+use stores::intake::Intake;
+
+use crate::failure::usage;
+use crate::installation::Installation;
+use crate::settings::ReconciliationSection;
+
+/// The schedules that are set, or the one of a name.
+///
+/// # Errors
+/// A name that is not set, a view that there is not, a token that can't be read.
+pub(crate) async fn scheduled(
+    installation: &Installation,
+    only: Option<&str>,
+) -> anyhow::Result<Vec<Scheduled>> {
+    let sections = installation.reconciliations();
+    let asked = |section: &&ReconciliationSection| only.is_none_or(|only| section.name == only);
+    let found: Vec<&ReconciliationSection> = sections.iter().filter(asked).collect();
+    if let (Some(name), true) = (only, found.is_empty()) {
+        let known: Vec<&str> = sections.iter().map(|one| one.name.as_str()).collect();
+        return Err(usage(format!(
+            "--scheduled {name}: no [[reconciliation]] has this name; there are {}",
+            if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            }
+        )));
+    }
+    let catalog = installation.catalog()?;
+    let mut intakes: BTreeMap<Source, Arc<Intake>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for section in found {
+        let request = request(section)?;
+        let mut views = Vec::new();
+        for view in &section.views {
+            let source = catalog.names().find(|(name, _)| name == view);
+            let Some((_, source)) = source else {
+                return Err(usage(format!(
+                    "reconciliation {}: there is no view {view}",
+                    section.name
+                )));
+            };
+            if !intakes.contains_key(&source) {
+                let intake = installation.intake(source).await?;
+                intakes.insert(source, Arc::new(intake));
+            }
+            views.extend(intakes.get(&source).map(|intake| ScheduledView {
+                request: RestoreRequest {
+                    view: view.clone(),
+                    ..request.clone()
+                },
+                intake: Arc::clone(intake),
+            }));
+        }
+        all.push(Scheduled {
+            name: section.name.clone(),
+            every_ms: section.interval_minutes.saturating_mul(60_000),
+            last_days: section.last_days,
+            views,
+        });
+    }
+    Ok(all)
+}
+
+fn request(section: &ReconciliationSection) -> anyhow::Result<RestoreRequest> {
+    let bearer = bearer(&section.bearer_file, &section.bearer_env)?;
+    let request = section.words(bearer.as_ref()).request();
+    let wrong = |(field, why)| usage(format!("reconciliation {}: {field}: {why}", section.name));
+    Ok(RestoreRequest {
+        sample: section.sample,
+        limit: 50,
+        apply: section.policy == Policy::Apply,
+        apply_max: section.apply_max,
+        by: format!("schedule {}", section.name),
+        reason: section.reason.clone(),
+        ..request.map_err(wrong)?
+    })
+}
+
+/// A bearer token from a file, or from a variable of the environment; nothing if none is named. It is never shown.
+///
+/// # Errors
+/// A file that can't be read, a variable that is not set.
+pub(crate) fn bearer(file: &str, variable: &str) -> anyhow::Result<Option<Secret>> {
+    let token = if !file.is_empty() {
+        std::fs::read_to_string(file)
+            .with_context(|| format!("reading the bearer token from {file}"))?
+    } else if !variable.is_empty() {
+        std::env::var(variable).map_err(|_| {
+            usage(format!(
+                "the variable {variable}, which is to hold the bearer token, is not set"
+            ))
+        })?
+    } else {
+        return Ok(None);
+    };
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(usage("the bearer token is empty"));
+    }
+    Ok(Some(Secret::from(token.to_owned())))
+}

@@ -1,0 +1,320 @@
+//! Scheduled reconciliations, as they are set: the same words as the options of `restorate`.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use batch::{Address, Expected, Policy, RestoreRequest};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use stores::Secret;
+
+/// Names of leases hold it.
+const NAME_BYTES_MAX: usize = 64;
+/// Ten years.
+const MINUTES_MAX: u64 = 10 * 366 * 24 * 60;
+const DAYS_MAX: u32 = 36_600;
+
+/// A comparison that is made again and again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReconciliationSection {
+    /// Its name: letters, digits, `-` and `_`.
+    pub(crate) name: String,
+    /// The views, one after the other.
+    pub(crate) views: Vec<String>,
+    /// `archive`, `canonical`, a file, or an address.
+    pub(crate) expected: String,
+    /// With `canonical`, of counts: the query that says what is expected.
+    #[serde(default)]
+    pub(crate) query: String,
+    /// A file that holds the bearer token for the address, or the variable of the environment that does.
+    #[serde(default)]
+    pub(crate) bearer_file: String,
+    #[serde(default)]
+    pub(crate) bearer_env: String,
+    /// As `--rename`, `--keys`, `--tolerance` and `--set`, one each.
+    #[serde(default)]
+    pub(crate) rename: Vec<String>,
+    #[serde(default)]
+    pub(crate) keys: Vec<String>,
+    #[serde(default)]
+    pub(crate) tolerance: Vec<String>,
+    #[serde(default)]
+    pub(crate) set: Vec<String>,
+    /// As `--whole`.
+    #[serde(default)]
+    pub(crate) whole: bool,
+    /// As `--sample`.
+    #[serde(default)]
+    pub(crate) sample: Option<f64>,
+    /// Only the buckets of so many days before today (UTC), and of today.
+    #[serde(default)]
+    pub(crate) last_days: Option<u32>,
+    /// From one beginning to the next.
+    pub(crate) interval_minutes: u64,
+    /// `report`, or `apply`.
+    #[serde(default)]
+    pub(crate) policy: Policy,
+    /// With `apply`: only if no more than this differs in all.
+    #[serde(default)]
+    pub(crate) apply_max: Option<u64>,
+    /// Why, for the record.
+    #[serde(default)]
+    pub(crate) reason: String,
+}
+
+/// What a request is made of, as texts: by options or by settings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words<'a> {
+    pub(crate) expected: &'a str,
+    pub(crate) query: Option<&'a str>,
+    pub(crate) rename: &'a [String],
+    pub(crate) keys: &'a [String],
+    pub(crate) tolerance: &'a [String],
+    pub(crate) set: &'a [String],
+    pub(crate) is_whole: bool,
+    pub(crate) bearer: Option<&'a Secret>,
+}
+
+/// The word that can't be used, and why.
+pub(crate) type Flaw = (&'static str, String);
+
+impl ReconciliationSection {
+    /// The first of some that can't be used: its number, field and why.
+    pub(super) fn flaw(all: &[Self]) -> Option<(usize, &'static str, String)> {
+        let mut names = BTreeSet::new();
+        all.iter().enumerate().find_map(|(place, one)| {
+            let is_new = names.insert(&one.name);
+            let twice = (!is_new).then(|| {
+                let why = format!("{:?} is there twice", one.name);
+                ("name", why)
+            });
+            let (field, why) = twice.or_else(|| one.own_flaw())?;
+            Some((place, field, why))
+        })
+    }
+
+    fn own_flaw(&self) -> Option<Flaw> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let name = &self.name;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
+            let why = format!(
+                "{name:?} can't be used; write at most {NAME_BYTES_MAX} letters, digits, '-' and '_'"
+            );
+            return Some(("name", why));
+        }
+        if self.views.is_empty() {
+            return Some(("views", "is empty; name views".to_owned()));
+        }
+        if !(1..=MINUTES_MAX).contains(&self.interval_minutes) {
+            let why = format!(
+                "{} can't be used; write 1 to {MINUTES_MAX}",
+                self.interval_minutes
+            );
+            return Some(("interval_minutes", why));
+        }
+        if self.last_days.is_some_and(|days| days > DAYS_MAX) {
+            return Some(("last_days", format!("write at most {DAYS_MAX}")));
+        }
+        if self.sample.is_some_and(|part| !(part > 0.0 && part <= 1.0)) {
+            return Some(("sample", "write a part above 0 and up to 1".to_owned()));
+        }
+        if self.policy == Policy::Apply && self.apply_max.is_none() {
+            let why = "is needed with policy = \"apply\": more than this is left to a person";
+            return Some(("apply_max", why.to_owned()));
+        }
+        if self.policy == Policy::Report && (self.apply_max.is_some() || !self.set.is_empty()) {
+            let why = "apply_max and set are for policy = \"apply\"";
+            return Some(("policy", why.to_owned()));
+        }
+        if !self.bearer_file.is_empty() && !self.bearer_env.is_empty() {
+            return Some(("bearer_env", "bearer_file names a token already".to_owned()));
+        }
+        self.words(None).request().err()
+    }
+
+    /// The words; `bearer` is the token itself.
+    pub(crate) fn words<'a>(&'a self, bearer: Option<&'a Secret>) -> Words<'a> {
+        Words {
+            expected: &self.expected,
+            query: Some(self.query.as_str()).filter(|query| !query.is_empty()),
+            rename: &self.rename,
+            keys: &self.keys,
+            tolerance: &self.tolerance,
+            set: &self.set,
+            is_whole: self.whole,
+            bearer,
+        }
+    }
+}
+
+impl Words<'_> {
+    /// What they ask for.
+    ///
+    /// # Errors
+    /// The word that can't be used, by its name without dashes.
+    pub(crate) fn request(&self) -> Result<RestoreRequest, Flaw> {
+        let expected = self.expected()?;
+        if !expected.is_claimed()
+            && (self.is_whole || !self.tolerance.is_empty() || !self.rename.is_empty())
+        {
+            let why = "whole, tolerance and rename are for files, addresses and queries: what events and rows give is known exactly";
+            return Err(("expected", why.to_owned()));
+        }
+        let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for pair in self.keys {
+            let (name, values) = named("keys", pair)?;
+            let values = values.split(',').map(str::to_owned);
+            keys.entry(name).or_default().extend(values);
+        }
+        let pairs = |flag: &'static str, all: &[String]| -> Result<BTreeMap<_, _>, Flaw> {
+            let pair = |pair: &String| {
+                let (name, value) = named(flag, pair)?;
+                Ok((name, value.to_owned()))
+            };
+            all.iter().map(pair).collect()
+        };
+        Ok(RestoreRequest {
+            expected,
+            rename: pairs("rename", self.rename)?,
+            is_whole: self.is_whole,
+            tolerance: tolerance(self.tolerance)?,
+            keys,
+            set: pairs("set", self.set)?,
+            ..RestoreRequest::default()
+        })
+    }
+
+    fn expected(&self) -> Result<Expected, Flaw> {
+        let is_address =
+            self.expected.starts_with("https://") || self.expected.starts_with("http://");
+        if self.bearer.is_some() && !is_address {
+            let why = "a bearer token is for an address";
+            return Err(("expected", why.to_owned()));
+        }
+        match (self.expected, self.query) {
+            ("canonical", Some(query)) => Ok(Expected::Query(query.to_owned())),
+            (_, Some(_)) => Err((
+                "query",
+                "is of the canonical store: it goes with `canonical`".to_owned(),
+            )),
+            ("archive", None) => Ok(Expected::Archive),
+            ("canonical", None) => Ok(Expected::Canonical),
+            ("", None) => Err(("expected", "is empty".to_owned())),
+            (url, None) if is_address => Ok(Expected::Answer(Address {
+                url: Secret::from(url.to_owned()),
+                bearer: self.bearer.cloned().unwrap_or_default(),
+            })),
+            (file, None) => Ok(Expected::File(PathBuf::from(file))),
+        }
+    }
+}
+
+fn named<'a>(flag: &'static str, pair: &'a str) -> Result<(String, &'a str), Flaw> {
+    let parts = pair.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = parts.ok_or_else(|| {
+        let why = format!("{pair}: expected a column and a value, such as owner_id=7");
+        (flag, why)
+    })?;
+    Ok((name.to_owned(), value))
+}
+
+/// A count, a part of what is expected, or both.
+fn tolerance(texts: &[String]) -> Result<(u64, f64), Flaw> {
+    let mut tolerance = (0, 0.0);
+    for text in texts {
+        let wrong = || {
+            let why = format!("{text}: expected a count such as 10, or a part such as 0.5%");
+            ("tolerance", why)
+        };
+        match text.strip_suffix('%') {
+            None => tolerance.0 = text.parse().map_err(|_| wrong())?,
+            Some(part) => {
+                let part: f64 = part.parse().map_err(|_| wrong())?;
+                if !(0.0..=100.0).contains(&part) {
+                    return Err(wrong());
+                }
+                tolerance.1 = part / 100.0;
+            }
+        }
+    }
+    Ok(tolerance)
+}
+
+/// The schema of scheduled reconciliations.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    let texts = |what: &str| serde_json::json!({"type": "array", "items": {"type": "string"}, "description": what});
+    json_schema!({
+        "type": "array",
+        "default": [],
+        "items": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": "^[A-Za-z0-9_-]+$"},
+                "views": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                "expected": {"type": "string", "minLength": 1,
+                    "description": "archive, canonical, a file, or an address that begins with https:// or http://."},
+                "query": {"type": "string", "description": "With canonical, of counts: the query that says what is expected."},
+                "bearer_file": {"type": "string", "description": "A file with the bearer token for the address."},
+                "bearer_env": {"type": "string", "description": "The variable of the environment that holds it."},
+                "rename": texts("COLUMN=FIELD, as --rename."),
+                "keys": texts("COLUMN=VALUE,…, as --keys."),
+                "tolerance": texts("N or N%, as --tolerance."),
+                "set": texts("FIELD=VALUE, as --set."),
+                "whole": {"type": "boolean"},
+                "sample": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                "last_days": {"type": "integer", "minimum": 0, "maximum": DAYS_MAX,
+                    "description": "Only the buckets of so many days before today (UTC), and of today."},
+                "interval_minutes": {"type": "integer", "minimum": 1, "maximum": MINUTES_MAX},
+                "policy": {"type": "string", "enum": ["report", "apply"], "default": "report"},
+                "apply_max": {"type": "integer", "minimum": 0,
+                    "description": "With apply: only if no more than this differs in all."},
+                "reason": {"type": "string"},
+            },
+            "required": ["name", "views", "expected", "interval_minutes"],
+            "additionalProperties": false,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(more: serde_json::Value) -> ReconciliationSection {
+        let mut all = serde_json::json!({
+            "name": "a", "views": ["plays_owner_day"], "expected": "archive", "interval_minutes": 60,
+        });
+        let object = all.as_object_mut().expect("an object");
+        object.extend(more.as_object().expect("an object").clone());
+        serde_json::from_value(all).expect("a section")
+    }
+
+    #[test]
+    fn flaws_are_told() {
+        use serde_json::json;
+        assert_eq!(ReconciliationSection::flaw(&[section(json!({}))]), None);
+        for (more, field) in [
+            (json!({"name": "a/b"}), "name"),
+            (json!({"views": []}), "views"),
+            (json!({"interval_minutes": 0}), "interval_minutes"),
+            (json!({"sample": 0.0}), "sample"),
+            (json!({"policy": "apply"}), "apply_max"),
+            (json!({"apply_max": 1}), "policy"),
+            (json!({"query": "SELECT 1"}), "query"),
+            (json!({"tolerance": ["1"]}), "expected"),
+            (
+                json!({"expected": "x.csv", "tolerance": ["1x"]}),
+                "tolerance",
+            ),
+            (json!({"keys": ["owner"]}), "keys"),
+        ] {
+            let found = ReconciliationSection::flaw(&[section(more.clone())]);
+            assert_eq!(found.map(|(_, field, _)| field), Some(field), "{more}");
+        }
+        let twice = [section(json!({})), section(json!({}))];
+        let found = ReconciliationSection::flaw(&twice).expect("a flaw");
+        assert_eq!((found.0, found.1), (1, "name"));
+    }
+}

@@ -1,0 +1,427 @@
+//! Scheduled reconciliation, the history of comparisons, what other systems and queries say is expected, and corrections in
+//! explanations.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batch::{
+    Address, Expected, Policy, Reconciled, RestoreOutcome, RestoreRequest, RunRequest, Scheduled,
+    ScheduledView, When,
+};
+use schemas::source::Source;
+use serde_json::{Value, json};
+use stores::Secret;
+use stores::alerts::RECONCILIATION_ALERTS;
+use tests::topic::messages;
+use tests::world::World;
+use tokio_util::sync::CancellationToken;
+
+use crate::restore::{applied, lived_in, of, one_row, restore, rows_of, these_are_right, write};
+
+const VIEW: &str = "plays_owner_day_track";
+const HOUR_MS: u64 = 3_600_000;
+
+async fn scheduled(world: &World, policy: Policy, apply_max: Option<u64>) -> Scheduled {
+    Scheduled {
+        name: "nightly".to_owned(),
+        every_ms: HOUR_MS,
+        last_days: None,
+        views: vec![ScheduledView {
+            request: RestoreRequest {
+                apply: policy == Policy::Apply,
+                apply_max,
+                by: "schedule nightly".to_owned(),
+                ..of(VIEW)
+            },
+            intake: Arc::new(world.intake(Source::Plays).await),
+        }],
+    }
+}
+
+async fn reconcile(world: &World, of: &Scheduled, when: When) -> Reconciled {
+    let stop = CancellationToken::new();
+    let done = world.batch().reconcile(of, when, (&(), &stop)).await;
+    done.expect("a reconciliation")
+}
+
+fn outcome_of(done: &Reconciled) -> (RestoreOutcome, u64) {
+    match done {
+        Reconciled::Done {
+            outcome, alerts, ..
+        } => (*outcome, *alerts),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Somebody adds so much to a row by hand; its count before.
+async fn damage(world: &World, more: i64) {
+    let table = world.catalog.job(VIEW).expect("the job").view().to_owned();
+    let page = rows_of(world, &table).await;
+    let count = page.counts.value(0) + more;
+    write(world, &table, &one_row(&page, 0, Some(count))).await;
+}
+
+async fn history(world: &World) -> Vec<Value> {
+    let kept = &world.stores.reconciliations;
+    let all = kept.reconciliations(Source::Plays, None, 100).await;
+    all.expect("a history")
+        .into_iter()
+        .map(|one| one.record)
+        .collect()
+}
+
+async fn a_policy_is_kept_to(world: &World) {
+    lived_in(world).await;
+    let report = scheduled(world, Policy::Report, None).await;
+    let first = reconcile(world, &report, When::Due).await;
+    assert_eq!(outcome_of(&first), (RestoreOutcome::Right, 0));
+    let second = reconcile(world, &report, When::Due).await;
+    assert!(matches!(second, Reconciled::NotDue { .. }), "{second:?}");
+
+    damage(world, 5).await;
+    let found = reconcile(world, &report, When::Now).await;
+    assert_eq!(outcome_of(&found), (RestoreOutcome::Differs, 1));
+    let again = reconcile(world, &report, When::Now).await;
+    assert_eq!(
+        outcome_of(&again),
+        (RestoreOutcome::Differs, 0),
+        "it is the same, so nobody is told again"
+    );
+    let newest = &history(world).await[0];
+    assert_eq!(newest["outcome"], "differs");
+    assert_eq!((&newest["total"], &newest["applied"]), (&json!(5), &Value::Null));
+    assert_eq!(newest["worst"].as_array().expect("a list").len(), 1);
+
+    let above = scheduled(world, Policy::Apply, Some(4)).await;
+    let found = reconcile(world, &above, When::Now).await;
+    assert_eq!(outcome_of(&found), (RestoreOutcome::HeldBack, 1));
+    let below = scheduled(world, Policy::Apply, Some(5)).await;
+    let found = reconcile(world, &below, When::Now).await;
+    assert_eq!(outcome_of(&found), (RestoreOutcome::PutRight, 0));
+    these_are_right(world, &[VIEW]).await;
+    let newest = &history(world).await[1];
+    assert_eq!(newest["outcome"], "put_right");
+    assert_eq!(newest["restoration"], 1);
+    assert_eq!(newest["schedule"], "nightly");
+
+    // They wait for the speed layer, which brings them into the log, each once.
+    world.catch_up().await;
+    world.catch_up().await;
+    let told = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
+    let told = told.expect("a topic").into_iter().flatten();
+    let mut told: Vec<Value> = told.map(|(_, alert)| alert).collect();
+    told.sort_by_key(|alert| alert["id"].to_string());
+    let outcomes: Vec<&Value> = told.iter().map(|alert| &alert["outcome"]).collect();
+    assert_eq!(outcomes, ["differs", "held_back"], "{told:?}");
+    assert!(told.iter().all(|alert| alert["type"] == "reconciliation.alert"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_is_kept_to_embedded() {
+    a_policy_is_kept_to(&World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_is_kept_to_on_servers() {
+    let world = World::on_servers().await;
+    a_policy_is_kept_to(&world).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_schedulers_one_passes() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let of = scheduled(&world, Policy::Report, None).await;
+    let leases = &world.stores.leases;
+    let held = leases.acquire("reconcile-nightly", "somebody").await;
+    let held = held.expect("an answer").expect("the lease");
+    let passed = reconcile(&world, &of, When::Now).await;
+    assert!(matches!(passed, Reconciled::Passed { .. }), "{passed:?}");
+    held.let_go().await;
+    let (one, other) = tokio::join!(
+        reconcile(&world, &of, When::Due),
+        reconcile(&world, &of, When::Due)
+    );
+    let is_done = |done: &Reconciled| matches!(done, Reconciled::Done { .. });
+    assert!(is_done(&one) != is_done(&other), "{one:?} {other:?}");
+    assert_eq!(history(&world).await.len(), 1);
+}
+
+/// What is cut off after something was changed is said to be so by the next comparison.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_cut_off_is_told() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    damage(&world, 5).await;
+    restore(&world, &applied(VIEW)).await.expect("restoring");
+    let kept = &world.stores.reconciliations;
+    let all = kept.reconciliations(Source::Plays, None, 1).await;
+    let newest = all.expect("a history").remove(0);
+    assert_eq!(newest.record["outcome"], "put_right");
+    // As the process that was killed would have left it.
+    let mut record = newest.record.clone();
+    record["outcome"] = "applying".into();
+    record["applied"] = Value::Null;
+    kept.replace(Source::Plays, newest.number, &record)
+        .await
+        .expect("replacing");
+    these_are_right(&world, &[VIEW]).await;
+    let all = history(&world).await;
+    assert_eq!((&all[0]["outcome"], &all[1]["outcome"]), (&json!("right"), &json!("cut_off")));
+    assert_eq!(all[1]["restoration"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_is_paged() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    for _ in 0..3 {
+        restore(&world, &of(VIEW)).await.expect("comparing");
+    }
+    let served = world.serve().await;
+    let mut path = "/api/v1/reconciliations?source=plays&limit=2".to_owned();
+    let mut found = Vec::new();
+    loop {
+        let page = served.client.ask(&path).await;
+        found.extend(page["reconciliations"].as_array().expect("a list").clone());
+        let Some(cursor) = page["cursor"].as_str() else {
+            break;
+        };
+        path = format!("/api/v1/reconciliations?source=plays&limit=2&cursor={cursor}");
+    }
+    let kinds: Vec<&str> = found
+        .iter()
+        .map(|one| one["kind"].as_str().expect("a kind"))
+        .collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "restorate").count(), 3);
+    assert!(kinds.contains(&"batch-run"), "{kinds:?}");
+    let only = served
+        .client
+        .ask("/api/v1/reconciliations?kind=restorate")
+        .await;
+    let numbers = only["reconciliations"].as_array().expect("a list").iter();
+    let numbers: Vec<&Value> = numbers.map(|one| &one["comparison"]["number"]).collect();
+    assert_eq!(numbers, [3, 2, 1]);
+    let (client, path) = (
+        served.client.clone(),
+        "/api/v1/reconciliations?format=csv&kind=restorate",
+    );
+    let (status, csv) = tokio::task::spawn_blocking(move || client.get(path))
+        .await
+        .expect("an answer");
+    assert_eq!(status, 200);
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert!(csv.contains("restorate,plays,"), "{csv}");
+    served.end().await;
+}
+
+/// Answers each connection with these bytes, or never.
+fn answering(answer: Option<String>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut asked = [0; 4096];
+            let _read = stream.read(&mut asked);
+            match &answer {
+                Some(answer) => {
+                    let _written = stream.write_all(answer.as_bytes());
+                }
+                None => held.push(stream),
+            }
+        }
+    });
+    format!("http://{address}/totals?token=sesame")
+}
+
+fn http(status: &str, headers: &str, body: &str) -> Option<String> {
+    let length = body.len();
+    Some(format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n{headers}\r\n\r\n{body}"
+    ))
+}
+
+fn asking(url: &str) -> RestoreRequest {
+    RestoreRequest {
+        expected: Expected::Answer(Address {
+            url: Secret::from(url.to_owned()),
+            bearer: Secret::from("abracadabra".to_owned()),
+        }),
+        rename: BTreeMap::from([
+            ("customer".to_owned(), "owner_id".to_owned()),
+            ("plays".to_owned(), "expected".to_owned()),
+        ]),
+        ..of(VIEW)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_systems_are_asked() {
+    let mut world = World::new().await;
+    lived_in(&world).await;
+    let served = world.serve().await;
+    let total = served
+        .client
+        .ask("/api/v1/stats/plays/total?owner_id=1")
+        .await["count"]
+        .clone();
+    served.end().await;
+    let right = json!({"of": "2026", "rows": [{"customer": 1, "plays": total}]}).to_string();
+    for (kind, body) in [
+        ("application/json; charset=utf-8", right.clone()),
+        (
+            "application/json",
+            json!([{"customer": 1, "plays": total}]).to_string(),
+        ),
+        (
+            "application/x-ndjson",
+            json!({"customer": 1, "plays": total}).to_string(),
+        ),
+        ("text/csv", format!("customer,plays\n1,{total}\n")),
+    ] {
+        let url = answering(http("200 OK", &format!("content-type: {kind}"), &body));
+        let report = restore(&world, &asking(&url)).await.expect(kind);
+        assert_eq!((report.keys, report.differ), (1, 0), "{kind}: {report:#?}");
+        assert!(!report.expected.contains("sesame"), "{}", report.expected);
+    }
+    world.batch_options.expected_wait_ms = 1_500;
+    world.batch_options.expected_bytes_max = 1_000;
+    let json = "content-type: application/json";
+    let large = format!("[{}]", " ".repeat(2_000));
+    for (answer, why) in [
+        (http("404 Not Found", json, "[]"), "404"),
+        (http("500 Oh", json, "[]"), "500"),
+        (http("200 OK", "content-type: text/html", "<p>"), "text/html"),
+        (http("200 OK", json, &large), "larger than 1000 bytes"),
+        (http("302 Found", "location: /other", ""), "leads elsewhere"),
+        (
+            http("200 OK", &format!("{json}\r\nlink: </2>; rel=\"next\""), "[]"),
+            "a page only",
+        ),
+        (http("200 OK", json, "[{\"customer\": 1}"), "EOF"),
+        (http("200 OK", json, "[]"), "nothing in it"),
+        (None, "no whole answer"),
+    ] {
+        let url = answering(answer);
+        let error = restore(&world, &asking(&url)).await.expect_err(why);
+        let error = error.to_string();
+        assert!(error.contains(why), "{why}: {error}");
+        assert!(
+            !error.contains("sesame") && !error.contains("abracadabra"),
+            "{error}"
+        );
+    }
+}
+
+async fn queries_are_asked(world: &World) {
+    lived_in(world).await;
+    let asked = |query: &str| RestoreRequest {
+        expected: Expected::Query(query.to_owned()),
+        ..of(VIEW)
+    };
+    let report = restore(world, &asked("SELECT 1 AS owner_id, 999999 AS expected;"));
+    let report = report.await.expect("comparing");
+    assert_eq!((report.keys, report.differ), (1, 1), "{report:#?}");
+    let rows = [
+        json!({"id": 7, "name": "a", "owner": 1, "athlete_capacity": 3}).to_string(),
+    ];
+    world.ingest_into(Source::Applications, &rows).await;
+    for query in [
+        "DELETE FROM applications",
+        "SELECT 1 AS owner_id, 2 AS expected; DELETE FROM applications",
+        "WITH gone AS (DELETE FROM applications RETURNING id) SELECT 1 AS owner_id, 2 AS expected",
+        "SELECT 1 AS owner_id) AS x; DELETE FROM applications",
+        "",
+    ] {
+        let refused = restore(world, &asked(query)).await;
+        refused.expect_err(query);
+    }
+    let canon = &world.stores.canon;
+    assert_eq!(canon.applications(None, 10).await.expect("rows").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_are_asked_embedded() {
+    let mut world = World::new().await;
+    queries_are_asked(&world).await;
+    world.batch_options.expected_wait_ms = 300;
+    let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)
+                   SELECT 1 AS owner_id, count(*) AS expected FROM n";
+    let request = RestoreRequest {
+        expected: Expected::Query(endless.to_owned()),
+        ..of(VIEW)
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), restore(&world, &request)).await;
+    let error = ended.expect("an end").expect_err("it takes for ever");
+    assert!(error.to_string().contains("query"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_are_asked_on_servers() {
+    let world = World::on_servers().await;
+    queries_are_asked(&world).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn corrections_are_explained() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let path = world.path().join("claims.csv");
+    let lines = "owner_id,bucket,track_id,kind,expected\n1,2026-05-01,12,play,40";
+    std::fs::write(&path, lines).expect("a file");
+    let request = RestoreRequest {
+        expected: Expected::File(path),
+        by: "ada".to_owned(),
+        reason: "a lost shipment".to_owned(),
+        ..applied(VIEW)
+    };
+    restore(&world, &request).await.expect("restoring");
+    let ask = async |question: &str| {
+        let served = world.serve().await;
+        let path = format!("/api/v1/explain?{question}");
+        let told = served.client.ask(&path).await["corrections"].clone();
+        served.end().await;
+        told
+    };
+    let before = ask("owner_id=1").await;
+    assert_eq!((&before["count"], &before["maybe"]), (&json!(0), &json!(1)));
+    assert_eq!(before["restorations"][0]["is_counted"], false);
+    world.catch_up().await;
+    let told = ask("owner_id=1").await;
+    assert_eq!((&told["count"], &told["sum"]), (&json!(1), &json!(40)), "{told}");
+    let by = &told["restorations"][0];
+    assert_eq!((&by["number"], &by["by"]), (&json!(1), &json!("ada")));
+    assert_eq!(by["reason"], "a lost shipment");
+    for (question, sum, maybe) in [
+        ("owner_id=2", 0, 0),
+        ("track_id=12", 40, 0),
+        ("owner_id=1&track_id=10", 0, 0),
+        ("owner_id=1&period=custom&from=2026-05-01&to=2026-05-02", 40, 0),
+        ("owner_id=1&period=custom&from=2026-04-01&to=2026-05-01", 0, 0),
+        ("owner_id=1&listener_id=5", 0, 1),
+    ] {
+        let told = ask(question).await;
+        assert_eq!((&told["sum"], &told["maybe"]), (&json!(sum), &json!(maybe)), "{question}");
+    }
+    let intake = world.intake(Source::Plays).await;
+    let stop = CancellationToken::new();
+    let batch = world.batch();
+    let undone = batch.undo_restoration(
+        (Source::Plays, 1),
+        ("bob", "they were found"),
+        &intake,
+        (&(), &stop),
+    );
+    undone.await.expect("an undo");
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    let told = ask("owner_id=1").await;
+    assert_eq!((&told["count"], &told["sum"]), (&json!(2), &json!(0)), "{told}");
+    assert_eq!(told["restorations"][0]["undoes"], 1);
+}
