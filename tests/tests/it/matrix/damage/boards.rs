@@ -16,7 +16,7 @@ use super::{RUNS_SEEN, seed, tell};
 use crate::matrix::scene::{Scene, Setting};
 use tests::hand::{Cql, Redis};
 
-const VIEW: &str = "segment_boards";
+pub(super) const VIEW: &str = "segment_boards";
 /// What is damaged is of a segment of which no random question is asked.
 const SEGMENT: i64 = 90;
 const ATHLETES: i64 = 400;
@@ -60,7 +60,7 @@ fn begin(scene: &Scene) -> String {
 }
 
 /// The first athletes that are served, without whom nothing is said.
-async fn first(scene: &Scene) -> Vec<i64> {
+pub(super) async fn first(scene: &Scene) -> Vec<i64> {
     let path = format!("/api/v1/boards/segments/{SEGMENT}?limit=3");
     let answer = scene.server.client.ask(&path).await;
     let entries = answer["entries"].as_array().expect("entries").iter();
@@ -70,7 +70,7 @@ async fn first(scene: &Scene) -> Vec<i64> {
 }
 
 /// What the boards are said to be made of adds up to what is served.
-async fn is_explained(scene: &Scene) {
+pub(super) async fn is_explained(scene: &Scene) {
     let client = &scene.server.client;
     let path = format!("/api/v1/boards/segments/{SEGMENT}?limit=1");
     let served = client.ask(&path).await;
@@ -98,7 +98,7 @@ async fn others_are_right(scene: &mut Scene) {
     }
 }
 
-async fn lived_in(scene: &mut Scene) -> Process {
+pub(super) async fn lived_in(scene: &mut Scene) -> Process {
     // What is in Redis would answer in the place of what is damaged.
     let worker = scene.start_told(
         "speed.board_cache_bytes_max = 0",
@@ -236,7 +236,7 @@ async fn live_states_are_damaged(scene: &mut Scene) {
 }
 
 /// With triggers switched off: an effort becomes better, one is deleted, one is added.
-async fn rows_change_and_nobody_is_told(scene: &mut Scene) {
+pub(super) fn change_untold(scene: &Scene) {
     let schema = scene
         .world
         .namespace()
@@ -252,6 +252,10 @@ async fn rows_change_and_nobody_is_told(scene: &mut Scene) {
          ALTER TABLE efforts ENABLE TRIGGER USER;"
     ));
     changed.expect("a change");
+}
+
+async fn rows_change_and_nobody_is_told(scene: &mut Scene) {
+    change_untold(scene);
     let found = scene.finds(VIEW, &["not_told"]).await;
     let mut athletes: Vec<i64> = found["differences"]
         .as_array()

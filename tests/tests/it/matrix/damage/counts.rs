@@ -211,6 +211,9 @@ async fn damage_of_batch_rows_is_put_right_on_servers() {
         own.run(&cql, what).await;
         let expected = own.count;
         damaged(&mut scene, (what, cause), expected).await;
+        if cause.is_empty() {
+            continue;
+        }
         let again = Row::of(&cql, &job).await;
         assert_eq!((again.count, again.epoch), (own.count, own.epoch), "{what}");
     }

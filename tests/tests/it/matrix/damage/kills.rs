@@ -1,12 +1,13 @@
 //! Restorators that are killed, and two at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 use serde_json::{Value, json};
 use tests::process::{Process, done};
 
+use super::boards;
 use super::{OWNER, PAUSE, TRACK, own_plays, seed, tell};
 use crate::matrix::scene::{Scene, Setting};
 use tests::hand::Cql;
@@ -14,11 +15,13 @@ use tests::hand::Cql;
 /// A lease of one that was killed ends soon.
 const SOON: &str = "cassandra.lease_ms = 3000";
 const ROWS: &str = "plays_owner_day_track";
-const KILLS_MAX: usize = 6;
+const KILLS_MAX: usize = 5;
+/// When one is killed that is killed at any moment.
+const MOMENTS_MS: std::ops::Range<u64> = 200..2_500;
 const LONG: Duration = Duration::from_secs(60);
 
-/// Kills a restoration again and again, each time later, until one comes to its end; answers the stages in which they
-/// were killed.
+/// Kills a restoration again and again, after some stage has begun or at some moment, until one comes to its end; answers
+/// the stages in which they were killed.
 async fn killed(scene: &mut Scene, args: &[&str]) -> Vec<String> {
     let args = [
         &["restorate", "--apply", "--log-level", "warn,batch=debug"],
@@ -28,13 +31,23 @@ async fn killed(scene: &mut Scene, args: &[&str]) -> Vec<String> {
     let (mut killed, mut stages) = (Vec::new(), 1);
     while killed.len() < KILLS_MAX {
         let mut process = start(scene, &args);
-        while process.is_running() && stages_of(&process).len() < stages {
+        let (begun, until) = (Instant::now(), scene.rng.random_range(MOMENTS_MS));
+        let until = scene
+            .rng
+            .random_bool(0.4)
+            .then_some(Duration::from_millis(until));
+        let is_time = || until.is_some_and(|until| begun.elapsed() > until);
+        while process.is_running() && !is_time() && stages_of(&process).len() < stages {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let wait = scene.rng.random_range(0..40);
         tokio::time::sleep(Duration::from_millis(wait)).await;
         if process.is_running() {
-            killed.push(stages_of(&process).pop().unwrap_or_default());
+            killed.push(
+                stages_of(&process)
+                    .pop()
+                    .unwrap_or_else(|| "none".to_owned()),
+            );
             process.kill();
             stages += scene.rng.random_range(1..4);
             continue;
@@ -45,7 +58,7 @@ async fn killed(scene: &mut Scene, args: &[&str]) -> Vec<String> {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    assert!(killed.len() > 2, "{killed:?}");
+    assert!(killed.len() > 1, "{killed:?}");
     killed
 }
 
@@ -124,7 +137,7 @@ async fn of_corrections(scene: &mut Scene) -> Vec<String> {
     let before = total(scene).await;
     let args = ["--view", ROWS, "--expected", path.as_str()];
     let killed = killed(scene, &args).await;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     // What was recorded is gone on with; as long as it is not counted nothing more is.
     loop {
         let more = ["--expected", path.as_str(), "--apply"];
@@ -153,6 +166,34 @@ async fn of_corrections(scene: &mut Scene) -> Vec<String> {
     scene.is_right(ROWS).await;
     scene.owner_is_right().await;
     killed
+}
+
+/// Rows of boards that nobody was told of; who is killed may have told, and may be in the middle of a run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restorator_of_boards_is_killed_at_any_moment_on_servers() {
+    let mut scene = Scene::begin(&Setting::patient(), seed(36)).await;
+    let worker = boards::lived_in(&mut scene).await;
+    boards::change_untold(&scene);
+    scene.finds(boards::VIEW, &["not_told"]).await;
+    let args = ["--view", boards::VIEW, "--expected", "canonical"];
+    let killed = killed(&mut scene, &args).await;
+    let begun = Instant::now();
+    loop {
+        scene.settle().await;
+        let told = scene.restorate(boards::VIEW, &["--apply"]).await;
+        scene.settle().await;
+        if told.status == 0 && told.report["differ"] == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < LONG, "{told:?}");
+    }
+    scene.is_right(boards::VIEW).await;
+    assert_eq!(boards::first(&scene).await, [50, 999, 0]);
+    boards::is_explained(&scene).await;
+    assert!(worker.end().0);
+    scene.end().await;
+    let happened = format!("{killed:?}");
+    tell("a Restorator of boards killed at any moment", &happened);
 }
 
 async fn total(scene: &Scene) -> i64 {

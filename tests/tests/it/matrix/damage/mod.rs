@@ -150,7 +150,7 @@ impl Scene {
         let truth = self.truth().await;
         let client = &self.server.client;
         for (by, field) in [("track", "track_id"), ("country", "country")] {
-            let question = format!("owner_id={OWNER}&by={by}&period=month&date=2026-03-09");
+            let question = format!("owner_id={OWNER}&by={by}&period=year&date=2026-03-09");
             let answer = client
                 .ask(&format!("/api/v1/stats/plays/breakdown?{question}"))
                 .await;
