@@ -175,9 +175,10 @@ async fn batch_rows_are_damaged(scene: &mut Scene) -> usize {
     let heads = cql
         .read::<(i32, Option<Vec<u8>>, Option<Vec<u8>>)>(&heads, ())
         .await;
-    let mut heads = heads.into_iter();
-    let own = heads.find(|(_, of, _)| of.as_ref() == Some(&key));
-    let (bucket, ..) = own.expect("a head");
+    let (own, others): (Vec<_>, Vec<_>) = heads
+        .into_iter()
+        .partition(|(_, of, _)| of.as_ref() == Some(&key));
+    let (bucket, ..) = own.into_iter().next().expect("a head");
     let place = (bucket, &key);
     cql.run(
         &format!("DELETE FROM heads_{id} WHERE bucket = ? AND key = ?"),
@@ -192,7 +193,8 @@ async fn batch_rows_are_damaged(scene: &mut Scene) -> usize {
     scene.finds(VIEW, &["damaged"]).await;
     put_right(scene).await;
     // Another board's root is one that can be read.
-    let other = heads.find_map(|(_, _, root)| root).expect("another head");
+    let other = others.into_iter().find_map(|(_, _, root)| root);
+    let other = other.expect("another head");
     let change = format!("UPDATE heads_{id} SET root = ? WHERE bucket = ? AND key = ?");
     cql.run(&change, (other, bucket, &key)).await;
     let found = scene.restorate(VIEW, &[]).await;

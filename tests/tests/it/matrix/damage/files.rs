@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::json;
 use tests::process::run;
+use tests::servers::delete_keys;
 
 use super::{own_plays, seed, tell};
 use crate::matrix::runs::{RUN, has_begun};
@@ -62,10 +63,7 @@ async fn damaged_files_are_made_anew_on_servers() {
     for harm in Harm::ALL {
         of_the_archive(&mut scene, harm).await;
     }
-    let mut harmed = 0;
-    for harm in Harm::ALL {
-        harmed += of_results(&mut scene, harm).await;
-    }
+    let harmed = of_results(&mut scene).await;
     a_run_died(&mut scene).await;
     assert!(worker.end().0);
     scene.end().await;
@@ -89,34 +87,49 @@ async fn of_the_archive(scene: &mut Scene, harm: Harm) {
     scene.owner_is_right().await;
 }
 
-/// The run that reads a result which is damaged says so; the next one makes it anew. Where the run is one that a
-/// restoration needs, that is done by itself.
-async fn of_results(scene: &mut Scene, harm: Harm) -> usize {
-    let mut harmed = 0;
-    for source in ["plays", "efforts"] {
-        let files = files(scene, &format!("results/{source}/data")).await;
-        for path in &files {
-            harm.to(scene, path).await;
-        }
-        harmed += files.len();
+/// Harms all files of a source's results, which nobody who asks reads; answers how many there are.
+async fn harm_results(scene: &mut Scene, source: &str, harm: Harm) -> usize {
+    let files = files(scene, &format!("results/{source}/data")).await;
+    for path in &files {
+        harm.to(scene, path).await;
     }
     scene.compare().await;
     scene.take_plays(60).await;
     scene.take_rows(3).await;
     scene.settle().await;
-    let mut said = String::new();
-    for _ in 0..harmed {
-        let ran = run(scene.place.data(), &["batch", "run"]);
-        if ran.status.success() {
-            break;
-        }
-        said += &String::from_utf8_lossy(&ran.stderr);
-    }
-    let is_named = said.contains("results/") && said.contains("run again");
+    files.len()
+}
+
+/// The run that reads a result which is damaged says so, and the next one makes it anew; one that a restoration needs goes
+/// on by itself.
+async fn of_results(scene: &mut Scene) -> usize {
+    let mut harmed = harm_results(scene, "plays", Harm::Changed).await;
+    let since = scene.heard();
+    let namespace = scene.world.namespace().expect("servers");
+    assert!(delete_keys(&format!("{{{namespace}:plays:*}}:d*")) > 0);
+    let ran = run(scene.place.data(), &["batch", "run"]);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success(), "{said}");
     assert!(
-        is_named || matches!(harm, Harm::Missing),
-        "{harm:?}: {said}"
+        said.contains("results/plays/") && said.contains("run again"),
+        "{said}"
     );
+    let applied = scene.puts_right(VIEW).await;
+    assert!(applied["run"].is_u64(), "{applied}");
+    scene.was_damaged(since, &[1, 2, 3, 4, 5]);
+    scene.compare().await;
+    let of_boards = harm_results(scene, "efforts", Harm::CutShort).await;
+    harmed += of_boards;
+    let mut runs = 0;
+    while !run(scene.place.data(), &["batch", "run"]).status.success() {
+        runs += 1;
+        assert!(
+            runs <= of_boards,
+            "{runs} runs did not make {of_boards} files anew"
+        );
+    }
+    harmed += harm_results(scene, "plays", Harm::Missing).await;
+    scene.run_batch(&[]).await;
     scene.compare().await;
     scene.is_right(VIEW).await;
     scene.is_right("segment_boards").await;
