@@ -269,22 +269,28 @@ impl Batch {
         let Some((path, why)) = done.as_ref().err().and_then(Error::damaged_file) else {
             return done;
         };
-        let of_plays = format!("results/{}/", Source::Plays);
-        if path.starts_with(&of_plays)
-            && !has_all_events(&self.ports.archive, Source::Plays).await?
-        {
-            // What it is made of is gone, so nothing makes it anew: what is left of it stays.
-            return Err(stores::Error::DamagedFile { path, why }.into());
-        }
-        if path.starts_with("results/") || path.starts_with("snapshots/") {
-            // Without it the next try makes the result anew, from what it was made of.
-            self.ports.archive.delete(&path).await?;
+        if self.has_deleted(&path).await? {
             return Err(Error::Request(format!(
                 "{path} was damaged or missing, and is deleted now: run again, and everything that rests on it is made anew"
             )));
         }
         // Not also what was being done: that is long, and says nothing.
         Err(stores::Error::DamagedFile { path, why }.into())
+    }
+
+    /// Deletes a damaged file if the next try makes it anew, from what it was made of; whether it did.
+    pub(crate) async fn has_deleted(&self, path: &str) -> Result<bool> {
+        let of_plays = format!("results/{}/", Source::Plays);
+        let is_made_anew = path.starts_with("results/") || path.starts_with("snapshots/");
+        if !is_made_anew
+            || path.starts_with(&of_plays)
+                && !has_all_events(&self.ports.archive, Source::Plays).await?
+        {
+            // What it is made of is gone, so nothing makes it anew: what is left of it stays.
+            return Ok(false);
+        }
+        self.ports.archive.delete(path).await?;
+        Ok(true)
     }
 
     /// What keeps two runs of a source apart.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
@@ -169,6 +170,26 @@ impl Process {
     pub fn finish(mut self) -> (bool, [String; 2]) {
         let ended = self.child.wait().expect("its end");
         (ended.success(), self.said())
+    }
+
+    /// The same, with the most memory that it had, in bytes; what it took within its last moments may be missing.
+    ///
+    /// # Panics
+    /// If it can't be waited for.
+    #[must_use]
+    pub fn finish_measured(mut self) -> (bool, [String; 2], u64) {
+        let mut most = 0;
+        while self.is_running() {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+            let status = status.unwrap_or_default();
+            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+            most = most.max(kib.unwrap_or(0) * 1_024);
+            #[expect(clippy::disallowed_methods, reason = "it is looked at now and then")]
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (succeeded, said) = self.finish();
+        (succeeded, said, most)
     }
 
     /// Asks it to end, and waits for that; whether it succeeded, and what it had said.

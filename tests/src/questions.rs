@@ -267,6 +267,15 @@ impl Asked {
         }
     }
 
+    /// Whether plays of one of these owners may be among those that are asked for.
+    #[must_use]
+    pub fn is_of(&self, owners: &[i64]) -> bool {
+        let mut filters = self.question.filters.iter();
+        let owner = filters.find(|(name, _)| *name == "owner_id");
+        let owner = owner.and_then(|(_, owner)| owner.as_i64());
+        owner.is_none_or(|owner| owners.contains(&owner))
+    }
+
     /// Compares an answer with the recount of everything before its position.
     ///
     /// # Panics

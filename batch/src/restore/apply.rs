@@ -27,15 +27,16 @@ pub(crate) struct Rewrite<'a> {
 }
 
 impl<'a> Rewrite<'a> {
-    /// Takes a stamp that is larger than those of all rows.
-    pub(crate) async fn begin(batch: &'a Batch, comparison: &Comparison) -> Result<Self> {
+    /// Takes a stamp that is larger than those of all rows; `newest_us` is the newest among them. Somebody else may have
+    /// written as of a time that is yet to come.
+    pub(crate) async fn begin(
+        batch: &'a Batch,
+        comparison: &Comparison,
+        newest_us: i64,
+    ) -> Result<Self> {
         let (ports, job) = (&batch.ports, &comparison.job);
-        let now_ms = ports.clock.now_ms();
-        // No result of another name gets into the table: what is written is what its own result holds.
-        let stamp_us = ports
-            .views
-            .begin_publishing(job.source(), comparison.epoch, &BTreeMap::new(), now_ms)
-            .await?;
+        let at_ms = ports.clock.now_ms().max(newest_us.div_euclid(1_000) + 1);
+        let stamp_us = take_stamp(ports, comparison.epoch, job, at_ms).await?;
         Ok(Self {
             ports,
             job: Arc::clone(job),
@@ -55,6 +56,14 @@ impl<'a> Rewrite<'a> {
         Ok(())
     }
 
+    /// Takes another stamp: by this one readers know rows that they read before, and they may have read some between
+    /// it and the rows.
+    pub(crate) async fn end(self) -> Result<()> {
+        let now_ms = self.ports.clock.now_ms();
+        take_stamp(self.ports, self.epoch, &self.job, now_ms).await?;
+        Ok(())
+    }
+
     /// Writes what was noted; answers how many rows.
     pub(crate) async fn send(&mut self, stop: &CancellationToken) -> Result<u64> {
         let mut waiting = std::mem::take(&mut self.waiting);
@@ -70,6 +79,16 @@ impl<'a> Rewrite<'a> {
         }
         Ok(written)
     }
+}
+
+/// A stamp of the run whose rows are there. No result of another name gets into the table: what is written is what its
+/// own result holds.
+async fn take_stamp(ports: &BatchPorts, epoch: Epoch, job: &Job, at_ms: i64) -> Result<i64> {
+    let results = BTreeMap::new();
+    let stamp = ports
+        .views
+        .begin_publishing(job.source(), epoch, &results, at_ms);
+    Ok(stamp.await?)
 }
 
 /// The partition of the table and the row key of a key with all columns of the view.

@@ -28,7 +28,7 @@ mod spool;
 mod stored;
 mod undo;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -89,6 +89,8 @@ struct Collected {
     position: Vec<Cut>,
     /// By partition: whatever is below it, every key counts. Those that were read later count more.
     counted: Vec<Offset>,
+    /// The newest stamp of a row.
+    stamp_us: i64,
     live_unknown: Option<String>,
     _folder: tempfile::TempDir,
     files: Vec<PathBuf>,
@@ -383,7 +385,7 @@ impl Batch {
         let Some(recorded) = changes.record(record).await? else {
             return Ok(applied);
         };
-        let mut rewrite = Rewrite::begin(self, comparison).await?;
+        let mut rewrite = Rewrite::begin(self, comparison, collected.stamp_us).await?;
         for file in &collected.files {
             go_on(stop)?;
             each_block(&self.engine, file, async |sums| {
@@ -396,6 +398,7 @@ impl Batch {
             })
             .await?;
         }
+        rewrite.end().await?;
         journal.end(recorded.number, &[]).await?;
         applied.restoration = Some(recorded.number);
         Ok(applied)
@@ -458,20 +461,25 @@ impl Batch {
         Ok(())
     }
 
-    /// Carries a run out under the lease that is held.
+    /// Carries a run out under the lease that is held. Damaged results that it comes upon are deleted, and made anew by
+    /// the run that begins again.
     async fn run_again(
         &self,
         results: &Results<'_>,
         request: &RunRequest,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Epoch> {
-        let again = Results {
-            archive: results.archive,
-            source: results.source,
-            lease: results.lease,
-        };
-        let run = Box::pin(self.run_held(again, request, progress, stop)).await?;
-        Ok(run.epoch)
+        let mut deleted = BTreeSet::new();
+        loop {
+            let again = Results { ..*results };
+            let run = Box::pin(self.run_held(again, request, progress, stop)).await;
+            let damaged = run.as_ref().err().and_then(Error::damaged_file);
+            match (run, damaged) {
+                (Err(_), Some((path, _)))
+                    if self.has_deleted(&path).await? && deleted.insert(path.clone()) => {}
+                (run, _) => return Ok(run?.epoch),
+            }
+        }
     }
 
     /// What there is to be compared now, and what a person should know of it.
@@ -574,7 +582,7 @@ impl Batch {
         let read = live.add(&sides, (progress, stop)).await?;
         stages.begin("rows", 0);
         let table = (comparison.table.as_str(), comparison.epoch, rows_max);
-        stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
+        let stamp_us = stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
         let (position, counted, live_unknown) = match read {
             Ok(read) => {
                 let is_all = self.live_events((&live, &read), comparison, &sides, (stages, stop));
@@ -601,6 +609,7 @@ impl Batch {
         Ok(Collected {
             position,
             counted,
+            stamp_us,
             live_unknown,
             files,
             disk_bytes,

@@ -151,6 +151,14 @@ impl Scope {
         from.is_none_or(|from| last >= from) && to.is_none_or(|to| first < to)
     }
 
+    /// Whether all rows of a view are in it, by all their columns.
+    pub(crate) fn is_all_of(&self, job: &Job) -> bool {
+        let columns = job.group().0.len() + job.row().0.len();
+        self.places.iter().copied().eq(0..columns)
+            && self.range == (None, None)
+            && self.wanted.is_empty()
+    }
+
     /// The rows of a view that are in it.
     pub(crate) fn rows(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let mut kept: Option<BooleanArray> = None;

@@ -129,8 +129,11 @@ impl Sides {
         if groups.is_empty() {
             return Ok(());
         }
-        let fault = |e| Error::fault("decoding keys", e);
         let job = &self.job;
+        if self.scope.is_all_of(job) {
+            return self.add_keyed(side, &joined(groups, rows), counts);
+        }
+        let fault = |e| Error::fault("decoding keys", e);
         let mut all: Vec<ArrayRef> = job.group().decode(groups.iter().flatten()).map_err(fault)?;
         all.extend(job.row().decode(rows.iter().flatten()).map_err(fault)?);
         all.push(Arc::new(counts.clone()));
@@ -187,6 +190,20 @@ impl Sides {
         }
         Ok(paths)
     }
+}
+
+/// Keys of all columns: columns follow each other in a key, so the row's are simply behind those of the group.
+fn joined(groups: &BinaryArray, rows: &BinaryArray) -> BinaryArray {
+    let bytes = groups.value_data().len() + rows.value_data().len();
+    let mut keys = BinaryBuilder::with_capacity(rows.len(), bytes);
+    let mut key = Vec::with_capacity(64);
+    for (group, row) in groups.iter().zip(rows) {
+        key.clear();
+        key.extend_from_slice(group.unwrap_or_default());
+        key.extend_from_slice(row.unwrap_or_default());
+        keys.append_value(&key);
+    }
+    keys.finish()
 }
 
 impl Part {

@@ -16,13 +16,14 @@ use crate::{BatchPorts, Error, Progress, Result};
 /// What stands before the group in the key of a table's partition: its time.
 const TIME_BYTES: usize = 8;
 
-/// Adds all rows of a table to the sides: those up to an epoch as stored, others as ahead.
+/// Adds all rows of a table to the sides: those up to an epoch as stored, others as ahead. Answers the newest stamp
+/// among them.
 pub(crate) async fn add_rows(
     ports: &BatchPorts,
     (table, newest, rows_max): (&str, Epoch, usize),
     sides: &Arc<Sides>,
     (progress, stop): (&dyn Progress, &CancellationToken),
-) -> Result<()> {
+) -> Result<i64> {
     let shares = ports.views.division().await?.side_by_side;
     let at_once = usize::try_from(shares.get()).unwrap_or(1);
     futures::stream::iter(ScanShare::each(shares))
@@ -36,7 +37,10 @@ pub(crate) async fn add_rows(
             )
         })
         .buffer_unordered(at_once)
-        .try_collect()
+        .try_fold(
+            0,
+            |newest, stamp_us| async move { Ok(stamp_us.max(newest)) },
+        )
         .await
 }
 
@@ -46,8 +50,8 @@ async fn add_share(
     share: ScanShare,
     sides: &Sides,
     (progress, stop): (&dyn Progress, &CancellationToken),
-) -> Result<()> {
-    let mut after = None;
+) -> Result<i64> {
+    let (mut after, mut newest_us) = (None, 0);
     loop {
         go_on(stop)?;
         let page = ports
@@ -60,10 +64,16 @@ async fn add_share(
             )));
         };
         add_page(&page, newest, sides)?;
+        newest_us = page
+            .stamps_us
+            .values()
+            .iter()
+            .copied()
+            .fold(newest_us, i64::max);
         progress.advance(page.rows.len() as u64);
         match page.next {
             Some(next) => after = Some(next),
-            None => return Ok(()),
+            None => return Ok(newest_us),
         }
     }
 }

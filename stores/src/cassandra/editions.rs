@@ -310,7 +310,8 @@ pub(super) async fn heads(cql: &Cql, id: &str, keys: &[Vec<u8>]) -> Result<Vec<O
     Ok(keys.iter().map(head).collect())
 }
 
-/// Nodes of a key. All that have a name have the same bytes, whatever their stamp.
+/// Nodes of a key. All that have a name have the same bytes, whatever their stamp, unless somebody else changed them: then
+/// the newest are those that were written in their place.
 pub(super) async fn nodes(
     cql: &Cql,
     id: &str,
@@ -318,8 +319,10 @@ pub(super) async fn nodes(
     names: &[NodeName],
 ) -> Result<Vec<Option<Bytes>>> {
     let doing = "reading nodes";
-    let text =
-        format!("SELECT bytes FROM nodes_{id} WHERE key = ? AND shard = ? AND name = ? LIMIT 1");
+    let text = format!(
+        "SELECT bytes FROM nodes_{id} WHERE key = ? AND shard = ? AND name = ?
+             ORDER BY name DESC, stamp_us DESC LIMIT 1"
+    );
     let statement = &cql.prepare(doing, &text).await?;
     let ask = names.iter().map(|name| async move {
         let values = (key, shard(name), name.as_slice());

@@ -98,7 +98,17 @@ fn steps(rows: &NewRows) -> Vec<Range<usize>> {
     steps
 }
 
-type Row = (Vec<u8>, i64, i64);
+type Row = (Vec<u8>, Option<i64>, u64);
+
+/// Count and epoch of a row as it is stored. Nobody else writes these tables; where somebody did all the same, and one
+/// of them is missing, the row has no count, or is of no run: whoever compares finds it, and others can be read.
+pub(super) fn held(count: Option<i64>, epoch: Option<i64>) -> (Option<i64>, u64) {
+    // The epoch of a marker is stored as its complement.
+    match epoch.unwrap_or(0) {
+        epoch @ 0.. => (count, epoch.cast_unsigned()),
+        marker => (None, (!marker).cast_unsigned()),
+    }
+}
 
 /// Rows of several partitions.
 pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartQuery]) -> Result<FoundRows> {
@@ -111,9 +121,8 @@ pub(super) async fn read(cql: &Cql, id: &str, queries: &[PartQuery]) -> Result<F
             for (row, count, epoch) in part {
                 indexes.append_value(query);
                 rows.append_value(&row);
-                counts.append_option((epoch >= 0).then_some(count));
-                let epoch = if epoch >= 0 { epoch } else { !epoch };
-                epochs.append_value(epoch.cast_unsigned());
+                counts.append_option(count);
+                epochs.append_value(epoch);
             }
             query += 1;
         }
@@ -153,9 +162,10 @@ async fn read_part(cql: &Cql, id: &str, query: &PartQuery) -> Result<Vec<Row>> {
             }
         };
         next = after;
-        let found = page.rows::<(&[u8], i64, i64)>();
+        let found = page.rows::<(&[u8], Option<i64>, Option<i64>)>();
         for row in found.map_err(|error| cql.broken(doing, error))? {
             let (row, count, epoch) = row.map_err(|error| cql.broken(doing, error))?;
+            let (count, epoch) = held(count, epoch);
             rows.push((row.to_vec(), count, epoch));
         }
         if rows.len() > FOUND_MAX {
@@ -228,9 +238,10 @@ impl Keys {
     }
 
     fn add(&mut self, page: &QueryRowsResult) -> Result<(), BoxError> {
-        for row in page.rows::<(&[u8], &[u8], i64, i64)>()? {
+        for row in page.rows::<(&[u8], &[u8], Option<i64>, Option<i64>)>()? {
             let (part, row, epoch, written_us) = row?;
-            if epoch >= 0 && written_us < self.stamp_us && !self.is_full() {
+            let is_before = written_us.unwrap_or(0) < self.stamp_us;
+            if epoch.unwrap_or(0) >= 0 && is_before && !self.is_full() {
                 self.parts.append_value(part);
                 self.rows.append_value(row);
             }

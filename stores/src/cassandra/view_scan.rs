@@ -16,6 +16,7 @@ use scylla::serialize::row::SerializeRow;
 
 use super::editions;
 use super::session::Cql;
+use super::view_rows::held;
 use crate::Result;
 use crate::view_scan::{
     Division, HeadsPage, Room, RowsPage, ScanPlace, ScanShare, ScannedHead, ScannedHeads,
@@ -89,6 +90,16 @@ pub(super) async fn rows(
     Ok(scan.page.finish(is_all))
 }
 
+/// A row as it is scanned: its keys, count and epoch, and when these were written.
+type Scanned<'a> = (
+    &'a [u8],
+    &'a [u8],
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
 /// A scan that fills a page.
 struct RowScan<'a> {
     cql: &'a Cql,
@@ -136,7 +147,7 @@ impl RowScan<'_> {
     /// these were all.
     async fn take(&mut self, condition: &str, values: &(impl SerializeRow + Sync)) -> Result<bool> {
         let text = format!(
-            "SELECT part, row, count, epoch, WRITETIME(epoch) FROM rows_{} WHERE {condition}",
+            "SELECT part, row, count, epoch, WRITETIME(count), WRITETIME(epoch) FROM rows_{} WHERE {condition}",
             self.id
         );
         let mut statement = self.cql.prepare(Self::DOING, &text).await?;
@@ -162,20 +173,16 @@ impl RowScan<'_> {
         &mut self,
         answer: &QueryRowsResult,
     ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
-        for row in answer.rows::<(&[u8], &[u8], i64, i64, i64)>()? {
+        for row in answer.rows::<Scanned<'_>>()? {
             if self.page.room().is_full() {
                 return Ok(false);
             }
-            let (part, row, count, epoch, stamp_us) = row?;
-            // The epoch of a marker is stored as its complement.
-            let (count, epoch) = if epoch >= 0 {
-                (Some(count), epoch)
-            } else {
-                (None, !epoch)
-            };
+            let (part, row, count, epoch, count_us, epoch_us) = row?;
+            let (count, epoch) = held(count, epoch);
             self.page.pass(part, row);
-            let at = (epoch.cast_unsigned(), stamp_us);
-            self.page.add((part, row), count, at);
+            // Both are written together; by whoever changes one of them later than the other.
+            let stamp_us = count_us.max(epoch_us).unwrap_or(0);
+            self.page.add((part, row), count, (epoch, stamp_us));
         }
         Ok(true)
     }

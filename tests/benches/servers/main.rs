@@ -1,6 +1,6 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications] [recounts] [scan]`. `BACKSTITCH_BENCH_ROWS` makes
-//! it smaller or larger; `applications` has `recounts` in it.
+//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS`
+//! makes it smaller or larger; `applications` has `recounts` in it.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -13,6 +13,7 @@ mod load;
 mod minimal;
 mod plays;
 mod recounts;
+mod restorate;
 mod scan;
 mod serving;
 mod sql;
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Events, and rows to dump, unless said.
 const ROWS: u64 = 5_000_000;
+/// Events whose counts are compared, unless said.
+const COMPARED_ROWS: u64 = 10_000_000;
 /// Rows of the largest board, at most.
 const BOARD_ROWS: u64 = 1_000_000;
 /// How often what is compared is done, in turns.
@@ -33,9 +36,9 @@ fn main() {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let rows = std::env::var("BACKSTITCH_BENCH_ROWS")
-        .ok()
-        .map_or(ROWS, |rows| rows.parse().expect("a number of rows"));
+    let said = std::env::var("BACKSTITCH_BENCH_ROWS").ok();
+    let said = said.map(|rows| rows.parse::<u64>().expect("a number of rows"));
+    let rows = said.unwrap_or(ROWS);
     let known = [
         "plays",
         "dumps",
@@ -44,6 +47,7 @@ fn main() {
         "applications",
         "recounts",
         "scan",
+        "restorate",
     ];
     assert!(
         named.iter().all(|name| known.contains(&&**name)),
@@ -71,6 +75,9 @@ fn main() {
     }
     if is_asked("scan") {
         scan::run(rows);
+    }
+    if is_asked("restorate") {
+        restorate::run(said.unwrap_or(COMPARED_ROWS));
     }
 }
 

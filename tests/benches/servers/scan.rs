@@ -16,6 +16,7 @@ use stores::embedded::DataFolder;
 use stores::namespace::Namespace;
 use stores::view_scan::{ScanShare, ViewsScan};
 use stores::views::{NewRows, TallyShape, ViewsWrite};
+use tests::hand::Cql;
 use tests::servers;
 use tokio::runtime::Runtime;
 
@@ -56,7 +57,7 @@ fn from_cassandra(runtime: &Runtime, rows: u64) {
     runtime.block_on(fill(&views, rows));
     let (mut bare, mut scans) = (Vec::new(), vec![Vec::new(); READERS.len()]);
     for _ in 0..ROUNDS {
-        let (took, found) = timed(|| runtime.block_on(read_bare(&namespace)));
+        let (took, found) = timed(|| runtime.block_on(read_bare(&namespace, VIEW)));
         assert_eq!(found, rows);
         bare.push(rate(rows, took));
         for (readers, rates) in READERS.iter().zip(&mut scans) {
@@ -149,21 +150,16 @@ async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
     }
 }
 
-/// How many rows the driver alone brings.
-async fn read_bare(namespace: &Namespace) -> u64 {
+/// How many rows of a view the driver alone brings.
+pub(crate) async fn read_bare(namespace: &Namespace, view: &str) -> u64 {
     let session: Session = SessionBuilder::new()
         .known_node(servers::cassandra())
         .build()
         .await
         .expect("a session");
     let keyspace = namespace.identifier("backstitch");
-    let names = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
-    let names = session.query_iter(names, (&keyspace,)).await;
-    let names = names.expect("tables").rows_stream::<(String,)>();
-    let names: Vec<(String,)> = names.expect("names").try_collect().await.expect("all");
-    let mut tables = names.iter().filter(|(name,)| name.starts_with("rows_"));
-    let (table,) = tables.next().expect("a table of rows");
-    let all = format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.{table}");
+    let id = Cql::of(namespace).await.id(view).await;
+    let all = format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.rows_{id}");
     let all = session.query_iter(all, ()).await.expect("rows");
     let all = all.rows_stream::<(Vec<u8>, Vec<u8>, i64, i64, i64)>();
     let count = all

@@ -5,6 +5,7 @@
 //!
 //! Seeds are fixed; `BACKSTITCH_TEST_SEED` sets another one, as `deploy/soak` does for hours.
 
+mod damage;
 mod hangs;
 mod log;
 mod redis;

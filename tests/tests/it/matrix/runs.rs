@@ -9,7 +9,7 @@ use tests::process::Process;
 use super::scene::{Scene, Setting};
 use super::{seed, tell};
 
-const RUN: [&str; 4] = ["batch", "run", "--log-level", "warn,batch=debug"];
+pub(super) const RUN: [&str; 4] = ["batch", "run", "--log-level", "warn,batch=debug"];
 /// So many stages of plays and of efforts; those of authorizations are the same again.
 const STAGES_MAX: usize = 14;
 
@@ -22,7 +22,7 @@ fn stages(run: &Process) -> Vec<String> {
 }
 
 /// Waits until a run has begun so many stages, or has ended; whether it is still there.
-async fn has_begun(run: &mut Process, count: usize) -> bool {
+pub(super) async fn has_begun(run: &mut Process, count: usize) -> bool {
     while run.is_running() {
         if stages(run).len() >= count {
             return true;

@@ -33,8 +33,8 @@ const QUESTIONS: usize = 8;
 /// So many of the last questions that were answered may be asked again.
 const AGAIN_MAX: usize = 6;
 
-/// Little patience and small steps, so that much happens in a short time.
-const LINES: &str = "
+/// Little patience with servers, so that much happens in a short time.
+const HASTE: &str = "
 kafka.request_timeout_ms = 3000
 kafka.delivery_timeout_ms = 6000
 kafka.session_timeout_ms = 6000
@@ -44,7 +44,6 @@ redis.call_timeout_ms = 3000
 cassandra.connect_timeout_ms = 1500
 cassandra.request_timeout_ms = 2000
 cassandra.retry_timeout_ms = 4000
-cassandra.lease_ms = 8000
 database.connect_timeout_ms = 1000
 database.request_timeout_ms = 2000
 database.retry_timeout_ms = 3000
@@ -52,6 +51,11 @@ database.dump_timeout_ms = 3000
 s3.connect_timeout_ms = 1000
 s3.request_timeout_ms = 3000
 s3.retry_timeout_ms = 4000
+";
+
+/// And small steps.
+const STEPS: &str = "
+cassandra.lease_ms = 8000
 speed.records_max = 20
 speed.groups_max = 5
 speed.look_interval_ms = 500
@@ -66,6 +70,8 @@ batch.publish_rows = 60
 
 /// The configuration of processes that something is done to.
 const THROUGH: &str = "through.toml";
+/// That of one process that is told something else.
+const OTHER: &str = "other.toml";
 
 /// Where the servers are.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +82,23 @@ pub(super) struct Setting {
     pub(super) through: Addresses,
     /// Whether the API is among these.
     pub(super) serves_through: bool,
+    /// Whether servers are waited for: where nothing is done to any of them.
+    pub(super) is_patient: bool,
+}
+
+impl Setting {
+    /// The servers that all tests share, as they are.
+    pub(super) fn patient() -> Self {
+        Self {
+            is_patient: true,
+            ..Self::default()
+        }
+    }
+
+    fn lines(&self) -> String {
+        let haste = if self.is_patient { "" } else { HASTE };
+        format!("{haste}{STEPS}")
+    }
 }
 
 /// The installation.
@@ -89,13 +112,15 @@ pub(super) struct Scene {
     pub(super) rng: SmallRng,
     asker: Asker,
     files: u32,
+    setting: Setting,
 }
 
 impl Scene {
     /// An installation that has counted a little, is served and asked.
     pub(super) async fn begin(setting: &Setting, seed: u64) -> Self {
-        let place = Place::on_these(&setting.direct, LINES);
-        place.configure(THROUGH, &setting.through, LINES);
+        let lines = setting.lines();
+        let place = Place::on_these(&setting.direct, &lines);
+        place.configure(THROUGH, &setting.through, &lines);
         let world = place.world().await;
         let config = if setting.serves_through {
             THROUGH
@@ -113,6 +138,7 @@ impl Scene {
             rng: SmallRng::seed_from_u64(seed),
             asker,
             files: 0,
+            setting: setting.clone(),
         };
         scene.take_plays(200).await;
         scene.take_rows(6).await;
@@ -144,6 +170,17 @@ impl Scene {
     /// Starts a command in the background, which something may be done to.
     pub(super) fn start(&self, args: &[&str]) -> Process {
         Process::start_with(self.place.data(), THROUGH, args)
+    }
+
+    /// Starts a command in the background that is told something else than the others: `NAME = VALUE`.
+    pub(super) fn start_told(&self, line: &str, args: &[&str]) -> Process {
+        let name = line.split('=').next().unwrap_or_default();
+        let lines = self.setting.lines();
+        let others = lines.lines().filter(|other| !other.starts_with(name));
+        let lines: Vec<&str> = others.chain([line, ""]).collect();
+        let through = &self.setting.through;
+        self.place.configure(OTHER, through, &lines.join("\n"));
+        Process::start_with(self.place.data(), OTHER, args)
     }
 
     /// Starts a worker that goes on until it is ended.
@@ -321,6 +358,8 @@ pub(super) struct Heard {
     refused: Vec<String>,
     /// While these were given, live state fell back to an earlier state of itself.
     fell_back: Vec<RangeInclusive<usize>>,
+    /// While these were given, what was stored of these owners was damaged.
+    damaged: Vec<(RangeInclusive<usize>, Vec<i64>)>,
 }
 
 impl Heard {
@@ -352,6 +391,10 @@ impl Heard {
                     asked.path
                 );
                 before.clone_from(&position);
+            }
+            let mut damaged = self.damaged.iter();
+            if damaged.any(|(range, owners)| range.contains(&index) && asked.is_of(owners)) {
+                continue;
             }
             let truth = match recounted.take() {
                 Some((of, truth)) if of == position => truth,
@@ -449,5 +492,12 @@ impl Scene {
         let (since, now) = (since.complete + since.earlier, heard.answers.len());
         // One answer may be under way.
         heard.fell_back.push(since..=now + 1);
+    }
+
+    /// What is stored of owners was damaged since there were these answers, and is right again now.
+    pub(super) fn was_damaged(&self, since: Counts, owners: &[i64]) {
+        let mut heard = lock(&self.asker.heard);
+        let (since, now) = (since.complete + since.earlier, heard.answers.len());
+        heard.damaged.push((since..=now + 1, owners.to_vec()));
     }
 }

@@ -1,0 +1,290 @@
+//! The Restorator: keys compared a second and memory, by what is expected, beside reading the same table bare and joining
+//! the same files bare; and how soon each damage is found and put right.
+
+mod boards;
+mod damage;
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use arrow::datatypes::{DataType, TimeUnit};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use futures::TryStreamExt;
+use jobs::tables::{Generation, table_name};
+use parquet::arrow::ArrowWriter;
+use serde_json::Value;
+use std::io::{BufWriter, Write};
+use tests::place::Place;
+use tests::process::{Process, done};
+use tests::servers::Addresses;
+use tests::world::World;
+use tokio::runtime::Runtime;
+
+use super::{rate, say, scan, timed};
+
+/// What every event is a key of, nearly.
+const VIEW: &str = "plays_detail";
+const PARTITIONS: u32 = 4;
+/// For so many events of the past there is one that came through the log since.
+const PAST: u64 = 20;
+
+pub(crate) fn run(rows: u64) {
+    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    println!(
+        "restorate: {rows} events of the past and {} since, in {PARTITIONS} partitions",
+        rows / PAST
+    );
+    bring_in(&place, rows);
+    let runtime = Runtime::new().expect("a runtime");
+    let archive = compare(&place, "archive", (VIEW, "archive"), 0);
+    let table = table(&runtime.block_on(place.world()), VIEW);
+    let namespace = &place.options().namespace;
+    let (took, found) = timed(|| runtime.block_on(scan::read_bare(namespace, &table)));
+    say("  the driver alone reads the rows", figure(found, took));
+    let bare = rate(found, took);
+    say("  ratio", format_args!("{:.2}", archive.rate() / bare));
+    files(&place, &runtime, archive.keys);
+    damage::run(&place, &runtime);
+    boards::run(rows, &runtime);
+}
+
+/// Events of the past straight into the archive, a run, and some more that live state counts.
+fn bring_in(place: &Place, rows: u64) {
+    let data = place.data();
+    let first = generated(place, "first.parquet", 1, 3);
+    done(data, &["ingest", "plays", &first]);
+    speed(place);
+    let past = generated(place, "past.parquet", rows, 1);
+    done(data, &["backfill", "plays", &past]);
+    let (took, _) = timed(|| done(data, &["batch", "run"]));
+    say(
+        "the run that takes them in, s",
+        format_args!("{:.1}", took.as_secs_f64()),
+    );
+    let since = generated(place, "since.parquet", rows / PAST, 2);
+    done(data, &["ingest", "plays", &since]);
+    speed(place);
+}
+
+fn speed(place: &Place) {
+    done(
+        place.data(),
+        &["speed", "--until-caught-up", "--source", "plays"],
+    );
+}
+
+fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
+    let path = place.folder().join(name).to_string_lossy().into_owned();
+    let (rows, seed) = (rows.to_string(), seed.to_string());
+    let args = [
+        "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
+    ];
+    done(place.data(), &args);
+    path
+}
+
+/// What a restoration did.
+struct Restored {
+    keys: u64,
+    took: Duration,
+    report: Value,
+    said: String,
+}
+
+impl Restored {
+    fn rate(&self) -> f64 {
+        rate(self.keys, self.took)
+    }
+}
+
+/// A restoration as a process of its own; answers with its report and the most memory that it had.
+fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Restored, u64) {
+    let args = [
+        "restorate",
+        "--json",
+        "--view",
+        view,
+        "--expected",
+        expected,
+    ];
+    let args = [&args[..], more].concat();
+    let (took, (_, said, bytes)) = timed(|| Process::start(place.data(), &args).finish_measured());
+    let report: Value = serde_json::from_str(&said[0]).unwrap_or_default();
+    let restored = Restored {
+        keys: report["keys"].as_u64().unwrap_or(0),
+        took,
+        report,
+        said: said[1].clone(),
+    };
+    (restored, bytes)
+}
+
+/// Compares, and expects so many differences.
+fn compare(place: &Place, what: &str, of: (&str, &str), differ: u64) -> Restored {
+    let (restored, bytes) = restored(place, of, &[]);
+    assert_eq!(
+        restored.report["differ"], differ,
+        "{} {}",
+        restored.report, restored.said
+    );
+    assert!(restored.keys > 0, "{}", restored.report);
+    let figure = figure(restored.keys, restored.took);
+    say(
+        format!("{} against {what}", of.0),
+        format_args!("{figure}, at most {} MiB", bytes >> 20),
+    );
+    restored
+}
+
+fn figure(count: u64, took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    format!("{count} in {seconds:.1} s, {:.0}/s", rate(count, took))
+}
+
+/// The table that answers of a view are read from, after one backfill.
+fn table(world: &World, view: &str) -> String {
+    let job = world.catalog.job(view).expect("a view");
+    let of = Generation {
+        backfills: 1,
+        ..Generation::default()
+    };
+    table_name(job.view(), of)
+}
+
+/// The same counts as files: compared with what is served, and with each other by the query engine alone.
+fn files(place: &Place, runtime: &Runtime, keys: u64) {
+    let counts = place.folder().join("counts.parquet");
+    let csv = place.folder().join("counts.csv");
+    let count = runtime.block_on(write_counts(place, &counts, &csv));
+    assert_eq!(count, keys, "the files have all keys");
+    let mut ours = Vec::new();
+    for (what, path) in [("a Parquet file", &counts), ("a CSV file", &csv)] {
+        let path = path.to_string_lossy();
+        ours.push(compare(place, what, (VIEW, &path), 0));
+    }
+    let (took, differ) = timed(|| runtime.block_on(join_bare(&counts)));
+    assert_eq!(differ, 0, "a file is what it is");
+    say(
+        "  DataFusion alone joins two such Parquet files",
+        figure(keys, took),
+    );
+    let bare = rate(keys, took);
+    let ratios: Vec<String> = ours
+        .iter()
+        .map(|one| format!("{:.2}", one.rate() / bare))
+        .collect();
+    say("  ratios", ratios.join(", "));
+}
+
+fn context() -> SessionContext {
+    SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2))
+}
+
+/// Counts all events by the columns of the view, by a query of its own; answers how many rows there are.
+async fn write_counts(place: &Place, into: &Path, csv: &Path) -> u64 {
+    let context = context();
+    for name in ["first", "past", "since"] {
+        let path = place.folder().join(format!("{name}.parquet"));
+        let path = path.to_string_lossy();
+        let read = context.register_parquet(name, &*path, ParquetReadOptions::default());
+        read.await.expect("events");
+    }
+    let columns = "owner_id, track_id, listener_id, country, referrer, app_id, kind";
+    let events = ["first", "past", "since"].map(|name| format!("SELECT {columns}, at FROM {name}"));
+    let query = format!(
+        "SELECT owner_id, bucket, track_id, listener_id, country, referrer, app_id, kind,
+             count(*) AS expected
+         FROM (SELECT date_bin(INTERVAL '15 minutes', at) AS bucket, {columns} FROM ({}))
+         GROUP BY {columns}, bucket",
+        events.join(" UNION ALL ")
+    );
+    let counts = context.sql(&query).await.expect("a query");
+    let mut counts = counts.execute_stream().await.expect("counts");
+    let schema = counts.schema();
+    let file = File::create(into).expect("a file");
+    let mut parquet = ArrowWriter::try_new(file, schema, None).expect("a file");
+    let mut lines = BufWriter::new(File::create(csv).expect("a file"));
+    let (mut rows, options) = (0, FormatOptions::default().with_null(""));
+    while let Some(batch) = counts.try_next().await.expect("counts") {
+        if rows == 0 {
+            let schema = batch.schema();
+            let names: Vec<&str> = schema
+                .fields()
+                .iter()
+                .map(|field| field.name().as_str())
+                .collect();
+            writeln!(lines, "{}", names.join(",")).expect("a line");
+        }
+        rows += batch.num_rows() as u64;
+        parquet.write(&batch).expect("rows");
+        let columns: Vec<_> = batch
+            .columns()
+            .iter()
+            .map(|column| match column.data_type() {
+                DataType::Timestamp(TimeUnit::Microsecond | TimeUnit::Nanosecond, _) => {
+                    let seconds = DataType::Timestamp(TimeUnit::Second, Some("+00:00".into()));
+                    arrow::compute::cast(column, &seconds).expect("seconds")
+                }
+                _ => std::sync::Arc::clone(column),
+            })
+            .collect();
+        let columns: Vec<_> = columns
+            .iter()
+            .map(|column| ArrayFormatter::try_new(column, &options).expect("texts"))
+            .collect();
+        for row in 0..batch.num_rows() {
+            let cells: Vec<String> = columns
+                .iter()
+                .map(|cells| quoted(&cells.value(row).to_string()))
+                .collect();
+            writeln!(lines, "{}", cells.join(",")).expect("a line");
+        }
+    }
+    parquet.close().expect("a file");
+    lines.flush().expect("a file");
+    rows
+}
+
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+/// How many rows differ between a file and itself, joined by all columns.
+async fn join_bare(counts: &Path) -> u64 {
+    let context = context();
+    let path = counts.to_string_lossy();
+    for name in ["one", "other"] {
+        let read = context.register_parquet(name, &*path, ParquetReadOptions::default());
+        read.await.expect("counts");
+    }
+    let same = [
+        "owner_id",
+        "bucket",
+        "track_id",
+        "listener_id",
+        "country",
+        "referrer",
+        "app_id",
+        "kind",
+    ]
+    .map(|name| format!("one.{name} IS NOT DISTINCT FROM other.{name}"));
+    let query = format!(
+        "SELECT count(*) FROM one FULL JOIN other ON {} WHERE one.expected IS DISTINCT FROM other.expected",
+        same.join(" AND ")
+    );
+    let found = context.sql(&query).await.expect("a query");
+    let found = found.collect().await.expect("an answer");
+    let count =
+        arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(found[0].column(0));
+    count.value(0).unsigned_abs()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark looks now and then")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}

@@ -1,0 +1,141 @@
+//! How soon damage of counts is found, named and put right.
+
+use serde_json::json;
+use tests::hand::Cql;
+use tests::place::Place;
+use tests::process::{Process, done};
+use tests::servers;
+use tests::world::World;
+use tokio::runtime::Runtime;
+
+use super::{VIEW, generated, pause, restored, say, speed, table};
+
+/// A run that publishes begins to do so after it has begun so many other stages.
+const STAGES: usize = 5;
+
+pub(super) fn run(place: &Place, runtime: &Runtime) {
+    let world = runtime.block_on(place.world());
+    let namespace = &place.options().namespace;
+    for (what, cause) in [
+        ("UPDATE TABLE SET count = 1000", "changed_row"),
+        ("DELETE FROM TABLE", "missing_row"),
+    ] {
+        runtime.block_on(change_rows(&world, place, what));
+        found(place, "1,000 rows of Cassandra", &[cause]);
+    }
+    let keys = servers::delete_keys(&format!("{{{namespace}:plays:0}}:d*"));
+    assert!(keys > 0, "keys are lost");
+    found(place, &format!("{keys} keys of Redis lost"), &["lost_live"]);
+    // Of the events that came twice nobody is told.
+    let again = generated(place, "again.parquet", 10_000, 4);
+    done(place.data(), &["ingest", "plays", &again]);
+    speed(place);
+    done(place.data(), &["ingest", "plays", &again]);
+    forgetful(place);
+    found(place, "10,000 events twice", &["duplicate"]);
+    files(place, runtime, &world);
+    half_loaded(place);
+}
+
+/// Changes the first rows of the view's table.
+async fn change_rows(world: &World, place: &Place, what: &str) {
+    let cql = Cql::of(&place.options().namespace).await;
+    let id = cql.id(&table(world, VIEW)).await;
+    let some = format!("SELECT part, row FROM rows_{id} LIMIT 1000");
+    let some = cql.read::<(Vec<u8>, Vec<u8>)>(&some, ()).await;
+    assert_eq!(some.len(), 1_000);
+    let text = what.replace("TABLE", &format!("rows_{id}"));
+    for row in some {
+        cql.run(&format!("{text} WHERE part = ? AND row = ?"), row)
+            .await;
+    }
+}
+
+/// Counts with a worker that remembers no event.
+fn forgetful(place: &Place) {
+    let name = "forgetful.toml";
+    place.configure(
+        name,
+        &servers::Addresses::default(),
+        "speed.dedup_window_ms = 1\n",
+    );
+    let speed = ["speed", "--until-caught-up", "--source", "plays"];
+    assert!(Process::start_with(place.data(), name, &speed).wait());
+}
+
+/// Finds damage, names it, puts it right, and says how long each took.
+fn found(place: &Place, what: &str, causes: &[&str]) {
+    let (found, _) = restored(place, (VIEW, "archive"), &[]);
+    let named = found.report["causes"].as_object().expect("causes");
+    let named: Vec<&str> = named.keys().map(String::as_str).collect();
+    assert_eq!(named, causes, "{what}: {}", found.report);
+    healed(place, what, found.took.as_secs_f64());
+}
+
+fn healed(place: &Place, what: &str, found_s: f64) {
+    let (healed, _) = restored(place, (VIEW, "archive"), &["--apply"]);
+    assert!(
+        healed.report["applied"].is_object(),
+        "{what}: {} {}",
+        healed.report,
+        healed.said
+    );
+    let healed_s = healed.took.as_secs_f64();
+    say(
+        format!("{what}: found, put right"),
+        format_args!("{found_s:.1}, {healed_s:.1} s"),
+    );
+    let (again, _) = restored(place, (VIEW, "archive"), &[]);
+    assert_eq!(again.report["differ"], 0, "{what}: {}", again.report);
+}
+
+/// A file of the archive that came from the log: missing, then changed.
+fn files(place: &Place, runtime: &Runtime, world: &World) {
+    let archive = &world.stores.archive;
+    let files = runtime.block_on(archive.list("archive/plays/data"));
+    let path = files.expect("files").pop().expect("a file");
+    for is_gone in [true, false] {
+        let harmed = async {
+            if is_gone {
+                return archive.delete(&path).await;
+            }
+            let bytes = archive.get(&path).await?.expect("a file");
+            let mut bytes = bytes.to_vec();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            archive.put(&path, bytes.into()).await
+        };
+        runtime.block_on(harmed).expect("a file is harmed");
+        let (found, _) = restored(place, (VIEW, "archive"), &[]);
+        assert!(found.said.contains(&path), "{}", found.said);
+        let what = if is_gone {
+            "a Parquet file missing"
+        } else {
+            "a Parquet file changed"
+        };
+        healed(place, what, found.took.as_secs_f64());
+    }
+}
+
+/// A run that is killed while it publishes.
+fn half_loaded(place: &Place) {
+    let more = generated(place, "more.parquet", 100_000, 5);
+    done(place.data(), &["ingest", "plays", &more]);
+    speed(place);
+    let run = ["batch", "run", "--log-level", "warn,batch=debug"];
+    let mut run = Process::start(place.data(), &run);
+    while run.is_running() && run.said()[1].matches("begins stage=").count() < STAGES {
+        pause();
+    }
+    assert!(run.kill(), "it died while it published");
+    let (mut found, _) = restored(place, (VIEW, "archive"), &[]);
+    // The lease of the one that died has to end.
+    while found.said.contains("is under way") {
+        pause();
+        found = restored(place, (VIEW, "archive"), &[]).0;
+    }
+    let warning = found.report["warnings"][0].to_string();
+    assert!(warning.contains("is not complete"), "{}", found.report);
+    assert_eq!(found.report["differ"], json!(0));
+    healed(place, "a run died half-way", found.took.as_secs_f64());
+}

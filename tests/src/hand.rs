@@ -1,0 +1,119 @@
+//! What somebody does to the servers by hand, past all of the system.
+
+use futures::TryStreamExt;
+use redis::aio::MultiplexedConnection;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::deserialize::row::DeserializeRow;
+use scylla::serialize::row::SerializeRow;
+use stores::namespace::Namespace;
+
+use crate::servers;
+
+/// CQL on the keyspace of an installation, as of whoever types it.
+#[derive(Debug)]
+pub struct Cql {
+    session: Session,
+}
+
+impl Cql {
+    /// A session of an installation's keyspace.
+    ///
+    /// # Panics
+    /// If Cassandra does not answer.
+    pub async fn of(namespace: &Namespace) -> Self {
+        let session = SessionBuilder::new()
+            .known_node(servers::cassandra())
+            .use_keyspace(namespace.identifier("backstitch"), false)
+            .build()
+            .await;
+        Self {
+            session: session.expect("a session"),
+        }
+    }
+
+    /// What the tables of a view end in.
+    ///
+    /// # Panics
+    /// If there is no such view.
+    pub async fn id(&self, view: &str) -> String {
+        let found = self
+            .read::<(String,)>("SELECT id FROM views WHERE name = ?", (view,))
+            .await;
+        found.into_iter().next().expect("a view").0
+    }
+
+    /// All rows of a statement.
+    ///
+    /// # Panics
+    /// If there are none of this type.
+    pub async fn read<R>(&self, text: &str, values: impl SerializeRow) -> Vec<R>
+    where
+        R: 'static + Send + for<'f, 'm> DeserializeRow<'f, 'm>,
+    {
+        let rows = self.session.query_iter(text, values).await.expect("rows");
+        let rows = rows.rows_stream::<R>().expect("rows of this type");
+        rows.try_collect().await.expect("all rows")
+    }
+
+    /// Runs a statement.
+    ///
+    /// # Panics
+    /// If the server refuses.
+    pub async fn run(&self, text: &str, values: impl SerializeRow) {
+        let ran = self.session.query_unpaged(text, values).await;
+        ran.unwrap_or_else(|e| panic!("{text}: {e}"));
+    }
+}
+
+/// Commands of Redis.
+#[derive(Debug)]
+pub struct Redis(MultiplexedConnection);
+
+impl Redis {
+    /// A connection.
+    ///
+    /// # Panics
+    /// If Redis does not answer.
+    pub async fn open() -> Self {
+        let client = redis::Client::open(format!("redis://{}", servers::redis()));
+        let client = client.expect("an address");
+        let connection = client.get_multiplexed_async_connection().await;
+        Self(connection.expect("a connection"))
+    }
+
+    /// The keys that begin and end with these bytes, in their order.
+    ///
+    /// # Panics
+    /// If Redis does not answer.
+    pub async fn keys(&mut self, begin: &str, end: &[u8]) -> Vec<Vec<u8>> {
+        let (mut cursor, mut found) = (0_u64, Vec::new());
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("{begin}*"));
+            scan.arg("COUNT").arg(1_000);
+            let page = scan.query_async(&mut self.0).await;
+            let (next, keys): (u64, Vec<Vec<u8>>) = page.expect("keys");
+            found.extend(keys.into_iter().filter(|key| key.ends_with(end)));
+            cursor = next;
+            if cursor == 0 {
+                found.sort();
+                found.dedup();
+                return found;
+            }
+        }
+    }
+
+    /// What a command answers.
+    ///
+    /// # Panics
+    /// If Redis refuses it, or the answer is of another type.
+    pub async fn ask<T: redis::FromRedisValue>(&mut self, name: &str, args: &[&[u8]]) -> T {
+        let mut command = redis::cmd(name);
+        for arg in args {
+            command.arg(*arg);
+        }
+        let answer = command.query_async(&mut self.0).await;
+        answer.unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+}
