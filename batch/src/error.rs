@@ -21,6 +21,9 @@ pub enum Error {
     /// A request that can't be carried out.
     #[error("{0}")]
     Request(String),
+    /// A comparison that can't be made as things stand: it says what has to come first.
+    #[error("{0}")]
+    NotYet(String),
     /// The epoch could not be ended.
     #[error("run {epoch}: {what}")]
     Roll {
@@ -64,7 +67,7 @@ impl Error {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
-            Self::Busy(_) | Self::Stopped | Self::Roll { .. } => true,
+            Self::Busy(_) | Self::NotYet(_) | Self::Stopped | Self::Roll { .. } => true,
             _ => false,
         }
     }

@@ -17,7 +17,7 @@ use schemas::plays::without_listeners;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
-use stores::erasures::Suppressed;
+use stores::erasures::{Suppressed, Suppressions};
 use stores::lease::Held as Lease;
 use uuid::Uuid;
 
@@ -75,6 +75,7 @@ pub struct Backfill {
     events: u64,
     /// Whom its events don't name.
     suppressed: Arc<Suppressed>,
+    suppressions: Suppressions,
     lease: Box<dyn Lease>,
 }
 
@@ -121,6 +122,7 @@ impl Batch {
             files: Vec::new(),
             events: 0,
             suppressed,
+            suppressions: self.ports.suppressions.clone(),
             lease,
         })
     }
@@ -232,6 +234,17 @@ impl Backfill {
         }
     }
 
+    /// Whoever was erased since it began may be in its files, and an erasure has looked at the archive without them.
+    async fn expect_nobody_erased(&self) -> Result<()> {
+        let now = self.suppressions.now().await?;
+        if now.newest_listener() == self.suppressed.newest_listener() {
+            return Ok(());
+        }
+        Err(Error::Request(
+            "somebody was erased while this backfill was written, and its files may name them. Nothing of it counts; run it again".to_owned(),
+        ))
+    }
+
     /// The manifest, if it may be created: what it names is there, and it is the next one.
     async fn manifest(&mut self) -> Result<Option<Bytes>> {
         self.go_on()?;
@@ -260,6 +273,7 @@ impl Backfill {
             )));
         }
         expect_all_events(&self.archive, self.source).await?;
+        self.expect_nobody_erased().await?;
         self.go_on()?;
         let manifest = BackfillManifest {
             seq: self.seq,

@@ -9,9 +9,12 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BinaryBuilder, Int64Array, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch};
+use arrow::compute::kernels::cmp::neq;
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Int64Type, TimeUnit};
+use arrow::error::ArrowError;
+use arrow::util::display::array_value_to_string;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jobs::{BUCKET, Job};
@@ -31,6 +34,8 @@ use crate::{Error, Result};
 const EXPECTED: &str = "expected";
 /// Lines that go on together.
 const BLOCK_ROWS: usize = 8_192;
+/// Up to here every whole number has a floating-point number of its own.
+const FLOAT_EXACT_MAX: u64 = 1 << 53;
 
 /// A file of expected counts, open.
 pub(crate) struct Claims {
@@ -154,7 +159,9 @@ impl Claims {
             columns,
             lines,
         } = self;
+        let mut lines_read = 0_u64;
         let mut take = |number: usize, line: Result<Line, String>| -> Result<()> {
+            lines_read += 1;
             let wrong = |what: String| {
                 Error::Request(format!(
                     "{name}: line {number}: {what}. Nothing was compared"
@@ -212,6 +219,11 @@ impl Claims {
                     }
                 }
             }
+        }
+        if lines_read == 0 {
+            return Err(Error::Request(format!(
+                "{name}: there is no line in it, so it is not known what is expected"
+            )));
         }
         block.send(sides)
     }
@@ -329,7 +341,7 @@ fn parquet_lines(
         let column = batch
             .column_by_name(name)
             .ok_or_else(|| format!("no column {name:?}"))?;
-        cast(column, to).map_err(|e| format!("{name}: {e}"))
+        exactly(name, column, to)
     };
     let counts = column(&columns.expected, &DataType::Int64)?;
     let arrays = columns.of_view.iter().map(|(of, own)| {
@@ -359,6 +371,48 @@ fn parquet_lines(
         Ok((values.collect::<Result<_, _>>()?, count))
     };
     Ok((0..counts.len()).map(line).collect())
+}
+
+/// A column as another type, if each of its values is the same there.
+fn exactly(name: &str, column: &ArrayRef, to: &DataType) -> Result<ArrayRef, String> {
+    let from = column.data_type();
+    let is_alike = match to {
+        DataType::Int64 => from.is_numeric() || from.is_string(),
+        DataType::Timestamp(..) => from.is_temporal(),
+        _ => from.is_string() || matches!(from, DataType::Binary | DataType::Dictionary(..)),
+    };
+    if !is_alike {
+        return Err(format!("{name} is of the type {from}, which is not {to}"));
+    }
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    let wrong = |e: ArrowError| format!("{name}: {e}");
+    let values = cast_with_options(column, to, &options).map_err(wrong)?;
+    let is_rounded = from.is_floating() || from.is_decimal() || from.is_temporal();
+    if is_rounded && values.data_type() != from {
+        let back = cast_with_options(&values, from, &options).map_err(wrong)?;
+        let differs = neq(&back, column).map_err(wrong)?;
+        if let Some(row) =
+            (0..differs.len()).find(|row| differs.is_valid(*row) && differs.value(*row))
+        {
+            let found = array_value_to_string(column, row).map_err(wrong)?;
+            return Err(format!("{name} is {found}, which is not exactly {to}"));
+        }
+    }
+    if from.is_floating()
+        && let Some(values) = values.as_primitive_opt::<Int64Type>()
+        && let Some(value) = values
+            .iter()
+            .flatten()
+            .find(|v| v.unsigned_abs() > FLOAT_EXACT_MAX)
+    {
+        return Err(format!(
+            "{name} is {value} as a floating-point number, which is not exact beyond {FLOAT_EXACT_MAX}: write it as an integer"
+        ));
+    }
+    Ok(values)
 }
 
 fn not_a_count(found: &str) -> String {

@@ -37,6 +37,17 @@ pub(crate) const STEP_ROWS: usize = 2_000;
 pub(crate) const CHANGE: &str = "change";
 /// Fields of a play that a correction must have.
 const NEEDED: [&str; 3] = ["owner_id", "track_id", "at"];
+/// Fields that may be said of all corrections: id and amount are their own.
+const SETTABLE: [&str; 8] = [
+    "owner_id",
+    "track_id",
+    "at",
+    "kind",
+    "listener_id",
+    "country",
+    "referrer",
+    "app_id",
+];
 
 /// Corrections while they are decided.
 pub(crate) struct Corrections<'a> {
@@ -149,6 +160,12 @@ impl<'a> Corrections<'a> {
                     .map(|name| format!("--set {name}=…"))
                     .collect::<Vec<_>>()
                     .join(" ")
+            )));
+        }
+        if let Some(name) = set.keys().find(|name| !SETTABLE.contains(&name.as_str())) {
+            return Err(Error::Request(format!(
+                "--set {name}: a correction has no such field that could be said; there are {}",
+                SETTABLE.join(", ")
             )));
         }
         if let Some(name) = set.keys().find(|name| in_key(name)) {

@@ -8,6 +8,7 @@
 //! the speed layer go on.
 
 mod apply;
+mod behind;
 mod boards;
 mod claims;
 mod compare;
@@ -26,6 +27,7 @@ mod scope;
 mod sides;
 mod spool;
 mod stored;
+
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +69,7 @@ use report::Found;
 use scope::{Scope, named};
 use sides::{Side, Sides};
 use spool::Spooled;
+use stored::Known;
 
 /// Events whose keys go into one file, about, so that each file can be compared by itself.
 const FILE_EVENTS: u64 = 2_000_000;
@@ -188,13 +191,20 @@ impl Batch {
     ) -> Result<RestoreReport> {
         let source = job.source();
         let mut repaired: Vec<String> = Vec::new();
-        for path in self.missing_files(source).await? {
+        let missing = self.missing_files(source).await?;
+        for path in &missing {
             let why = "it is missing";
             if !request.apply {
-                return Err(Error::damaged(&path, why));
+                let others: Vec<&str> = missing.iter().skip(1).map(String::as_str).collect();
+                return Err(match others.is_empty() {
+                    true => Error::damaged(path, why),
+                    false => {
+                        Error::damaged(path, format!("{why}, and so are {}", others.join(", ")))
+                    }
+                });
             }
-            self.write_file_again(source, (&path, why)).await?;
-            repaired.push(path);
+            self.write_file_again(source, (path, why)).await?;
+            repaired.push(path.clone());
         }
         loop {
             let asked = (request, intake, history);
@@ -210,8 +220,9 @@ impl Batch {
                     repaired.push(path);
                 }
                 (_, Ok(mut report)) => {
-                    if let Some(applied) = &mut report.applied {
-                        applied.files = repaired;
+                    if !repaired.is_empty() {
+                        // Also where all else is held back.
+                        report.applied.get_or_insert_default().files = repaired;
                     }
                     return Ok(report);
                 }
@@ -244,10 +255,16 @@ impl Batch {
         }
         self.note_corrections(&journal, &recorded).await?;
         let (comparison, warnings) = self.comparison(job, &scope, results).await?;
+        let ends = match claims {
+            Some(_) => self.wait_until_counted(job.source(), stop).await?,
+            None => Vec::new(),
+        };
         let collected = self
             .collect_sides(&comparison, claims, &mut stages, stop)
             .await?;
         drop(spooled);
+        let counted = &collected.counted;
+        let behind = self.behind(job.source(), counted, &ends).await?;
         let position = collected.position.iter().map(|cut| cut.next_offset);
         let mut report = RestoreReport {
             view: job.name().to_owned(),
@@ -264,7 +281,7 @@ impl Batch {
             .weigh(
                 &collected,
                 &comparison,
-                (&measure, request.limit),
+                (&measure, request),
                 (progress, stop),
             )
             .await?;
@@ -273,7 +290,12 @@ impl Batch {
         found.tell(&scope.grain, &mut report)?;
         let uncounted = is_counted(&recorded, &collected.counted);
         report.warnings = warnings.into_iter().chain(scope.left_out()).collect();
-        hold_back(request, &mut report, uncounted.err());
+        if report.keys == 0 {
+            let what =
+                "there was no key to compare: see what --keys, --from, --to and --sample say";
+            report.warnings.push(what.to_owned());
+        }
+        hold_back(request, &mut report, (uncounted.err(), &behind));
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
             let number = recorded.len() as u64 + 1;
@@ -329,7 +351,7 @@ impl Batch {
         &self,
         collected: &Collected,
         comparison: &Comparison,
-        (measure, limit): (&Measure, usize),
+        (measure, request): (&Measure, &RestoreRequest),
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Found> {
         let mut found = Found::default();
@@ -341,12 +363,13 @@ impl Batch {
                 } else if said.count(Side::ClaimedLines) > 1 {
                     let key = named(&comparison.scope.grain, key)?;
                     return Err(Error::Request(format!(
-                        "the file says {} times what is expected of {}. Nothing was compared",
+                        "{} says {} times what is expected of {}: each key comes once. Nothing was compared",
+                        request.expected,
                         said.count(Side::ClaimedLines),
                         serde_json::Value::Object(shown_key(&key))
                     )));
                 } else if let Some(weighed) = measure.weigh(said) {
-                    found.note(key, &weighed, limit);
+                    found.note(key, &weighed, request.limit);
                 }
                 Ok(())
             };
@@ -493,7 +516,7 @@ impl Batch {
         let seen = self.ports.views.runs(source).await?;
         let table = table_to_read(&seen.newest, job.view());
         let run = seen.runs.get(table.newest).cloned().ok_or_else(|| {
-            Error::Request(format!(
+            Error::NotYet(format!(
                 "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
                 job.name()
             ))
@@ -507,12 +530,12 @@ impl Batch {
         }
         let (of, mut manifests) = self.generation(source).await?;
         if of.erasures != table.of.erasures {
-            return Err(Error::Request(
+            return Err(Error::NotYet(
                 "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
             .to_owned()));
         }
         if of.backfills != table.of.backfills {
-            return Err(Error::Request(
+            return Err(Error::NotYet(
                 "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
             .to_owned()));
         }
@@ -521,6 +544,15 @@ impl Batch {
         recognise_cuts(&self.ports, source, &run.cuts).await?;
         manifests.extend(archiver.into_manifests());
         let (manifests, reduced) = take_reduced(&self.ports.archive, source, manifests).await?;
+        let events = manifests.iter().filter(|manifest| manifest.file.is_some());
+        if events
+            .clone()
+            .any(|manifest| manifest.suppressed < of.erasures)
+        {
+            return Err(Error::NotYet(
+                "the archive has files that were not looked at for everybody who was erased, as after an older copy of it was put back: the next run takes them out (`backstitch batch run`), then compare"
+            .to_owned()));
+        }
         let chain = chain(&self.catalog, job)?;
         let kept = self.kept(results, (&chain, of), (reduced, &run.cuts), scope);
         let kept = kept.await?;
@@ -581,7 +613,11 @@ impl Batch {
         );
         let read = live.add(&sides, (progress, stop)).await?;
         stages.begin("rows", 0);
-        let table = (comparison.table.as_str(), comparison.epoch, rows_max);
+        let known = Known {
+            newest: comparison.epoch,
+            runs: &runs,
+        };
+        let table = (comparison.table.as_str(), known, rows_max);
         let stamp_us = stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
         let (position, counted, live_unknown) = match read {
             Ok(read) => {
@@ -597,7 +633,7 @@ impl Batch {
             }
         };
         if is_claimed && let Some(why) = live_unknown {
-            return Err(Error::Request(format!(
+            return Err(Error::NotYet(format!(
                 "what is served can't be told, so neither whether it is what the file says: {why}"
             )));
         }
@@ -651,7 +687,7 @@ impl Batch {
         go_on(stop)?;
         let (of, mut manifests) = self.generation(live.source).await?;
         if of.erasures != comparison.of.erasures {
-            return Err(Error::Request(
+            return Err(Error::NotYet(
                 "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"
             .to_owned()));
         }
@@ -707,6 +743,13 @@ async fn asked_for(
                 .to_owned(),
         ));
     }
+    if let Some(name) = request.set.keys().next()
+        && !request.expected.is_claimed()
+    {
+        return Err(Error::Request(format!(
+            "--set {name}: it says what corrections hold, and what events give is put right without any; leave it out"
+        )));
+    }
     let claims = match (&request.expected, spooled) {
         (Expected::Canonical, _) => {
             return Err(Error::Request(format!(
@@ -730,14 +773,25 @@ async fn asked_for(
 }
 
 /// Says why what differs is not put right now, where it is so; `uncounted` is a restoration whose corrections live state
-/// has not come to.
-fn hold_back(request: &RestoreRequest, report: &mut RestoreReport, uncounted: Option<u64>) {
-    let uncounted = uncounted.map(|number| format!(
-        "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them)"
+/// has not come to, and partitions of the log with records that it has not come to.
+fn hold_back(
+    request: &RestoreRequest,
+    report: &mut RestoreReport,
+    (restoration, partitions): (Option<u64>, &[u32]),
+) {
+    let corrections = restoration.map(|number| format!(
+        "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them), so they would be made once more"
     ));
+    let events = (!partitions.is_empty()).then(|| {
+        let partitions: Vec<String> = partitions.iter().map(u32::to_string).collect();
+        format!(
+            "live state has not come to events that are in the log, in partition(s) {} (`backstitch speed` counts them): where what is expected counts them already, corrections would count them twice",
+            partitions.join(", ")
+        )
+    });
+    let uncounted = corrections.or(events);
     if request.apply && request.expected.is_claimed() {
-        let again = |why| format!("{why}, so they would be made once more");
-        report.held_back = uncounted.map(again);
+        report.held_back = uncounted;
     } else {
         report.warnings.extend(uncounted);
     }

@@ -68,6 +68,13 @@ impl Scope {
         let place = |name: &str| all.iter().position(|column| column.name == name);
         let bucket = place(BUCKET).map(|place| (place, job.bucket()));
         let range = (request.from, request.to);
+        if let (Some(from), Some(to)) = range
+            && from >= to
+        {
+            return Err(Error::Request(
+                "--from has to be before --to: nothing lies between them".to_owned(),
+            ));
+        }
         if bucket.is_none() && range != (None, None) {
             return Err(Error::Request(format!(
                 "{} holds all time in one row of a key, so --from and --to say nothing of it: name a view by month, day or hour, or leave them out",

@@ -43,11 +43,13 @@ pub(crate) enum Side {
     Claimed = 6,
     /// In how many lines.
     ClaimedLines = 7,
+    /// Rows of an epoch that no run has: how many.
+    OfNoRun = 8,
 }
 
 impl Side {
     /// All of them, with the names of their sums.
-    pub(crate) const ALL: [(Self, &'static str); 8] = [
+    pub(crate) const ALL: [(Self, &'static str); 9] = [
         (Self::EventsBatch, "events_batch"),
         (Self::EventsLive, "events_live"),
         (Self::Stored, "stored"),
@@ -56,6 +58,7 @@ impl Side {
         (Self::Ahead, "ahead"),
         (Self::Claimed, "claimed"),
         (Self::ClaimedLines, "claimed_lines"),
+        (Self::OfNoRun, "of_no_run"),
     ];
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, BinaryArray, BooleanArray, Int64Array};
 use arrow::compute::filter;
 use futures::{StreamExt, TryStreamExt};
-use schemas::seam::Epoch;
+use schemas::seam::{Epoch, RunState, Runs};
 use stores::view_scan::{ScanShare, ScannedRows};
 use tokio_util::sync::CancellationToken;
 
@@ -16,11 +16,33 @@ use crate::{BatchPorts, Error, Progress, Result};
 /// What stands before the group in the key of a table's partition: its time.
 const TIME_BYTES: usize = 8;
 
-/// Adds all rows of a table to the sides: those up to an epoch as stored, others as ahead. Answers the newest stamp
-/// among them.
+/// The runs that rows may be of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// The newest that is complete.
+    pub(crate) newest: Epoch,
+    pub(crate) runs: &'a Runs,
+}
+
+impl Known<'_> {
+    /// What a row is of this epoch.
+    fn side(self, epoch: Epoch) -> Side {
+        if epoch <= self.newest {
+            return Side::Stored;
+        }
+        let run = self.runs.get(epoch);
+        match run.is_some_and(|run| run.state != RunState::Proposed) {
+            true => Side::Ahead,
+            false => Side::OfNoRun,
+        }
+    }
+}
+
+/// Adds all rows of a table to the sides: those up to the newest run as stored, those of a later one as ahead. Answers
+/// the newest stamp among them.
 pub(crate) async fn add_rows(
     ports: &BatchPorts,
-    (table, newest, rows_max): (&str, Epoch, usize),
+    (table, known, rows_max): (&str, Known<'_>, usize),
     sides: &Arc<Sides>,
     (progress, stop): (&dyn Progress, &CancellationToken),
 ) -> Result<i64> {
@@ -30,7 +52,7 @@ pub(crate) async fn add_rows(
         .map(|share| {
             add_share(
                 ports,
-                (table, newest, rows_max),
+                (table, known, rows_max),
                 share,
                 sides,
                 (progress, stop),
@@ -46,7 +68,7 @@ pub(crate) async fn add_rows(
 
 async fn add_share(
     ports: &BatchPorts,
-    (table, newest, rows_max): (&str, Epoch, usize),
+    (table, known, rows_max): (&str, Known<'_>, usize),
     share: ScanShare,
     sides: &Sides,
     (progress, stop): (&dyn Progress, &CancellationToken),
@@ -63,7 +85,7 @@ async fn add_share(
                 "the rows of {table} are gone while they are read: its definition was forgotten, or somebody dropped the table. Run `backstitch batch run`, then compare again"
             )));
         };
-        add_page(&page, newest, sides)?;
+        add_page(&page, known, sides)?;
         newest_us = page
             .stamps_us
             .values()
@@ -78,7 +100,7 @@ async fn add_share(
     }
 }
 
-fn add_page(page: &ScannedRows, newest: Epoch, sides: &Sides) -> Result<()> {
+fn add_page(page: &ScannedRows, known: Known<'_>, sides: &Sides) -> Result<()> {
     let groups: BinaryArray = page
         .parts
         .iter()
@@ -89,26 +111,31 @@ fn add_page(page: &ScannedRows, newest: Epoch, sides: &Sides) -> Result<()> {
             )
         })
         .collect();
-    let is_ahead: Vec<bool> = page.epochs.values().iter().map(|e| *e > newest).collect();
-    for (side, ahead) in [(Side::Stored, false), (Side::Ahead, true)] {
-        // A marker is no row: no event gives it.
-        let kept: BooleanArray = is_ahead
-            .iter()
-            .enumerate()
-            .map(|(row, is)| Some(*is == ahead && (ahead || page.counts.is_valid(row))))
-            .collect();
+    let of: Vec<Side> = page
+        .epochs
+        .values()
+        .iter()
+        .map(|e| known.side(*e))
+        .collect();
+    for side in [Side::Stored, Side::Ahead, Side::OfNoRun] {
+        // A marker is no row: no event gives it. One of a run that there is not keeps readers waiting all the same.
+        let is_kept = |(row, of): (usize, &Side)| match side {
+            Side::Stored => *of != Side::Ahead && page.counts.is_valid(row),
+            other => *of == other,
+        };
+        let kept: BooleanArray = of.iter().enumerate().map(is_kept).map(Some).collect();
         if kept.true_count() == 0 {
             continue;
         }
         let fault = |e| Error::fault("leaving rows out", e);
-        let of = |array: &BinaryArray| -> Result<BinaryArray> {
+        let only = |array: &BinaryArray| -> Result<BinaryArray> {
             let kept = filter(array, &kept).map_err(fault)?;
             Ok(BinaryArray::from(kept.to_data()))
         };
         let counts = filter(&page.counts, &kept).map_err(fault)?;
         let counts: Int64Array = Int64Array::from(counts.to_data());
         let counts = counts.iter().map(Option::unwrap_or_default).collect();
-        sides.add_encoded(side, &of(&groups)?, &of(&page.rows)?, &counts)?;
+        sides.add_encoded(side, &only(&groups)?, &only(&page.rows)?, &counts)?;
     }
     Ok(())
 }

@@ -64,10 +64,11 @@ async fn compare(
     let report = done.map_err(told)?;
     context.output().result(&report, text_of)?;
     let applied = report.applied.as_ref();
-    if report.differ > 0 && applied.is_none_or(|applied| applied.damaged > 0) {
+    let is_left = report.held_back.is_some() || applied.is_none_or(|applied| applied.damaged > 0);
+    if report.differ > 0 && is_left {
         return Err(Differs::default().into());
     }
-    if applied.is_none() && (report.live_unknown.is_some() || report.ahead > 0) {
+    if report.ahead > 0 || (applied.is_none() && report.live_unknown.is_some()) {
         anyhow::bail!(
             "not everything could be compared, so it is not known whether all of it is right"
         );

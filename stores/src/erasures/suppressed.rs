@@ -18,6 +18,37 @@ const DIGITS_MAX: usize = 20;
 /// The most bytes that Avro writes a 64-bit number in.
 const VARINT_BYTES_MAX: usize = 10;
 
+/// Fields of some source that name no person, unless it is the person's own.
+const OTHER_FIELDS: [&str; 27] = [
+    "id",
+    "event_id",
+    "track_id",
+    "owner_id",
+    "country",
+    "referrer",
+    "app_id",
+    "kind",
+    "at",
+    "amount",
+    "segment_id",
+    "activity_id",
+    "elapsed_time",
+    "started_at",
+    "tz",
+    "visibility",
+    "deleted",
+    "version",
+    "name",
+    "gender",
+    "birth_year",
+    "weight_kg",
+    "disqualified",
+    "club_id",
+    "application_id",
+    "created_at",
+    "revoked_at",
+];
+
 /// What takes the place of a dead letter's reason.
 const ERASED: &str =
     "erased: it held, or may have held, somebody who was erased; its bytes are gone";
@@ -106,9 +137,9 @@ impl Suppressed {
     }
 }
 
-/// Whether the bytes that came for a source hold a person, or may. In a JSON object it is the field of the
-/// person that tells. Of what can't be read so any number may be an id: those that are written in digits
-/// and those that Avro would write. So too much may be found, and never too little.
+/// Whether the bytes that came for a source hold a person, or may. In a JSON object the fields of the person tell,
+/// those that no source has, and whatever is an object or a list itself. Of what can't be read so any number may be an
+/// id: those that are written in digits and those that Avro would write. So too much may be found, and never too little.
 pub(crate) fn holds(source: &str, raw: &[u8], has: impl Fn(Person) -> bool) -> bool {
     let Some((kind, fields)) = fields(source) else {
         return false;
@@ -118,13 +149,12 @@ pub(crate) fn holds(source: &str, raw: &[u8], has: impl Fn(Person) -> bool) -> b
         return varints(raw).any(&has) || numbers(raw).any(&has);
     }
     match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(raw) {
-        Ok(object) => fields
-            .iter()
-            .filter_map(|field| object.get(*field))
-            .any(|value| {
-                let text = value.to_string();
-                numbers(text.as_bytes()).any(&has)
-            }),
+        Ok(object) => object.iter().any(|(name, value)| {
+            let name = name.as_str();
+            let tells = fields.contains(&name) || !OTHER_FIELDS.contains(&name);
+            (tells || value.is_object() || value.is_array())
+                && numbers(value.to_string().as_bytes()).any(&has)
+        }),
         Err(_) => numbers(raw).any(&has),
     }
 }

@@ -97,6 +97,12 @@ fn a_person_is_found_where_one_may_stand() {
     check("plays", br#"{"listener_id": 4711, "track_id": 1}"#, true);
     check("plays", br#"{"listener_id": "4711"}"#, true);
     check("plays", br#"{"listener_id": 1, "track_id": 4711}"#, false);
+    check("plays", br#"{"track_id": 4711, "at": "4711-01-01"}"#, false);
+    // Envelopes, and fields that are called otherwise.
+    check("plays", br#"{"after": {"listener_id": 4711}}"#, true);
+    check("plays", br#"{"payload": "{\"listener_id\": 4711}"}"#, true);
+    check("plays", br#"{"LISTENER_ID": 4711}"#, true);
+    check("plays", br#"{"listener_id": 1, "at": [4711]}"#, true);
     check("plays", b"{\"listener_id\": 4711, ", true);
     check("plays", b"47110 14711 -4711", false);
     check("plays", b"x4711y", true);
