@@ -11,10 +11,14 @@ pub async fn comparisons_come_back(ports: &Stores) -> Result<()> {
     assert_eq!(kept.reconciliations(plays, None, 10).await?, []);
     for n in 1..=5_i64 {
         let record = json!({"n": n, "text": "ü'\"\u{1f3b5}"});
-        let number = kept.add(plays, &format!("id {n}"), n * 100, &record).await?;
+        let number = kept
+            .add(plays, &format!("id {n}"), n * 100, &record)
+            .await?;
         assert_eq!(number, n.unsigned_abs());
         // An answer that was lost is asked for again.
-        let again = kept.add(plays, &format!("id {n}"), n * 100, &record).await?;
+        let again = kept
+            .add(plays, &format!("id {n}"), n * 100, &record)
+            .await?;
         assert_eq!(again, number);
     }
     let other = kept.add(Source::Efforts, "id 1", 7, &json!({})).await?;
@@ -46,7 +50,10 @@ pub async fn old_comparisons_go(ports: &Stores) -> Result<()> {
         kept.add(source, &format!("{n}"), at_ms, &json!({})).await?;
     }
     let aged = kept.aged(source, 250).await?;
-    assert_eq!((aged.all, aged.oldest_ms.is_some(), aged.aged), (5, true, 3));
+    assert_eq!(
+        (aged.all, aged.oldest_ms.is_some(), aged.aged),
+        (5, true, 3)
+    );
     assert_eq!(kept.aged(source, 150).await?.aged, 1);
     assert_eq!(kept.forget_aged(source, 250, 2).await?, 2);
     assert_eq!(kept.forget_aged(source, 250, 2).await?, 1);
@@ -102,7 +109,10 @@ pub async fn two_record_side_by_side(one: &Stores, other: &Stores) -> Result<()>
     let mut all: Vec<u64> = mine?.into_iter().chain(theirs?).collect();
     all.sort_unstable();
     assert_eq!(all, (1..=16).collect::<Vec<u64>>());
-    let found = one.reconciliations.reconciliations(source, None, 100).await?;
+    let found = one
+        .reconciliations
+        .reconciliations(source, None, 100)
+        .await?;
     assert_eq!(found.len(), 16);
     let (a, b) = (json!("a"), json!("b"));
     let (mine, theirs) = tokio::join!(

@@ -92,7 +92,10 @@ async fn a_policy_is_kept_to(world: &World) {
     );
     let newest = &history(world).await[0];
     assert_eq!(newest["outcome"], "differs");
-    assert_eq!((&newest["total"], &newest["applied"]), (&json!(5), &Value::Null));
+    assert_eq!(
+        (&newest["total"], &newest["applied"]),
+        (&json!(5), &Value::Null)
+    );
     assert_eq!(newest["worst"].as_array().expect("a list").len(), 1);
 
     let above = scheduled(world, Policy::Apply, Some(4)).await;
@@ -116,7 +119,10 @@ async fn a_policy_is_kept_to(world: &World) {
     told.sort_by_key(|alert| alert["id"].to_string());
     let outcomes: Vec<&Value> = told.iter().map(|alert| &alert["outcome"]).collect();
     assert_eq!(outcomes, ["differs", "held_back"], "{told:?}");
-    assert!(told.iter().all(|alert| alert["type"] == "reconciliation.alert"));
+    assert!(
+        told.iter()
+            .all(|alert| alert["type"] == "reconciliation.alert")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,7 +177,10 @@ async fn what_is_cut_off_is_told() {
         .expect("replacing");
     these_are_right(&world, &[VIEW]).await;
     let all = history(&world).await;
-    assert_eq!((&all[0]["outcome"], &all[1]["outcome"]), (&json!("right"), &json!("cut_off")));
+    assert_eq!(
+        (&all[0]["outcome"], &all[1]["outcome"]),
+        (&json!("right"), &json!("cut_off"))
+    );
     assert_eq!(all[1]["restoration"], 1);
 }
 
@@ -296,11 +305,18 @@ async fn other_systems_are_asked() {
     for (answer, why) in [
         (http("404 Not Found", json, "[]"), "404"),
         (http("500 Oh", json, "[]"), "500"),
-        (http("200 OK", "content-type: text/html", "<p>"), "text/html"),
+        (
+            http("200 OK", "content-type: text/html", "<p>"),
+            "text/html",
+        ),
         (http("200 OK", json, &large), "larger than 1000 bytes"),
         (http("302 Found", "location: /other", ""), "leads elsewhere"),
         (
-            http("200 OK", &format!("{json}\r\nlink: </2>; rel=\"next\""), "[]"),
+            http(
+                "200 OK",
+                &format!("{json}\r\nlink: </2>; rel=\"next\""),
+                "[]",
+            ),
             "a page only",
         ),
         (http("200 OK", json, "[{\"customer\": 1}"), "EOF"),
@@ -327,9 +343,7 @@ async fn queries_are_asked(world: &World) {
     let report = restore(world, &asked("SELECT 1 AS owner_id, 999999 AS expected;"));
     let report = report.await.expect("comparing");
     assert_eq!((report.keys, report.differ), (1, 1), "{report:#?}");
-    let rows = [
-        json!({"id": 7, "name": "a", "owner": 1, "athlete_capacity": 3}).to_string(),
-    ];
+    let rows = [json!({"id": 7, "name": "a", "owner": 1, "athlete_capacity": 3}).to_string()];
     world.ingest_into(Source::Applications, &rows).await;
     for query in [
         "DELETE FROM applications",
@@ -394,7 +408,11 @@ async fn corrections_are_explained() {
     assert_eq!(before["restorations"][0]["is_counted"], false);
     world.catch_up().await;
     let told = ask("owner_id=1").await;
-    assert_eq!((&told["count"], &told["sum"]), (&json!(1), &json!(40)), "{told}");
+    assert_eq!(
+        (&told["count"], &told["sum"]),
+        (&json!(1), &json!(40)),
+        "{told}"
+    );
     let by = &told["restorations"][0];
     assert_eq!((&by["number"], &by["by"]), (&json!(1), &json!("ada")));
     assert_eq!(by["reason"], "a lost shipment");
@@ -402,12 +420,24 @@ async fn corrections_are_explained() {
         ("owner_id=2", 0, 0),
         ("track_id=12", 40, 0),
         ("owner_id=1&track_id=10", 0, 0),
-        ("owner_id=1&period=custom&from=2026-05-01&to=2026-05-02", 40, 0),
-        ("owner_id=1&period=custom&from=2026-04-01&to=2026-05-01", 0, 0),
+        (
+            "owner_id=1&period=custom&from=2026-05-01&to=2026-05-02",
+            40,
+            0,
+        ),
+        (
+            "owner_id=1&period=custom&from=2026-04-01&to=2026-05-01",
+            0,
+            0,
+        ),
         ("owner_id=1&listener_id=5", 0, 1),
     ] {
         let told = ask(question).await;
-        assert_eq!((&told["sum"], &told["maybe"]), (&json!(sum), &json!(maybe)), "{question}");
+        assert_eq!(
+            (&told["sum"], &told["maybe"]),
+            (&json!(sum), &json!(maybe)),
+            "{question}"
+        );
     }
     let intake = world.intake(Source::Plays).await;
     let stop = CancellationToken::new();
@@ -422,6 +452,10 @@ async fn corrections_are_explained() {
     world.catch_up().await;
     world.run(&RunRequest::default()).await.expect("a run");
     let told = ask("owner_id=1").await;
-    assert_eq!((&told["count"], &told["sum"]), (&json!(2), &json!(0)), "{told}");
+    assert_eq!(
+        (&told["count"], &told["sum"]),
+        (&json!(2), &json!(0)),
+        "{told}"
+    );
     assert_eq!(told["restorations"][0]["undoes"], 1);
 }
