@@ -42,7 +42,7 @@ pub(crate) async fn scheduled(
         let request = request(section)?;
         let mut views = Vec::new();
         for view in &section.views {
-            let source = catalog.names().find(|(name, _)| name == view);
+            let source = catalog.names().find(|(name, _)| *name == view.as_str());
             let Some((_, source)) = source else {
                 return Err(usage(format!(
                     "reconciliation {}: there is no view {view}",

@@ -130,10 +130,11 @@ impl Roles {
         let retention = installation.retention(engine)?;
         let retention = installation.lets_go().then_some(retention);
         let scheduled = reconciling::scheduled(installation, None).await?;
+        let reconciling = Arc::new(installation.batch(engine)?);
         let (watch, stop) = (Arc::clone(watch), self.stop.clone());
         self.tasks.spawn(async move {
-            let batches = (&batch, retention.as_ref(), scheduled.as_slice());
-            run_batches(batches, schedule, &watch, &stop).await;
+            let after = (retention.as_ref(), &reconciling, scheduled.as_slice());
+            run_batches((&batch, after), schedule, &watch, &stop).await;
             Ok(())
         });
         Ok(())
@@ -186,10 +187,13 @@ impl Roles {
     }
 }
 
+/// What is done after batch runs.
+type After<'a> = (Option<&'a Retention>, &'a Arc<Batch>, &'a [Scheduled]);
+
 /// Runs the batch layer again and again. A run that fails is tried again at its next time: what is
 /// served stays right without it.
 async fn run_batches(
-    (batch, retention, scheduled): (&Batch, Option<&Retention>, &[Scheduled]),
+    (batch, (retention, reconciling, scheduled)): (&Batch, After<'_>),
     schedule: Schedule,
     watch: &BatchWatch,
     stop: &CancellationToken,
@@ -214,7 +218,7 @@ async fn run_batches(
             }
         }
         for one in scheduled {
-            reconcile(batch, one, stop).await;
+            reconcile(reconciling, one, stop).await;
         }
         if let Some(retention) = retention
             && let_go.is_none_or(|before| before.elapsed() >= LET_GO_EVERY)
@@ -228,9 +232,22 @@ async fn run_batches(
 }
 
 /// Carries a reconciliation out that is due. One that can't be now is due the next time, too.
-async fn reconcile(batch: &Batch, one: &Scheduled, stop: &CancellationToken) {
+async fn reconcile(batch: &Arc<Batch>, one: &Scheduled, stop: &CancellationToken) {
     let schedule = one.name.as_str();
-    match Box::pin(batch.reconcile(one, When::Due, (&(), stop))).await {
+    let (batch, of, until) = (Arc::clone(batch), one.clone(), stop.clone());
+    let runtime = tokio::runtime::Handle::current();
+    // A comparison stays on its thread.
+    let done = tokio::task::spawn_blocking(move || {
+        runtime.block_on(batch.reconcile(&of, When::Due, (&(), &until)))
+    });
+    let done = match done.await {
+        Ok(done) => done,
+        Err(error) => {
+            tracing::error!(schedule, %error, "a reconciliation ended in the middle; it is tried again");
+            return;
+        }
+    };
+    match done {
         Ok(Reconciled::Done {
             outcome, alerts, ..
         }) => {

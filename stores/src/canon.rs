@@ -102,6 +102,15 @@ pub struct Answered {
     pub rows: BoxStream<'static, Result<AnsweredRows>>,
 }
 
+impl std::fmt::Debug for Answered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Answered");
+        shown
+            .field("columns", &self.columns)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Reading the canonical store.
 #[async_trait]
 pub trait CanonRead: std::fmt::Debug + Send + Sync {

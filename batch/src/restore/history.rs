@@ -160,6 +160,9 @@ impl<'a> History<'a> {
         report: &RestoreReport,
         restoration: u64,
     ) -> Result<()> {
+        if report.differ == 0 {
+            return Ok(());
+        }
         let mut record = self.record(Outcome::Applying, report)?;
         record["restoration"] = restoration.into();
         self.write(&record).await?;

@@ -299,19 +299,14 @@ impl Batch {
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
             let number = recorded.len() as u64 + 1;
-            if report.differ > 0 {
-                history.begin_to_apply(&report, number).await?;
-            }
+            history.begin_to_apply(&report, number).await?;
             let record = self.record(request, &report, number);
             let told = (&mut stages, stop);
-            let mut applied = match request.expected.is_claimed() {
-                false => self.rewrite(with, (&journal, record), told).await?,
-                true => {
-                    let by = (&request.set, record);
-                    let done = self.correct(with, by, (&journal, intake), told).await?;
-                    Applied { damaged, ..done }
-                }
-            };
+            let by = (&journal, intake, record);
+            let mut applied = self.put_right(request, with, by, told).await?;
+            if request.expected.is_claimed() {
+                applied.damaged = damaged;
+            }
             if live_is_wrong && request.expected == Expected::Archive {
                 let again = RunRequest::default();
                 let run = self.run_again(results, &again, (progress, stop));
@@ -321,6 +316,21 @@ impl Batch {
         }
         report.seconds = begun.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Puts right what differs: what the events give by rows, what somebody else says by corrections.
+    async fn put_right(
+        &self,
+        request: &RestoreRequest,
+        with: (&Comparison, &Collected, &Measure),
+        (journal, intake, record): (&Journal<'_>, &Intake, Restoration),
+        told: (&mut Stages<'_>, &CancellationToken),
+    ) -> Result<Applied> {
+        if request.expected.is_claimed() {
+            let by = (&request.set, record);
+            return self.correct(with, by, (journal, intake), told).await;
+        }
+        self.rewrite(with, (journal, record), told).await
     }
 
     /// What is recorded of a restoration before its changes are known.

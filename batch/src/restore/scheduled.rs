@@ -151,7 +151,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<Reconciled> {
         let now_ms = self.ports.clock.now_ms();
-        let (_, before) = self.kept(&of.name).await?;
+        let (_, before) = self.schedule(&of.name).await?;
         if let Some(passed) = not_due(of, when, before.as_ref(), now_ms) {
             return Ok(passed);
         }
@@ -179,14 +179,14 @@ impl Batch {
     ) -> Result<Reconciled> {
         // Somebody may have ended it just before the lease was free.
         let now_ms = self.ports.clock.now_ms();
-        let (note, before) = self.kept(&of.name).await?;
+        let (note, before) = self.schedule(&of.name).await?;
         if let Some(passed) = not_due(of, when, before.as_ref(), now_ms) {
             return Ok(passed);
         }
         let mut kept = before.unwrap_or_default();
         kept.begun_at_ms = now_ms;
         kept.ended_at_ms = None;
-        let version = self.keep(&of.name, note.map(|note| note.version), &kept);
+        let version = self.note_schedule(&of.name, note.map(|note| note.version), &kept);
         let version = version.await?;
         let (mut reports, mut failed) = (Vec::new(), BTreeMap::new());
         for view in &of.views {
@@ -203,13 +203,16 @@ impl Batch {
             }
         }
         let found = found(&reports, &failed);
-        let outcome = found.iter().map(|one| one.outcome).max_by_key(severity);
+        let outcome = found
+            .iter()
+            .map(|one| one.outcome)
+            .max_by_key(|outcome| severity(*outcome));
         let outcome = outcome.unwrap_or(Outcome::Right);
         let alerts = self.alert(of, &mut kept, &found).await?;
         kept.rounds += 1;
         kept.ended_at_ms = Some(self.ports.clock.now_ms());
         kept.outcome = Some(outcome);
-        self.keep(&of.name, Some(version), &kept).await?;
+        self.note_schedule(&of.name, Some(version), &kept).await?;
         tell(&of.name, now_ms, outcome, alerts);
         Ok(Reconciled::Done {
             schedule: of.name.clone(),
@@ -221,7 +224,7 @@ impl Batch {
     }
 
     /// What is kept of a schedule, and the note that it is from.
-    async fn kept(&self, name: &str) -> Result<(Option<Note>, Option<Kept>)> {
+    async fn schedule(&self, name: &str) -> Result<(Option<Note>, Option<Kept>)> {
         let note = self.ports.reconciliations.note(SCOPE, name).await?;
         let kept = note.as_ref().map(|note| {
             let kept = serde_json::from_value(note.value.clone());
@@ -230,7 +233,7 @@ impl Batch {
         Ok((note, kept.transpose()?))
     }
 
-    async fn keep(&self, name: &str, seen: Option<u64>, kept: &Kept) -> Result<u64> {
+    async fn note_schedule(&self, name: &str, seen: Option<u64>, kept: &Kept) -> Result<u64> {
         let value = serde_json::to_value(kept).map_err(|e| Error::fault("a schedule", e))?;
         let kept = &self.ports.reconciliations;
         if kept.change_note(SCOPE, name, seen, Some(&value)).await? {
@@ -324,7 +327,7 @@ fn found<'a>(reports: &'a [RestoreReport], failed: &'a BTreeMap<String, String>)
 }
 
 /// The worst is told of several.
-const fn severity(outcome: &Outcome) -> u8 {
+const fn severity(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Right => 0,
         Outcome::PutRight => 1,

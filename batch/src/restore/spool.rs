@@ -232,8 +232,9 @@ impl<'de> Visitor<'de> for Whole<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self(lines) = self;
         while let Some(name) = map.next_key::<String>()? {
-            let told = map.next_value_seed(Field(self.0, &name))?;
+            let told = map.next_value_seed(Field(&mut *lines, &name))?;
             if told && MORE.contains(&name.as_str()) {
                 return Err(A::Error::custom(format!(
                     "{name} says that this is a page only: ask for all of it at once"

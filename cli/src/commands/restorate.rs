@@ -181,7 +181,7 @@ async fn comparisons(context: &Context, source: Source, limit: usize) -> anyhow:
 }
 
 fn compared(record: &Value) -> String {
-    let told = |name: &str| self::shown(&record[name]);
+    let told = |name: &str| shown(&record[name]);
     let mut text = format!(
         "{}  {}  {}  {} against {}: {} keys, {} differ, {} in all; by {}",
         told("number"),

@@ -201,17 +201,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let sources = Source::LOGGED
         .into_iter()
         .filter(|source| only.is_none_or(|only| only == *source));
-    let found = sources.map(async |source| {
-        let mut found = Vec::new();
-        if is_asked("batch-run") {
-            found.extend(compared(&api, source, before.get(source.name()), limit + 1).await?);
-        }
-        if is_asked("restorate") {
-            let before = before.get(&of_comparisons(source));
-            found.extend(comparisons(&api, source, before, limit + 1).await?);
-        }
-        Ok::<_, Problem>(found)
-    });
+    let kinds = (is_asked("batch-run"), is_asked("restorate"));
+    let found = sources.map(|source| of_source(&api, source, kinds, (&before, limit + 1)));
     let mut found: Vec<_> = try_join_all(found).await?.into_iter().flatten().collect();
     // Those of a list stay in the order of their numbers.
     found.sort_by_key(|one| (Reverse(one.at_ms), one.source.name()));
@@ -240,6 +231,24 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     };
     response.headers_mut().extend(link);
     Ok(response)
+}
+
+/// The newest of a source before some of them, of the kinds that are asked for.
+async fn of_source(
+    api: &Api,
+    source: Source,
+    (runs, restorate): (bool, bool),
+    (before, limit): (&BTreeMap<String, u64>, usize),
+) -> Result<Vec<Compared>, Problem> {
+    let mut found = Vec::new();
+    if runs {
+        found.extend(compared(api, source, before.get(source.name()), limit).await?);
+    }
+    if restorate {
+        let before = before.get(&of_comparisons(source));
+        found.extend(comparisons(api, source, before, limit).await?);
+    }
+    Ok(found)
 }
 
 /// The newest complete runs of a source before one of them that say what they compared.
@@ -321,8 +330,12 @@ fn as_csv(found: &[ReconciliationShown]) -> Response {
             (one.total, one.keys, one.is_lower_bound),
             one.unknown.clone(),
             one.comparison.get("number").and_then(Value::as_u64),
-            ["view", "expected", "outcome", "schedule", "by"]
-                .map(|name| one.comparison.get(name).and_then(Value::as_str)),
+            ["view", "expected", "outcome", "schedule", "by"].map(|name| {
+                one.comparison
+                    .get(name)
+                    .and_then(Value::as_str)
+                    .map(str::to_owned)
+            }),
         )
     });
     csv::list(&names, rows.collect(), None)

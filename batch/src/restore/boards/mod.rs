@@ -121,9 +121,7 @@ impl Batch {
         };
         report.held_back = held_back(request, &report);
         if request.apply && report.held_back.is_none() {
-            if report.differ > 0 {
-                history.begin_to_apply(&report, number).await?;
-            }
+            history.begin_to_apply(&report, number).await?;
             let record = self.record(request, &report, number);
             let to_mend = (found.groups, found.rewrite);
             let (ports, told) = ((results, intake), (progress, stop));
