@@ -262,17 +262,17 @@ async fn join_bare(counts: &Path) -> u64 {
         let read = context.register_parquet(name, &*path, ParquetReadOptions::default());
         read.await.expect("counts");
     }
-    let same = [
-        "owner_id",
-        "bucket",
-        "track_id",
-        "listener_id",
-        "country",
-        "referrer",
-        "app_id",
-        "kind",
-    ]
-    .map(|name| format!("one.{name} IS NOT DISTINCT FROM other.{name}"));
+    let plain = ["owner_id", "bucket", "track_id", "kind"].map(str::to_owned);
+    let ids = ["listener_id", "app_id"].map(|name| (name, "-1"));
+    let texts = ["country", "referrer"].map(|name| (name, "''"));
+    let nullable = ids.into_iter().chain(texts);
+    let of = |table: &str, name: &str, none: &str| format!("coalesce({table}.{name}, {none})");
+    let plain = plain
+        .iter()
+        .map(|name| format!("one.{name} = other.{name}"));
+    let nullable = nullable
+        .map(|(name, none)| format!("{} = {}", of("one", name, none), of("other", name, none)));
+    let same: Vec<String> = plain.chain(nullable).collect();
     let query = format!(
         "SELECT count(*) FROM one FULL JOIN other ON {} WHERE one.expected IS DISTINCT FROM other.expected",
         same.join(" AND ")

@@ -21,6 +21,9 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
     let place = Place::on_these(&Addresses::default(), "");
     println!("boards: {rows} efforts on {SEGMENTS} segments");
     fill(&place, rows);
+    // Somebody is told of one: without any there is nothing to run.
+    let row = r#"{"id":0,"segment_id":0,"athlete_id":1,"activity_id":1,"elapsed_time":60,"started_at":"2026-01-01T00:00:00Z"}"#;
+    place.ingest("efforts", row);
     let speed = ["speed", "--until-caught-up", "--source", "efforts"];
     done(place.data(), &speed);
     let (took, _) = timed(|| done(place.data(), &["batch", "run"]));

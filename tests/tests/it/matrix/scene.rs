@@ -112,7 +112,7 @@ pub(super) struct Scene {
     pub(super) rng: SmallRng,
     asker: Asker,
     files: u32,
-    setting: Setting,
+    setting: Box<Setting>,
 }
 
 impl Scene {
@@ -138,7 +138,7 @@ impl Scene {
             rng: SmallRng::seed_from_u64(seed),
             asker,
             files: 0,
-            setting: setting.clone(),
+            setting: Box::new(setting.clone()),
         };
         scene.take_plays(200).await;
         scene.take_rows(6).await;

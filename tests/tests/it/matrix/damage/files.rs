@@ -114,8 +114,8 @@ async fn of_results(scene: &mut Scene) -> usize {
         said.contains("results/plays/") && said.contains("run again"),
         "{said}"
     );
-    let applied = scene.puts_right(VIEW).await;
-    assert!(applied["run"].is_u64(), "{applied}");
+    // It finishes that run first.
+    scene.puts_right(VIEW).await;
     scene.was_damaged(since, &[1, 2, 3, 4, 5]);
     scene.compare().await;
     let of_boards = harm_results(scene, "efforts", Harm::CutShort).await;
