@@ -86,8 +86,12 @@ async fn files(world: &World) -> Vec<String> {
 }
 
 async fn copied(world: &World) -> Vec<(String, Bytes)> {
+    copies(world, files(world).await).await
+}
+
+async fn copies(world: &World, paths: Vec<String>) -> Vec<(String, Bytes)> {
     let mut copies = Vec::new();
-    for path in files(world).await {
+    for path in paths {
         let bytes = world.stores.archive.get(&path).await.expect("reading");
         copies.push((path, bytes.expect("a file")));
     }
@@ -282,4 +286,30 @@ async fn files_made_anew_bring_nobody_back() {
         text.contains(&whole[0]) && text.contains("Put the file back"),
         "{text}"
     );
+}
+
+/// A copy of the archive from before an erasure names who was erased: nothing is compared with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_archive_brings_nobody_back() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    let archive = &world.stores.archive;
+    let paths = archive.list("archive/plays").await.expect("listing");
+    let before = copies(&world, paths).await;
+    assert!(erase(&world, false).await.is_clean());
+    for path in archive.list("archive/plays").await.expect("listing") {
+        archive.delete(&path).await.expect("deleting");
+    }
+    for (path, bytes) in before {
+        archive.put(&path, bytes).await.expect("putting back");
+    }
+    let view = "plays_track_day_listener";
+    for request in [of(view), applied(view)] {
+        let error = restore(&world, &request).await.expect_err("an older copy");
+        assert!(error.to_string().contains("looked at"), "{error}");
+    }
+    world.run(&RunRequest::default()).await.expect("a run");
+    these_are_right(&world, &VIEWS).await;
+    assert_eq!(places(&world).await, Vec::<String>::new());
 }
