@@ -74,6 +74,8 @@ struct Counted {
     positions: Vec<i64>,
     /// Whether live state was deleted, or something else is wrong with the stores.
     disturbed: bool,
+    /// Whether something else was counted live once than there was: that is kept beside the batch rows.
+    miscounted: bool,
 }
 
 #[derive(Debug)]
@@ -409,6 +411,17 @@ impl World {
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.counted.lock().expect("no panic").disturbed
+    }
+
+    /// Somebody has changed what was counted live: what it had been is told for ever where that is asked for.
+    pub fn live_was_damaged(&self) {
+        self.counted.lock().expect("no panic").miscounted = true;
+    }
+
+    /// Whether somebody has ever changed what was counted live.
+    #[must_use]
+    pub fn had_damaged_live(&self) -> bool {
+        self.counted.lock().expect("no panic").miscounted
     }
 
     /// The speed layer has caught up: from here on everything must be answered again.

@@ -45,7 +45,7 @@ pub(crate) fn run(rows: u64) {
     say("  the driver alone reads the rows", figure(found, took));
     let bare = rate(found, took);
     say("  ratio", format_args!("{:.2}", archive.rate() / bare));
-    files(&place, &runtime, archive.keys);
+    files(&place, &runtime);
     damage::run(&place, &runtime);
     boards::run(rows, &runtime);
 }
@@ -154,15 +154,16 @@ fn table(world: &World, view: &str) -> String {
 }
 
 /// The same counts as files: compared with what is served, and with each other by the query engine alone.
-fn files(place: &Place, runtime: &Runtime, keys: u64) {
+fn files(place: &Place, runtime: &Runtime) {
     let counts = place.folder().join("counts.parquet");
     let csv = place.folder().join("counts.csv");
-    let count = runtime.block_on(write_counts(place, &counts, &csv));
-    assert_eq!(count, keys, "the files have all keys");
+    let keys = runtime.block_on(write_counts(place, &counts, &csv));
     let mut ours = Vec::new();
     for (what, path) in [("a Parquet file", &counts), ("a CSV file", &csv)] {
         let path = path.to_string_lossy();
-        ours.push(compare(place, what, (VIEW, &path), 0));
+        let one = compare(place, what, (VIEW, &path), 0);
+        assert_eq!(one.keys, keys, "{what} has all keys");
+        ours.push(one);
     }
     let (took, differ) = timed(|| runtime.block_on(join_bare(&counts)));
     assert_eq!(differ, 0, "a file is what it is");
@@ -182,7 +183,8 @@ fn context() -> SessionContext {
     SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2))
 }
 
-/// Counts all events by the columns of the view, by a query of its own; answers how many rows there are.
+/// Counts all events by the columns of the view, by a query of its own; answers how many rows there are. Referrers are not
+/// told apart: CSV has no sign for an empty one beside a missing one.
 async fn write_counts(place: &Place, into: &Path, csv: &Path) -> u64 {
     let context = context();
     for name in ["first", "past", "since"] {
@@ -191,12 +193,13 @@ async fn write_counts(place: &Place, into: &Path, csv: &Path) -> u64 {
         let read = context.register_parquet(name, &*path, ParquetReadOptions::default());
         read.await.expect("events");
     }
-    let columns = "owner_id, track_id, listener_id, country, referrer, app_id, kind";
-    let events = ["first", "past", "since"].map(|name| format!("SELECT {columns}, at FROM {name}"));
+    let columns = "owner_id, track_id, listener_id, country, app_id, kind";
+    let events = ["first", "past", "since"]
+        .map(|name| format!("SELECT {columns}, at, coalesce(amount, 1) AS amount FROM {name}"));
     let query = format!(
-        "SELECT owner_id, bucket, track_id, listener_id, country, referrer, app_id, kind,
-             count(*) AS expected
-         FROM (SELECT date_bin(INTERVAL '15 minutes', at) AS bucket, {columns} FROM ({}))
+        "SELECT owner_id, bucket, track_id, listener_id, country, app_id, kind,
+             sum(amount) AS expected
+         FROM (SELECT date_bin(INTERVAL '15 minutes', at) AS bucket, {columns}, amount FROM ({}))
          GROUP BY {columns}, bucket",
         events.join(" UNION ALL ")
     );
@@ -264,8 +267,7 @@ async fn join_bare(counts: &Path) -> u64 {
     }
     let plain = ["owner_id", "bucket", "track_id", "kind"].map(str::to_owned);
     let ids = ["listener_id", "app_id"].map(|name| (name, "-1"));
-    let texts = ["country", "referrer"].map(|name| (name, "''"));
-    let nullable = ids.into_iter().chain(texts);
+    let nullable = ids.into_iter().chain([("country", "''")]);
     let of = |table: &str, name: &str, none: &str| format!("coalesce({table}.{name}, {none})");
     let plain = plain
         .iter()

@@ -496,6 +496,7 @@ impl Scene {
 
     /// What is stored of owners was damaged since there were these answers, and is right again now.
     pub(super) fn was_damaged(&self, since: Counts, owners: &[i64]) {
+        self.world.live_was_damaged();
         let mut heard = lock(&self.asker.heard);
         let (since, now) = (since.complete + since.earlier, heard.answers.len());
         heard.damaged.push((since..=now + 1, owners.to_vec()));

@@ -15,32 +15,42 @@ use tests::hand::Cql;
 /// A lease of one that was killed ends soon.
 const SOON: &str = "cassandra.lease_ms = 3000";
 const ROWS: &str = "plays_owner_day_track";
-const KILLS_MAX: usize = 5;
 /// When one is killed that is killed at any moment.
 const MOMENTS_MS: std::ops::Range<u64> = 200..2_500;
 const LONG: Duration = Duration::from_secs(60);
 
-/// Kills a restoration again and again, after some stage has begun or at some moment, until one comes to its end; answers
-/// the stages in which they were killed.
-async fn killed(scene: &mut Scene, args: &[&str]) -> Vec<String> {
+/// Kills restorations soon after stages have begun, of which the last one may be nameless: then at any moment. Answers how
+/// far they had come.
+async fn killed(scene: &mut Scene, args: &[&str], stages: &[&str]) -> Vec<String> {
     let args = [
         &["restorate", "--apply", "--log-level", "warn,batch=debug"],
         args,
     ]
     .concat();
-    let (mut killed, mut stages) = (Vec::new(), 1);
-    while killed.len() < KILLS_MAX {
-        let mut process = start(scene, &args);
-        let (begun, until) = (Instant::now(), scene.rng.random_range(MOMENTS_MS));
-        let until = scene
-            .rng
-            .random_bool(0.4)
-            .then_some(Duration::from_millis(until));
-        let is_time = || until.is_some_and(|until| begun.elapsed() > until);
-        while process.is_running() && !is_time() && stages_of(&process).len() < stages {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let wait = scene.rng.random_range(0..40);
+    let mut killed = Vec::new();
+    'stages: for stage in stages {
+        let mut process = loop {
+            let mut process = start(scene, &args);
+            let (begun, until) = (Instant::now(), scene.rng.random_range(MOMENTS_MS));
+            let is_time = |process: &Process| match *stage {
+                "" => begun.elapsed() > Duration::from_millis(until),
+                stage => stages_of(process).iter().any(|begun| begun == stage),
+            };
+            while process.is_running() && !is_time(&process) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            if process.is_running() {
+                break process;
+            }
+            let (_, said) = process.finish();
+            if !is_busy(&said) {
+                // There is nothing left of it.
+                break 'stages;
+            }
+            // The lease of the one before ends by itself.
+            tokio::time::sleep(PAUSE).await;
+        };
+        let wait = scene.rng.random_range(0..60);
         tokio::time::sleep(Duration::from_millis(wait)).await;
         if process.is_running() {
             killed.push(
@@ -48,15 +58,8 @@ async fn killed(scene: &mut Scene, args: &[&str]) -> Vec<String> {
                     .pop()
                     .unwrap_or_else(|| "none".to_owned()),
             );
-            process.kill();
-            stages += scene.rng.random_range(1..4);
-            continue;
         }
-        let (_, said) = process.finish();
-        if !is_busy(&said) {
-            break;
-        }
-        tokio::time::sleep(PAUSE).await;
+        process.kill();
     }
     assert!(killed.len() > 1, "{killed:?}");
     killed
@@ -118,7 +121,8 @@ async fn of_rows(scene: &mut Scene) -> Vec<String> {
     }
     let found = scene.finds(ROWS, &["changed_row"]).await;
     assert_eq!(found["differ"], own.len(), "{found}");
-    let killed = killed(scene, &["--view", ROWS, "--expected", "archive"]).await;
+    let args = ["--view", ROWS, "--expected", "archive"];
+    let killed = killed(scene, &args, &["", "live", "events", "rewrite"]).await;
     scene.restorate(ROWS, &["--apply"]).await;
     scene.is_right(ROWS).await;
     scene.owner_is_right().await;
@@ -136,7 +140,7 @@ async fn of_corrections(scene: &mut Scene) -> Vec<String> {
     let path = path.to_string_lossy().into_owned();
     let before = total(scene).await;
     let args = ["--view", ROWS, "--expected", path.as_str()];
-    let killed = killed(scene, &args).await;
+    let killed = killed(scene, &args, &["compare", "correct", "correct"]).await;
     let begun = Instant::now();
     // What was recorded is gone on with; as long as it is not counted nothing more is.
     loop {
@@ -176,7 +180,8 @@ async fn a_restorator_of_boards_is_killed_at_any_moment_on_servers() {
     boards::change_untold(&scene);
     scene.finds(boards::VIEW, &["not_told"]).await;
     let args = ["--view", boards::VIEW, "--expected", "canonical"];
-    let killed = killed(&mut scene, &args).await;
+    let stages = ["", "seal", "compute", "publish"];
+    let killed = killed(&mut scene, &args, &stages).await;
     let begun = Instant::now();
     loop {
         scene.settle().await;
