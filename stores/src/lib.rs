@@ -10,6 +10,7 @@ pub mod aged;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;
+mod canon_sifted;
 pub mod canon_sql;
 pub mod cassandra;
 pub mod counts;

@@ -215,6 +215,10 @@ pub(crate) async fn connect(
             return Err(full(application_id, connected, capacity));
         }
         Authorized::UnknownApplication => return Err(unknown(application_id)),
+        Authorized::AthleteErased => {
+            let what = "this athlete was erased and can't connect to an application; whoever comes back comes under another id";
+            return Err(Problem::new(Kind::AthleteErased, what));
+        }
         Authorized::AthleteDeleted => {
             return Err(Problem::new(
                 Kind::AthleteDeleted,

@@ -35,6 +35,7 @@ fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> Ne
             .collect(),
         head,
         is_anew: false,
+        is_alone: false,
     }
 }
 
@@ -360,6 +361,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
                 names: Vec::new(),
             }),
             is_anew: false,
+            is_alone: false,
         })
         .collect();
     views
