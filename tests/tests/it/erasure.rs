@@ -2,10 +2,10 @@
 //! archive, or a worker that did not know.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use batch::{EraseRequest, Eraser, Receipt, RunRequest};
+use batch::{EraseRequest, Receipt, RunRequest};
+use stores::erasures::{Kind, Person};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde_json::{Value, json};
@@ -35,19 +35,20 @@ fn plays(from: usize, count: usize) -> Vec<String> {
         .collect()
 }
 
-fn eraser(world: &World) -> Eraser {
-    Eraser::build(world.batch(), Arc::clone(&world.stores.log))
+const fn listener(id: i64) -> Person {
+    let kind = Kind::Listener;
+    Person { kind, id }
 }
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
     let stop = CancellationToken::new();
-    let erased = eraser(world).erase(&[GONE], request, &(), &stop).await;
+    let erased = world.eraser().erase(&[listener(GONE)], request, &(), &stop).await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
 /// Where somebody is found now.
 async fn places(world: &World, id: i64) -> Vec<String> {
-    let found = eraser(world).verify(&[id]).await.expect("a search");
+    let found = world.eraser().verify(&[listener(id)]).await.expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
     places
         .map(|one| format!("{}: {}", one.place, one.found))
@@ -82,7 +83,7 @@ async fn of_listener(served: &Served, id: i64) -> i64 {
 }
 
 /// Files in which the id stands in digits, or as a key, the log or Parquet has it.
-fn files_with(folder: &Path, id: i64) -> Vec<String> {
+pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
     let key = (id.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let forms = [
         id.to_string().into_bytes(),
@@ -263,8 +264,8 @@ async fn an_erasure_that_is_cut_off_is_gone_on_with() {
     for wait_ms in [5, 60, 150, 300, 500, 700, 900, 1_200] {
         let request = EraseRequest::default();
         let stop = CancellationToken::new();
-        let eraser = eraser(&world);
-        let work = eraser.erase(&[GONE], &request, &(), &stop);
+        let eraser = world.eraser();
+        let work = eraser.erase(&[listener(GONE)], &request, &(), &stop);
         let cut = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
         assert_eq!(totals(&served).await, before, "after {wait_ms} ms");
         if let Ok(done) = cut {
