@@ -265,7 +265,8 @@ async fn an_erasure_that_is_cut_off_is_gone_on_with() {
         let request = EraseRequest::default();
         let stop = CancellationToken::new();
         let eraser = world.eraser();
-        let work = eraser.erase(&[listener(GONE)], &request, &(), &stop);
+        let people = [listener(GONE)];
+        let work = eraser.erase(&people, &request, &(), &stop);
         let cut = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
         assert_eq!(totals(&served).await, before, "after {wait_ms} ms");
         if let Ok(done) = cut {
