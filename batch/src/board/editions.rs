@@ -299,7 +299,7 @@ pub(crate) fn empty(job: &Job<Board>, key: &[u8], options: EditionOptions) -> Ed
                 names: Vec::new(),
             }),
             is_anew: false,
-                is_alone: false,
+            is_alone: false,
         },
         rows: 0,
     }

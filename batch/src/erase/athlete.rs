@@ -106,10 +106,7 @@ impl Eraser {
         let clock = &self.batch.ports.clock;
         loop {
             go_on(stop)?;
-            let found = self
-                .canon
-                .erase_rows(athlete, ROWS, clock.now_ms())
-                .await?;
+            let found = self.canon.erase_rows(athlete, ROWS, clock.now_ms()).await?;
             progress.advance(found);
             if found == 0 {
                 break;

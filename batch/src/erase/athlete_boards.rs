@@ -43,9 +43,7 @@ impl Shapes {
 
     /// Whether a key of either tree names an athlete. Their keys differ in how long they are.
     fn names(&self, key: &[u8], athlete: i64) -> bool {
-        let is_athlete = |values: Vec<KeyValue>, at: usize| {
-            matches!(values.get(at), Some(KeyValue::Int(id)) if *id == athlete)
-        };
+        let is_athlete = |values: Vec<KeyValue>, at: usize| matches!(values.get(at), Some(KeyValue::Int(id)) if *id == athlete);
         let (by_rank, member) = &self.by_rank;
         match by_rank.decode_values(key) {
             Ok(values) => is_athlete(values, *member),

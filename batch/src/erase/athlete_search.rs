@@ -29,7 +29,11 @@ impl Eraser {
     pub(super) async fn search_athlete(&self, id: i64) -> Result<Vec<Finding>> {
         let mut found = Vec::new();
         for rows in self.canon.rows_of(id).await? {
-            let place = if rows.are_apps { APPS } else { "canonical rows" };
+            let place = if rows.are_apps {
+                APPS
+            } else {
+                "canonical rows"
+            };
             found.push(finding(place, rows.table, rows.rows));
         }
         let is_wanted = |one: i64| one == id;
@@ -58,7 +62,11 @@ impl Eraser {
             for folder in ["snapshots", "results"] {
                 let folder = format!("{folder}/{source}");
                 let rows = self.in_files(&folder, id).await?;
-                found.push(finding(folder.split('/').next().unwrap_or(""), &folder, rows));
+                found.push(finding(
+                    folder.split('/').next().unwrap_or(""),
+                    &folder,
+                    rows,
+                ));
             }
             let is_named = |named: super::reports::Named<'_>| named.athlete() == Some(id);
             let named = self.in_reports(source, is_named).await?;

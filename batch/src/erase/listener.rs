@@ -40,7 +40,9 @@ impl Eraser {
         let now_ms = ports.clock.now_ms();
         rewrite(&*self.log, SOURCE, &suppressed, now_ms).await?;
         self.redact_reports(SOURCE, |named| {
-            named.listener().is_some_and(|id| suppressed.has_listener(id))
+            named
+                .listener()
+                .is_some_and(|id| suppressed.has_listener(id))
         })
         .await?;
         Ok(ports.suppressions.tidy().await?)

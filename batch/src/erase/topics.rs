@@ -181,7 +181,8 @@ mod tests {
     fn what_no_run_covers_stays() {
         let cuts = [(Source::Efforts, vec![10, 5])];
         let message = |source: &str, partition: u32, offset: i64| {
-            let position = serde_json::json!({"source": source, "partition": partition, "offset": offset});
+            let position =
+                serde_json::json!({"source": source, "partition": partition, "offset": offset});
             serde_json::json!({"position": position}).to_string()
         };
         let after = |message: String| is_after(message.as_bytes(), &cuts);

@@ -47,8 +47,7 @@ pub(crate) const FOLLOWS: Place = place(
     ("follower_id", "followed_id"),
     &["follower_id", "followed_id"],
 );
-pub(crate) const DISQUALIFIED: Place =
-    place("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
+pub(crate) const DISQUALIFIED: Place = place("disqualified", ("athlete_id", "athlete_id"), ATHLETE);
 pub(crate) const ATHLETES: Place = place("athletes", ("id", "id"), &["id"]);
 /// Pairs whose authorizations are gone. Those that have some go with these, and the counters with them.
 pub(crate) const CONNECTIONS: Place = Place {
@@ -65,7 +64,11 @@ impl Place {
 
     /// Which rows name the athlete, with the values that this takes.
     fn named(self, athlete_id: i64) -> (String, Vec<Value<'static>>) {
-        let columns: Vec<String> = self.athlete.iter().map(|one| format!("{one} = ?")).collect();
+        let columns: Vec<String> = self
+            .athlete
+            .iter()
+            .map(|one| format!("{one} = ?"))
+            .collect();
         let values = vec![Value::Int(athlete_id); columns.len()];
         (format!("({})", columns.join(" OR ")), values)
     }

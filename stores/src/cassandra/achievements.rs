@@ -225,7 +225,10 @@ impl CassandraAchievements {
     /// What a table holds that names an athlete: all of it is read.
     async fn naming_in(&self, table: &str, athlete_id: i64) -> Result<Vec<Told>> {
         let doing = "looking for an athlete's achievements";
-        let mut statement = self.cql.prepare(doing, &format!("SELECT told FROM {table}")).await?;
+        let mut statement = self
+            .cql
+            .prepare(doing, &format!("SELECT told FROM {table}"))
+            .await?;
         statement.set_page_size(PAGE_ROWS);
         let mut found = Vec::new();
         let mut next = Some(PagingState::start());
@@ -265,7 +268,9 @@ impl CassandraAchievements {
         let text = "DELETE FROM achievements_of_activities
                     WHERE activity = ? AND at_ms = ? AND id = ?";
         let statement = self.cql.prepare(doing, text).await?;
-        self.cql.write(doing, &statement, &[(activity, at_ms, id)]).await
+        self.cql
+            .write(doing, &statement, &[(activity, at_ms, id)])
+            .await
     }
 }
 

@@ -154,8 +154,7 @@ impl AchievementsWrite for SqliteAchievements {
 }
 
 /// Which achievements name an athlete: `told` is text in a blob.
-const NAMING: &str =
-    "member = ?1 OR json_extract(CAST(told AS TEXT), '$.message.taken_by') = ?1";
+const NAMING: &str = "member = ?1 OR json_extract(CAST(told AS TEXT), '$.message.taken_by') = ?1";
 
 #[async_trait]
 impl AchievementsErase for SqliteAchievements {
@@ -186,7 +185,8 @@ impl AchievementsErase for SqliteAchievements {
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         for (id, told) in found {
-            let told = Told::decode(&told).map_err(|why| db.damaged("reading achievements", why))?;
+            let told =
+                Told::decode(&told).map_err(|why| db.damaged("reading achievements", why))?;
             let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
             let query = if is_own {
                 sqlx::query("DELETE FROM achievements WHERE id = ?").bind(id)

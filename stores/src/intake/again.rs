@@ -200,7 +200,7 @@ impl Intake {
                     accepted: groups.len() as u64,
                     rejected,
                     superseded: 0,
-                erased: 0,
+                    erased: 0,
                 })
             }
         }

@@ -103,7 +103,12 @@ pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
         told.message.insert("taken_by".to_owned(), by.into());
         told
     };
-    let all = [told(1, 7, Some(5)), told(9, 7, None), taken_by(2, 8, 7), taken_by(3, 8, 9)];
+    let all = [
+        told(1, 7, Some(5)),
+        told(9, 7, None),
+        taken_by(2, 8, 7),
+        taken_by(3, 8, 9),
+    ];
     store.write(&all).await?;
     assert!(store.naming(7).await? >= 3 && store.naming(10).await? == 0);
     for _ in 0..2 {
@@ -116,6 +121,9 @@ pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
     let mut expected = vec![all[2].clone().taken_by_nobody(), all[3].clone()];
     expected.sort_by_key(|told| std::cmp::Reverse(Mark::of(told)));
     assert_eq!(left, expected);
-    assert_eq!(store.achievements(Of::Member(8), None, None, 100).await?, expected);
+    assert_eq!(
+        store.achievements(Of::Member(8), None, None, 100).await?,
+        expected
+    );
     Ok(())
 }

@@ -114,7 +114,10 @@ pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
         assert!(told.contains(&(Source::Efforts, group(segment, GONE))));
     }
     assert!(told.contains(&(Source::Authorizations, group(1, GONE))));
-    assert!(told.iter().all(|(_, group)| group.member == GONE), "{told:?}");
+    assert!(
+        told.iter().all(|(_, group)| group.member == GONE),
+        "{told:?}"
+    );
     assert_eq!(places(erase, GONE).await?, []);
     assert_eq!(places(erase, STAYS).await?, others);
     assert_eq!(connected(ports, 1).await?, Some(1));

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use batch::{EraseRequest, Receipt, RunRequest};
-use stores::erasures::{Kind, Person};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde_json::{Value, json};
+use stores::erasures::{Kind, Person};
 use stores::intake::append_dead_letters;
 use tests::process::{command, done, run};
 use tests::world::{NOW_MS, Served, World};
@@ -42,13 +42,20 @@ const fn listener(id: i64) -> Person {
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
     let stop = CancellationToken::new();
-    let erased = world.eraser().erase(&[listener(GONE)], request, &(), &stop).await;
+    let erased = world
+        .eraser()
+        .erase(&[listener(GONE)], request, &(), &stop)
+        .await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
 /// Where somebody is found now.
 async fn places(world: &World, id: i64) -> Vec<String> {
-    let found = world.eraser().verify(&[listener(id)]).await.expect("a search");
+    let found = world
+        .eraser()
+        .verify(&[listener(id)])
+        .await
+        .expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
     places
         .map(|one| format!("{}: {}", one.place, one.found))

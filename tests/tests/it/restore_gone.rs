@@ -59,7 +59,10 @@ async fn erase(world: &World, keep_log: bool) -> Receipt {
         ..EraseRequest::default()
     };
     let stop = CancellationToken::new();
-    let erased = world.eraser().erase(&[listener(GONE)], &request, &(), &stop).await;
+    let erased = world
+        .eraser()
+        .erase(&[listener(GONE)], &request, &(), &stop)
+        .await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
@@ -74,7 +77,11 @@ async fn begin_to_erase(world: &World, id: i64) {
 
 /// Where the listener is found now.
 async fn places(world: &World) -> Vec<String> {
-    let found = world.eraser().verify(&[listener(GONE)]).await.expect("a search");
+    let found = world
+        .eraser()
+        .verify(&[listener(GONE)])
+        .await
+        .expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
     places.map(|one| one.place).collect()
 }
