@@ -279,6 +279,17 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// A day, the root that is published on it with the nodes that it leads to, whether it is alone, the earlier root then, and the
+/// nodes that are left.
+type Alone = (
+    i64,
+    &'static str,
+    &'static [u8],
+    bool,
+    Option<&'static str>,
+    &'static [u8],
+);
+
 /// A head that is alone keeps no earlier root, neither the one that was kept nor the one that it replaces; what only those
 /// led to is garbage. The next head keeps one again.
 pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
@@ -286,7 +297,7 @@ pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
     let views = &*ports.views;
     views.ensure_view(PLAYS, &shape(VIEW)).await?;
     sealed(views, 1).await?;
-    let steps: [(i64, &'static str, &[u8], bool, Option<&str>, &[u8]); 5] = [
+    let steps: [Alone; 5] = [
         (1, "first", &[1, 2], false, None, &[1, 2]),
         (2, "second", &[2, 3], false, Some("first"), &[1, 2, 3]),
         (2, "third", &[3, 4], true, None, &[3, 4]),
