@@ -182,6 +182,9 @@ impl AchievementsErase for SqliteAchievements {
                 .await
                 .map_err(fault)?
         };
+        if found.is_empty() {
+            return Ok(());
+        }
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         for (id, told) in found {
@@ -197,6 +200,9 @@ impl AchievementsErase for SqliteAchievements {
             };
             query.execute(&mut *tx).await.map_err(fault)?;
         }
-        tx.commit().await.map_err(fault)
+        tx.commit().await.map_err(fault)?;
+        // What is deleted is overwritten, but not what had been moved to another page before.
+        let done = sqlx::query("VACUUM").execute(&mut *connection).await;
+        done.map(drop).map_err(fault)
     }
 }

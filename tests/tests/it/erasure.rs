@@ -89,13 +89,14 @@ async fn of_listener(served: &Served, id: i64) -> i64 {
     answer["count"].as_i64().expect("a count")
 }
 
-/// Files in which the id stands in digits, or as a key, the log or Parquet has it.
+/// Files in which the id stands in digits, or as a key, the log, Parquet or a column of SQLite has it.
 pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
     let key = (id.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let forms = [
         id.to_string().into_bytes(),
         key.to_vec(),
         id.to_le_bytes().to_vec(),
+        id.to_be_bytes().to_vec(),
     ];
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {

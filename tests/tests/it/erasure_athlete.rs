@@ -192,7 +192,7 @@ async fn erased(world: &World, request: &EraseRequest) -> Receipt {
         end.cancel();
         erased.expect("an erasure").pop().expect("a receipt")
     };
-    tokio::join!(erasing, counting).0
+    tokio::join!(Box::pin(erasing), Box::pin(counting)).0
 }
 
 /// Where somebody is found now.
