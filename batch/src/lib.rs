@@ -23,7 +23,7 @@ mod tally;
 
 pub use archive::{ArchiveReport, ArchiveScrubbed, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
-pub use erase::{EraseRequest, Erased, Eraser, Finding, Receipt};
+pub use erase::{ErasePorts, EraseRequest, Erased, Eraser, Finding, Receipt};
 pub use error::{Error, Result};
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};

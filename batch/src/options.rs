@@ -145,6 +145,8 @@ pub struct RunRequest {
     pub force: bool,
     /// Keys of boards that are computed and written in any case, also what seems to be there.
     pub rewrite: BTreeSet<i64>,
+    /// Of these keys nothing is kept of an earlier day.
+    pub forget_earlier: bool,
 }
 
 /// Who is told how far a run has come.

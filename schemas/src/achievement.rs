@@ -191,7 +191,38 @@ impl Told {
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(bytes).map_err(unreadable)
     }
+
+    /// Whether it is an achievement of another athlete, who lost a crown to this one.
+    #[must_use]
+    pub fn was_taken_by(&self, athlete_id: i64) -> bool {
+        self.message.get(TAKEN_BY).and_then(Value::as_i64) == Some(athlete_id)
+    }
+
+    /// The same without who took the crown.
+    #[must_use]
+    pub fn taken_by_nobody(mut self) -> Self {
+        if let Some(taken_by) = self.message.get_mut(TAKEN_BY) {
+            *taken_by = Value::Null;
+        }
+        self
+    }
 }
+
+/// Whether what others are told, as bytes of a record, names an athlete: as the one whom it is about, or who took a
+/// crown.
+#[must_use]
+pub fn names_athlete(message: &[u8], has: impl Fn(i64) -> bool) -> bool {
+    let Ok(message) = serde_json::from_slice::<Map<String, Value>>(message) else {
+        return false;
+    };
+    let named = ["athlete_id", TAKEN_BY].into_iter();
+    named
+        .filter_map(|field| message.get(field).and_then(Value::as_i64))
+        .any(has)
+}
+
+/// The field that says who took a crown.
+const TAKEN_BY: &str = "taken_by";
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 //! changes of a log partition have been told.
 //!
 //! An achievement is written under its id: writing it again changes nothing. Nothing is ever deleted
-//! or changed.
+//! or changed, but of an athlete who is erased.
 
 use async_trait::async_trait;
 use schemas::achievement::{Kind, Told};
@@ -74,11 +74,23 @@ pub trait AchievementsRead: std::fmt::Debug + Send + Sync {
 
 /// Writing achievements.
 #[async_trait]
-pub trait AchievementsWrite: AchievementsRead {
+pub trait AchievementsWrite: AchievementsRead + AchievementsErase {
     /// Writes achievements; those that are there stay as they are.
     async fn write(&self, achievements: &[Told]) -> Result<()>;
 
     /// Notes up to which offset the changes of a log partition have been told; what was noted last
     /// stands.
     async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()>;
+}
+
+/// Taking an athlete out of what was achieved.
+#[async_trait]
+pub trait AchievementsErase: std::fmt::Debug + Send + Sync {
+    /// How many achievements name an athlete: the athlete's own, and those of others who lost a crown to the
+    /// athlete. All of them are read.
+    async fn naming(&self, athlete_id: i64) -> Result<u64>;
+
+    /// Deletes the athlete's own; those of others name nobody then to whom a crown was lost. It may be done
+    /// again.
+    async fn erase(&self, athlete_id: i64) -> Result<()>;
 }

@@ -42,6 +42,8 @@ pub struct Applied {
     pub accepted: u64,
     /// Rows that were not taken: by index, with the reason.
     pub rejected: Vec<(usize, String)>,
+    /// Rows that were left out: they are of athletes who were erased.
+    pub erased: u64,
     /// What is to be told now: at most [`NOTIFICATIONS_MAX`].
     pub notifications: Vec<Notification>,
     /// Whether there is more to tell: that waits in the outbox ([`CanonRead::pending`]).
@@ -71,6 +73,8 @@ pub enum Authorized {
     UnknownApplication,
     /// The athlete was deleted, and has not come back.
     AthleteDeleted,
+    /// The athlete was erased, and does not come back.
+    AthleteErased,
 }
 
 /// What became of an athlete's wish to disconnect.
@@ -109,6 +113,17 @@ impl std::fmt::Debug for Answered {
             .field("columns", &self.columns)
             .finish_non_exhaustive()
     }
+}
+
+/// How many rows of a table name an athlete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowsOf {
+    /// The table.
+    pub table: &'static str,
+    /// How many rows.
+    pub rows: u64,
+    /// Whether they are an app's own, of which the table is a view: nobody deletes them but the app.
+    pub are_apps: bool,
 }
 
 /// Reading the canonical store.
@@ -212,4 +227,25 @@ pub trait CanonWrite: CanonRead {
 
     /// Takes notifications out of the outbox: they are in the log.
     async fn notified(&self, ids: &[i64]) -> Result<()>;
+}
+
+/// Taking an athlete out of the canonical store. Whoever looks here sees all rows, also of those who are
+/// suppressed.
+#[async_trait]
+pub trait CanonErase: std::fmt::Debug + Send + Sync {
+    /// How many rows name an athlete, by table: every table that may is among the answers. All of a table is
+    /// read where no index leads to them.
+    async fn rows_of(&self, athlete_id: i64) -> Result<Vec<RowsOf>>;
+
+    /// Deletes rows of an athlete from one of the tables that are ours, in one transaction, and tells of the
+    /// groups that they are of; answers how many rows it found, at most `limit`: 0 once there are none.
+    /// Authorizations come first, and the athlete last, who may be deleted: so no counter rises meanwhile.
+    async fn erase_rows(&self, athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64>;
+
+    /// Tells of all groups of an athlete whose rows are an app's own; of others nothing is told.
+    async fn tell_of(&self, athlete_id: i64, now_ms: i64) -> Result<()>;
+
+    /// Deletes the rows of some groups where they are ours, and tells nobody: whoever asks for it is counting
+    /// these groups just now.
+    async fn erase_groups(&self, source: Source, groups: &[Group]) -> Result<()>;
 }

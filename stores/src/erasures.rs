@@ -21,7 +21,7 @@ use crate::{Error, Result};
 
 pub use suppressed::Suppressed;
 pub(crate) use suppressed::holds;
-pub use suppressed::mentions;
+pub use suppressed::{mentions, mentions_athlete};
 
 /// The key of the hashes, which each installation draws for itself.
 pub type Key = [u8; 32];

@@ -46,6 +46,8 @@ pub struct Taken {
     /// Lines that were left out by [`Intake::retake`], since a row with the same id and version is
     /// stored that came after them, as far as one can tell.
     pub superseded: u64,
+    /// Rows that were left out: they are of athletes who were erased.
+    pub erased: u64,
 }
 
 /// Lines that were checked, ready to be written.
@@ -316,7 +318,7 @@ impl Intake {
         // Lines may have been checked long before.
         let now_ms = self.ports.clock.now_ms();
         let suppressed = &*self.ports.suppressions.recent().await;
-        let (accepted, rejected) = match good {
+        let (accepted, rejected, erased) = match good {
             Good::Events(mut events) => {
                 let accepted = events.events;
                 let rejected = letters.append(log, suppressed).await?;
@@ -328,7 +330,7 @@ impl Intake {
                     let groups = events.among(partitions).groups;
                     log.append(topic, &groups, now_ms).await?;
                 }
-                (accepted, rejected)
+                (accepted, rejected, 0)
             }
             Good::Rows(rows, lines) => {
                 let applied = self.ports.canon.apply(&rows, now_ms).await?;
@@ -346,13 +348,14 @@ impl Intake {
                     let newest = self.ports.canon.waiting(told.source).await?.newest;
                     self.relay.drain(told.source, newest, &self.stop).await?;
                 }
-                (applied.accepted, rejected)
+                (applied.accepted, rejected, applied.erased)
             }
         };
         Ok(Taken {
             accepted,
             rejected,
             superseded: 0,
+            erased,
         })
     }
 

@@ -17,15 +17,15 @@ use schemas::source::Source;
 use tokio::sync::OnceCell;
 
 use crate::Result;
-use crate::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
+use crate::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
 use crate::admin::{
     AuditEntry, By, CanonAdmin, CapacityRequest, Change, Decided, Decision, Requested, RequestsOf,
     Usage,
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
-    Waiting,
+    Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
+    Revoked, RowsOf, Waiting,
 };
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::erasures::{Erasure, Erasures, Key};
@@ -119,6 +119,11 @@ hand_on! { ViewsWrite {
     async fn forget_views(source: Source, at: (Epoch, i64), keep: &[String]) -> Result<()>;
 } }
 
+hand_on! { AchievementsErase {
+    async fn naming(athlete_id: i64) -> Result<u64>;
+    async fn erase(athlete_id: i64) -> Result<()>;
+} }
+
 hand_on! { AchievementsRead {
     async fn achievements(of: Of, kind: Option<Kind>, before: Option<&Mark>, limit: usize) -> Result<Vec<Told>>;
     async fn told_through(slot: SlotId) -> Result<Option<Offset>>;
@@ -184,6 +189,13 @@ hand_on! { CanonWrite {
     async fn authorize(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Authorized>;
     async fn revoke(application_id: i64, athlete_id: i64, now_ms: i64) -> Result<Revoked>;
     async fn notified(ids: &[i64]) -> Result<()>;
+} }
+
+hand_on! { CanonErase {
+    async fn rows_of(athlete_id: i64) -> Result<Vec<RowsOf>>;
+    async fn erase_rows(athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64>;
+    async fn tell_of(athlete_id: i64, now_ms: i64) -> Result<()>;
+    async fn erase_groups(source: Source, groups: &[Group]) -> Result<()>;
 } }
 
 hand_on! { CanonAdmin {

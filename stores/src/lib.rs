@@ -12,6 +12,7 @@ pub mod answers;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;
+mod canon_sifted;
 pub mod canon_sql;
 pub mod cassandra;
 pub mod corrections;

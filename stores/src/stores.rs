@@ -10,11 +10,13 @@ use crate::Result;
 use crate::achievements::AchievementsWrite;
 use crate::admin::CanonAdmin;
 use crate::archive::Archive;
+use crate::canon::CanonErase;
+use crate::canon_sifted::Sifted;
 use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
 use crate::cassandra::{Cassandra, CassandraOptions};
 use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
-use crate::erasures::Erasures;
+use crate::erasures::{Erasures, Suppressions};
 use crate::kafka::{KafkaLog, KafkaOptions};
 use crate::lazily::Lazy;
 use crate::lease::Leases;
@@ -37,8 +39,10 @@ pub struct Stores {
     pub live: Arc<dyn LiveWrite>,
     /// Run records and batch rows.
     pub views: Arc<dyn ViewsWrite>,
-    /// Entities.
+    /// Entities, without athletes who were erased.
     pub canon: Arc<dyn CanonAdmin>,
+    /// The same as an erasure sees them.
+    pub canon_erase: Arc<dyn CanonErase>,
     /// The archive.
     pub archive: Archive,
     /// What athletes have achieved.
@@ -284,11 +288,11 @@ struct OnDatabase {
 }
 
 impl OnDatabase {
-    fn store(self) -> Arc<dyn CanonAdmin> {
-        Arc::new(Lazy::new(move || {
+    fn store(self) -> Lazy<SqlCanon> {
+        Lazy::new(move || {
             let this = self.clone();
             async move { SqlCanon::open(&this.options, &this.namespace).await }.boxed()
-        }))
+        })
     }
 }
 
@@ -383,9 +387,10 @@ impl Stores {
                     Arc::new(folder.reconciliations().await?),
                 ),
             };
-        let canon: Arc<dyn CanonAdmin> = match options.database() {
-            Some(database) => database.store(),
-            None => Arc::new(folder.canon().await?),
+        let suppressions = Suppressions::new(Arc::clone(&erasures));
+        let (canon, canon_erase) = match options.database() {
+            Some(database) => Sifted::both(database.store(), suppressions),
+            None => Sifted::both(folder.canon().await?, suppressions),
         };
         let archive = match options.s3() {
             Some(s3) => s3?.archive(),
@@ -401,6 +406,7 @@ impl Stores {
             live,
             views,
             canon,
+            canon_erase,
             archive,
             achievements,
             counts,
@@ -421,15 +427,19 @@ impl Stores {
     /// long.
     pub async fn embedded(folder: &Path) -> Result<Self> {
         let folder = DataFolder::open(folder)?;
+        let erasures: Arc<dyn Erasures> = Arc::new(folder.erasures().await?);
+        let suppressions = Suppressions::new(Arc::clone(&erasures));
+        let (canon, canon_erase) = Sifted::both(folder.canon().await?, suppressions);
         Ok(Self {
             log: Arc::new(folder.log().await?),
             live: Arc::new(folder.live().await?),
             views: Arc::new(folder.views().await?),
-            canon: Arc::new(folder.canon().await?),
+            canon,
+            canon_erase,
             archive: folder.archive()?,
             achievements: Arc::new(folder.achievements().await?),
             counts: Arc::new(folder.counts().await?),
-            erasures: Arc::new(folder.erasures().await?),
+            erasures,
             reconciliations: Arc::new(folder.reconciliations().await?),
             leases: Arc::new(folder.leases()),
             schemas: Arc::new(NoRegistry),

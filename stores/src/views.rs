@@ -159,6 +159,8 @@ pub struct NewEdition {
     pub head: Option<NewHead>,
     /// Whether nodes are written that seem to be there: somebody may have changed them.
     pub is_anew: bool,
+    /// Whether the head keeps no root of an earlier day: that may hold somebody who was erased.
+    pub is_alone: bool,
 }
 
 /// A head to write.

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use batch::{Batch, BatchOptions, BatchPorts, EditionOptions, RunReport, RunRequest};
+use batch::{
+    Batch, BatchOptions, BatchPorts, EditionOptions, ErasePorts, Eraser, RunReport, RunRequest,
+};
 use jobs::{Catalog, Engine, EngineOptions, tree};
 use schemas::clock::FixedClock;
 use schemas::draws::SeededDraws;
@@ -250,6 +252,19 @@ impl World {
         };
         let intake = Intake::open(ports, source, PARTITIONS).await;
         intake.expect("an intake")
+    }
+
+    /// What erases people.
+    #[must_use]
+    pub fn eraser(&self) -> Eraser {
+        let ports = ErasePorts {
+            log: Arc::clone(&self.stores.log),
+            canon: Arc::clone(&self.stores.canon) as _,
+            canon_erase: Arc::clone(&self.stores.canon_erase),
+            achievements: Arc::clone(&self.stores.achievements),
+            partitions: PARTITIONS,
+        };
+        Eraser::build(self.batch(), ports)
     }
 
     /// Takes plays in.

@@ -235,6 +235,7 @@ impl<'a> Open<'a> {
                 nodes: std::mem::take(&mut self.nodes),
                 head: None,
                 is_anew: false,
+                is_alone: false,
             },
             rows: 0,
         }
@@ -298,6 +299,7 @@ pub(crate) fn empty(job: &Job<Board>, key: &[u8], options: EditionOptions) -> Ed
                 names: Vec::new(),
             }),
             is_anew: false,
+            is_alone: false,
         },
         rows: 0,
     }

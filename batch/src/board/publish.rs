@@ -54,6 +54,8 @@ pub(crate) struct Publisher<'a> {
     pub(crate) history: Option<History>,
     /// Keys that are written in any case, encoded.
     pub(crate) rewrite: HashSet<Vec<u8>>,
+    /// Whether these keep nothing of an earlier day.
+    pub(crate) forget_earlier: bool,
 }
 
 impl Publisher<'_> {
@@ -163,6 +165,7 @@ impl Publisher<'_> {
         let (mut new, mut replaced) = (Vec::new(), Vec::new());
         for mut edition in step {
             edition.new.is_anew = self.rewrite.contains(&edition.new.key);
+            edition.new.is_alone = edition.new.is_anew && self.forget_earlier;
             let old = heads.next().flatten().map(|head| head.root);
             let root = edition.new.head.as_ref().map(|head| &head.root);
             if root.is_some() && old.as_ref() == root && !edition.new.is_anew {

@@ -122,7 +122,10 @@ impl Batch {
             why = Some("partitions were added meanwhile".to_owned());
         }
         let groups = groups.filter(|_| ends.len() <= cuts.len());
-        let groups = groups.unwrap_or_default();
+        let mut groups = groups.unwrap_or_default();
+        // What stands of those who were erased goes, also where nobody has come to it.
+        let suppressed = self.ports.suppressions.now().await?;
+        groups.retain(|group| !suppressed.has_athlete(group.member));
         let mut held = BTreeMap::new();
         let told = plan
             .wanted()
@@ -178,6 +181,7 @@ impl Batch {
                 editions: self.options.editions,
                 history: history.await?,
                 rewrite: encoded_keys(&view.job, &request.rewrite)?,
+                forget_earlier: request.forget_earlier,
             };
             let of_view = held.get(view.job.view()).map(Arc::clone);
             let what = (manifest, &of_view.unwrap_or_default());

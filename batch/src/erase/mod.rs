@@ -5,6 +5,9 @@
 //! epochs that may hold the listener's live counts, writes the archive's files once more without the
 //! listener, fills tables of its own with the rows that follow, and deletes those before, with the results
 //! that they were made of. What is left are the log below the run's cuts, records of restorations, dead letters, and reports.
+//! For an athlete the canonical rows go first, as if they had been deleted, which the speed layer is told of as always;
+//! then a run of each source publishes the boards without, also those of earlier days, and what no head leads to any
+//! more goes with live states, snapshots and results.
 //!
 //! That nobody who did not know of the erasure brings the listener back rests on the fence: what a worker
 //! folds with an older list is of an epoch that the run ends, since the worker reads slot and list anew
@@ -13,23 +16,33 @@
 //! Every step may be repeated. Whoever is killed runs it again: the number is the same, and what is done
 //! already is found done.
 
+mod athlete;
+mod athlete_boards;
+mod athlete_search;
+mod comparisons;
 mod listener;
 mod receipt;
+mod reports;
 mod restorations;
 mod search;
+mod topics;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemas::seam::Offset;
 use schemas::source::Source;
+use stores::achievements::AchievementsWrite;
+use stores::canon::{CanonErase, CanonWrite};
 use stores::erasures::{Asked, Erasure, Kind, Person};
 use stores::log::Log;
+use stores::relay::Relay;
 use tokio_util::sync::CancellationToken;
 
 use crate::run::while_held;
 use crate::{Batch, Error, Progress, Result, RunReport, RunRequest};
 
-use self::receipt::LOG as LOG_PLACE;
+use self::receipt::{APPS, LOG as LOG_PLACE};
 pub use receipt::{Erased, Finding, Receipt};
 
 /// How often to look whether a run that is under way has ended.
@@ -40,6 +53,24 @@ const RUN_PAUSE: Duration = Duration::from_millis(500);
 pub struct Eraser {
     batch: Batch,
     log: Arc<dyn Log>,
+    canon: Arc<dyn CanonErase>,
+    relay: Relay,
+    achievements: Arc<dyn AchievementsWrite>,
+}
+
+/// What an erasure changes besides what a batch layer does.
+#[derive(Debug, Clone)]
+pub struct ErasePorts {
+    /// The log, which must be the one that the batch layer reads.
+    pub log: Arc<dyn Log>,
+    /// The canonical store as everybody sees it.
+    pub canon: Arc<dyn CanonWrite>,
+    /// The same with those who are suppressed.
+    pub canon_erase: Arc<dyn CanonErase>,
+    /// What athletes have achieved.
+    pub achievements: Arc<dyn AchievementsWrite>,
+    /// How many partitions topics have that are not there yet.
+    pub partitions: u32,
 }
 
 /// How somebody is erased.
@@ -53,38 +84,53 @@ pub struct EraseRequest {
 }
 
 impl Eraser {
-    /// What erases from the stores that a batch layer works with. `log` must be the same log.
+    /// What erases from the stores that a batch layer works with.
     #[must_use]
-    pub fn build(batch: Batch, log: Arc<dyn Log>) -> Self {
-        Self { batch, log }
+    pub fn build(batch: Batch, ports: ErasePorts) -> Self {
+        let clock = Arc::clone(&batch.ports.clock);
+        let log = Arc::clone(&ports.log) as _;
+        Self {
+            relay: Relay::new(ports.canon, log, clock, ports.partitions),
+            batch,
+            log: ports.log,
+            canon: ports.canon_erase,
+            achievements: ports.achievements,
+        }
     }
 
-    /// Erases listeners, by their ids, from every store, all by the same batch run, and answers a receipt for
-    /// each. One whose `finished_at_ms` is missing says what is left.
+    /// Erases people from every store, all of a kind by the same batch runs, and answers a receipt for each. One whose
+    /// `finished_at_ms` is missing says what is left.
     ///
     /// # Errors
     /// Those of the stores and of the run. The people are suppressed then, as soon as that was written down;
     /// run it again.
     pub async fn erase(
         &self,
-        listeners: &[i64],
+        people: &[Person],
         request: &EraseRequest,
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<Vec<Receipt>> {
         let mut begun = Vec::new();
-        for id in listeners {
-            let person = listener(*id);
+        for person in people {
             let now_ms = self.batch.ports.clock.now_ms();
             let list = &self.batch.ports.suppressions;
-            let erasure = list.begin(person, &request.asked, now_ms).await?;
+            let erasure = list.begin(*person, &request.asked, now_ms).await?;
             let mut receipt = Receipt::of(&erasure);
             receipt.keep_log = request.keep_log;
-            begun.push((person, receipt));
+            begun.push((*person, receipt));
         }
         progress.stage("search", 0);
         self.look(&mut begun, "searched").await?;
-        self.erase_listeners(request, (progress, stop)).await?;
+        let of = |kind: Kind| people.iter().filter(move |one| one.kind == kind);
+        if of(Kind::Listener).next().is_some() {
+            self.erase_listeners(request, (progress, stop)).await?;
+        }
+        let athletes: Vec<i64> = of(Kind::Athlete).map(|one| one.id).collect();
+        if !athletes.is_empty() {
+            self.erase_athletes(&athletes, request, (progress, stop))
+                .await?;
+        }
         progress.stage("verify", 0);
         self.look(&mut begun, "erased").await?;
         let mut receipts = Vec::new();
@@ -99,18 +145,26 @@ impl Eraser {
         Ok(receipts)
     }
 
-    /// Searches every store for listeners, and answers where each is found.
+    /// Searches every store for people, and answers where each is found.
     ///
     /// # Errors
     /// Those of the stores.
-    pub async fn verify(&self, listeners: &[i64]) -> Result<Vec<(i64, Vec<Finding>)>> {
+    pub async fn verify(&self, people: &[Person]) -> Result<Vec<(Person, Vec<Finding>)>> {
         let mut found = Vec::new();
-        for id in listeners {
-            let mut all = self.search(listener(*id)).await?;
+        for person in people {
+            let mut all = self.search(*person).await?;
             all.retain(|finding| finding.found > 0);
-            found.push((*id, all));
+            found.push((*person, all));
         }
         Ok(found)
+    }
+
+    /// Every place where somebody can be, with what is found there.
+    async fn search(&self, person: Person) -> Result<Vec<Finding>> {
+        match person.kind {
+            Kind::Listener => self.search_listener(person).await,
+            Kind::Athlete => self.search_athlete(person.id).await,
+        }
     }
 
     /// All erasures, the newest first.
@@ -158,6 +212,9 @@ impl Eraser {
         if left(LOG_PLACE) && !receipt.keep_log {
             notes.push("records that the speed layer has not counted yet stay in the log: let it catch up (`backstitch speed --until-caught-up`), then erase again".to_owned());
         }
+        if left(APPS) {
+            notes.push("rows of your own tables, of which the canonical store has views, are still there: nobody reads them, and only your app can delete them".to_owned());
+        }
         notes
     }
 
@@ -188,23 +245,46 @@ impl Eraser {
         }
     }
 
+    /// A batch run whose epoch ended after this was called; answers its cuts.
+    async fn run_since(
+        &self,
+        source: Source,
+        request: &RunRequest,
+        told: (&dyn Progress, &CancellationToken),
+    ) -> Result<Vec<Offset>> {
+        let was_rolled = self.may_be_rolled(source).await?;
+        let mut report = self.run_when_free(source, request, told).await?;
+        if was_rolled {
+            // That run's cuts may be older than the erasure: what was counted after them as well.
+            report = self.run_when_free(source, request, told).await?;
+        }
+        Ok(report.cuts)
+    }
+
+    /// Whether an epoch may have ended already that the next run covers: a run was not finished, or died
+    /// before it was recorded.
+    async fn may_be_rolled(&self, source: Source) -> Result<bool> {
+        let ports = &self.batch.ports;
+        let runs = ports.views.runs(source).await?.runs;
+        let partitions = ports.log.partitions_now(source.topic()).await?;
+        let slots = ports.live.read(source, partitions, &[]).await?.slots;
+        let next = runs.next_epoch();
+        let is_ahead = slots.iter().flatten().any(|slot| slot.epoch > next);
+        Ok(runs.open().is_some() || is_ahead)
+    }
+
     /// A batch run once no other one is under way.
     async fn run_when_free(
         &self,
         source: Source,
+        request: &RunRequest,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RunReport> {
         loop {
-            let request = RunRequest::default();
-            match self.batch.run(source, &request, progress, stop).await {
+            match self.batch.run(source, request, progress, stop).await {
                 Err(Error::Busy(why)) => self.wait(&why, stop).await?,
                 done => return done,
             }
         }
     }
-}
-
-const fn listener(id: i64) -> Person {
-    let kind = Kind::Listener;
-    Person { kind, id }
 }

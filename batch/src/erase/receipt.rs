@@ -101,13 +101,15 @@ impl Receipt {
         }
     }
 
-    /// Whether nothing is left but what was to be kept.
+    /// Whether nothing is left but what was to be kept, and what only an app can delete.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let left = self.places.iter().filter(|place| place.left > 0);
-        left.clone().count() == 0 || (self.keep_log && left.clone().all(|one| one.place == LOG))
+        let mut left = self.places.iter().filter(|place| place.left > 0);
+        left.all(|one| one.place == APPS || (self.keep_log && one.place == LOG))
     }
 }
 
 /// The place of records.
 pub(super) const LOG: &str = "log";
+/// The place of rows that are an app's own.
+pub(super) const APPS: &str = "your own tables";

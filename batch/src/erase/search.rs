@@ -18,25 +18,25 @@ use stores::log::{FetchLimit, Records};
 use stores::registry::writers_of;
 use stores::view_scan::ScanShare;
 
-use super::listener::{SOURCE, named};
+use super::listener::SOURCE;
 use super::receipt::LOG;
 use super::restorations::in_restorations;
 use super::{Eraser, Finding};
 use crate::archive::listeners;
-use crate::restore::{changes_folder, named_in_record};
+use crate::restore::changes_folder;
 use crate::tally;
 use crate::{Error, Result};
 
-const PAGE_ROWS: usize = 20_000;
-const BATCH_ROWS: usize = 32_768;
-const FETCH: FetchLimit = FetchLimit {
+pub(super) const PAGE_ROWS: usize = 20_000;
+pub(super) const BATCH_ROWS: usize = 32_768;
+pub(super) const FETCH: FetchLimit = FetchLimit {
     records: 20_000,
     bytes: 16 << 20,
 };
 
 impl Eraser {
     /// Searches every place where a listener can be. Each is among the answers, also where nothing is found.
-    pub(super) async fn search(&self, person: Person) -> Result<Vec<Finding>> {
+    pub(super) async fn search_listener(&self, person: Person) -> Result<Vec<Finding>> {
         let mut found = vec![
             finding(LOG, SOURCE.topic(), self.in_log(person).await?),
             finding("live state", SOURCE.name(), self.in_live(person).await?),
@@ -61,9 +61,11 @@ impl Eraser {
         found.push(finding(
             "reports of runs",
             SOURCE.name(),
-            self.in_reports(person).await?,
+            self.in_reports(SOURCE, |named| named.listener() == Some(person.id))
+                .await?,
         ));
-        let compared = self.in_comparisons(person).await?;
+        let is_wanted = |column: &str, id| column == "listener_id" && id == person.id;
+        let compared = self.in_comparisons(SOURCE, is_wanted).await?;
         found.push(finding("comparisons", SOURCE.name(), compared));
         Ok(found)
     }
@@ -230,41 +232,9 @@ impl Eraser {
         }
         Ok(found)
     }
-
-    async fn in_comparisons(&self, person: Person) -> Result<u64> {
-        let kept = &self.batch.ports.reconciliations;
-        let (mut found, mut before) = (0, None);
-        loop {
-            let records = kept.reconciliations(SOURCE, before, 200).await?;
-            let Some(last) = records.last() else {
-                return Ok(found);
-            };
-            before = Some(last.number);
-            let is_wanted = |column: &str, id| column == "listener_id" && id == person.id;
-            let named = records
-                .iter()
-                .map(|one| named_in_record(&one.record, is_wanted));
-            found += named.sum::<u64>();
-        }
-    }
-
-    async fn in_reports(&self, person: Person) -> Result<u64> {
-        let views = &self.batch.ports.views;
-        let (mut found, mut before) = (0, None);
-        loop {
-            let stories = views.stories(SOURCE, before, 200).await?;
-            let Some(last) = stories.last() else {
-                return Ok(found);
-            };
-            before = Some(last.run.epoch);
-            for story in &stories {
-                found += named(&story.report, |id| id == person.id);
-            }
-        }
-    }
 }
 
-fn finding(place: &str, at: &str, found: u64) -> Finding {
+pub(super) fn finding(place: &str, at: &str, found: u64) -> Finding {
     Finding {
         place: place.to_owned(),
         at: at.to_owned(),
@@ -272,7 +242,7 @@ fn finding(place: &str, at: &str, found: u64) -> Finding {
     }
 }
 
-fn parquet(paths: Vec<String>) -> impl Iterator<Item = String> {
+pub(super) fn parquet(paths: Vec<String>) -> impl Iterator<Item = String> {
     paths.into_iter().filter(|path| path.ends_with(".parquet"))
 }
 

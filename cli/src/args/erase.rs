@@ -4,13 +4,16 @@ use clap::{ArgGroup, Args};
 
 /// Arguments of `erase`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("who").required(true).args(["listeners", "list"]))]
+#[command(group = ArgGroup::new("who").required(true).args(["listeners", "athletes", "list"]))]
 pub(crate) struct EraseArgs {
     /// A listener to erase, more than once for several, which one batch run does together
     #[arg(long = "listener", value_name = "ID", allow_negative_numbers = true)]
     pub(crate) listeners: Vec<i64>,
+    /// An athlete to erase, more than once for several
+    #[arg(long = "athlete", value_name = "ID", allow_negative_numbers = true)]
+    pub(crate) athletes: Vec<i64>,
     /// Show the erasures that there were, newest first
-    #[arg(long, conflicts_with_all = ["listeners", "verify", "keep_log"])]
+    #[arg(long, conflicts_with_all = ["listeners", "athletes", "verify", "keep_log"])]
     pub(crate) list: bool,
     /// Erase nothing: search every store, and exit 3 if the person is found
     #[arg(long, conflicts_with = "keep_log")]

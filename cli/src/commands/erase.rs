@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use batch::{EraseRequest, Eraser, Finding, Receipt};
+use batch::{ErasePorts, EraseRequest, Eraser, Finding, Receipt};
 use jiff::Timestamp;
 use serde::Serialize;
-use stores::erasures::Asked;
+use stores::erasures::{Asked, Kind, Person};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -14,12 +14,43 @@ use crate::failure::Differs;
 use crate::installation::Installation;
 use crate::progress::Stages;
 
-/// What `--verify` prints of one listener.
+/// What `--verify` prints of one person.
 #[derive(Debug, Serialize)]
 struct Searched {
-    listener_id: i64,
-    /// Where the listener is found; nothing if nowhere.
+    #[serde(flatten)]
+    who: Who,
+    /// Where the person is found; nothing if nowhere.
     found: Vec<Finding>,
+}
+
+/// A person by the field that names one.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum Who {
+    Listener { listener_id: i64 },
+    Athlete { athlete_id: i64 },
+}
+
+impl From<Person> for Who {
+    fn from(person: Person) -> Self {
+        match person.kind {
+            Kind::Listener => Self::Listener {
+                listener_id: person.id,
+            },
+            Kind::Athlete => Self::Athlete {
+                athlete_id: person.id,
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Listener { listener_id } => write!(f, "listener {listener_id}"),
+            Self::Athlete { athlete_id } => write!(f, "athlete {athlete_id}"),
+        }
+    }
 }
 
 /// Runs the command.
@@ -30,18 +61,28 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
     let engine = installation.engine()?;
-    let log = Arc::clone(&installation.stores().log);
-    let eraser = Eraser::build(installation.batch(&engine)?, log);
+    let stores = installation.stores();
+    let ports = ErasePorts {
+        log: Arc::clone(&stores.log),
+        canon: Arc::clone(&stores.canon) as _,
+        canon_erase: Arc::clone(&stores.canon_erase),
+        achievements: Arc::clone(&stores.achievements),
+        partitions: context.settings().log.partitions,
+    };
+    let eraser = Eraser::build(installation.batch(&engine)?, ports);
     if args.list {
         let receipts = eraser.list().await?;
         return context.output().result(&receipts, |all| listed(all));
     }
-    let listeners = listeners(args);
+    let people = people(args);
     if args.verify {
-        let found = eraser.verify(&listeners).await?;
+        let found = eraser.verify(&people).await?;
         let searched: Vec<Searched> = found
             .into_iter()
-            .map(|(listener_id, found)| Searched { listener_id, found })
+            .map(|(person, found)| Searched {
+                who: person.into(),
+                found,
+            })
             .collect();
         context.output().result(&searched, |all| verified(all))?;
         return match searched.iter().all(|one| one.found.is_empty()) {
@@ -59,7 +100,7 @@ pub(super) async fn run(
         keep_log: args.keep_log,
     };
     let stages = Stages::default();
-    let receipts = eraser.erase(&listeners, &request, &stages, &stop).await;
+    let receipts = eraser.erase(&people, &request, &stages, &stop).await;
     stages.clear();
     let receipts = receipts?;
     context.output().result(&receipts, |all| told(all))?;
@@ -76,11 +117,15 @@ fn differs(why: &str) -> anyhow::Error {
 }
 
 /// Whom the command line names, each once.
-fn listeners(args: &EraseArgs) -> Vec<i64> {
-    let mut listeners = args.listeners.clone();
-    listeners.sort_unstable();
-    listeners.dedup();
-    listeners
+fn people(args: &EraseArgs) -> Vec<Person> {
+    let of = |kind: Kind, ids: &[i64]| -> Vec<Person> {
+        ids.iter().map(|id| Person { kind, id: *id }).collect()
+    };
+    let mut people = of(Kind::Listener, &args.listeners);
+    people.extend(of(Kind::Athlete, &args.athletes));
+    people.sort_unstable();
+    people.dedup();
+    people
 }
 
 fn moment(at_ms: i64) -> Timestamp {
@@ -110,7 +155,7 @@ fn receipt(receipt: &Receipt) -> String {
     }
     for place in &receipt.places {
         text += &format!(
-            "  {:<16} {:<44} found {:>8}  left {:>8}\n",
+            "  {:<18} {:<44} found {:>8}  left {:>8}\n",
             place.place, place.at, place.found, place.left
         );
     }
@@ -144,12 +189,12 @@ fn verified(searched: &[Searched]) -> String {
     let mut text = String::new();
     for one in searched {
         if one.found.is_empty() {
-            text += &format!("listener {}: found nowhere\n", one.listener_id);
+            text += &format!("{}: found nowhere\n", one.who);
         }
         for finding in &one.found {
             text += &format!(
-                "listener {}: {} in {} {}\n",
-                one.listener_id, finding.found, finding.place, finding.at
+                "{}: {} in {} {}\n",
+                one.who, finding.found, finding.place, finding.at
             );
         }
     }

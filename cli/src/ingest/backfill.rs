@@ -39,6 +39,7 @@ pub(crate) async fn backfill(
             accepted,
             rejected,
             superseded: 0,
+            erased: 0,
         })
     };
     let again = "of which nothing counts; run it again from the beginning";

@@ -15,6 +15,8 @@ pub(crate) struct Report {
     pub(crate) source: Source,
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
+    /// Rows that were left out: they are of athletes who were erased.
+    erased: u64,
     /// Where the rejected lines went.
     pub(crate) dead_letters: &'static str,
     /// Each input that was begun.
@@ -51,6 +53,7 @@ impl Report {
             source,
             accepted: 0,
             rejected: 0,
+            erased: 0,
             dead_letters: source.dead_letter_topic(),
             inputs: Vec::new(),
             reasons: Vec::new(),
@@ -71,6 +74,7 @@ impl Report {
 
     pub(super) fn add(&mut self, origin: &str, taken: &Taken) {
         self.accepted += taken.accepted;
+        self.erased += taken.erased;
         if let Some(input) = self.inputs.last_mut() {
             input.accepted += taken.accepted;
             input.rejected += taken.rejected.len() as u64;
@@ -95,7 +99,7 @@ impl Report {
     pub(crate) fn end(&mut self) {
         self.seconds = self.begun.elapsed().as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let lines = (self.accepted + self.rejected) as f64;
+        let lines = (self.accepted + self.rejected + self.erased) as f64;
         self.lines_per_second = lines / self.seconds.max(1e-9);
     }
 
@@ -104,6 +108,12 @@ impl Report {
             "{} lines accepted, {} rejected, in {:.2} s ({:.0} lines a second)\n",
             self.accepted, self.rejected, self.seconds, self.lines_per_second
         );
+        if self.erased > 0 {
+            text.push_str(&format!(
+                "{} left out: they are of athletes who were erased\n",
+                self.erased
+            ));
+        }
         if self.inputs.len() > 1 {
             for input in &self.inputs {
                 text.push_str(&format!(
@@ -173,6 +183,7 @@ mod tests {
                     accepted: 1,
                     rejected,
                     superseded: 0,
+                    erased: 0,
                 },
             );
         }

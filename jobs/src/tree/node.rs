@@ -125,6 +125,11 @@ impl Node {
         self.id
     }
 
+    /// The keys of its items, or the last ones beneath its children.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|at| self.key(at))
+    }
+
     /// The sum of the items in it or beneath it.
     #[must_use]
     pub fn sum(&self) -> Sum {

@@ -69,6 +69,11 @@ impl Tree {
         self.root.sum()
     }
 
+    /// The keys that the root holds: of its items, or the last ones beneath its children.
+    pub fn root_keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.root.keys()
+    }
+
     /// Levels below the root: the most calls of [`Nodes::nodes`] that an operation makes.
     #[must_use]
     pub fn height(&self) -> usize {

@@ -178,7 +178,7 @@ pub(crate) async fn show(
         (status = 400, description = "The body can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 403, description = "There is no room: as many athletes are connected as may be. A page instead of a document where text/html is wanted rather than JSON", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 409, description = "The athlete was deleted", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "The athlete was deleted, or erased", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -215,6 +215,10 @@ pub(crate) async fn connect(
             return Err(full(application_id, connected, capacity));
         }
         Authorized::UnknownApplication => return Err(unknown(application_id)),
+        Authorized::AthleteErased => {
+            let what = "this athlete was erased and can't connect to an application; whoever comes back comes under another id";
+            return Err(Problem::new(Kind::AthleteErased, what));
+        }
         Authorized::AthleteDeleted => {
             return Err(Problem::new(
                 Kind::AthleteDeleted,

@@ -35,6 +35,8 @@ pub(crate) struct Ingested {
     rejected: Vec<Rejected>,
     /// How many lines are dead letters now, also those that are not listed.
     rejected_count: u64,
+    /// Lines that were left out: they are of athletes who were erased.
+    erased: u64,
 }
 
 /// A line that was not taken.
@@ -204,6 +206,7 @@ impl Lines<'_> {
         let ends = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
         self.number = before + ends;
         self.ingested.accepted += taken.accepted;
+        self.ingested.erased += taken.erased;
         self.ingested.rejected_count += taken.rejected.len() as u64;
         let room = REJECTED_MAX.saturating_sub(self.ingested.rejected.len());
         let listed = taken.rejected.into_iter().take(room);

@@ -34,6 +34,7 @@ pub(crate) enum Kind {
     UnknownDeadLetter,
     NotOnBoard,
     AthleteDeleted,
+    AthleteErased,
     CapacityExceeded,
     RequestOpen,
     AlreadyDecided,
@@ -88,6 +89,7 @@ impl Kind {
             Self::UnknownDeadLetter => "/problems/unknown-dead-letter",
             Self::NotOnBoard => "/problems/not-on-board",
             Self::AthleteDeleted => "/problems/athlete-deleted",
+            Self::AthleteErased => "/problems/athlete-erased",
             Self::CapacityExceeded => "/problems/capacity-exceeded",
             Self::RequestOpen => "/problems/request-open",
             Self::AlreadyDecided => "/problems/already-decided",
@@ -119,6 +121,7 @@ impl Kind {
             Self::UnknownApplication => "There is no such application",
             Self::NotOnBoard => "The athlete is not on the board",
             Self::AthleteDeleted => "The athlete was deleted",
+            Self::AthleteErased => "The athlete was erased",
             Self::CapacityExceeded => "The application is full",
             Self::UnknownRequest => "There is no such request",
             Self::UnknownDeadLetter => "There is no such dead letter",
@@ -157,7 +160,8 @@ impl Kind {
             Self::RequestOpen
             | Self::AlreadyDecided
             | Self::ManagedElsewhere
-            | Self::AthleteDeleted => StatusCode::CONFLICT,
+            | Self::AthleteDeleted
+            | Self::AthleteErased => StatusCode::CONFLICT,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

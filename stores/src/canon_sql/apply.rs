@@ -127,6 +127,7 @@ pub(crate) async fn apply(link: &mut Link<'_>, rows: &[Entity], now_ms: i64) -> 
     let (notifications, more_pending) = tell(link, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
+        erased: 0,
         accepted: (rows.len() - rejected.len()) as u64,
         rejected,
         notifications,

@@ -105,6 +105,18 @@ pub(crate) async fn moved(
     Ok(moved)
 }
 
+/// Leaves word that the connections of an athlete are to be looked at again once this transaction is committed.
+pub(crate) async fn look_again(link: &mut Link<'_>, athlete_id: i64, now_ms: i64) -> Sql<()> {
+    let statement =
+        "INSERT INTO outbox (source, group_key, member, made_at_ms) VALUES (?, 0, ?, ?)";
+    let values = [
+        Value::Text(SOURCE),
+        Value::Int(athlete_id),
+        Value::Int(now_ms),
+    ];
+    link.run(statement, &values).await.map(drop)
+}
+
 /// On MySQL, before authorizations are written: pairs of athletes who are deleted are there, so that they are never
 /// counted, not even for a moment. On PostgreSQL triggers look who it is.
 pub(crate) async fn expect(link: &mut Link<'_>, pairs: impl Iterator<Item = Group>) -> Sql<()> {

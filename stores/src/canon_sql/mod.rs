@@ -26,6 +26,7 @@ mod counters;
 pub(crate) mod decide;
 pub(crate) mod decode;
 pub(crate) mod dump;
+pub(crate) mod erase;
 mod fault;
 pub(crate) mod notices;
 mod options;
@@ -55,14 +56,16 @@ use crate::admin::{
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
-    Waiting,
+    Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
+    Revoked, RowsOf, Waiting,
 };
 use crate::namespace::Namespace;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 use crate::{Error, Result, mysql, postgres};
+use connect::lock_counters;
 use decode::Grouped;
+use outbox::{Touched, lock_athletes, tell};
 use server::{Server, on};
 use session::{Link, Sql, Value};
 
@@ -337,6 +340,139 @@ impl CanonWrite for SqlCanon {
                 on!(link => outbox::notified(link, ids)),
             )
             .await
+    }
+}
+
+/// The tables of which rows may name an athlete, in the order in which they are emptied.
+const OF_ATHLETES: [erase::Place; 7] = [
+    erase::AUTHORIZATIONS,
+    erase::EFFORTS,
+    erase::CLUBS,
+    erase::FOLLOWS,
+    erase::DISQUALIFIED,
+    erase::ATHLETES,
+    erase::CONNECTIONS,
+];
+
+#[async_trait]
+impl CanonErase for SqlCanon {
+    async fn rows_of(&self, athlete_id: i64) -> Result<Vec<RowsOf>> {
+        let mut own = self.own().await?;
+        let mut found = Vec::new();
+        for place in OF_ATHLETES.into_iter().chain([erase::OUTBOX]) {
+            let are_apps = self.views.contains(place.table);
+            let link = &mut own.link();
+            let counted = erase::count(link, place, athlete_id, are_apps).await;
+            found.push(counted.map_err(|error| self.server.fault(erase::FINDING, &error))?);
+        }
+        Ok(found)
+    }
+
+    async fn erase_rows(&self, athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64> {
+        let mut own = self.own().await?;
+        let limit = limit.min(outbox::AT_ONCE);
+        for place in OF_ATHLETES {
+            if self.views.contains(place.table) {
+                continue;
+            }
+            let rows = erase::find(&mut own.link(), place, athlete_id, limit).await;
+            let rows = &rows.map_err(|error| self.server.fault(erase::FINDING, &error))?;
+            if rows.is_empty() {
+                continue;
+            }
+            let call = on!(link => erase_some(link, (place, athlete_id), rows, Some(now_ms)));
+            self.server.write(erase::ERASING, call).await?;
+            return Ok(rows.len() as u64);
+        }
+        Ok(0)
+    }
+
+    async fn tell_of(&self, athlete_id: i64, now_ms: i64) -> Result<()> {
+        let (efforts, authorizations) = (
+            self.views.contains("efforts"),
+            self.views.contains("authorizations"),
+        );
+        let call = on!(link => async {
+            if efforts {
+                let touched = Touched {
+                    athletes: vec![athlete_id],
+                    ..Touched::default()
+                };
+                tell(link, touched, now_ms).await?;
+            }
+            if authorizations {
+                away::look_again(link, athlete_id, now_ms).await?;
+            }
+            Ok(())
+        });
+        self.server.write(erase::ERASING, call).await
+    }
+
+    async fn erase_groups(&self, source: Source, groups: &[Group]) -> Result<()> {
+        let of = Grouped::of(source)?;
+        if self.views.contains(of.table()) {
+            return Ok(());
+        }
+        let place = match source {
+            Source::Authorizations => erase::AUTHORIZATIONS,
+            _ => erase::EFFORTS,
+        };
+        for group in groups {
+            let call = on!(link => erase::of_group(link, place, group.member, group.key));
+            let rows = &self.server.read(erase::FINDING, call).await?;
+            for rows in rows.chunks(outbox::AT_ONCE) {
+                let what = (place, group.member);
+                let call = on!(link => erase_some(link, what, rows, None));
+                self.server.write(erase::ERASING, call).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Deletes rows of an athlete that were found, and tells of their groups if a moment is given. Call it within a
+/// transaction that writes.
+async fn erase_some(
+    link: &mut Link<'_>,
+    (place, athlete_id): (erase::Place, i64),
+    rows: &[(i64, i64)],
+    told_at_ms: Option<i64>,
+) -> Sql<()> {
+    let keys = erase::keys(rows);
+    if place == erase::AUTHORIZATIONS || place == erase::CONNECTIONS {
+        lock_counters(link, keys.iter().copied()).await?;
+    }
+    if place == erase::ATHLETES || place == erase::DISQUALIFIED {
+        lock_athletes(link, std::iter::once(athlete_id), true).await?;
+    }
+    erase::delete(link, place, athlete_id, rows).await?;
+    if place == erase::AUTHORIZATIONS {
+        // On MySQL pairs stay when they are parted.
+        let pairs: Vec<(i64, i64)> = keys.iter().map(|key| (*key, *key)).collect();
+        erase::delete(link, erase::CONNECTIONS, athlete_id, &pairs).await?;
+    }
+    let Some(now_ms) = told_at_ms else {
+        return Ok(());
+    };
+    let groups = || {
+        let member = athlete_id;
+        keys.iter().map(|key| Group { key: *key, member }).collect()
+    };
+    let mut touched = Touched::default();
+    match place {
+        erase::AUTHORIZATIONS => touched.authorizations = groups(),
+        erase::EFFORTS => touched.efforts = groups(),
+        erase::ATHLETES | erase::DISQUALIFIED => touched.athletes = vec![athlete_id],
+        _ => {}
+    }
+    tell(link, touched, now_ms).await.map(drop)
+}
+
+impl SqlCanon {
+    /// A connection whose statements may take long.
+    async fn own(&self) -> Result<session::Own> {
+        let connecting = || self.server.connect(Purpose::Dump);
+        self.server.tried(erase::FINDING, connecting).await
     }
 }
 

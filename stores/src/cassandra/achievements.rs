@@ -12,7 +12,7 @@ use scylla::response::PagingState;
 
 use super::session::{Cql, together};
 use crate::Result;
-use crate::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
+use crate::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
 use crate::live::SlotId;
 
 /// Achievements that are written at once.
@@ -186,6 +186,91 @@ impl AchievementsWrite for CassandraAchievements {
         let statement = self.cql.prepare(doing, text).await?;
         let values = [(slot.source.name(), partition(slot), through)];
         self.cql.write(doing, &statement, &values).await
+    }
+}
+
+#[async_trait]
+impl AchievementsErase for CassandraAchievements {
+    async fn naming(&self, athlete_id: i64) -> Result<u64> {
+        let mut found = 0;
+        for table in TABLES {
+            found += self.naming_in(table, athlete_id).await?.len() as u64;
+        }
+        Ok(found + self.years(athlete_id).await?.len() as u64)
+    }
+
+    async fn erase(&self, athlete_id: i64) -> Result<()> {
+        for table in TABLES {
+            for told in self.naming_in(table, athlete_id).await? {
+                let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
+                if is_own {
+                    self.delete(table, &told).await?;
+                } else {
+                    self.write_one(&told.taken_by_nobody()).await?;
+                }
+            }
+        }
+        // The years last: they lead to the others.
+        let doing = "erasing the years of achievements";
+        let text = "DELETE FROM achievement_years WHERE member = ?";
+        let statement = self.cql.prepare(doing, text).await?;
+        self.cql.write(doing, &statement, &[(athlete_id,)]).await
+    }
+}
+
+/// The tables of achievements.
+const TABLES: [&str; 2] = ["achievements_of_members", "achievements_of_activities"];
+
+impl CassandraAchievements {
+    /// What a table holds that names an athlete: all of it is read.
+    async fn naming_in(&self, table: &str, athlete_id: i64) -> Result<Vec<Told>> {
+        let doing = "looking for an athlete's achievements";
+        let mut statement = self
+            .cql
+            .prepare(doing, &format!("SELECT told FROM {table}"))
+            .await?;
+        statement.set_page_size(PAGE_ROWS);
+        let mut found = Vec::new();
+        let mut next = Some(PagingState::start());
+        while let Some(from) = next {
+            let (page, after) = self.cql.page(doing, &statement, &(), from).await?;
+            next = after;
+            let rows = page.rows::<(&[u8],)>();
+            for row in rows.map_err(|error| self.cql.broken(doing, error))? {
+                let (told,) = row.map_err(|error| self.cql.broken(doing, error))?;
+                let told = Told::decode(told).map_err(|why| self.cql.broken(doing, why))?;
+                let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
+                if is_own || told.was_taken_by(athlete_id) {
+                    found.push(told);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Deletes an achievement from a table.
+    async fn delete(&self, table: &str, told: &Told) -> Result<()> {
+        let doing = "erasing an athlete's achievements";
+        let Some(achieved) = told.achieved else {
+            return Ok(());
+        };
+        let (at_ms, id) = (told.at_ms, told.id.as_str());
+        if table == TABLES[0] {
+            let text = "DELETE FROM achievements_of_members
+                        WHERE member = ? AND year = ? AND at_ms = ? AND id = ?";
+            let statement = self.cql.prepare(doing, text).await?;
+            let values = [(achieved.member, year(at_ms), at_ms, id)];
+            return self.cql.write(doing, &statement, &values).await;
+        }
+        let Some(activity) = achieved.activity else {
+            return Ok(());
+        };
+        let text = "DELETE FROM achievements_of_activities
+                    WHERE activity = ? AND at_ms = ? AND id = ?";
+        let statement = self.cql.prepare(doing, text).await?;
+        self.cql
+            .write(doing, &statement, &[(activity, at_ms, id)])
+            .await
     }
 }
 

@@ -420,8 +420,9 @@ pub(super) async fn write(
         if let Some(head) = &edition.head {
             let heads = by_bucket.entry(bucket(&edition.key)).or_default();
             let replaced = replaced.get(&edition.key);
-            let earlier = replaced.and_then(|stored| stored.earlier_at(stamp_us));
-            heads.insert(&edition.key, (head, earlier));
+            let earlier = replaced.filter(|_| !edition.is_alone);
+            let earlier = earlier.and_then(|stored| stored.earlier_at(stamp_us));
+            heads.insert(&edition.key, (head, earlier, edition.is_alone));
         }
     }
     let calls = by_bucket
@@ -431,8 +432,9 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// A head to write, with the earlier root that it keeps and the shards of that one's nodes.
-type Replacing<'a> = (&'a NewHead, Option<(EarlierRoot, i32)>);
+/// A head to write, with the earlier root that it keeps and the shards of that one's nodes; and whether one that
+/// is there goes.
+type Replacing<'a> = (&'a NewHead, Option<(EarlierRoot, i32)>, bool);
 
 /// The values of a note: bucket, key, shard, and the stamp twice, as a value and as the time.
 type Note<'a> = (i32, &'a [u8], i32, i64, i64);
@@ -518,7 +520,7 @@ async fn write_heads(
         let fits = rest
             .iter()
             .take(HEADS_STEP)
-            .take_while(|(_, (head, earlier))| {
+            .take_while(|(_, (head, earlier, _))| {
                 bytes += head.root.len();
                 bytes += earlier.as_ref().map_or(0, |(root, _)| root.root.len());
                 bytes <= HEADS_STEP_BYTES
@@ -558,16 +560,22 @@ impl scylla::serialize::row::SerializeRow for HeadValues<'_> {
     ) -> std::result::Result<(), scylla::serialize::SerializationError> {
         match self {
             Self::Fence(set, bucket, is) => (set, bucket, is).serialize(context, writer),
-            Self::Head(bucket, key, epoch, stamp_us, (head, earlier)) => {
+            Self::Head(bucket, key, epoch, stamp_us, (head, earlier, is_alone)) => {
                 let (root, shards) = (head.root.as_ref(), shards_of(&head.names));
                 // What is not there is not written, and has not been: once a head has an earlier root,
-                // so has every one after it.
-                let earlier = earlier.as_ref();
+                // so has every one after it. But one that is to go is written over with nothing.
+                fn column<T>(value: Option<T>, is_alone: bool) -> MaybeUnset<Option<T>> {
+                    match value {
+                        None if !is_alone => MaybeUnset::Unset,
+                        value => MaybeUnset::Set(value),
+                    }
+                }
+                let (earlier, alone) = (earlier.as_ref(), *is_alone);
                 let of_earlier = (
-                    MaybeUnset::from_option(earlier.map(|(root, _)| root.epoch.cast_signed())),
-                    MaybeUnset::from_option(earlier.map(|(root, _)| root.stamp_us)),
-                    MaybeUnset::from_option(earlier.map(|(root, _)| root.root.as_ref())),
-                    MaybeUnset::from_option(earlier.map(|(_, shards)| *shards)),
+                    column(earlier.map(|(root, _)| root.epoch.cast_signed()), alone),
+                    column(earlier.map(|(root, _)| root.stamp_us), alone),
+                    column(earlier.map(|(root, _)| root.root.as_ref()), alone),
+                    column(earlier.map(|(_, shards)| *shards), alone),
                 );
                 let (earlier_epoch, earlier_us, earlier_root, earlier_shards) = of_earlier;
                 (

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::db::{BEGIN_WRITE, Db, Kind};
 use crate::Result;
-use crate::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
+use crate::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
 use crate::live::SlotId;
 
 static ACHIEVEMENTS: Kind = Kind {
@@ -150,5 +150,59 @@ impl AchievementsWrite for SqliteAchievements {
         .await
         .map(drop)
         .map_err(db.fault("noting how far was told"))
+    }
+}
+
+/// Which achievements name an athlete: `told` is text in a blob.
+const NAMING: &str = "member = ?1 OR json_extract(CAST(told AS TEXT), '$.message.taken_by') = ?1";
+
+#[async_trait]
+impl AchievementsErase for SqliteAchievements {
+    async fn naming(&self, athlete_id: i64) -> Result<u64> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let text = format!("SELECT count(*) FROM achievements WHERE {NAMING}");
+        let found: i64 = sqlx::query_scalar(AssertSqlSafe(text))
+            .bind(athlete_id)
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(db.fault("looking for an athlete's achievements"))?;
+        Ok(found.unsigned_abs())
+    }
+
+    async fn erase(&self, athlete_id: i64) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("erasing an athlete's achievements");
+        let found: Vec<(String, Vec<u8>)> = {
+            let mut connection = db.reader().await?;
+            let text = format!("SELECT id, told FROM achievements WHERE {NAMING}");
+            sqlx::query_as(AssertSqlSafe(text))
+                .bind(athlete_id)
+                .fetch_all(&mut *connection)
+                .await
+                .map_err(fault)?
+        };
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        for (id, told) in found {
+            let told =
+                Told::decode(&told).map_err(|why| db.damaged("reading achievements", why))?;
+            let is_own = told.achieved.is_some_and(|one| one.member == athlete_id);
+            let query = if is_own {
+                sqlx::query("DELETE FROM achievements WHERE id = ?").bind(id)
+            } else {
+                sqlx::query("UPDATE achievements SET told = ? WHERE id = ?")
+                    .bind(told.taken_by_nobody().encode())
+                    .bind(id)
+            };
+            query.execute(&mut *tx).await.map_err(fault)?;
+        }
+        tx.commit().await.map_err(fault)?;
+        // What is deleted is overwritten, but not what had been moved to another page before.
+        let done = sqlx::query("VACUUM").execute(&mut *connection).await;
+        done.map(drop).map_err(fault)
     }
 }

@@ -13,7 +13,8 @@ use super::canon_rows::Grouped;
 use super::canon_statement::Embedded;
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::{
-    canon_apply, canon_asked, canon_connect, canon_dump, canon_groups, canon_outbox, canon_versions,
+    canon_apply, canon_asked, canon_connect, canon_dump, canon_erase, canon_groups, canon_outbox,
+    canon_versions,
 };
 use crate::Result;
 use crate::admin::{
@@ -22,10 +23,10 @@ use crate::admin::{
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
-    Waiting,
+    Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
+    Revoked, RowsOf, Waiting,
 };
-use crate::canon_sql::{admin, aged, notices, recounts};
+use crate::canon_sql::{admin, aged, erase, notices, recounts};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 
@@ -492,6 +493,53 @@ impl CanonWrite for SqliteCanon {
         let mut connection = db.writer().await?;
         let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
         let done = canon_outbox::notified(&mut tx, ids).await;
+        done.map_err(fault)?;
+        tx.commit().await.map_err(fault)
+    }
+}
+
+#[async_trait]
+impl CanonErase for SqliteCanon {
+    async fn rows_of(&self, athlete_id: i64) -> Result<Vec<RowsOf>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = canon_erase::rows_of(&mut connection, athlete_id).await;
+        found.map_err(db.fault(erase::FINDING))
+    }
+
+    async fn erase_rows(&self, athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64> {
+        let db = self.db.current().await?;
+        let found = {
+            // Nobody who writes waits for that.
+            let mut connection = db.reader().await?;
+            let found = canon_erase::find(&mut connection, athlete_id, limit).await;
+            found.map_err(db.fault(erase::FINDING))?
+        };
+        let Some((place, rows)) = found else {
+            return Ok(0);
+        };
+        let fault = db.fault(erase::ERASING);
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let told = Some(now_ms);
+        let done = canon_erase::erase(&mut tx, (place, athlete_id), &rows, told).await;
+        done.map_err(fault)?;
+        tx.commit().await.map_err(fault)?;
+        Ok(rows.len() as u64)
+    }
+
+    /// No rows are an app's own here.
+    async fn tell_of(&self, _: i64, _: i64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn erase_groups(&self, source: Source, groups: &[Group]) -> Result<()> {
+        Grouped::of(source)?;
+        let db = self.db.current().await?;
+        let fault = db.fault(erase::ERASING);
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let done = canon_erase::erase_groups(&mut tx, source, groups).await;
         done.map_err(fault)?;
         tx.commit().await.map_err(fault)
     }

@@ -179,6 +179,7 @@ pub(super) async fn apply(
     let (notifications, more_pending) = tell(connection, touched, now_ms).await?;
     rejected.sort_unstable();
     Ok(Applied {
+        erased: 0,
         accepted: (rows.len() - rejected.len()) as u64,
         rejected,
         notifications,

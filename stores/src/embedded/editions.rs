@@ -203,7 +203,8 @@ pub(super) async fn write(
             continue;
         };
         let replaced = replaced.get(key);
-        let earlier = replaced.and_then(|head| head.earlier_at(stamp_us));
+        let earlier = replaced.filter(|_| !edition.is_alone);
+        let earlier = earlier.and_then(|head| head.earlier_at(stamp_us));
         writer
             .put_head(key, head, (epoch, stamp_us), earlier.as_ref())
             .await?;

@@ -23,6 +23,7 @@ mod canon_apply;
 mod canon_asked;
 mod canon_connect;
 mod canon_dump;
+mod canon_erase;
 mod canon_groups;
 mod canon_outbox;
 mod canon_rows;

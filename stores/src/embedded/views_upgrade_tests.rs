@@ -43,6 +43,7 @@ async fn publish(views: &SqliteViews, hour: i64, root: &'static str, leads: &[u8
             names: names.collect(),
         }),
         is_anew: false,
+        is_alone: false,
     };
     let editions = [edition];
     let published = views.publish_editions(Source::Efforts, VIEW, 1, stamp_us, &editions);

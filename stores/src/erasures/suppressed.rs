@@ -59,6 +59,7 @@ pub struct Suppressed {
     key: Key,
     newest: u64,
     newest_listener: u64,
+    newest_athlete: u64,
     people: HashSet<(Kind, PersonHash)>,
     remembered: Mutex<std::collections::HashMap<Person, bool>>,
 }
@@ -73,6 +74,7 @@ impl Suppressed {
             key,
             newest: newest(Box::new(|_| true)),
             newest_listener: newest(Box::new(|erasure| erasure.kind == Kind::Listener)),
+            newest_athlete: newest(Box::new(|erasure| erasure.kind == Kind::Athlete)),
             people: erasures.iter().map(|one| (one.kind, one.person)).collect(),
             remembered: Mutex::default(),
         }
@@ -89,6 +91,12 @@ impl Suppressed {
     #[must_use]
     pub const fn newest_listener(&self) -> u64 {
         self.newest_listener
+    }
+
+    /// The number of the newest erasure of an athlete; 0 if there is none.
+    #[must_use]
+    pub const fn newest_athlete(&self) -> u64 {
+        self.newest_athlete
     }
 
     /// Whether a person is suppressed.
@@ -121,6 +129,13 @@ impl Suppressed {
     pub fn has_listener(&self, id: i64) -> bool {
         let kind = Kind::Listener;
         self.has(Person { kind, id })
+    }
+
+    /// Whether an athlete is suppressed.
+    #[must_use]
+    pub fn has_athlete(&self, id: i64) -> bool {
+        let kind = Kind::Athlete;
+        self.newest_athlete > 0 && self.has(Person { kind, id })
     }
 
     /// Puts a mark in the place of a dead letter of a source that holds, or may hold, somebody who is
@@ -163,6 +178,14 @@ pub(crate) fn holds(source: &str, raw: &[u8], has: impl Fn(Person) -> bool) -> b
 #[must_use]
 pub fn mentions(source: Source, raw: &[u8], person: Person) -> bool {
     holds(source.name(), raw, |one| one == person)
+}
+
+/// Whether the bytes that came for a source hold an athlete, or may: as [`Suppressed::redact`] looks.
+#[must_use]
+pub fn mentions_athlete(source: Source, raw: &[u8], has: impl Fn(i64) -> bool) -> bool {
+    holds(source.name(), raw, |one| {
+        one.kind == Kind::Athlete && has(one.id)
+    })
 }
 
 /// Where the lines of a source name a person.

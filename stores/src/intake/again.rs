@@ -62,12 +62,14 @@ impl Again {
                     accepted,
                     rejected: rejected.collect(),
                     superseded: *superseded,
+                    erased: 0,
                 }
             }
             Work::Notifications { groups, rejected } => Taken {
                 accepted: groups.len() as u64,
                 rejected: rejected.clone(),
                 superseded: 0,
+                erased: 0,
             },
         }
     }
@@ -198,6 +200,7 @@ impl Intake {
                     accepted: groups.len() as u64,
                     rejected,
                     superseded: 0,
+                    erased: 0,
                 })
             }
         }

@@ -93,3 +93,37 @@ pub async fn how_far_was_told_is_noted(ports: &Stores) -> Result<()> {
     }
     Ok(())
 }
+
+/// An athlete's own achievements go; those of others that name the athlete as who took a crown name nobody. It may be done
+/// again, and what was written of nobody stays.
+pub async fn an_athlete_is_erased(ports: &Stores) -> Result<()> {
+    let store = &*ports.achievements;
+    let taken_by = |n: i64, member: i64, by: i64| {
+        let mut told = told(n, member, Some(5));
+        told.message.insert("taken_by".to_owned(), by.into());
+        told
+    };
+    let all = [
+        told(1, 7, Some(5)),
+        told(9, 7, None),
+        taken_by(2, 8, 7),
+        taken_by(3, 8, 9),
+    ];
+    store.write(&all).await?;
+    assert!(store.naming(7).await? >= 3 && store.naming(10).await? == 0);
+    for _ in 0..2 {
+        store.erase(7).await?;
+        assert_eq!(store.naming(7).await?, 0);
+    }
+    let (member, activity) = (Of::Member(7), Of::Activity(5));
+    assert_eq!(store.achievements(member, None, None, 100).await?, []);
+    let left = store.achievements(activity, None, None, 100).await?;
+    let mut expected = vec![all[2].clone().taken_by_nobody(), all[3].clone()];
+    expected.sort_by_key(|told| std::cmp::Reverse(Mark::of(told)));
+    assert_eq!(left, expected);
+    assert_eq!(
+        store.achievements(Of::Member(8), None, None, 100).await?,
+        expected
+    );
+    Ok(())
+}

@@ -35,6 +35,7 @@ fn edition(key: &str, nodes: &[(u8, &'static str)], head: Option<NewHead>) -> Ne
             .collect(),
         head,
         is_anew: false,
+        is_alone: false,
     }
 }
 
@@ -278,6 +279,54 @@ pub async fn earlier_roots_are_kept_for_a_day(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// A day, the root that is published on it with the nodes that it leads to, whether it is alone, the earlier root then, and the
+/// nodes that are left.
+type Alone = (
+    i64,
+    &'static str,
+    &'static [u8],
+    bool,
+    Option<&'static str>,
+    &'static [u8],
+);
+
+/// A head that is alone keeps no earlier root, neither the one that was kept nor the one that it replaces; what only those
+/// led to is garbage. The next head keeps one again.
+pub async fn a_head_may_be_alone(ports: &Stores) -> Result<()> {
+    const DAY_MS: i64 = 86_400_000;
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW)).await?;
+    sealed(views, 1).await?;
+    let steps: [Alone; 5] = [
+        (1, "first", &[1, 2], false, None, &[1, 2]),
+        (2, "second", &[2, 3], false, Some("first"), &[1, 2, 3]),
+        (2, "third", &[3, 4], true, None, &[3, 4]),
+        (3, "fourth", &[4, 5], true, None, &[4, 5]),
+        (4, "fifth", &[5, 6], false, Some("fourth"), &[4, 5, 6]),
+    ];
+    for (day, root, leads, is_alone, earlier, left) in steps {
+        let at = at(views, day * DAY_MS).await?;
+        let bytes = |n: &u8| (name(*n), Bytes::copy_from_slice(&[*n]));
+        let whole = NewEdition {
+            nodes: leads.iter().map(bytes).collect(),
+            head: leads_to(root, leads),
+            is_alone,
+            ..edition("a", &[], None)
+        };
+        views
+            .publish_editions(PLAYS, VIEW, at.0, at.1, &[whole])
+            .await?;
+        while views.collect_garbage(PLAYS, VIEW, at, 2).await? == 2 {}
+        assert_eq!(stored(views, "a").await?, left, "{root}");
+        let heads = views.heads(VIEW, &keys(&["a"])).await?.unwrap_or_default();
+        let found = heads.into_iter().next().flatten().expect("a head");
+        let kept = found.earlier.map(|earlier| earlier.root);
+        let expected = earlier.map(|root| Bytes::copy_from_slice(root.as_bytes()));
+        assert_eq!((found.root.as_ref(), kept), (root.as_bytes(), expected));
+    }
+    Ok(())
+}
+
 /// What was garbage is none once a head leads to it again, though nobody collected it meanwhile; and
 /// a later run collects what an earlier one left.
 pub async fn garbage_may_be_named_again(ports: &Stores) -> Result<()> {
@@ -360,6 +409,7 @@ pub async fn many_keys_are_listed(ports: &Stores) -> Result<()> {
                 names: Vec::new(),
             }),
             is_anew: false,
+            is_alone: false,
         })
         .collect();
     views

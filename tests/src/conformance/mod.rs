@@ -12,6 +12,7 @@ pub mod canon_admin;
 pub mod canon_aged;
 pub mod canon_calls;
 pub mod canon_connect;
+pub mod canon_erase;
 pub mod canon_model;
 mod canon_model_admin;
 pub mod canon_reads;

@@ -261,6 +261,7 @@ fn edition(key: Vec<u8>, root: Vec<u8>) -> NewEdition {
             names: Vec::new(),
         }),
         is_anew: false,
+        is_alone: false,
     }
 }
 

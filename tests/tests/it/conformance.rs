@@ -109,6 +109,7 @@ macro_rules! laws_of {
             $stage, achievements {
                 achievements_come_newest_first
                 how_far_was_told_is_noted
+                an_athlete_is_erased
             } and with two {}
         }
     };
@@ -129,6 +130,7 @@ macro_rules! laws_of {
                 garbage_is_what_no_head_leads_to
                 garbage_may_be_named_again
                 earlier_roots_are_kept_for_a_day
+                a_head_may_be_alone
                 who_was_overtaken_changes_no_head
                 many_keys_are_listed
                 forgotten_boards_are_deleted
@@ -250,6 +252,14 @@ macro_rules! laws_of {
                 the_later_recount_stays
                 recounts_side_by_side_end_right
             }
+        }
+    };
+    (@canon_erase $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_erase {
+                an_athlete_goes_from_every_table
+                rows_of_groups_go_untold
+            } and with two {}
         }
     };
     (@canon_aged $stage:ty) => {

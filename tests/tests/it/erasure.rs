@@ -2,13 +2,13 @@
 //! archive, or a worker that did not know.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use batch::{EraseRequest, Eraser, Receipt, RunRequest};
+use batch::{EraseRequest, Receipt, RunRequest};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde_json::{Value, json};
+use stores::erasures::{Kind, Person};
 use stores::intake::append_dead_letters;
 use tests::process::{command, done, run};
 use tests::world::{NOW_MS, Served, World};
@@ -35,19 +35,27 @@ fn plays(from: usize, count: usize) -> Vec<String> {
         .collect()
 }
 
-fn eraser(world: &World) -> Eraser {
-    Eraser::build(world.batch(), Arc::clone(&world.stores.log))
+const fn listener(id: i64) -> Person {
+    let kind = Kind::Listener;
+    Person { kind, id }
 }
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
     let stop = CancellationToken::new();
-    let erased = eraser(world).erase(&[GONE], request, &(), &stop).await;
+    let erased = world
+        .eraser()
+        .erase(&[listener(GONE)], request, &(), &stop)
+        .await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
 /// Where somebody is found now.
 async fn places(world: &World, id: i64) -> Vec<String> {
-    let found = eraser(world).verify(&[id]).await.expect("a search");
+    let found = world
+        .eraser()
+        .verify(&[listener(id)])
+        .await
+        .expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
     places
         .map(|one| format!("{}: {}", one.place, one.found))
@@ -81,13 +89,14 @@ async fn of_listener(served: &Served, id: i64) -> i64 {
     answer["count"].as_i64().expect("a count")
 }
 
-/// Files in which the id stands in digits, or as a key, the log or Parquet has it.
-fn files_with(folder: &Path, id: i64) -> Vec<String> {
+/// Files in which the id stands in digits, or as a key, the log, Parquet or a column of SQLite has it.
+pub(crate) fn files_with(folder: &Path, id: i64) -> Vec<String> {
     let key = (id.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let forms = [
         id.to_string().into_bytes(),
         key.to_vec(),
         id.to_le_bytes().to_vec(),
+        id.to_be_bytes().to_vec(),
     ];
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -263,8 +272,9 @@ async fn an_erasure_that_is_cut_off_is_gone_on_with() {
     for wait_ms in [5, 60, 150, 300, 500, 700, 900, 1_200] {
         let request = EraseRequest::default();
         let stop = CancellationToken::new();
-        let eraser = eraser(&world);
-        let work = eraser.erase(&[GONE], &request, &(), &stop);
+        let eraser = world.eraser();
+        let people = [listener(GONE)];
+        let work = eraser.erase(&people, &request, &(), &stop);
         let cut = tokio::time::timeout(Duration::from_millis(wait_ms), Box::pin(work)).await;
         assert_eq!(totals(&served).await, before, "after {wait_ms} ms");
         if let Ok(done) = cut {

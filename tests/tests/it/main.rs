@@ -19,6 +19,7 @@ mod dead_letters;
 mod drift;
 mod entities;
 mod erasure;
+mod erasure_athlete;
 mod faults;
 mod flights;
 mod law;

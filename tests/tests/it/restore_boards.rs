@@ -227,6 +227,7 @@ async fn batch_rows_are_gone(world: &World) {
                     names: Vec::new(),
                 }),
                 is_anew: false,
+                is_alone: false,
             }];
             let written =
                 views.publish_editions(Source::Efforts, job.view(), epoch, stamp, &editions);

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use batch::{
-    EraseRequest, Eraser, Expected, Kind, Receipt, RestoreCause, RestoreRequest, Retention,
+    EraseRequest, Expected, Kind, Receipt, RestoreCause, RestoreRequest, Retention,
     RetentionOptions, RunRequest,
 };
 use bytes::Bytes;
 use schemas::source::Source;
+use stores::erasures::Person;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
@@ -47,8 +48,9 @@ async fn let_go(world: &World) -> u64 {
     events.next().expect("events").went.count
 }
 
-fn eraser(world: &World) -> Eraser {
-    Eraser::build(world.batch(), Arc::clone(&world.stores.log))
+const fn listener(id: i64) -> Person {
+    let kind = stores::erasures::Kind::Listener;
+    Person { kind, id }
 }
 
 async fn erase(world: &World, keep_log: bool) -> Receipt {
@@ -57,7 +59,10 @@ async fn erase(world: &World, keep_log: bool) -> Receipt {
         ..EraseRequest::default()
     };
     let stop = CancellationToken::new();
-    let erased = eraser(world).erase(&[GONE], &request, &(), &stop).await;
+    let erased = world
+        .eraser()
+        .erase(&[listener(GONE)], &request, &(), &stop)
+        .await;
     erased.expect("an erasure").pop().expect("a receipt")
 }
 
@@ -65,14 +70,18 @@ async fn erase(world: &World, keep_log: bool) -> Receipt {
 async fn begin_to_erase(world: &World, id: i64) {
     let stop = CancellationToken::new();
     stop.cancel();
-    let (eraser, request) = (eraser(world), EraseRequest::default());
-    let cut = eraser.erase(&[id], &request, &(), &stop).await;
+    let (eraser, request) = (world.eraser(), EraseRequest::default());
+    let cut = eraser.erase(&[listener(id)], &request, &(), &stop).await;
     cut.expect_err("it was stopped");
 }
 
 /// Where the listener is found now.
 async fn places(world: &World) -> Vec<String> {
-    let found = eraser(world).verify(&[GONE]).await.expect("a search");
+    let found = world
+        .eraser()
+        .verify(&[listener(GONE)])
+        .await
+        .expect("a search");
     let places = found.into_iter().flat_map(|(_, found)| found);
     places.map(|one| one.place).collect()
 }

@@ -14,7 +14,7 @@ use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use speed::SpeedPorts;
-use stores::achievements::{AchievementsRead, AchievementsWrite, Mark, Of};
+use stores::achievements::{AchievementsErase, AchievementsRead, AchievementsWrite, Mark, Of};
 use stores::live::SlotId;
 use stores::views::{FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, ViewsRead};
 use stores::{Error, Result};
@@ -62,6 +62,17 @@ impl AchievementsWrite for Table {
 
     async fn note_told(&self, slot: SlotId, through: Offset) -> Result<()> {
         self.inner.note_told(slot, through).await
+    }
+}
+
+#[async_trait]
+impl AchievementsErase for Table {
+    async fn naming(&self, athlete_id: i64) -> Result<u64> {
+        self.inner.naming(athlete_id).await
+    }
+
+    async fn erase(&self, athlete_id: i64) -> Result<()> {
+        self.inner.erase(athlete_id).await
     }
 }
 

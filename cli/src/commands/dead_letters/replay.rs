@@ -21,6 +21,8 @@ struct Replayed {
     accepted: u64,
     /// Letters that are good now, and were left out: a row with the same version is stored.
     superseded: u64,
+    /// Letters that are good now, and were left out: they are of athletes who were erased.
+    erased: u64,
     /// Letters that still can't be taken.
     still_bad: u64,
     /// Records among the letters that are none.
@@ -148,8 +150,9 @@ impl Replayed {
     fn add(&mut self, taken: &Taken, letters: &[&Letter]) {
         self.accepted += taken.accepted;
         self.superseded += taken.superseded;
+        self.erased += taken.erased;
         // Blank ones are passed over: there is nothing in them to take.
-        let good = taken.accepted + taken.superseded;
+        let good = taken.accepted + taken.superseded + taken.erased;
         self.still_bad += (letters.len() as u64).saturating_sub(good);
         if let Some(rejected) = taken.rejected.first()
             && self.first.is_none()
@@ -180,6 +183,12 @@ impl Replayed {
             text.push_str(&format!(
                 "{} left out, since a row with the same id and version is stored by now; ingest what is to count all the same\n",
                 self.superseded
+            ));
+        }
+        if self.erased > 0 {
+            text.push_str(&format!(
+                "{} left out: they are of athletes who were erased\n",
+                self.erased
             ));
         }
         if self.broken > 0 {

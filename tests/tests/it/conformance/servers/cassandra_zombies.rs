@@ -56,6 +56,7 @@ fn editions(own: u8) -> Vec<NewEdition> {
             names: names().to_vec(),
         }),
         is_anew: false,
+        is_alone: false,
     };
     (0..KEYS).map(edition).collect()
 }

@@ -124,8 +124,10 @@ impl Staged {
     }
 
     async fn ports(&self) -> Result<Stores> {
+        let canon = Arc::new(self.0.canon().await?);
         Ok(Stores {
-            canon: Arc::new(self.0.canon().await?),
+            canon: Arc::clone(&canon) as _,
+            canon_erase: canon,
             ..self.1.ports().await?
         })
     }
@@ -174,7 +176,7 @@ impl Stage for OnMariaDb {
 mod postgres {
     use super::OnPostgres;
 
-    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_aged }
+    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged }
 
     #[test]
     fn entities_follow_the_model() {
@@ -185,7 +187,7 @@ mod postgres {
 mod mariadb {
     use super::OnMariaDb;
 
-    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_aged }
+    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged }
 
     #[test]
     fn entities_follow_the_model() {

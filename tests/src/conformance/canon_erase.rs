@@ -1,0 +1,148 @@
+//! The laws of the canonical port: taking an athlete out of it.
+
+use std::collections::BTreeSet;
+
+use schemas::entities::{Athlete, Authorization, Entity, Follow, Gender, Group, Membership};
+use schemas::source::Source;
+use stores::canon::CanonErase;
+use stores::{Result, Stores};
+
+use super::canon_rows::{
+    NOW_MS, application, apply, athlete, authorization, authorizations, effort, efforts, group,
+};
+
+const GONE: i64 = 7;
+const STAYS: i64 = 8;
+const LIMIT: usize = 100;
+
+const fn membership(club_id: i64, athlete_id: i64) -> Membership {
+    Membership {
+        club_id,
+        athlete_id,
+        is_deleted: false,
+        version: 0,
+    }
+}
+
+const fn follow(follower_id: i64, followed_id: i64) -> Follow {
+    Follow {
+        follower_id,
+        followed_id,
+        is_deleted: false,
+        version: 0,
+    }
+}
+
+/// Rows of both athletes in every table; one authorization of theirs is revoked.
+async fn filled(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let rows = [application(1, 10), application(2, 10)];
+    apply(canon, &rows.map(Entity::Application)).await?;
+    for (at, id) in [(0, GONE), (100, STAYS)] {
+        let efforts = [1, 1, 2, 3].iter().zip(1..);
+        let efforts = efforts.map(|(segment, n)| effort(at + n, *segment, id));
+        apply(canon, &efforts.map(Entity::Effort).collect::<Vec<_>>()).await?;
+        let is_odd = Athlete {
+            gender: Some(Gender::F),
+            is_disqualified: true,
+            ..athlete(id)
+        };
+        apply(canon, &[Entity::Athlete(is_odd)]).await?;
+        let revoked = Authorization {
+            revoked_at_us: Some(1),
+            ..authorization(at + 3, 2, id)
+        };
+        let rows = [
+            authorization(at + 1, 1, id),
+            authorization(at + 2, 1, id),
+            revoked,
+        ];
+        apply(canon, &rows.map(Entity::Authorization)).await?;
+        let rows = [membership(1, id), membership(2, id)];
+        apply(canon, &rows.map(Entity::Membership)).await?;
+        let rows = [follow(id, 50), follow(51, id)];
+        apply(canon, &rows.map(Entity::Follow)).await?;
+    }
+    drain(ports).await.map(drop)
+}
+
+/// Takes all notifications out of the outbox.
+async fn drain(ports: &Stores) -> Result<BTreeSet<(Source, Group)>> {
+    let mut told = BTreeSet::new();
+    for source in [Source::Efforts, Source::Authorizations] {
+        let pending = ports.canon.pending(source, i64::MAX, 10_000).await?;
+        told.extend(pending.iter().map(|told| (told.source, told.group)));
+        let ids: Vec<i64> = pending.iter().map(|told| told.id).collect();
+        ports.canon.notified(&ids).await?;
+    }
+    Ok(told)
+}
+
+/// By table, where rows of an athlete are.
+async fn places(canon: &dyn CanonErase, id: i64) -> Result<Vec<(&'static str, u64)>> {
+    let mut found = canon.rows_of(id).await?;
+    assert!(found.iter().all(|of| !of.are_apps));
+    found.retain(|of| of.rows > 0);
+    Ok(found.iter().map(|of| (of.table, of.rows)).collect())
+}
+
+async fn connected(ports: &Stores, application: i64) -> Result<Option<i64>> {
+    let usage = ports.canon.usages_of(&[application]).await?.pop();
+    Ok(usage.and_then(|usage| usage.connected))
+}
+
+/// All rows of an athlete go in small steps, each of which may be the last for a while; groups are told of, counters fall, and
+/// nothing of anybody else goes.
+pub async fn an_athlete_goes_from_every_table(ports: &Stores) -> Result<()> {
+    filled(ports).await?;
+    let erase = &*ports.canon_erase;
+    let others = places(erase, STAYS).await?;
+    let tables: Vec<&str> = others.iter().map(|(table, _)| *table).collect();
+    for table in ["authorizations", "efforts", "clubs", "follows", "athletes"] {
+        assert!(tables.contains(&table), "{table} is not among {tables:?}");
+    }
+    assert_eq!(places(erase, GONE).await?, others);
+    assert_eq!(connected(ports, 1).await?, Some(2));
+    let mut steps = 0;
+    while erase.erase_rows(GONE, 2, NOW_MS).await? > 0 {
+        steps += 1;
+        assert!(steps < LIMIT, "{:?}", places(erase, GONE).await?);
+    }
+    erase.tell_of(GONE, NOW_MS).await?;
+    let told = drain(ports).await?;
+    for segment in 1..=3 {
+        assert!(told.contains(&(Source::Efforts, group(segment, GONE))));
+    }
+    assert!(told.contains(&(Source::Authorizations, group(1, GONE))));
+    assert!(
+        told.iter().all(|(_, group)| group.member == GONE),
+        "{told:?}"
+    );
+    assert_eq!(places(erase, GONE).await?, []);
+    assert_eq!(places(erase, STAYS).await?, others);
+    assert_eq!(connected(ports, 1).await?, Some(1));
+    let left = efforts(&*ports.canon, LIMIT).await?;
+    assert!(left.len() == 4 && left.iter().all(|row| row.athlete_id == STAYS));
+    let left = authorizations(&*ports.canon).await?;
+    assert!(left.len() == 3 && left.iter().all(|row| row.athlete_id == STAYS));
+    assert_eq!(ports.canon.club_members(1).await?, [STAYS]);
+    assert_eq!(ports.canon.followed_by(51).await?, [STAYS]);
+    Ok(())
+}
+
+/// The rows of groups go, counters fall with them, and nothing is told.
+pub async fn rows_of_groups_go_untold(ports: &Stores) -> Result<()> {
+    filled(ports).await?;
+    let erase = &*ports.canon_erase;
+    let groups = [group(1, GONE), group(9, GONE)];
+    erase.erase_groups(Source::Efforts, &groups).await?;
+    erase.erase_groups(Source::Authorizations, &groups).await?;
+    assert_eq!(connected(ports, 1).await?, Some(1));
+    assert_eq!(drain(ports).await?, BTreeSet::new());
+    let left = efforts(&*ports.canon, LIMIT).await?;
+    let left = left.iter().filter(|row| row.athlete_id == GONE);
+    assert_eq!(left.map(|row| row.segment_id).collect::<Vec<_>>(), [2, 3]);
+    let refused = erase.erase_groups(Source::Plays, &groups).await;
+    assert!(refused.is_err(), "plays have no rows");
+    Ok(())
+}
