@@ -25,8 +25,8 @@ use crate::admin::{
 };
 use crate::aged::{AgedCount, AgedRecords, Ageing};
 use crate::canon::{
-    Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
-    Waiting,
+    Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
+    Revoked, Waiting,
 };
 use crate::erasures::{Suppressed, Suppressions};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
@@ -120,6 +120,11 @@ fn names(row: &Entity, suppressed: &Suppressed) -> bool {
 
 #[async_trait]
 impl<T: CanonAdmin + CanonErase + 'static> CanonRead for Sifted<T> {
+    /// What somebody's own query gives: what it says of people is theirs to know.
+    async fn ask(&self, query: &str, wait_ms: u64) -> Result<Answered> {
+        self.inner.ask(query, wait_ms).await
+    }
+
     async fn first_groups(
         &self,
         source: Source,
