@@ -1,6 +1,7 @@
 //! Scheduled reconciliations: the settings become what the batch layer carries out.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -49,17 +50,20 @@ pub(crate) async fn scheduled(
                     section.name
                 )));
             };
-            if !intakes.contains_key(&source) {
-                let intake = installation.intake(source).await?;
-                intakes.insert(source, Arc::new(intake));
-            }
-            views.extend(intakes.get(&source).map(|intake| ScheduledView {
+            let intake = match intakes.entry(source) {
+                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Vacant(place) => {
+                    let intake = Arc::new(installation.intake(source).await?);
+                    Arc::clone(place.insert(intake))
+                }
+            };
+            views.push(ScheduledView {
                 request: RestoreRequest {
                     view: view.clone(),
                     ..request.clone()
                 },
-                intake: Arc::clone(intake),
-            }));
+                intake,
+            });
         }
         all.push(Scheduled {
             name: section.name.clone(),

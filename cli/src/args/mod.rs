@@ -79,7 +79,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Retention(RetentionCommand),
     /// Compare what is served with what is expected, key by key, and put right what differs
-    Restorate(RestorateArgs),
+    Restorate(Box<RestorateArgs>),
     /// Serve the HTTP API
     Serve(ServeArgs),
     /// Show and count what could not be taken, or try it again

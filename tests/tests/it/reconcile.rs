@@ -340,8 +340,8 @@ async fn queries_are_asked(world: &World) {
         expected: Expected::Query(query.to_owned()),
         ..of(VIEW)
     };
-    let report = restore(world, &asked("SELECT 1 AS owner_id, 999999 AS expected;"));
-    let report = report.await.expect("comparing");
+    let one = asked("SELECT 1 AS owner_id, 999999 AS expected;");
+    let report = restore(world, &one).await.expect("comparing");
     assert_eq!((report.keys, report.differ), (1, 1), "{report:#?}");
     let rows = [json!({"id": 7, "name": "a", "owner": 1, "athlete_capacity": 3}).to_string()];
     world.ingest_into(Source::Applications, &rows).await;
