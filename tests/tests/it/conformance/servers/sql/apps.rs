@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use futures::TryStreamExt;
-use schemas::entities::Entity;
+use schemas::entities::{Entity, Group};
 use schemas::source::Source;
-use stores::canon::{Authorized, CanonRead, CanonWrite};
+use stores::canon::{Authorized, CanonErase, CanonRead, CanonWrite};
 use stores::canon_sql::SqlCanon;
 use stores::recounts::{Countable, Recounts};
 use stores::{ErrorKind, Result};
@@ -18,6 +18,47 @@ super::on_both! {
     an_apps_own_tables_are_read
     columns_that_cant_be_read_are_named
     athletes_of_an_apps_own_tables_are_counted_anew
+    an_apps_own_rows_of_an_athlete_stay
+}
+
+/// Of an athlete who is erased the rows that are an app's own are found and told of, and stay; ours go.
+async fn an_apps_own_rows_of_an_athlete_stay(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    schema.run(
+        "DROP TABLE efforts; DROP TABLE authorizations;
+         CREATE TABLE rides (id integer PRIMARY KEY, segment integer NOT NULL, rider integer NOT NULL);
+         CREATE TABLE grants (id integer PRIMARY KEY, app integer NOT NULL, athlete integer NOT NULL,
+             ended bigint);
+         INSERT INTO rides VALUES (1, 1, 5), (2, 3, 5), (3, 1, 6);
+         INSERT INTO grants VALUES (1, 8, 5, NULL), (2, 9, 6, NULL);
+         CREATE VIEW efforts AS SELECT id, segment AS segment_id, rider AS athlete_id, 1 AS activity_id,
+             60 AS elapsed_time_s, 5 AS started_at_us, 'UTC' AS tz, FALSE AS is_hidden,
+             FALSE AS is_deleted, 0 AS version FROM rides;
+         CREATE VIEW authorizations AS SELECT id, app AS application_id, athlete AS athlete_id,
+             5 AS created_at_us, ended AS revoked_at_us, 0 AS version FROM grants;",
+    );
+    let canon = schema.canon().await?;
+    canon.apply(&[Entity::Athlete(athlete(5))], 1).await?;
+    let found = async || -> Result<Vec<(&'static str, u64, bool)>> {
+        let mut found = canon.rows_of(5).await?;
+        found.retain(|of| of.rows > 0);
+        let shown = found.iter().map(|of| (of.table, of.rows, of.are_apps));
+        Ok(shown.collect())
+    };
+    let apps = [("authorizations", 1, true), ("efforts", 2, true)];
+    let ours = ("athletes", 1, false);
+    assert_eq!(found().await?, [&apps[..], &[ours]].concat());
+    while canon.erase_rows(5, 10, 1).await? > 0 {}
+    canon.tell_of(5, 1).await?;
+    let groups: Groups = [(1, 5), (3, 5)].into();
+    assert_eq!(told(&canon, Source::Efforts).await?, groups);
+    let groups: Groups = [(8, 5)].into();
+    assert_eq!(told(&canon, Source::Authorizations).await?, groups);
+    assert_eq!(found().await?, apps);
+    let group = Group { key: 1, member: 5 };
+    canon.erase_groups(Source::Efforts, &[group]).await?;
+    assert_eq!(found().await?, apps);
+    Ok(())
 }
 
 /// Where authorizations, and applications too, are views, the rows of these are counted; the record is ours.
@@ -331,7 +372,7 @@ async fn follow(schema: &Schema, app: &App) -> Result<()> {
         );
     }
     let rows = dump().await?;
-    let groups = rows.iter().map(|row| schemas::entities::Group {
+    let groups = rows.iter().map(|row| Group {
         key: row.segment_id,
         member: row.athlete_id,
     });
@@ -466,7 +507,7 @@ async fn columns_that_cant_be_read_are_named(server: Server) -> Result<()> {
     let canon = schema.canon().await?;
     assert_eq!(canon.club_members(2).await?, [3]);
     assert_eq!(canon.application(1).await?, None);
-    let group = schemas::entities::Group { key: 2, member: 3 };
+    let group = Group { key: 2, member: 3 };
     let rows = effort_rows(&canon.groups(Source::Efforts, &[group]).await?);
     assert_eq!((rows.len(), rows[0].weight_kg), (1, Some(61.25)));
     let dumped: Vec<_> = canon
