@@ -134,7 +134,6 @@ async fn a_policy_is_kept_to_embedded() {
 async fn a_policy_is_kept_to_on_servers() {
     let world = World::on_servers().await;
     a_policy_is_kept_to(&world).await;
-    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -379,7 +378,6 @@ async fn queries_are_asked_embedded() {
 async fn queries_are_asked_on_servers() {
     let world = World::on_servers().await;
     queries_are_asked(&world).await;
-    world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
