@@ -93,9 +93,7 @@ impl Claims {
                 let read = reader.read_line(&mut first);
                 read.map_err(|e| wrong(e.to_string()))?;
                 if first.trim().is_empty() {
-                    return Err(wrong(
-                        "there is nothing in it, so it is not known what is expected".to_owned(),
-                    ));
+                    return Err(nothing_in(&name));
                 }
                 let object: Map<String, Value> = serde_json::from_str(&first).map_err(|e| {
                     wrong(format!("line 1: {e}; expected a JSON object on each line"))
@@ -208,25 +206,24 @@ impl Claims {
                     let lines = batch
                         .map_err(|e| e.to_string())
                         .and_then(|batch| parquet_lines(columns, &batch));
-                    match lines {
-                        Ok(lines) => {
-                            for line in lines {
-                                take(number, line)?;
-                                number += 1;
-                            }
-                        }
-                        Err(what) => take(number, Err(what))?,
+                    for line in lines.unwrap_or_else(|what| vec![Err(what)]) {
+                        take(number, line)?;
+                        number += 1;
                     }
                 }
             }
         }
         if lines_read == 0 {
-            return Err(Error::Request(format!(
-                "{name}: there is no line in it, so it is not known what is expected"
-            )));
+            return Err(nothing_in(&name));
         }
         block.send(sides)
     }
+}
+
+fn nothing_in(name: &str) -> Error {
+    Error::Request(format!(
+        "{name}: there is no line in it, so it is not known what is expected"
+    ))
 }
 
 /// Lines that wait to go on.
@@ -262,6 +259,16 @@ fn columns_of(
     }
     let meant = |name: &String| rename.get(name).unwrap_or(name).clone();
     let all_meant: Vec<String> = names.iter().map(meant).collect();
+    let own = |name: &str| {
+        let place = all_meant.iter().position(|meant| meant == name)?;
+        names.get(place).cloned()
+    };
+    let Some(expected) = own(EXPECTED) else {
+        return Err(format!(
+            "there is no column {EXPECTED:?} with what is expected; the others name columns of {}: {known}",
+            job.name()
+        ));
+    };
     for (place, name) in all_meant.iter().enumerate() {
         if all_meant.iter().skip(place + 1).any(|other| other == name) {
             return Err(format!("the column {name:?} is there twice"));
@@ -273,16 +280,6 @@ fn columns_of(
             ));
         }
     }
-    let own = |name: &str| {
-        let place = all_meant.iter().position(|meant| meant == name)?;
-        names.get(place).cloned()
-    };
-    let Some(expected) = own(EXPECTED) else {
-        return Err(format!(
-            "there is no column {EXPECTED:?} with what is expected; the others name columns of {}: {known}",
-            job.name()
-        ));
-    };
     let named = |column: &KeyColumn| Some((column.clone(), own(&column.name)?));
     Ok(Columns {
         of_view: all().filter_map(named).collect(),

@@ -101,6 +101,22 @@ struct Collected {
     disk_bytes: u64,
 }
 
+impl Collected {
+    /// What is told of it before anything is compared.
+    fn report(&self, comparison: &Comparison, request: &RestoreRequest) -> RestoreReport {
+        let position = self.position.iter().map(|cut| cut.next_offset);
+        RestoreReport {
+            view: comparison.job.name().to_owned(),
+            expected: request.expected.to_string(),
+            epoch: comparison.epoch,
+            position: position.collect(),
+            live_unknown: self.live_unknown.clone(),
+            disk_bytes: self.disk_bytes,
+            ..RestoreReport::of(comparison.job.source())
+        }
+    }
+}
+
 /// What is compared.
 enum Restorable {
     Tally(Arc<Job>),
@@ -265,16 +281,7 @@ impl Batch {
         drop(spooled);
         let counted = &collected.counted;
         let behind = self.behind(job.source(), counted, &ends).await?;
-        let position = collected.position.iter().map(|cut| cut.next_offset);
-        let mut report = RestoreReport {
-            view: job.name().to_owned(),
-            expected: request.expected.to_string(),
-            epoch: comparison.epoch,
-            position: position.collect(),
-            live_unknown: collected.live_unknown.clone(),
-            disk_bytes: collected.disk_bytes,
-            ..RestoreReport::of(job.source())
-        };
+        let mut report = collected.report(&comparison, request);
         stages.begin("compare", 0);
         let measure = Measure::of(request, &collected);
         let found = self
@@ -290,11 +297,7 @@ impl Batch {
         found.tell(&scope.grain, &mut report)?;
         let uncounted = is_counted(&recorded, &collected.counted);
         report.warnings = warnings.into_iter().chain(scope.left_out()).collect();
-        if report.keys == 0 {
-            let what =
-                "there was no key to compare: see what --keys, --from, --to and --sample say";
-            report.warnings.push(what.to_owned());
-        }
+        report.warnings.extend(none_compared(report.keys));
         hold_back(request, &mut report, (uncounted.err(), &behind));
         if request.apply && report.held_back.is_none() {
             let with = (&comparison, &collected, &measure);
@@ -726,6 +729,11 @@ impl Measure {
             tolerance: request.tolerance,
         }
     }
+}
+
+fn none_compared(keys: u64) -> Option<String> {
+    let what = "there was no key to compare: see what --keys, --from, --to and --sample say";
+    (keys == 0).then(|| what.to_owned())
 }
 
 /// Whether the newest run is complete, or there is none.

@@ -380,10 +380,8 @@ async fn queries_are_asked_on_servers() {
     queries_are_asked(&world).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corrections_are_explained() {
-    let world = World::new().await;
-    lived_in(&world).await;
+/// 40 plays of an owner's track, by a file that says so.
+async fn corrected(world: &World) {
     let path = world.path().join("claims.csv");
     let lines = "owner_id,bucket,track_id,kind,expected\n1,2026-05-01,12,play,40";
     std::fs::write(&path, lines).expect("a file");
@@ -393,7 +391,14 @@ async fn corrections_are_explained() {
         reason: "a lost shipment".to_owned(),
         ..applied(VIEW)
     };
-    restore(&world, &request).await.expect("restoring");
+    restore(world, &request).await.expect("restoring");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn corrections_are_explained() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    corrected(&world).await;
     let ask = async |question: &str| {
         let served = world.serve().await;
         let path = format!("/api/v1/explain?{question}");

@@ -166,12 +166,12 @@ async fn undone_and_done(world: &World, before: i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_file_says_is_made_true_and_taken_back() {
-    files_are_made_true(&World::new().await).await;
+    Box::pin(files_are_made_true(&World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_file_says_is_made_true_and_taken_back_on_servers() {
-    files_are_made_true(&World::on_servers().await).await;
+    Box::pin(files_are_made_true(&World::on_servers().await)).await;
 }
 
 /// What live state counts while it is read may be missing from what was read before: nothing is corrected twice.

@@ -68,25 +68,25 @@ async fn hangs(server: Named, name: &str, own: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_kafka_hang_on_servers() {
-    hangs(Named::Kafka, "Kafka", 13).await;
+    Box::pin(hangs(Named::Kafka, "Kafka", 13)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_redis_hang_on_servers() {
-    hangs(Named::Redis, "Redis", 14).await;
+    Box::pin(hangs(Named::Redis, "Redis", 14)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_cassandra_hang_on_servers() {
-    hangs(Named::Cassandra, "Cassandra", 15).await;
+    Box::pin(hangs(Named::Cassandra, "Cassandra", 15)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_postgresql_hang_on_servers() {
-    hangs(Named::PostgreSql, "PostgreSQL", 16).await;
+    Box::pin(hangs(Named::PostgreSql, "PostgreSQL", 16)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_to_s3_hang_on_servers() {
-    hangs(Named::S3, "S3", 17).await;
+    Box::pin(hangs(Named::S3, "S3", 17)).await;
 }
