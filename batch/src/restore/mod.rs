@@ -11,8 +11,10 @@ mod apply;
 mod behind;
 mod boards;
 mod claims;
+mod collect;
 mod compare;
 mod correct;
+mod held_back;
 mod history;
 mod journal;
 mod kept;
@@ -27,18 +29,14 @@ mod scope;
 mod sides;
 mod spool;
 mod stored;
-
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use jobs::tables::{Generation, table_to_read};
 use jobs::{Board, Fold, Job, Layers};
-use schemas::seam::{Cut, Epoch, Offset, RunState, Runs};
+use schemas::seam::{Epoch, RunState, Runs};
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
@@ -51,71 +49,22 @@ pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};
 pub use request::{Address, Expected, RestoreRequest};
 pub use scheduled::{Policy, Reconciled, Scheduled, ScheduledView, When};
 
-use crate::archive::take_reduced;
 use crate::report::Stages;
 use crate::results::Results;
 use crate::run::{Batch, go_on, while_held};
-use crate::seal::recognise_cuts;
 use crate::{Error, Progress, Result, RunRequest};
 use apply::Rewrite;
-use claims::{Claims, add_claims};
+use claims::Claims;
+use collect::{Collected, Comparison};
 use compare::{Measure, Said, each_block};
 use correct::{Changes, Corrections, is_counted, new_id, shown_key};
+use held_back::hold_back;
 use history::History;
 use journal::Journal;
-use live::{LiveRead, LiveSide};
-use recount::{Records, Recount, chain};
 use report::Found;
 use scope::{Scope, named};
-use sides::{Side, Sides};
+use sides::Side;
 use spool::Spooled;
-use stored::Known;
-
-/// Events whose keys go into one file, about, so that each file can be compared by itself.
-const FILE_EVENTS: u64 = 2_000_000;
-/// Files, at most: each holds some rows in memory while it is written.
-const FILES_MAX: u64 = 64;
-
-/// What is compared with what.
-struct Comparison {
-    job: Arc<Job>,
-    scope: Arc<Scope>,
-    table: String,
-    of: Generation,
-    epoch: Epoch,
-    cuts: Vec<Cut>,
-    recount: Recount,
-}
-
-/// What was collected, ready to be compared.
-struct Collected {
-    position: Vec<Cut>,
-    /// By partition: whatever is below it, every key counts. Those that were read later count more.
-    counted: Vec<Offset>,
-    /// The newest stamp of a row.
-    stamp_us: i64,
-    live_unknown: Option<String>,
-    _folder: tempfile::TempDir,
-    files: Vec<PathBuf>,
-    /// What they take.
-    disk_bytes: u64,
-}
-
-impl Collected {
-    /// What is told of it before anything is compared.
-    fn report(&self, comparison: &Comparison, request: &RestoreRequest) -> RestoreReport {
-        let position = self.position.iter().map(|cut| cut.next_offset);
-        RestoreReport {
-            view: comparison.job.name().to_owned(),
-            expected: request.expected.to_string(),
-            epoch: comparison.epoch,
-            position: position.collect(),
-            live_unknown: self.live_unknown.clone(),
-            disk_bytes: self.disk_bytes,
-            ..RestoreReport::of(comparison.job.source())
-        }
-    }
-}
 
 /// What is compared.
 enum Restorable {
@@ -517,206 +466,6 @@ impl Batch {
             }
         }
     }
-
-    /// What there is to be compared now, and what a person should know of it.
-    async fn comparison(
-        &self,
-        job: &Arc<Job>,
-        scope: &Arc<Scope>,
-        results: &Results<'_>,
-    ) -> Result<(Comparison, Vec<String>)> {
-        let source = job.source();
-        let seen = self.ports.views.runs(source).await?;
-        let table = table_to_read(&seen.newest, job.view());
-        let run = seen.runs.get(table.newest).cloned().ok_or_else(|| {
-            Error::NotYet(format!(
-                "no run of {source} has made rows of {} yet: run `backstitch batch run` first",
-                job.name()
-            ))
-        })?;
-        let mut warnings = Vec::new();
-        if let Some(open) = seen.runs.open() {
-            warnings.push(format!(
-                "run {} was begun and is not complete: answers are right meanwhile, and keys that it has written are passed over here. `backstitch batch run` finishes it",
-                open.epoch
-            ));
-        }
-        let (of, mut manifests) = self.generation(source).await?;
-        if of.erasures != table.of.erasures {
-            return Err(Error::NotYet(
-                "an erasure waits for the next run, so events may no longer name whom rows name: let it end (`backstitch erase`, or `backstitch batch run`), then compare"
-            .to_owned()));
-        }
-        if of.backfills != table.of.backfills {
-            return Err(Error::NotYet(
-                "a backfill waits for the next run, so the archive holds more than any answer: run `backstitch batch run` first, then compare"
-            .to_owned()));
-        }
-        let mut archiver = self.archiver(source).await?;
-        archiver.recognise_log().await?;
-        recognise_cuts(&self.ports, source, &run.cuts).await?;
-        manifests.extend(archiver.into_manifests());
-        let (manifests, reduced) = take_reduced(&self.ports.archive, source, manifests).await?;
-        let events = manifests.iter().filter(|manifest| manifest.file.is_some());
-        if events
-            .clone()
-            .any(|manifest| manifest.suppressed < of.erasures)
-        {
-            return Err(Error::NotYet(
-                "the archive has files that were not looked at for everybody who was erased, as after an older copy of it was put back: the next run takes them out (`backstitch batch run`), then compare"
-            .to_owned()));
-        }
-        let chain = chain(&self.catalog, job)?;
-        let kept = self.kept(results, (&chain, of), (reduced, &run.cuts), scope);
-        let kept = kept.await?;
-        warnings.extend(kept.warning());
-        Ok((
-            Comparison {
-                job: Arc::clone(job),
-                scope: Arc::clone(scope),
-                table: table.name,
-                of,
-                epoch: run.epoch,
-                cuts: run.cuts,
-                recount: Recount {
-                    engine: self.engine.clone(),
-                    archive: self.ports.archive.clone(),
-                    manifests: Arc::new(manifests),
-                    kept: Arc::new(kept),
-                    chain,
-                    task_rows_max: self.options.task_rows_max,
-                },
-            },
-            warnings,
-        ))
-    }
-
-    /// Collects all sides: live state first, then the rows, and then the events up to where live state stood.
-    async fn collect_sides(
-        &self,
-        comparison: &Comparison,
-        claims: Option<Claims>,
-        stages: &mut Stages<'_>,
-        stop: &CancellationToken,
-    ) -> Result<Collected> {
-        let Comparison { job, scope, .. } = comparison;
-        let source = job.source();
-        let folder = self.engine.scratch()?;
-        let days = comparison.recount.days(None, &comparison.cuts);
-        let files = (days.values().sum::<u64>() / FILE_EVENTS).min(FILES_MAX - 1);
-        let files = NonZeroUsize::MIN.saturating_add(usize::try_from(files).unwrap_or(0));
-        let sides = Arc::new(Sides::new(job, scope, folder.path(), files));
-        let progress = stages.progress;
-        let is_claimed = claims.is_some();
-        if let Some(claims) = claims {
-            // First: what is wrong in a file is said before anything else is read.
-            stages.begin("expected", 0);
-            add_claims(claims, scope, &sides, stop).await?;
-        }
-        stages.begin("live", 0);
-        let runs = self.ports.views.runs(source).await?.runs;
-        let partitions = self.log_ends(source).await?.len();
-        let partitions = u32::try_from(partitions).map_err(|e| Error::fault("partitions", e))?;
-        let (ports, rows_max) = ((&self.ports, &self.catalog), self.options.scan_rows);
-        let live = LiveSide::of(
-            ports,
-            job,
-            (comparison.epoch, &runs),
-            (partitions, rows_max),
-        );
-        let read = live.add(&sides, (progress, stop)).await?;
-        stages.begin("rows", 0);
-        let known = Known {
-            newest: comparison.epoch,
-            runs: &runs,
-        };
-        let table = (comparison.table.as_str(), known, rows_max);
-        let stamp_us = stored::add_rows(&self.ports, table, &sides, (progress, stop)).await?;
-        let (position, counted, live_unknown) = match read {
-            Ok(read) => {
-                let is_all = self.live_events((&live, &read), comparison, &sides, (stages, stop));
-                let why = "too much came while live state was read";
-                let unknown = (!is_all.await?).then(|| why.to_owned());
-                (read.last(), read.first(), unknown)
-            }
-            Err(why) => {
-                let cuts = comparison.cuts.clone();
-                let counted = cuts.iter().map(|cut| cut.next_offset).collect();
-                (cuts, counted, Some(why))
-            }
-        };
-        if is_claimed && let Some(why) = live_unknown {
-            return Err(Error::NotYet(format!(
-                "what is served can't be told, so neither whether it is what the file says: {why}"
-            )));
-        }
-        self.batch_events(comparison, &sides, stages, stop).await?;
-        let files = sides.end()?;
-        let sizes = files.iter().map(|file| file.metadata().map(|of| of.len()));
-        let disk_bytes = sizes.map(|size| size.unwrap_or(0)).sum();
-        tracing::debug!(disk_bytes, "what is compared is on the disk");
-        Ok(Collected {
-            position,
-            counted,
-            stamp_us,
-            live_unknown,
-            files,
-            disk_bytes,
-            _folder: folder,
-        })
-    }
-
-    /// Counts the events below the cuts.
-    async fn batch_events(
-        &self,
-        comparison: &Comparison,
-        sides: &Arc<Sides>,
-        stages: &mut Stages<'_>,
-        stop: &CancellationToken,
-    ) -> Result<()> {
-        let recount = &comparison.recount;
-        let mut days = recount.days(None, &comparison.cuts);
-        days.retain(|day, _| comparison.scope.has_day(*day));
-        stages.begin("events", days.values().sum());
-        let to: Vec<_> = comparison.cuts.iter().map(|cut| cut.next_offset).collect();
-        let side = (Side::EventsBatch, sides);
-        let told = (stages.progress, stop);
-        recount.add(side, &days, (&to, &Records::First), told).await
-    }
-
-    /// Copies to the archive what live state has counted, and counts it.
-    async fn live_events(
-        &self,
-        (live, read): (&LiveSide<'_>, &LiveRead),
-        comparison: &Comparison,
-        sides: &Arc<Sides>,
-        (stages, stop): (&mut Stages<'_>, &CancellationToken),
-    ) -> Result<bool> {
-        let mut archiver = self.archiver(live.source).await?;
-        let ends = read.last();
-        let offsets: Vec<_> = ends.iter().map(|cut| cut.next_offset).collect();
-        stages.begin("archive", archiver.behind(&offsets));
-        archiver.up_to(&ends, stages.progress, stop).await?;
-        go_on(stop)?;
-        let (of, mut manifests) = self.generation(live.source).await?;
-        if of.erasures != comparison.of.erasures {
-            return Err(Error::NotYet(
-                "somebody was erased meanwhile, so events no longer name whom live state names: compare again once the erasure is done"
-            .to_owned()));
-        }
-        manifests.extend(archiver.into_manifests());
-        let archive = &self.ports.archive;
-        let (manifests, _) = take_reduced(archive, live.source, manifests).await?;
-        let recount = Recount {
-            manifests: Arc::new(manifests),
-            ..comparison.recount.clone()
-        };
-        stages.begin("live events", 0);
-        let engine = (&self.engine, &self.catalog);
-        let told = (stages.progress, stop);
-        live.add_events(engine, &recount, (read, &comparison.cuts), sides, told)
-            .await
-    }
 }
 
 impl Measure {
@@ -788,53 +537,4 @@ async fn asked_for(
     let grain = claims.as_ref().map(Claims::names);
     let scope = Scope::of(job, request, grain.as_ref())?.without(suppressed);
     Ok((claims, Arc::new(scope)))
-}
-
-/// Says why what differs is not put right now, where it is so; `uncounted` is a restoration whose corrections live state
-/// has not come to, and partitions of the log with records that it has not come to.
-fn hold_back(
-    request: &RestoreRequest,
-    report: &mut RestoreReport,
-    (restoration, partitions): (Option<u64>, &[u32]),
-) {
-    let corrections = restoration.map(|number| format!(
-        "live state has not come to all corrections of restoration {number} yet (`backstitch speed` counts them), so they would be made once more"
-    ));
-    let events = (!partitions.is_empty()).then(|| {
-        let partitions: Vec<String> = partitions.iter().map(u32::to_string).collect();
-        format!(
-            "live state has not come to events that are in the log, in partition(s) {} (`backstitch speed` counts them): where what is expected counts them already, corrections would count them twice",
-            partitions.join(", ")
-        )
-    });
-    let uncounted = corrections.or(events);
-    if request.apply && request.expected.is_claimed() {
-        report.held_back = uncounted;
-    } else {
-        report.warnings.extend(uncounted);
-    }
-    let why = report.held_back.take();
-    report.held_back = why.or_else(|| held_back(request, report));
-}
-
-/// Why what differs is not to be put right now.
-fn held_back(request: &RestoreRequest, report: &RestoreReport) -> Option<String> {
-    if !request.apply {
-        return None;
-    }
-    if let Some(max) = request.apply_max
-        && report.total > max
-    {
-        return Some(format!(
-            "{} differ in all, more than the {max} that may be put right unasked",
-            report.total
-        ));
-    }
-    match &request.expected {
-        expected if expected.is_claimed() && report.ahead > 0 => Some(format!(
-            "{} keys are of a run that is not complete",
-            report.ahead
-        )),
-        _ => None,
-    }
 }

@@ -70,7 +70,7 @@ pub(crate) struct CompareArgs {
     /// With an address: the variable of the environment that holds it
     #[arg(long, value_name = "NAME", conflicts_with = "bearer_file")]
     pub(crate) bearer_env: Option<String>,
-    /// Carry out the scheduled reconciliations ([[reconciliation]] in the settings) that are due, or the one of this name
+    /// Carry out the scheduled reconciliations (`reconciliation` in the settings) that are due, or the one of this name
     #[arg(
         long,
         value_name = "NAME",

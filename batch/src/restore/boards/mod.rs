@@ -22,9 +22,10 @@ use schemas::source::Source;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
 
+use super::held_back::held_back;
 use super::journal::{Journal, Restoration, RestorationKind};
 use super::report::{Applied, Cause, Difference, RestoreReport};
-use super::{Expected, History, RestoreRequest, held_back, is_last_complete, new_id};
+use super::{Expected, History, RestoreRequest, is_last_complete, new_id};
 use crate::board::encoded_key;
 use crate::results::Results;
 use crate::run::{Batch, go_on};
