@@ -4,7 +4,6 @@
 
 mod boards;
 mod counts;
-mod files;
 mod kills;
 
 use std::collections::BTreeSet;
