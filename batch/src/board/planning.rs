@@ -27,7 +27,8 @@ pub(super) const FETCH: FetchLimit = FetchLimit {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) job: Arc<Job<Board>>,
-    /// Rows of all keys that are published, unless a try that died may have changed them.
+    /// Rows of all keys that are published, where that is believed: not if a try that died may have changed them, nor
+    /// where keys are written anew, of which what is stored may be other than what was published.
     pub(crate) rows: Option<u64>,
     /// Whether a try that died may have written something, and may do so still.
     pub(crate) is_doubtful: bool,
@@ -98,6 +99,9 @@ pub(crate) async fn plan(
     if !is_full {
         let since = since.unwrap_or_default();
         is_full = !notified((log, schemas), source, &since, &run.cuts, &mut keys).await?;
+    }
+    if is_full || !request.rewrite.is_empty() {
+        views.iter_mut().for_each(|view| view.rows = None);
     }
     Ok(Plan {
         source,

@@ -4,6 +4,7 @@
 
 mod boards;
 mod counts;
+mod files;
 mod kills;
 
 use std::collections::BTreeSet;
