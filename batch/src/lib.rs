@@ -19,6 +19,7 @@ mod retention;
 mod run;
 mod seal;
 mod snapshot;
+mod table;
 mod tally;
 
 pub use archive::{ArchiveReport, ArchiveScrubbed, Backfill, BackfillReport};

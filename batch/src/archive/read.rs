@@ -1,7 +1,7 @@
 //! Events of some days, each event once: the first one in the log counts. Or the other way round: the records that
 //! repeat an event.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,13 +14,15 @@ use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt};
-use schemas::plays::{self, identities};
+use rustc_hash::FxHashSet;
+use schemas::plays::{self, EventIdentity, identities};
 use schemas::seam::Offset;
 use schemas::time::day_of;
 use stores::archive::Archive;
 
 use super::Manifest;
 use super::reduced::{ReducedDays, hashes};
+use crate::table::Rows;
 
 const BATCH_ROWS: usize = 32_768;
 
@@ -85,6 +87,8 @@ pub(crate) struct EventStream {
     files: Vec<(String, Vec<usize>)>,
     cuts: Arc<Vec<Offset>>,
     schema: SchemaRef,
+    /// The places of the columns that are handed on; all if there is no list.
+    columns: Option<Vec<usize>>,
     keep: Keep,
     base: Arc<Base>,
     totals: Arc<Mutex<DayTotals>>,
@@ -114,6 +118,7 @@ impl EventStream {
             files,
             cuts: Arc::new(cuts),
             schema: plays::schema(),
+            columns: None,
             keep: Keep::First,
             base: Arc::default(),
             totals: Arc::default(),
@@ -161,6 +166,21 @@ impl fmt::Debug for EventStream {
     }
 }
 
+impl Rows for EventStream {
+    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
+        Ok(Arc::new(Self {
+            archive: self.archive.clone(),
+            files: self.files.clone(),
+            cuts: Arc::clone(&self.cuts),
+            schema: Arc::new(plays::schema().project(columns)?),
+            columns: Some(columns.to_vec()),
+            keep: self.keep.clone(),
+            base: Arc::clone(&self.base),
+            totals: Arc::clone(&self.totals),
+        }))
+    }
+}
+
 impl PartitionStream for EventStream {
     fn schema(&self) -> &SchemaRef {
         &self.schema
@@ -182,24 +202,34 @@ impl PartitionStream for EventStream {
         let base = Arc::clone(&self.base);
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
-        let mut seen = HashSet::new();
+        let (schema, columns) = (Arc::clone(&self.schema), self.columns.clone());
+        let mut seen = FxHashSet::default();
         let events = batches.and_then(move |batch| {
             let kept = kept(&batch, (&cuts, &keep, &base), &mut seen, &totals);
+            let kept = kept.and_then(|filter| match (filter, &columns) {
+                (None, _) => Ok(RecordBatch::new_empty(Arc::clone(&schema))),
+                (Some(filter), None) => Ok(filter_record_batch(&batch, &filter)?),
+                (Some(filter), Some(columns)) => {
+                    Ok(filter_record_batch(&batch.project(columns)?, &filter)?)
+                }
+            });
             async move { kept }
         });
-        Box::pin(RecordBatchStreamAdapter::new(plays::schema(), events))
+        let schema = Arc::clone(&self.schema);
+        Box::pin(RecordBatchStreamAdapter::new(schema, events))
     }
 }
 
+/// Which records of a batch come; nothing if it holds hashes of events that are gone.
 fn kept(
     batch: &RecordBatch,
     (cuts, keep, base): (&[Offset], &Keep, &Base),
-    seen: &mut HashSet<u128>,
+    seen: &mut FxHashSet<EventIdentity>,
     totals: &Mutex<DayTotals>,
-) -> Result<RecordBatch, DataFusionError> {
+) -> Result<Option<BooleanArray>, DataFusionError> {
     if let Some(gone) = hashes(batch) {
         seen.extend(gone);
-        return Ok(RecordBatch::new_empty(plays::schema()));
+        return Ok(None);
     }
     let wrong =
         || DataFusionError::Execution("an archive file has not the columns of plays".into());
@@ -248,5 +278,5 @@ fn kept(
         })
         .collect();
     drop(totals);
-    Ok(filter_record_batch(batch, &filter)?)
+    Ok(Some(filter))
 }

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
-use datafusion::catalog::streaming::StreamingTable;
 use datafusion::physical_plan::SendableRecordBatchStream;
-use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use jobs::{Catalog, Engine, Job, checked, query};
@@ -19,6 +17,7 @@ use super::kept::Kept;
 use super::sides::{Side, Sides};
 use crate::archive::{EventStream, Manifest};
 use crate::run::go_on;
+use crate::table::{Rows, Table};
 use crate::tally::failed_of;
 use crate::{Error, Progress, Result};
 
@@ -46,7 +45,7 @@ pub(crate) enum Records {
 }
 
 /// What is counted: events, or rows of a result.
-type Input = Arc<dyn PartitionStream>;
+type Input = Arc<dyn Rows>;
 
 /// Counts events.
 #[derive(Debug, Clone)]
@@ -161,10 +160,7 @@ impl Recount {
         let Some(last) = jobs.last() else {
             return Ok(input.execute(context.task_ctx()));
         };
-        let schema = Arc::clone(input.schema());
-        let input = StreamingTable::try_new(schema, vec![input]);
-        let input = input.map_err(|e| Error::fault("reading events", e))?;
-        let mut input: Arc<dyn TableProvider> = Arc::new(input);
+        let mut input: Arc<dyn TableProvider> = Arc::new(Table::new(input));
         for job in jobs {
             input = query(context, job, input).await?.into_view();
         }

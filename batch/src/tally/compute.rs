@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::catalog::streaming::StreamingTable;
 use datafusion::error::DataFusionError;
 use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::logical_expr::SortExpr;
-use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
 use jobs::tables::Generation;
@@ -28,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::{Results, result_name};
+use crate::table::{Rows, Table};
 use crate::{Error, Progress, Result};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -429,8 +428,7 @@ impl Compute {
         let rows = rows.without(&self.plan.suppressed);
         let failed = failed_of(job);
         let context = self.engine.session();
-        let table = StreamingTable::try_new(job.schema(), vec![Arc::new(rows)]);
-        let frame = context.read_table(Arc::new(table.map_err(failed)?));
+        let frame = context.read_table(Arc::new(Table::new(Arc::new(rows))));
         let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?);
         let mut pieces = written.await?.pieces;
         Ok(Some(pieces.remove(&start).unwrap_or_default()))
@@ -452,19 +450,13 @@ impl Compute {
     }
 
     /// A job's query over an input.
-    pub(crate) async fn frame(
-        &self,
-        job: &Arc<Job>,
-        input: Arc<dyn PartitionStream>,
-    ) -> Result<DataFrame> {
+    pub(crate) async fn frame(&self, job: &Arc<Job>, input: Arc<dyn Rows>) -> Result<DataFrame> {
         let context = self.engine.session();
-        let schema = Arc::clone(input.schema());
-        let table = StreamingTable::try_new(schema, vec![input]).map_err(failed_of(job))?;
-        Ok(query(&context, job, Arc::new(table)).await?)
+        Ok(query(&context, job, Arc::new(Table::new(input))).await?)
     }
 
     /// Runs a job's query over an input and writes its rows in the order of piece and key.
-    async fn query(&self, job: &Arc<Job>, input: Arc<dyn PartitionStream>) -> Result<Written> {
+    async fn query(&self, job: &Arc<Job>, input: Arc<dyn Rows>) -> Result<Written> {
         let rows = self.frame(job, input).await?;
         self.write_rows(job, rows).await
     }

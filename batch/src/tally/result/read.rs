@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
@@ -19,6 +19,7 @@ use stores::archive::Archive;
 use stores::erasures::Suppressed;
 
 use super::manifest::{Piece, Segment};
+use crate::table::Rows;
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
@@ -28,6 +29,8 @@ pub(crate) struct RowStream {
     archive: Archive,
     job: Arc<Job>,
     schema: SchemaRef,
+    /// The places of the columns that are handed on; all if there is no list.
+    columns: Option<Arc<[usize]>>,
     /// Segments, and whether their counts are to be taken away instead of added.
     segments: Vec<(Segment, bool)>,
     /// Those of whom nothing is said; several rows may have one key then.
@@ -46,6 +49,7 @@ impl RowStream {
             archive: archive.clone(),
             job: Arc::clone(job),
             schema: job.schema(),
+            columns: None,
             segments,
             suppressed: Arc::default(),
         }
@@ -85,6 +89,19 @@ impl fmt::Debug for RowStream {
     }
 }
 
+impl Rows for RowStream {
+    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
+        Ok(Arc::new(Self {
+            archive: self.archive.clone(),
+            job: Arc::clone(&self.job),
+            schema: Arc::new(self.job.schema().project(columns)?),
+            columns: Some(columns.into()),
+            segments: self.segments.clone(),
+            suppressed: Arc::clone(&self.suppressed),
+        }))
+    }
+}
+
 impl PartitionStream for RowStream {
     fn schema(&self) -> &SchemaRef {
         &self.schema
@@ -94,14 +111,18 @@ impl PartitionStream for RowStream {
         let archive = self.archive.clone();
         let job = Arc::clone(&self.job);
         let suppressed = Arc::clone(&self.suppressed);
+        let (schema, columns) = (Arc::clone(&self.schema), self.columns.clone());
         let external = |error: Error| DataFusionError::External(Box::new(error));
         let rows = futures::stream::iter(self.segments.clone())
             .then(move |(segment, away)| {
                 let archive = archive.clone();
-                let job = Arc::clone(&job);
+                let (job, schema) = (Arc::clone(&job), Arc::clone(&schema));
+                let columns = columns.clone();
                 async move {
                     let batches = open(&archive, &segment).await?;
-                    Ok::<_, Error>(batches.map(move |batch| decode(&job, &batch?, away)))
+                    Ok::<_, Error>(batches.map(move |batch| {
+                        decode(&job, (&schema, columns.as_deref()), &batch?, away)
+                    }))
                 }
             })
             .try_flatten()
@@ -145,17 +166,46 @@ fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, &BinaryArray, &Int64Arr
     Ok((binary("group")?, binary("row")?, counts))
 }
 
-fn decode(job: &Job, batch: &RecordBatch, away: bool) -> Result<RecordBatch> {
+/// The columns of a schema, which are those of a job at some places, or all.
+fn decode(
+    job: &Job,
+    (schema, places): (&SchemaRef, Option<&[usize]>),
+    batch: &RecordBatch,
+    away: bool,
+) -> Result<RecordBatch> {
     let (groups, rows, counts) = columns(batch)?;
     let fault = |e| Error::fault("decoding keys", e);
-    let mut all: Vec<ArrayRef> = job.group().decode(groups.iter().flatten()).map_err(fault)?;
-    all.extend(job.row().decode(rows.iter().flatten()).map_err(fault)?);
-    all.push(if away {
-        Arc::new(counts.unary::<_, Int64Type>(i64::wrapping_neg))
-    } else {
-        Arc::new(counts.clone())
-    });
-    RecordBatch::try_new(job.schema(), all).map_err(|e| Error::fault("decoding a result", e))
+    let (first, keys) = (job.group().0.len(), job.schema().fields().len() - 1);
+    let all: Vec<usize> = (0..=keys).collect();
+    let places = places.unwrap_or(&all);
+    let within = |from: usize, to: usize| -> Vec<usize> {
+        let places = places.iter().filter(|place| (from..to).contains(place));
+        places.map(|place| place - from).collect()
+    };
+    let of_group = job
+        .group()
+        .decode_some(groups.iter().flatten(), &within(0, first));
+    let of_row = job
+        .row()
+        .decode_some(rows.iter().flatten(), &within(first, keys));
+    let (of_group, of_row) = (of_group.map_err(fault)?, of_row.map_err(fault)?);
+    let decoded: Vec<Option<ArrayRef>> = of_group.into_iter().chain(of_row).collect();
+    let column = |place: &usize| -> Option<ArrayRef> {
+        if *place < keys {
+            return decoded.get(*place).cloned().flatten();
+        }
+        Some(if away {
+            Arc::new(counts.unary::<_, Int64Type>(i64::wrapping_neg))
+        } else {
+            Arc::new(counts.clone())
+        })
+    };
+    let columns: Option<Vec<ArrayRef>> = places.iter().map(column).collect();
+    let columns =
+        columns.ok_or_else(|| Error::Fault("a result without a column of its job".to_owned()))?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+        .map_err(|e| Error::fault("decoding a result", e))
 }
 
 /// Where a row is: the start of its piece, the group key, the row key.
