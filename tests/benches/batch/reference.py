@@ -9,6 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+# Where a job is another one over other views, or a name that Python can't have.
+METHODS = {"peer-plays": "plays", "peer-boards": "peer_boards"}
+
 
 def peak_bytes() -> int:
     """The most memory that this process held, and each child: where an engine is another process, that one works."""
@@ -47,7 +50,7 @@ def engine(name: str, threads: int, spill: Path):
 def main(name: str, job: str, files: str, views: str, out: str, spill: str, threads: str) -> None:
     ready, version = engine(name, int(threads), Path(spill))
     begun = time.monotonic()
-    getattr(ready, job)(files, Path(views), Path(out))
+    getattr(ready, METHODS.get(job, job))(files, Path(views), Path(out))
     seconds = time.monotonic() - begun
     print(json.dumps({"seconds": seconds, "peak_bytes": peak_bytes(), "version": version}), flush=True)
     ready.close()
