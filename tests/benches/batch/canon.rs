@@ -1,0 +1,83 @@
+//! Rows in the place of a canonical store: all that a snapshot asks of one.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use arrow::array::RecordBatch;
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use schemas::entities::{Application, Entity, Group};
+use schemas::source::Source;
+use stores::canon::{Answered, CanonRead, FirstGroups, Notification, Waiting};
+use stores::{Error, Result};
+
+/// Rows in the order of a dump.
+pub(crate) type Dump = BoxStream<'static, Result<RecordBatch>>;
+
+/// Rows that can be dumped once.
+pub(crate) struct Rows(Mutex<Option<Dump>>);
+
+impl Rows {
+    pub(crate) const fn new(rows: Dump) -> Self {
+        Self(Mutex::new(Some(rows)))
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").finish_non_exhaustive()
+    }
+}
+
+fn nothing_else<T>() -> Result<T> {
+    Err(Error::Refused(
+        "there are rows to dump once, and nothing else".to_owned(),
+    ))
+}
+
+#[async_trait]
+impl CanonRead for Rows {
+    async fn first_groups(&self, _: Source, _: &[Group], _: usize) -> Result<FirstGroups> {
+        nothing_else()
+    }
+
+    async fn dump(&self, _: Source, keys: Option<&[i64]>, _: usize) -> Result<Dump> {
+        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match rows.take() {
+            Some(rows) if keys.is_none() => Ok(rows),
+            _ => nothing_else(),
+        }
+    }
+
+    async fn ask(&self, _: &str, _: u64) -> Result<Answered> {
+        nothing_else()
+    }
+
+    async fn club_members(&self, _: i64) -> Result<Vec<i64>> {
+        nothing_else()
+    }
+
+    async fn followed_by(&self, _: i64) -> Result<Vec<i64>> {
+        nothing_else()
+    }
+
+    async fn application(&self, _: i64) -> Result<Option<Application>> {
+        nothing_else()
+    }
+
+    async fn applications(&self, _: Option<i64>, _: usize) -> Result<Vec<Application>> {
+        nothing_else()
+    }
+
+    async fn versions(&self, _: &[Entity]) -> Result<Vec<Option<i64>>> {
+        nothing_else()
+    }
+
+    async fn waiting(&self, _: Source) -> Result<Waiting> {
+        Ok(Waiting::default())
+    }
+
+    async fn pending(&self, _: Source, _: i64, _: usize) -> Result<Vec<Notification>> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,59 @@
+//! What is computed: our own views as they are, and the job that other systems were measured with before.
+
+use std::path::{Path, PathBuf};
+
+use jobs::Catalog;
+use schemas::source::Source;
+
+/// A job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) name: &'static str,
+    /// What its input is of.
+    pub(crate) source: Source,
+    /// Where the definitions of its views are, within this crate's folder; nothing for those that are built in.
+    views: Option<&'static str>,
+}
+
+const BUILT_IN: &str = "../jobs/views";
+const PEERS: Option<&str> = Some("benches/batch/peers");
+
+/// All of them.
+pub(crate) const JOBS: [Job; 5] = [
+    Job::new("plays", Source::Plays, None),
+    Job::new("efforts", Source::Efforts, None),
+    Job::new("authorizations", Source::Authorizations, None),
+    Job::new("peer-plays", Source::Plays, PEERS),
+    Job::new("peer-boards", Source::Efforts, PEERS),
+];
+
+impl Job {
+    const fn new(name: &'static str, source: Source, views: Option<&'static str>) -> Self {
+        Self {
+            name,
+            source,
+            views,
+        }
+    }
+
+    /// The job of that name.
+    pub(crate) fn named(name: &str) -> &'static Self {
+        let found = JOBS.iter().find(|job| job.name == name);
+        assert!(found.is_some(), "there is no job {name:?}");
+        found.expect("a job")
+    }
+
+    /// The folder with the definitions of its views.
+    pub(crate) fn folder(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(self.views.unwrap_or(BUILT_IN))
+    }
+
+    /// Its views.
+    pub(crate) fn catalog(&self) -> Catalog {
+        let read = match self.views {
+            None => Catalog::built_in(),
+            Some(_) => Catalog::read(&self.folder()),
+        };
+        read.expect("the views")
+    }
+}

@@ -1,0 +1,138 @@
+//! What the batch layer's computing reaches, beside DuckDB, Polars and PySpark on the same Parquet files: `deploy/bench-batch [plays]
+//! [efforts] [authorizations] [peer-plays] [peer-boards]`. `BACKSTITCH_BENCH_ROWS` makes it smaller or larger.
+//!
+//! Each measurement is a process of its own. One of ours is this program again, which is told so by its first argument.
+//!
+//! Nothing here is a test, but what ours computes must be what DuckDB computes, row by row.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark prints its figures"
+)]
+
+mod canon;
+mod decoded;
+mod input;
+mod job;
+mod machine;
+mod ours;
+mod reference;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use input::Input;
+use job::{JOBS, Job};
+use table::Rounds;
+
+/// As the product has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Plays and efforts, unless said; of authorizations half as many.
+const ROWS: u64 = 10_000_000;
+/// How often everything is done, in turns, unless said.
+const ROUNDS: usize = 3;
+/// What we are called beside the others.
+const OURS: &str = "ours";
+/// Threads of every engine.
+const THREADS: usize = 2;
+
+/// What one measurement gives.
+#[derive(Debug, Clone)]
+struct Measured {
+    seconds: f64,
+    /// The most memory that the engine's processes held while they computed.
+    peak_bytes: u64,
+    /// The engine's version.
+    version: String,
+}
+
+impl Measured {
+    /// What a process said of itself.
+    fn of(said: &Value) -> Self {
+        Self {
+            seconds: said["seconds"].as_f64().expect("seconds"),
+            peak_bytes: said["peak_bytes"].as_u64().expect("bytes"),
+            version: said["version"].as_str().expect("a version").to_owned(),
+        }
+    }
+}
+
+fn main() {
+    let said: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    if let [command, job, folder] = said.as_slice() {
+        let (job, folder) = (|| Job::named(job), Path::new(folder));
+        match command.as_str() {
+            ours::COMMAND => return println!("{}", ours::measured(job(), folder)),
+            input::COMMAND => return input::take_snapshot(job().source, folder),
+            _ => {}
+        }
+    }
+    let asked: Vec<&Job> = said.iter().map(|name| Job::named(name)).collect();
+    let rows = number("BACKSTITCH_BENCH_ROWS").unwrap_or(ROWS);
+    let rounds = number("BACKSTITCH_BENCH_ROUNDS").map_or(ROUNDS, |n| {
+        usize::try_from(n).expect("a number of rounds").max(1)
+    });
+    let folder = folder();
+    println!("{}", machine::told());
+    for job in &JOBS {
+        if asked.is_empty() || asked.iter().any(|one| one.name == job.name) {
+            run(job, rows, rounds, &folder);
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let said = std::env::var(variable).ok();
+    said.map(|number| number.parse().expect("a number"))
+}
+
+/// Where input, results and what is spilled lie.
+fn folder() -> PathBuf {
+    let said = std::env::var_os("BACKSTITCH_BENCH_FOLDER").map(PathBuf::from);
+    said.unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-batch"))
+}
+
+/// One job on every engine, in turns. Which begins changes from round to round.
+fn run(job: &Job, rows: u64, rounds: usize, folder: &Path) {
+    let input = Input::made(job.source, rows, folder);
+    let work = folder.join("work");
+    empty(&work);
+    let engines = reference::engines();
+    let mut figures = Rounds::new(engines.iter().map(String::as_str));
+    let count = engines.len() + 1;
+    let mut same_rows = 0;
+    for round in 0..rounds {
+        input.warm();
+        for turn in 0..count {
+            let engine = (turn + round) % count;
+            let name = engine.checked_sub(1).and_then(|index| engines.get(index));
+            let measured = match name {
+                None => ours::in_its_own_process(job, &input, &work),
+                Some(name) => reference::measured((name, job), &input, (&work, &work.join(name))),
+            };
+            figures.add(engine, measured);
+        }
+        if round == 0 {
+            decoded::write(job, &work.join("data"), &work.join(OURS));
+            same_rows = reference::expect_same(job, &work, &engines);
+        }
+    }
+    let what = format!("`{}`: {}", job.name, input.told());
+    println!("{}", figures.table(&what, same_rows));
+    std::fs::remove_dir_all(&work).expect("deleting results");
+}
+
+/// Makes a folder, without what was in it.
+fn empty(folder: &Path) {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).expect("deleting what was there");
+    }
+    std::fs::create_dir_all(folder).expect("a folder");
+}

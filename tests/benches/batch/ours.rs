@@ -1,0 +1,197 @@
+//! Our own: the stage of a batch run that goes from the archive's files to those of results, as it is in the product.
+//!
+//! A run of the product on a copy of an installation, which is stopped where that stage ends: nothing is published.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use batch::{Batch, BatchOptions, BatchPorts, Error, Progress, RunRequest};
+use futures::{StreamExt, TryStreamExt};
+use jobs::{Catalog, Engine, EngineOptions};
+use schemas::clock::FixedClock;
+use schemas::source::Source;
+use serde_json::json;
+use stores::Stores;
+use stores::archive::Archive;
+use stores::canon::CanonRead;
+use stores::erasures::Suppressions;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use super::canon::{Dump, Rows};
+use super::input::Input;
+use super::job::Job;
+use super::machine::field;
+use super::{Measured, THREADS};
+
+/// The first argument of this program where it is to measure itself.
+pub(crate) const COMMAND: &str = "ours";
+/// The settings' defaults.
+const MEMORY_BYTES: usize = 2 << 30;
+const SPILL_BYTES_MAX: u64 = 64 << 30;
+/// Rows that come from a snapshot's file at once.
+const BATCH_ROWS: usize = 16_384;
+/// What is measured.
+const STAGE: &str = "compute";
+
+/// Measures a job on a copy of its input's installation, in another process.
+pub(crate) fn in_its_own_process(job: &Job, input: &Input, work: &Path) -> Measured {
+    let data = work.join("data");
+    input.copy_to(&data);
+    quiet();
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program)
+        .arg(COMMAND)
+        .arg(job.name)
+        .arg(&data)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("starting this program");
+    assert!(output.status.success(), "ours: {}", output.status);
+    Measured::of(&serde_json::from_slice(&output.stdout).expect("JSON"))
+}
+
+/// Lets what was written before reach the disk, so that no engine waits for another one's.
+pub(crate) fn quiet() {
+    let synced = Command::new("sync").status();
+    assert!(synced.expect("sync").success(), "sync");
+}
+
+/// Measures a job on an installation, in this process.
+pub(crate) fn measured(job: &Job, data: &Path) -> String {
+    let meter = Meter::default();
+    let stopped = runtime().block_on(async {
+        let stores = Stores::embedded(data).await.expect("the embedded stores");
+        let rows = Input::snapshot(data);
+        let canon: Option<Arc<dyn CanonRead>> = match job.source {
+            Source::Plays => None,
+            _ => Some(Arc::new(Rows::new(dump(&rows)))),
+        };
+        let batch = built(&stores, data, canon, job.catalog());
+        let request = RunRequest::default();
+        batch.run(job.source, &request, &meter, &meter.stop).await
+    });
+    assert!(
+        matches!(stopped, Err(Error::Stopped)),
+        "the run was to stop after {STAGE}: {stopped:?}"
+    );
+    let (seconds, peak_bytes) = meter.ended().expect("a stage");
+    let version = env!("CARGO_PKG_VERSION");
+    json!({ "seconds": seconds, "peak_bytes": peak_bytes, "version": version }).to_string()
+}
+
+/// As many threads as the other engines have.
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// A query engine as the product has it.
+pub(crate) fn engine(folder: &Path) -> Engine {
+    let spill_folder = folder.join("spill");
+    std::fs::create_dir_all(&spill_folder).expect("a folder to spill to");
+    Engine::new(EngineOptions {
+        threads: THREADS,
+        memory_bytes: MEMORY_BYTES,
+        spill_folder,
+        spill_bytes_max: SPILL_BYTES_MAX,
+    })
+    .expect("a query engine")
+}
+
+/// The batch layer of an installation; canonical rows may come from elsewhere.
+pub(crate) fn built(
+    stores: &Stores,
+    data: &Path,
+    canon: Option<Arc<dyn CanonRead>>,
+    catalog: Catalog,
+) -> Batch {
+    let ports = BatchPorts {
+        schemas: Arc::clone(&stores.schemas) as _,
+        log: Arc::clone(&stores.log) as _,
+        live: Arc::clone(&stores.live) as _,
+        views: Arc::clone(&stores.views) as _,
+        counts: Arc::clone(&stores.counts) as _,
+        canon: canon.unwrap_or_else(|| Arc::clone(&stores.canon) as _),
+        reconciliations: Arc::clone(&stores.reconciliations),
+        archive: stores.archive.clone(),
+        leases: Arc::clone(&stores.leases) as _,
+        suppressions: Suppressions::new(Arc::clone(&stores.erasures)),
+        clock: Arc::new(FixedClock::at_ms(now_ms())),
+    };
+    Batch::build(ports, catalog, engine(data), BatchOptions::default())
+}
+
+/// When this process began, nearly: the clock stands.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the installation was made by processes that have it"
+)]
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.expect("a time after 1970").as_millis();
+    i64::try_from(since).expect("milliseconds")
+}
+
+/// The rows of a snapshot's files, in their order.
+fn dump(folder: &Path) -> Dump {
+    let archive = Archive::local(folder).expect("the snapshot's folder");
+    let files = async move {
+        let paths = archive.list("").await?;
+        let files = futures::stream::iter(paths.into_iter().map(Ok));
+        Ok::<_, stores::Error>(files.and_then(move |path: String| {
+            let archive = archive.clone();
+            async move { archive.columns(&path, None, BATCH_ROWS, None).await }
+        }))
+    };
+    futures::stream::once(files)
+        .try_flatten()
+        .try_flatten()
+        .boxed()
+}
+
+/// Times one stage of a run, reads the most memory that was held in it, and stops the run at its end.
+#[derive(Debug, Default)]
+struct Meter {
+    stop: CancellationToken,
+    begun: Mutex<Option<Instant>>,
+    ended: Mutex<Option<(f64, u64)>>,
+}
+
+impl Meter {
+    fn ended(&self) -> Option<(f64, u64)> {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress for Meter {
+    fn stage(&self, name: &str, _: u64) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if name == STAGE {
+            forget_peak();
+            *begun = Some(Instant::now());
+        } else if let Some(begun) = begun.take() {
+            let found = (begun.elapsed().as_secs_f64(), peak_bytes());
+            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            self.stop.cancel();
+        }
+    }
+
+    fn advance(&self, _: u64) {}
+}
+
+/// From here on the peak is that of what follows.
+fn forget_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").expect("a peak that can be forgotten");
+}
+
+fn peak_bytes() -> u64 {
+    let peak = field("/proc/self/status", "VmHWM:").expect("a peak");
+    let kib: u64 = peak.trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}

@@ -1,0 +1,81 @@
+//! The reference engines, each in a process of its own: `reference.py` beside this.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::input::Input;
+use super::job::Job;
+use super::ours::quiet;
+use super::{Measured, OURS, THREADS, empty};
+
+/// Unless `BACKSTITCH_BENCH_ENGINES` names others. The first is what results are compared with.
+const ENGINES: &str = "duckdb duckdb-sorted polars pyspark";
+
+/// The references, in the order of the table.
+pub(crate) fn engines() -> Vec<String> {
+    let said = std::env::var("BACKSTITCH_BENCH_ENGINES").unwrap_or_else(|_| ENGINES.to_owned());
+    said.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Measures a job on an engine.
+pub(crate) fn measured(
+    (engine, job): (&str, &Job),
+    input: &Input,
+    (work, out): (&Path, &Path),
+) -> Measured {
+    let spill = work.join("spill");
+    empty(&spill);
+    empty(out);
+    quiet();
+    let output = python("reference.py")
+        .arg(engine)
+        .arg(job.name)
+        .arg(input.files())
+        .arg(job.folder())
+        .arg(out)
+        .arg(spill)
+        .arg(THREADS.to_string())
+        .output();
+    Measured::of(&succeeded(engine, output))
+}
+
+/// How many rows the results of a job have, which must be the same of all engines and of ours.
+pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
+    let first = engines.first().expect("a reference");
+    let others = engines.iter().skip(1).map(String::as_str);
+    let mut rows = 0;
+    for other in others.chain(std::iter::once(OURS)) {
+        let spill = work.join("spill");
+        empty(&spill);
+        let output = python("compare.py")
+            .arg(job.name)
+            .arg(job.folder())
+            .arg(work.join(first))
+            .arg(work.join(other))
+            .arg(spill)
+            .output();
+        let said = succeeded("compare.py", output);
+        rows = said["rows"].as_u64().expect("a number of rows");
+    }
+    rows
+}
+
+fn python(program: &str) -> Command {
+    let python = std::env::var_os("BACKSTITCH_BENCH_PYTHON").unwrap_or_else(|| "python3".into());
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/batch");
+    let mut command = Command::new(python);
+    command.arg(programs.join(program)).stderr(Stdio::inherit());
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// The last line that a program printed, which is JSON.
+fn succeeded(what: &str, output: std::io::Result<Output>) -> Value {
+    let output = output.expect("starting Python");
+    assert!(output.status.success(), "{what}: {}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).expect("JSON")
+}

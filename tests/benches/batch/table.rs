@@ -1,0 +1,71 @@
+//! Figures of several rounds, as a table.
+
+use super::{Measured, OURS};
+
+/// What was measured, by engine and round.
+pub(crate) struct Rounds {
+    /// Our own is the first.
+    engines: Vec<(String, Vec<Measured>)>,
+}
+
+impl Rounds {
+    pub(crate) fn new<'a>(references: impl Iterator<Item = &'a str>) -> Self {
+        let engines = std::iter::once(OURS).chain(references);
+        Self {
+            engines: engines.map(|name| (name.to_owned(), Vec::new())).collect(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, engine: usize, measured: Measured) {
+        let (name, rounds) = self.engines.get_mut(engine).expect("an engine");
+        eprintln!(
+            "{name}: {:.1} s, {:.2} GB",
+            measured.seconds,
+            gigabytes(&measured)
+        );
+        rounds.push(measured);
+    }
+
+    /// A table in Markdown. A ratio is the median of those of single rounds.
+    pub(crate) fn table(&self, what: &str, same_rows: u64) -> String {
+        let mut text = format!(
+            "{what}. Every result has the same {same_rows} rows.\n\n\
+             | engine | seconds (of each round) | ours takes | peak memory, GB | ours takes |\n|---|---|---|---|---|\n"
+        );
+        let ours = self.engines.first().map_or(&[][..], |(_, rounds)| rounds);
+        for (name, rounds) in &self.engines {
+            let seconds = |measured: &Measured| measured.seconds;
+            let each: Vec<String> = rounds.iter().map(|m| format!("{:.1}", m.seconds)).collect();
+            let version = rounds.first().map_or("", |measured| &measured.version);
+            text += &format!(
+                "| {name} {version} | {:.1} ({}) | {:.2} | {:.2} | {:.2} |\n",
+                median(rounds.iter().map(seconds)),
+                each.join(", "),
+                ratio(ours, rounds, seconds),
+                median(rounds.iter().map(gigabytes)),
+                ratio(ours, rounds, gigabytes),
+            );
+        }
+        text
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn gigabytes(measured: &Measured) -> f64 {
+    measured.peak_bytes as f64 / 1e9
+}
+
+/// How many times as much ours takes as another one does in the same round.
+fn ratio(ours: &[Measured], others: &[Measured], figure: impl Fn(&Measured) -> f64) -> f64 {
+    let pairs = ours.iter().zip(others);
+    median(pairs.map(|(ours, other)| figure(ours) / figure(other)))
+}
+
+/// The middle one; of an even number the mean of both.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
+    f64::midpoint(middle(low), middle(high))
+}
