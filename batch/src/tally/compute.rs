@@ -187,13 +187,56 @@ impl Compute {
     ) -> Result<Computed> {
         let mut computed = self.start();
         self.days(&mut computed, progress, stop).await?;
-        for view in &self.plan.views {
-            if view.wanted && view.job.piece() > Width::Day {
-                if stop.is_cancelled() {
-                    return Err(Error::Stopped);
-                }
-                self.coarse(view, &mut computed).await?;
+        let coarse = self.plan.wanted();
+        let coarse = coarse.filter(|view| view.job.piece() > Width::Day);
+        let mut waiting: Vec<&View> = coarse.collect();
+        while !waiting.is_empty() {
+            let is_waiting = |name| waiting.iter().any(|view| view.job.name() == name);
+            let (later, ready): (Vec<&View>, Vec<&View>) = waiting
+                .iter()
+                .partition(|view| view.job.over().is_some_and(is_waiting));
+            if ready.is_empty() {
+                return Err(Error::Fault("jobs that read from each other".to_owned()));
             }
+            computed = self.coarse_side_by_side(&ready, computed, stop).await?;
+            waiting = later;
+        }
+        Ok(computed)
+    }
+
+    /// Jobs whose pieces are months, or all time, and of which none reads from another.
+    async fn coarse_side_by_side(
+        self: &Arc<Self>,
+        views: &[&View],
+        computed: Computed,
+        stop: &CancellationToken,
+    ) -> Result<Computed> {
+        let shared = Arc::new(computed);
+        let mut waiting = views.iter().map(|view| view.job.name().to_owned());
+        let mut running: JoinSet<Result<(String, Written)>> = JoinSet::new();
+        let mut done = Vec::new();
+        loop {
+            while running.len() < self.engine.threads() && !stop.is_cancelled() {
+                let Some(name) = waiting.next() else { break };
+                let (compute, shared) = (Arc::clone(self), Arc::clone(&shared));
+                running.spawn(async move {
+                    let written = compute.coarse(compute.plan.view(&name)?, &shared).await?;
+                    Ok((name, written))
+                });
+            }
+            let Some(ended) = running.join_next().await else {
+                break;
+            };
+            done.push(ended.map_err(|e| Error::fault("a task ended", e))??);
+        }
+        if stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        let computed = Arc::into_inner(shared);
+        let mut computed =
+            computed.ok_or_else(|| Error::Fault("a task that does not end".to_owned()))?;
+        for (name, written) in done {
+            take(&mut computed, &name, written);
         }
         Ok(computed)
     }
@@ -297,15 +340,12 @@ impl Compute {
     }
 
     /// A job whose pieces are months, or all time.
-    async fn coarse(&self, view: &View, computed: &mut Computed) -> Result<()> {
+    async fn coarse(&self, view: &View, computed: &Computed) -> Result<Written> {
         let job = &view.job;
-        let name = job.name().to_owned();
-        let Some(touched) = computed.manifests.get(&name).map(|m| m.touched.clone()) else {
-            return Ok(());
+        let touched = computed.manifests.get(job.name()).map(|m| &m.touched);
+        let Some(touched) = touched.filter(|touched| !touched.is_empty()) else {
+            return Ok(Written::default());
         };
-        if touched.is_empty() {
-            return Ok(());
-        }
         let Some(below) = job.over() else {
             let within = |day: &&i64| touched.contains(&job.piece().floor(**day * DAY_SECONDS));
             let days: BTreeSet<i64> = self
@@ -317,36 +357,32 @@ impl Compute {
                 .copied()
                 .collect();
             let days: Vec<i64> = days.into_iter().collect();
-            let written = self.query(job, Arc::new(self.events(&days))).await?;
-            take(computed, &name, written);
-            return Ok(());
+            return self.query(job, Arc::new(self.events(&days))).await;
         };
         let under = self.plan.view(below)?;
         let below = computed
             .manifests
             .get(below)
             .or(under.published.as_ref())
-            .ok_or_else(|| Error::Fault(format!("job {name} reads from nothing")))?;
+            .ok_or_else(|| {
+                Error::Fault(format!("job {name} reads from nothing", name = job.name()))
+            })?;
         let delta = match &view.published {
             Some(old) if job.piece() == Width::All && !self.plan.full && view.dirty.is_empty() => {
                 self.delta(view, old, under, below).await?
             }
             _ => None,
         };
-        let written = match delta {
-            Some(written) => written,
-            None => {
-                let within = below
-                    .pieces
-                    .iter()
-                    .filter(|(start, _)| touched.contains(&job.piece().floor(**start)))
-                    .map(|(_, piece)| (piece, false));
-                let rows = RowStream::new(&self.archive, &under.job, within);
-                self.query(job, Arc::new(rows)).await?
-            }
-        };
-        take(computed, &name, written);
-        Ok(())
+        if let Some(written) = delta {
+            return Ok(written);
+        }
+        let within = below
+            .pieces
+            .iter()
+            .filter(|(start, _)| touched.contains(&job.piece().floor(**start)))
+            .map(|(_, piece)| (piece, false));
+        let rows = RowStream::new(&self.archive, &under.job, within);
+        self.query(job, Arc::new(rows)).await
     }
 
     /// All time as the old value and the touched pieces, new less old; nothing if that can't be
