@@ -22,7 +22,7 @@ mod snapshot;
 mod table;
 mod tally;
 
-pub use archive::{ArchiveReport, ArchiveScrubbed, Backfill, BackfillReport};
+pub use archive::{ArchiveReport, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use erase::{ErasePorts, EraseRequest, Erased, Eraser, Finding, Receipt};
 pub use error::{Error, Result};

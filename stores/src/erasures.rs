@@ -9,6 +9,7 @@
 //! killed is gone on with under the same number. Numbers rise, and an erasure never goes away again. So a
 //! copy of this store must not be put back that is older than the others'.
 
+mod sought;
 mod suppressed;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-pub use suppressed::Suppressed;
+pub use sought::Sought;
 pub(crate) use suppressed::holds;
-pub use suppressed::{mentions, mentions_athlete};
+pub use suppressed::{Suppressed, mentions};
 
 /// The key of the hashes, which each installation draws for itself.
 pub type Key = [u8; 32];

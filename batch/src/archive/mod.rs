@@ -15,7 +15,6 @@ pub(crate) use reduced::{
     ReducedDays, event_files, event_folders, has_all_events, identities_folder, offsets, shown_day,
     take_reduced, write_identities,
 };
-pub use scrub::ArchiveScrubbed;
 pub(crate) use scrub::{listeners, record, remove_replaced, scrub};
 pub(crate) use write::{Archiver, FileSize};
 

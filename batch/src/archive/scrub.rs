@@ -59,14 +59,12 @@ pub(crate) struct Record {
 }
 
 /// What was found in the archive.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArchiveScrubbed {
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ArchiveScrubbed {
     /// Files that were looked at.
-    pub files: u64,
+    files: u64,
     /// Those of them that were written once more.
-    pub rewritten: u64,
-    /// Events whose listener was taken out.
-    pub events: u64,
+    pub(crate) rewritten: u64,
 }
 
 impl Record {
@@ -169,9 +167,8 @@ pub(crate) async fn scrub(
             let rewritten = rewritten?;
             done.files += 1;
             let by = match rewritten {
-                Some((by, events)) => {
+                Some(by) => {
                     done.rewritten += 1;
-                    done.events += events;
                     Some(by)
                 }
                 None => before.files.get(path).and_then(|entry| entry.by.clone()),
@@ -197,19 +194,19 @@ async fn is_let_go(archive: &Archive, source: Source, manifest: &Manifest) -> Re
     Ok(manifests.iter().all(|manifest| manifest.file.is_none()))
 }
 
-/// Writes a file once more if it holds somebody who is suppressed, and answers of how many events.
+/// Writes a file once more if it holds somebody who is suppressed.
 async fn rewrite(
     archive: &Archive,
     (path, days): (&str, &BTreeMap<i64, DayRows>),
     name: String,
     suppressed: &Suppressed,
-) -> Result<Option<(File, u64)>> {
+) -> Result<Option<File>> {
     let groups = days.values().flat_map(|day| day.row_groups.clone());
     let groups: Vec<usize> = groups.collect();
-    let mut held = 0;
-    let note = |id| held += u64::from(suppressed.has_listener(id));
+    let mut is_held = false;
+    let note = |id| is_held |= suppressed.has_listener(id);
     listeners(archive, path, Some(groups.clone()), note).await?;
-    if held == 0 {
+    if !is_held {
         return Ok(None);
     }
     let mut events: Vec<RecordBatch> = Vec::new();
@@ -224,7 +221,7 @@ async fn rewrite(
     if let Some(bytes) = bytes {
         archive.put(&name, bytes).await?;
     }
-    Ok(Some((File { path: name, days }, held)))
+    Ok(Some(File { path: name, days }))
 }
 
 /// Hands on the listener of each event of a file, where there is one. Only that column is read; all row

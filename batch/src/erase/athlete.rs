@@ -11,6 +11,7 @@ use schemas::achievement::{ACHIEVEMENTS, BOARD_CHANGES};
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use stores::dead_letters::erase::rewrite;
+use stores::erasures::{Kind, Suppressed};
 use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser};
@@ -27,6 +28,8 @@ pub(super) const LINES: [Source; 5] = [
     Source::Follows,
     Source::Authorizations,
 ];
+/// The column that names them.
+pub(super) const MEMBER: &str = "athlete_id";
 /// Rows that are deleted in one transaction.
 const ROWS: usize = 2_000;
 
@@ -34,7 +37,7 @@ impl Eraser {
     /// Takes athletes out of every store; they are suppressed.
     pub(super) async fn erase_athletes(
         &self,
-        athletes: &[i64],
+        athletes: &BTreeSet<i64>,
         request: &EraseRequest,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
@@ -53,12 +56,8 @@ impl Eraser {
             }
             progress.stage("wait", 0);
             self.wait_for_counted(source, stop).await?;
-            let mut rewrite = BTreeSet::new();
-            for athlete in athletes {
-                rewrite.extend(self.keys_with(source, *athlete).await?);
-            }
             let run = RunRequest {
-                rewrite,
+                rewrite: self.keys_with(source, athletes).await?,
                 forget_earlier: true,
                 ..RunRequest::default()
             };
@@ -84,21 +83,32 @@ impl Eraser {
             self.achievements.erase(*athlete).await?;
         }
         progress.stage("dead letters", 0);
-        let now_ms = ports.clock.now_ms();
         for source in LINES {
-            rewrite(&*self.log, source, &suppressed, now_ms).await?;
-        }
-        for source in SOURCES {
-            self.redact_reports(source, |named| {
-                named.athlete().is_some_and(|id| suppressed.has_athlete(id))
-            })
-            .await?;
-            self.redact_comparisons(source, |column, id| {
-                column == "athlete_id" && suppressed.has_athlete(id)
-            })
-            .await?;
+            self.redact_athletes(source, &suppressed, stop).await?;
         }
         Ok(ports.suppressions.tidy().await?)
+    }
+
+    /// Takes athletes out of what is left of a source beside rows, logs and boards. The lease keeps erasures apart also
+    /// where a source has no runs.
+    async fn redact_athletes(
+        &self,
+        source: Source,
+        suppressed: &Suppressed,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let (now_ms, kind) = (self.batch.ports.clock.now_ms(), Kind::Athlete);
+        let is_gone = |id: i64| suppressed.has_athlete(id);
+        self.under_lease(source, stop, async |stop| {
+            rewrite(&*self.log, source, suppressed, now_ms, &stop).await?;
+            go_on(&stop)?;
+            if SOURCES.contains(&source) {
+                self.redact_reports(source, kind, is_gone).await?;
+                self.redact_comparisons(source, kind, is_gone).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Deletes the canonical rows of an athlete that are ours, and brings what that tells into the log.

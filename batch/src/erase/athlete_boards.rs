@@ -9,6 +9,7 @@ use jobs::tree::Node;
 use jobs::{Board, Job, Layers};
 use schemas::key::{KeyShape, KeyValue};
 use schemas::source::Source;
+use stores::erasures::Sought;
 use stores::views::Head;
 
 use super::Eraser;
@@ -41,16 +42,16 @@ impl Shapes {
         }
     }
 
-    /// Whether a key of either tree names an athlete. Their keys differ in how long they are.
-    fn names(&self, key: &[u8], athlete: i64) -> bool {
-        let is_athlete = |values: Vec<KeyValue>, at: usize| matches!(values.get(at), Some(KeyValue::Int(id)) if *id == athlete);
+    /// Whom a key of either tree names. Their keys differ in how long they are.
+    fn athlete(&self, key: &[u8]) -> Option<i64> {
         let (by_rank, member) = &self.by_rank;
-        match by_rank.decode_values(key) {
-            Ok(values) => is_athlete(values, *member),
-            Err(_) => match self.by_member.decode_values(key) {
-                Ok(values) => is_athlete(values, 0),
-                Err(_) => false,
-            },
+        let (values, at) = match by_rank.decode_values(key) {
+            Ok(values) => (values, *member),
+            Err(_) => (self.by_member.decode_values(key).ok()?, 0),
+        };
+        match values.get(at) {
+            Some(KeyValue::Int(id)) => Some(*id),
+            _ => None,
         }
     }
 }
@@ -65,32 +66,39 @@ impl Eraser {
             .collect()
     }
 
-    /// The keys of all boards of a source of which anything is stored that names an athlete.
-    pub(super) async fn keys_with(&self, source: Source, athlete: i64) -> Result<BTreeSet<i64>> {
+    /// The keys of all boards of a source of which anything is stored that names one of some athletes.
+    pub(super) async fn keys_with(
+        &self,
+        source: Source,
+        athletes: &BTreeSet<i64>,
+    ) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();
         for job in self.boards_of(source) {
-            self.each_key(&job, athlete, |key, _| {
-                found.insert(key);
+            self.each_entry(&job, |key, athlete| {
+                if athletes.contains(&athlete) {
+                    found.insert(id_of(&job, key)?);
+                }
+                Ok(())
             })
             .await?;
         }
         Ok(found)
     }
 
-    /// How many entries of nodes and roots of a board name an athlete.
-    pub(super) async fn in_board(&self, job: &Job<Board>, athlete: i64) -> Result<u64> {
-        let mut found = 0;
-        self.each_key(job, athlete, |_, entries| found += entries)
-            .await?;
-        Ok(found)
+    /// Counts the entries of nodes and roots of a board that name each athlete who is sought.
+    pub(super) async fn in_board(&self, job: &Job<Board>, found: &mut Sought) -> Result<()> {
+        self.each_entry(job, |_, athlete| {
+            found.note(athlete);
+            Ok(())
+        })
+        .await
     }
 
-    /// Hands on each key of which something names an athlete, and how many entries do.
-    async fn each_key(
+    /// Hands on the athlete of each entry that is stored, with the key that it is of.
+    async fn each_entry(
         &self,
         job: &Job<Board>,
-        athlete: i64,
-        mut take: impl FnMut(i64, u64),
+        mut take: impl FnMut(&[u8], i64) -> Result<()>,
     ) -> Result<()> {
         let (views, shapes) = (&self.batch.ports.views, Shapes::of(job));
         let mut after: Option<Vec<u8>> = None;
@@ -104,11 +112,9 @@ impl Eraser {
                 let heads = views.heads(job.view(), keys).await?;
                 let heads = heads.unwrap_or_default().into_iter();
                 for (key, head) in keys.iter().zip(heads) {
-                    let mut entries = self.in_nodes(job, &shapes, key, athlete).await?;
-                    entries += in_head(job, &shapes, head.as_ref(), athlete);
-                    if entries > 0 {
-                        take(id_of(job, key)?, entries);
-                    }
+                    let mut take = |athlete| take(key, athlete);
+                    self.in_nodes(job, &shapes, key, &mut take).await?;
+                    in_head(job, &shapes, head.as_ref(), &mut take)?;
                 }
             }
         }
@@ -119,27 +125,31 @@ impl Eraser {
         job: &Job<Board>,
         shapes: &Shapes,
         key: &[u8],
-        athlete: i64,
-    ) -> Result<u64> {
+        take: &mut impl FnMut(i64) -> Result<()>,
+    ) -> Result<()> {
         let views = &self.batch.ports.views;
         let names = views.node_names(job.view(), key).await?;
-        let mut found = 0;
         for names in names.chunks(NODES) {
             let nodes = views.nodes(job.view(), key, names).await?;
             for bytes in nodes.into_iter().flatten() {
                 // One that can't be read says nothing, and is written anew when its key is.
                 if let Ok(node) = Node::decode(&bytes) {
-                    let named = node.keys().filter(|key| shapes.names(key, athlete));
-                    found += named.count() as u64;
+                    let mut named = node.keys().filter_map(|key| shapes.athlete(key));
+                    named.try_for_each(&mut *take)?;
                 }
             }
         }
-        Ok(found)
+        Ok(())
     }
 }
 
-/// How many entries of the roots of a head name an athlete.
-fn in_head(job: &Job<Board>, shapes: &Shapes, head: Option<&Head>, athlete: i64) -> u64 {
+/// Hands on the athlete of each entry of the roots of a head.
+fn in_head(
+    job: &Job<Board>,
+    shapes: &Shapes,
+    head: Option<&Head>,
+    take: &mut impl FnMut(i64) -> Result<()>,
+) -> Result<()> {
     let has_scores = !job.score().0.is_empty();
     let earlier = head.and_then(|head| head.earlier.as_ref());
     let roots = head
@@ -147,14 +157,13 @@ fn in_head(job: &Job<Board>, shapes: &Shapes, head: Option<&Head>, athlete: i64)
         .into_iter()
         .chain(earlier.map(|earlier| &earlier.root));
     let sheets = roots.filter_map(|root| Sheet::open(root, has_scores).ok());
-    let mut found = 0;
     for sheet in sheets {
         for tree in sheet.trees() {
-            let named = tree.root_keys().filter(|key| shapes.names(key, athlete));
-            found += named.count() as u64;
+            let mut named = tree.root_keys().filter_map(|key| shapes.athlete(key));
+            named.try_for_each(&mut *take)?;
         }
     }
-    found
+    Ok(())
 }
 
 fn id_of(job: &Job<Board>, key: &[u8]) -> Result<i64> {

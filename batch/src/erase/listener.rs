@@ -3,11 +3,13 @@
 use jobs::Layers;
 use schemas::source::Source;
 use stores::dead_letters::erase::rewrite;
+use stores::erasures::Kind;
 use tokio_util::sync::CancellationToken;
 
-use super::{EraseRequest, Eraser};
-use crate::archive::{ArchiveScrubbed, backfilled, remove_replaced, scrub};
-use crate::{Batch, Progress, Result, RunRequest};
+use super::{EraseRequest, Eraser, restorations};
+use crate::archive::{backfilled, remove_replaced, scrub};
+use crate::run::go_on;
+use crate::{Batch, Error, Progress, Result, RunRequest};
 
 /// The source whose events have listeners.
 pub(super) const SOURCE: Source = Source::Plays;
@@ -19,51 +21,54 @@ impl Eraser {
         request: &EraseRequest,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
-        let ports = &self.batch.ports;
+        let mut cuts = None;
         if self.batch.has_log(SOURCE).await? {
             // Whoever took lines with an older list has written them by now, or almost certainly.
             self.batch.grace(stop).await;
             let run = RunRequest::default();
-            let cuts = self.run_since(SOURCE, &run, (progress, stop)).await?;
-            // Of an archiver that had begun before.
-            self.batch.scrub_archive(SOURCE, stop).await?;
-            if !request.keep_log {
-                progress.stage("log", 0);
-                // What a slot that begins anew needs comes after them.
-                self.log.trim(SOURCE.topic(), &cuts).await?;
-            }
+            cuts = Some(self.run_since(SOURCE, &run, (progress, stop)).await?);
         }
-        progress.stage("restorations", 0);
-        self.redact_restorations(SOURCE, stop).await?;
-        progress.stage("dead letters", 0);
+        self.under_lease(SOURCE, stop, async |stop| {
+            if let Some(cuts) = &cuts {
+                // Of an archiver that had begun before.
+                self.batch.scrub_archive(SOURCE, &stop).await?;
+                if !request.keep_log {
+                    progress.stage("log", 0);
+                    // What a slot that begins anew needs comes after them.
+                    self.log.trim(SOURCE.topic(), cuts).await?;
+                }
+            }
+            self.redact_listeners((progress, &stop)).await
+        })
+        .await?;
+        Ok(self.batch.ports.suppressions.tidy().await?)
+    }
+
+    /// Takes them out of what is left beside log, archive and views. Nobody else may run or erase meanwhile.
+    async fn redact_listeners(
+        &self,
+        (progress, stop): (&dyn Progress, &CancellationToken),
+    ) -> Result<()> {
+        let (ports, kind) = (&self.batch.ports, Kind::Listener);
         let suppressed = ports.suppressions.now().await?;
+        let is_gone = |id: i64| suppressed.has_listener(id);
+        go_on(stop)?;
+        progress.stage("restorations", 0);
+        restorations::redact(&ports.archive, is_gone).await?;
+        go_on(stop)?;
+        progress.stage("dead letters", 0);
         let now_ms = ports.clock.now_ms();
-        rewrite(&*self.log, SOURCE, &suppressed, now_ms).await?;
-        self.redact_reports(SOURCE, |named| {
-            named
-                .listener()
-                .is_some_and(|id| suppressed.has_listener(id))
-        })
-        .await?;
-        self.redact_comparisons(SOURCE, |column, id| {
-            column == "listener_id" && suppressed.has_listener(id)
-        })
-        .await?;
-        Ok(ports.suppressions.tidy().await?)
+        rewrite(&*self.log, SOURCE, &suppressed, now_ms, stop).await?;
+        go_on(stop)?;
+        self.redact_reports(SOURCE, kind, is_gone).await?;
+        self.redact_comparisons(SOURCE, kind, is_gone).await
     }
 }
 
 impl Batch {
     /// Takes those who are suppressed out of the files of the archive, and deletes what that replaces once
-    /// nobody reads it any more.
-    ///
-    /// # Errors
-    /// Those of the archive, and [`crate::Error::Stopped`].
-    pub async fn scrub_archive(
-        &self,
-        source: Source,
-        stop: &CancellationToken,
-    ) -> Result<ArchiveScrubbed> {
+    /// nobody reads it any more. Nobody else may run or erase meanwhile.
+    async fn scrub_archive(&self, source: Source, stop: &CancellationToken) -> Result<()> {
         let archive = &self.ports.archive;
         let suppressed = self.ports.suppressions.now().await?;
         let (_, mut manifests) = backfilled(archive, source).await?;
@@ -73,10 +78,9 @@ impl Batch {
         let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
         let (_, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;
         if scrubbed.rewritten > 0 && !self.grace(stop).await {
-            return Ok(scrubbed);
+            return Err(Error::Stopped);
         }
-        remove_replaced(archive, source, named.iter().map(String::as_str)).await?;
-        Ok(scrubbed)
+        remove_replaced(archive, source, named.iter().map(String::as_str)).await
     }
 
     /// The views of a source whose rows name a listener, by name.

@@ -20,13 +20,16 @@ mod athlete;
 mod athlete_boards;
 mod athlete_search;
 mod comparisons;
+mod findings;
 mod listener;
 mod receipt;
 mod reports;
 mod restorations;
 mod search;
+mod stretch;
 mod topics;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,11 +45,20 @@ use tokio_util::sync::CancellationToken;
 use crate::run::while_held;
 use crate::{Batch, Error, Progress, Result, RunReport, RunRequest};
 
+use self::findings::Findings;
 use self::receipt::{APPS, LOG as LOG_PLACE};
 pub use receipt::{Erased, Finding, Receipt};
 
 /// How often to look whether a run that is under way has ended.
 const RUN_PAUSE: Duration = Duration::from_millis(500);
+
+/// The column that names somebody of a kind.
+const fn column_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Listener => "listener_id",
+        Kind::Athlete => athlete::MEMBER,
+    }
+}
 
 /// Erases people.
 #[derive(Debug)]
@@ -126,7 +138,7 @@ impl Eraser {
         if of(Kind::Listener).next().is_some() {
             self.erase_listeners(request, (progress, stop)).await?;
         }
-        let athletes: Vec<i64> = of(Kind::Athlete).map(|one| one.id).collect();
+        let athletes: BTreeSet<i64> = of(Kind::Athlete).map(|one| one.id).collect();
         if !athletes.is_empty() {
             self.erase_athletes(&athletes, request, (progress, stop))
                 .await?;
@@ -150,21 +162,26 @@ impl Eraser {
     /// # Errors
     /// Those of the stores.
     pub async fn verify(&self, people: &[Person]) -> Result<Vec<(Person, Vec<Finding>)>> {
-        let mut found = Vec::new();
-        for person in people {
-            let mut all = self.search(*person).await?;
-            all.retain(|finding| finding.found > 0);
-            found.push((*person, all));
-        }
-        Ok(found)
+        let all = self.search(people).await?;
+        let found = people.iter().map(|person| {
+            let found = all.of(*person).iter().filter(|finding| finding.found > 0);
+            (*person, found.cloned().collect())
+        });
+        Ok(found.collect())
     }
 
-    /// Every place where somebody can be, with what is found there.
-    async fn search(&self, person: Person) -> Result<Vec<Finding>> {
-        match person.kind {
-            Kind::Listener => self.search_listener(person).await,
-            Kind::Athlete => self.search_athlete(person.id).await,
+    /// Every place where people can be, with what is found there of each: all of a kind are searched for at once.
+    async fn search(&self, people: &[Person]) -> Result<Findings> {
+        let of = |kind: Kind| people.iter().filter(move |one| one.kind == kind);
+        let ids = |kind: Kind| of(kind).map(|one| one.id);
+        let mut all = Findings::default();
+        if of(Kind::Listener).next().is_some() {
+            self.search_listeners(ids(Kind::Listener), &mut all).await?;
         }
+        if of(Kind::Athlete).next().is_some() {
+            self.search_athletes(ids(Kind::Athlete), &mut all).await?;
+        }
+        Ok(all)
     }
 
     /// All erasures, the newest first.
@@ -177,9 +194,10 @@ impl Eraser {
     }
 
     async fn look(&self, begun: &mut [(Person, Receipt)], step: &str) -> Result<()> {
+        let people: Vec<Person> = begun.iter().map(|(person, _)| *person).collect();
+        let all = self.search(&people).await?;
         for (person, receipt) in begun {
-            let found = self.search(*person).await?;
-            receipt.note(&found, &*self.batch.ports.clock);
+            receipt.note(all.of(*person), &*self.batch.ports.clock);
             step.clone_into(&mut receipt.step);
             self.note(receipt).await?;
         }
@@ -218,27 +236,30 @@ impl Eraser {
         notes
     }
 
-    /// Takes all who are suppressed out of the records of restorations, once neither a run nor a restoration is under way.
-    async fn redact_restorations(&self, source: Source, stop: &CancellationToken) -> Result<()> {
+    /// Works once no run, restoration or other erasure of a source is under way, and keeps them off meanwhile. The work
+    /// looks at the token that it gets, and must not wait for a run: that would need the same lease.
+    async fn under_lease<T>(
+        &self,
+        source: Source,
+        stop: &CancellationToken,
+        work: impl AsyncFnOnce(CancellationToken) -> Result<T>,
+    ) -> Result<T> {
         let lease = loop {
             match self.batch.lease(source).await {
                 Err(Error::Busy(why)) => self.wait(&why, stop).await?,
                 lease => break lease?,
             }
         };
-        let ports = &self.batch.ports;
-        let work = async {
-            let suppressed = ports.suppressions.now().await?;
-            restorations::redact(&ports.archive, |id| suppressed.has_listener(id)).await
-        };
-        let done = while_held(&*lease, &stop.child_token(), work).await;
+        let stop = stop.child_token();
+        let work = Box::pin(work(stop.clone()));
+        let done = while_held(&*lease, &stop, work).await;
         lease.let_go().await;
         done
     }
 
     /// Waits a little for somebody else.
     async fn wait(&self, why: &str, stop: &CancellationToken) -> Result<()> {
-        tracing::info!(why, "waiting for a run to end");
+        tracing::info!(why, "waiting until the source is free");
         tokio::select! {
             () = tokio::time::sleep(RUN_PAUSE) => Ok(()),
             () = stop.cancelled() => Err(Error::Stopped),

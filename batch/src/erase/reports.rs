@@ -2,38 +2,21 @@
 
 use schemas::source::Source;
 use serde_json::Value;
+use stores::erasures::{Kind, Sought};
 
-use super::Eraser;
+use super::{Eraser, column_of};
 use crate::Result;
 
 /// Stories of runs that are read at once.
 const STORIES: usize = 200;
 
-/// A key that a report names, as `column=value` pairs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Named<'a>(&'a str);
-
-impl Named<'_> {
-    fn id(self, column: &str) -> Option<i64> {
-        let mut pairs = self.0.split(' ').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(name, _)| *name == column)?.1.parse().ok()
-    }
-
-    pub(super) fn listener(self) -> Option<i64> {
-        self.id("listener_id")
-    }
-
-    pub(super) fn athlete(self) -> Option<i64> {
-        self.id("athlete_id")
-    }
-}
-
 impl Eraser {
-    /// Takes out of the reports of runs which keys had drifted, where they name somebody.
+    /// Takes out of the reports of runs which keys had drifted, where they name who is wanted.
     pub(super) async fn redact_reports(
         &self,
         source: Source,
-        is_wanted: impl Fn(Named<'_>) -> bool,
+        kind: Kind,
+        is_wanted: impl Fn(i64) -> bool,
     ) -> Result<()> {
         let views = &self.batch.ports.views;
         let mut before = None;
@@ -44,55 +27,59 @@ impl Eraser {
             };
             before = Some(last.run.epoch);
             for mut story in stories {
-                if redact(&mut story.report, &is_wanted) {
+                if redact(&mut story.report, kind, &is_wanted) {
                     views.report(source, story.run.epoch, &story.report).await?;
                 }
             }
         }
     }
 
-    /// How many of the keys that the reports of runs name are of somebody.
-    pub(super) async fn in_reports(
-        &self,
-        source: Source,
-        is_wanted: impl Fn(Named<'_>) -> bool,
-    ) -> Result<u64> {
+    /// Counts the keys that the reports of runs name of each who is sought.
+    pub(super) async fn in_reports(&self, source: Source, found: &mut Sought) -> Result<()> {
         let views = &self.batch.ports.views;
-        let (mut found, mut before) = (0, None);
+        let mut before = None;
         loop {
             let stories = views.stories(source, before, STORIES).await?;
             let Some(last) = stories.last() else {
-                return Ok(found);
+                return Ok(());
             };
             before = Some(last.run.epoch);
             for story in &stories {
-                found += named(&story.report, &is_wanted);
+                for id in named(&story.report, found.kind()) {
+                    found.note(id);
+                }
             }
         }
     }
 }
 
-/// Takes keys out of a report that name somebody; answers whether there were any.
-fn redact(report: &mut Value, is_wanted: impl Fn(Named<'_>) -> bool) -> bool {
+/// Takes keys out of a report that name who is wanted; answers whether there were any.
+fn redact(report: &mut Value, kind: Kind, is_wanted: impl Fn(i64) -> bool) -> bool {
     let worst = report.pointer_mut("/drift/worst");
     let Some(worst) = worst.and_then(Value::as_array_mut) else {
         return false;
     };
     let before = worst.len();
-    worst.retain(|key| !names(key, &is_wanted));
+    worst.retain(|key| !id_in(key, kind).is_some_and(&is_wanted));
     worst.len() < before
 }
 
-/// How many of the keys that a report names are of somebody.
-fn named(report: &Value, is_wanted: impl Fn(Named<'_>) -> bool) -> u64 {
+/// Whom the keys name that a report names.
+fn named(report: &Value, kind: Kind) -> impl Iterator<Item = i64> + use<'_> {
     let worst = report.pointer("/drift/worst").and_then(Value::as_array);
     let keys = worst.into_iter().flatten();
-    keys.filter(|key| names(key, &is_wanted)).count() as u64
+    keys.filter_map(move |key| id_in(key, kind))
 }
 
-fn names(key: &Value, is_wanted: &impl Fn(Named<'_>) -> bool) -> bool {
+/// Whom a key names, which a report holds as `column=value` pairs.
+fn id_in(key: &Value, kind: Kind) -> Option<i64> {
     let key = key.get("key").and_then(Value::as_str).unwrap_or_default();
-    is_wanted(Named(key))
+    let mut pairs = key.split(' ').filter_map(|pair| pair.split_once('='));
+    pairs
+        .find(|(name, _)| *name == column_of(kind))?
+        .1
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -107,13 +94,13 @@ mod tests {
             {"key": "segment_id=42 athlete_id=9 division=0"},
             {"key": "owner_id=42 bucket=1"},
         ]}});
-        let is_listener = |named: Named<'_>| named.listener() == Some(42);
-        let is_athlete = |named: Named<'_>| named.athlete() == Some(9);
-        assert_eq!(named(&report, is_listener), 1);
-        assert!(redact(&mut report, is_listener));
-        assert_eq!(named(&report, is_listener), 0);
-        assert!(!redact(&mut report, is_listener));
-        assert!(redact(&mut report, is_athlete));
+        let of = |report: &Value, kind| named(report, kind).collect::<Vec<i64>>();
+        assert_eq!(of(&report, Kind::Listener), [42, 7]);
+        assert!(redact(&mut report, Kind::Listener, |id| id == 42));
+        assert_eq!(of(&report, Kind::Listener), [7]);
+        assert!(!redact(&mut report, Kind::Listener, |id| id == 42));
+        assert_eq!(of(&report, Kind::Athlete), [9]);
+        assert!(redact(&mut report, Kind::Athlete, |id| id == 9));
         assert_eq!(report["drift"]["worst"].as_array().map(Vec::len), Some(2));
     }
 }

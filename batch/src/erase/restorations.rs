@@ -9,6 +9,7 @@ use futures::TryStreamExt;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use stores::archive::Archive;
+use stores::erasures::Sought;
 
 use super::listener::SOURCE;
 use crate::restore::{CHANGE, CHANGES_BATCH_ROWS, changes_folder, encode_changes};
@@ -16,35 +17,31 @@ use crate::{Error, Result};
 
 const LISTENER: &str = "listener_id";
 
-/// How many changes that restorations recorded name such a listener.
-pub(super) async fn in_restorations(
-    archive: &Archive,
-    is_wanted: impl Fn(i64) -> bool,
-) -> Result<u64> {
-    let mut found = 0;
+/// Counts the changes that restorations recorded of each listener who is sought.
+pub(super) async fn in_restorations(archive: &Archive, found: &mut Sought) -> Result<()> {
     for path in archive.list(&changes_folder(SOURCE)).await? {
         for batch in batches(archive, &path).await? {
-            found += without(&path, &batch, &is_wanted)?.map_or(0, |(count, _)| count);
+            for change in changes(&path, &batch)?.1 {
+                if let Some(id) = listener(&parsed(&path, change)?) {
+                    found.note(id);
+                }
+            }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Takes such listeners out of the changes that restorations recorded. Nobody else may write or read them meanwhile.
 pub(super) async fn redact(archive: &Archive, is_wanted: impl Fn(i64) -> bool) -> Result<()> {
     for path in archive.list(&changes_folder(SOURCE)).await? {
-        let mut found = 0;
+        let mut is_found = false;
         let mut kept = Vec::new();
         for batch in batches(archive, &path).await? {
-            match without(&path, &batch, &is_wanted)? {
-                Some((count, without)) => {
-                    found += count;
-                    kept.push(without);
-                }
-                None => kept.push(batch),
-            }
+            let without = without(&path, &batch, &is_wanted)?;
+            is_found |= without.is_some();
+            kept.push(without.unwrap_or(batch));
         }
-        if found > 0 {
+        if is_found {
             archive.put(&path, encode_changes(&kept)?).await?;
         }
     }
@@ -57,30 +54,42 @@ async fn batches(archive: &Archive, path: &str) -> Result<Vec<RecordBatch>> {
     Ok(all.await?.try_collect().await?)
 }
 
-/// Changes without such listeners, and how many named one; nothing if none did.
+/// The changes of a batch, and which column they are.
+fn changes<'a>(
+    path: &str,
+    batch: &'a RecordBatch,
+) -> Result<(usize, impl Iterator<Item = &'a str> + use<'a>)> {
+    let wrong = || Error::damaged(path, "it has not the columns of changes");
+    let place = batch.schema_ref().index_of(CHANGE).map_err(|_| wrong())?;
+    let changes = batch.column(place).as_string_opt::<i32>();
+    let changes = changes.ok_or_else(wrong)?;
+    Ok((place, changes.iter().map(Option::unwrap_or_default)))
+}
+
+fn parsed(path: &str, change: &str) -> Result<Map<String, Value>> {
+    let wrong = |_| Error::damaged(path, "a change in it is no JSON object");
+    serde_json::from_str(change).map_err(wrong)
+}
+
+/// Changes without such listeners; nothing if none named one.
 fn without(
     path: &str,
     batch: &RecordBatch,
     is_wanted: impl Fn(i64) -> bool,
-) -> Result<Option<(u64, RecordBatch)>> {
-    let wrong = |what: &str| Error::damaged(path, what);
-    let place = batch.schema_ref().index_of(CHANGE).ok();
-    let place = place.ok_or_else(|| wrong("it has not the columns of changes"))?;
-    let changes = batch.column(place).as_string_opt::<i32>();
-    let changes = changes.ok_or_else(|| wrong("it has not the columns of changes"))?;
-    let mut found = 0;
+) -> Result<Option<RecordBatch>> {
+    let mut is_found = false;
     let mut kept = Vec::new();
-    for change in changes.iter().map(Option::unwrap_or_default) {
-        let named: Map<String, Value> =
-            serde_json::from_str(change).map_err(|_| wrong("a change in it is no JSON object"))?;
+    let (place, changes) = changes(path, batch)?;
+    for change in changes {
+        let named = parsed(path, change)?;
         if listener(&named).is_some_and(&is_wanted) {
-            found += 1;
+            is_found = true;
             kept.push(anonymous(named));
         } else {
             kept.push(change.to_owned());
         }
     }
-    if found == 0 {
+    if !is_found {
         return Ok(None);
     }
     let mut columns = batch.columns().to_vec();
@@ -88,10 +97,7 @@ fn without(
         *column = Arc::new(StringArray::from(kept)) as ArrayRef;
     }
     let batch = RecordBatch::try_new(batch.schema(), columns);
-    Ok(Some((
-        found,
-        batch.map_err(|e| Error::fault("changes", e))?,
-    )))
+    Ok(Some(batch.map_err(|e| Error::fault("changes", e))?))
 }
 
 fn listener(change: &Map<String, Value>) -> Option<i64> {

@@ -12,16 +12,17 @@ use schemas::key::KeyShape;
 use schemas::plays::{Decoder, Line};
 use schemas::seam::{Epoch, Offset};
 use stores::dead_letters::erase::count_of;
-use stores::erasures::{Person, mentions};
+use stores::erasures::{Kind, Sought, mentions};
 use stores::live::SlotId;
-use stores::log::{FetchLimit, Records};
+use stores::log::Records;
 use stores::registry::writers_of;
 use stores::view_scan::ScanShare;
 
+use super::Eraser;
+use super::findings::Findings;
 use super::listener::SOURCE;
 use super::receipt::LOG;
 use super::restorations::in_restorations;
-use super::{Eraser, Finding};
 use crate::archive::listeners;
 use crate::restore::changes_folder;
 use crate::tally;
@@ -29,73 +30,67 @@ use crate::{Error, Result};
 
 pub(super) const PAGE_ROWS: usize = 20_000;
 pub(super) const BATCH_ROWS: usize = 32_768;
-pub(super) const FETCH: FetchLimit = FetchLimit {
-    records: 20_000,
-    bytes: 16 << 20,
-};
 
 impl Eraser {
-    /// Searches every place where a listener can be. Each is among the answers, also where nothing is found.
-    pub(super) async fn search_listener(&self, person: Person) -> Result<Vec<Finding>> {
-        let mut found = vec![
-            finding(LOG, SOURCE.topic(), self.in_log(person).await?),
-            finding("live state", SOURCE.name(), self.in_live(person).await?),
-        ];
-        for (table, rows) in self.in_tables(person).await? {
-            found.push(finding("views", &table, rows));
-        }
+    /// Searches every place where listeners can be, once for all of them. Each is among the answers, also where nothing
+    /// is found.
+    pub(super) async fn search_listeners(
+        &self,
+        ids: impl Iterator<Item = i64>,
+        all: &mut Findings,
+    ) -> Result<()> {
         let archive = &self.batch.ports.archive;
-        let mut events = 0;
+        let none = Sought::of(Kind::Listener, ids);
+        let mut found = none.clone();
+        self.in_log(&mut found).await?;
+        all.add(LOG, SOURCE.topic(), &found);
+        found = none.clone();
+        self.in_live(&mut found).await?;
+        all.add("live state", SOURCE.name(), &found);
+        for (table, found) in self.in_tables(&none).await? {
+            all.add("views", &table, &found);
+        }
+        found = none.clone();
         let folder = format!("archive/{SOURCE}");
         for path in parquet(archive.list(&folder).await?) {
-            let note = |id| events += u64::from(id == person.id);
-            listeners(archive, &path, None, note).await?;
+            self.in_file(&path, &mut found, async |found| {
+                listeners(archive, &path, None, |id| found.note(id)).await
+            })
+            .await?;
         }
-        found.push(finding("archive", &folder, events));
-        let results = self.in_results(person).await?;
-        found.push(finding("results", &format!("results/{SOURCE}"), results));
-        let changes = in_restorations(archive, |id| id == person.id).await?;
-        found.push(finding("restorations", &changes_folder(SOURCE), changes));
-        let letters = count_of(&*self.log, SOURCE, person).await?;
-        found.push(finding("dead letters", SOURCE.dead_letter_topic(), letters));
-        found.push(finding(
-            "reports of runs",
-            SOURCE.name(),
-            self.in_reports(SOURCE, |named| named.listener() == Some(person.id))
-                .await?,
-        ));
-        let is_wanted = |column: &str, id| column == "listener_id" && id == person.id;
-        let compared = self.in_comparisons(SOURCE, is_wanted).await?;
-        found.push(finding("comparisons", SOURCE.name(), compared));
-        Ok(found)
+        all.add("archive", &folder, &found);
+        found = none.clone();
+        self.in_results(&mut found).await?;
+        all.add("results", &format!("results/{SOURCE}"), &found);
+        found = none.clone();
+        in_restorations(archive, &mut found).await?;
+        all.add("restorations", &changes_folder(SOURCE), &found);
+        found = none.clone();
+        count_of(&*self.log, SOURCE, &mut found).await?;
+        all.add("dead letters", SOURCE.dead_letter_topic(), &found);
+        found = none.clone();
+        self.in_reports(SOURCE, &mut found).await?;
+        all.add("reports of runs", SOURCE.name(), &found);
+        found = none.clone();
+        self.in_comparisons(SOURCE, &mut found).await?;
+        all.add("comparisons", SOURCE.name(), &found);
+        Ok(())
     }
 
-    async fn in_log(&self, person: Person) -> Result<u64> {
-        let (log, topic) = (&self.log, SOURCE.topic());
-        let mut found = 0;
-        for (partition, span) in (0_u32..).zip(log.spans(topic).await?) {
-            let mut next = span.start;
-            while next < span.end {
-                let fetched = log.fetch_apart(topic, partition, next, FETCH).await;
-                let fetched = match fetched {
-                    // It was trimmed meanwhile, or its time was over.
-                    Err(stores::Error::OffsetOutOfRange { start, .. }) if start > next => {
-                        next = start;
-                        continue;
-                    }
-                    fetched => fetched?,
-                };
-                if fetched.next_offset == next {
-                    break;
-                }
-                next = fetched.next_offset;
-                found += self.in_records(&fetched.records, person).await?;
-            }
+    async fn in_log(&self, found: &mut Sought) -> Result<()> {
+        let topic = SOURCE.topic();
+        for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
+            let within = (partition, span.start, span.end);
+            self.each(topic, within, async |records: &Records| {
+                self.in_records(records, found).await?;
+                Ok(true)
+            })
+            .await?;
         }
-        Ok(found)
+        Ok(())
     }
 
-    async fn in_records(&self, records: &Records, person: Person) -> Result<u64> {
+    async fn in_records(&self, records: &Records, found: &mut Sought) -> Result<()> {
         let writers = writers_of(&*self.batch.ports.schemas, &records.values).await?;
         let lines = (0..records.len()).map(|index| Line {
             offset: Offset::try_from(index).unwrap_or_default(),
@@ -106,18 +101,19 @@ impl Eraser {
         let decoded = decoded.map_err(|e| Error::fault("decoding", e))?;
         let events = decoded.events.column_by_name("listener_id");
         let events = events.and_then(|column| column.as_primitive_opt::<Int64Type>());
-        let events = events.iter().flat_map(|column| column.iter().flatten());
-        let rejected = decoded.rejected.iter().filter(|rejected| {
+        for id in events.iter().flat_map(|column| column.iter().flatten()) {
+            found.note(id);
+        }
+        for rejected in &decoded.rejected {
             let raw = records.values.value(rejected.index);
-            mentions(SOURCE, raw, person)
-        });
-        Ok((events.filter(|id| *id == person.id).count() + rejected.count()) as u64)
+            found.once(|has| mentions(SOURCE, raw, Kind::Listener, has));
+        }
+        Ok(())
     }
 
-    async fn in_live(&self, person: Person) -> Result<u64> {
+    async fn in_live(&self, found: &mut Sought) -> Result<()> {
         let ports = &self.batch.ports;
         let partitions = ports.log.partitions_now(SOURCE.topic()).await?;
-        let mut found = 0;
         for job in self.batch.views_of_listeners() {
             for partition in 0..partitions {
                 let slot = SlotId {
@@ -132,8 +128,8 @@ impl Eraser {
                         .scan_deltas(slot, view, all, after, PAGE_ROWS)
                         .await?;
                     let deltas = &page.deltas;
-                    found += in_keys(job.group(), &deltas.groups, person.id)?;
-                    found += in_keys(job.row(), &deltas.rows, person.id)?;
+                    in_keys(job.group(), &deltas.groups, found)?;
+                    in_keys(job.row(), &deltas.rows, found)?;
                     after = page.next;
                     if after.is_none() {
                         break;
@@ -141,11 +137,11 @@ impl Eraser {
                 }
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// By table: rows, markers too.
-    async fn in_tables(&self, person: Person) -> Result<Vec<(String, u64)>> {
+    async fn in_tables(&self, none: &Sought) -> Result<Vec<(String, Sought)>> {
         let mut tables = Vec::new();
         let known = self.generations().await?;
         for job in self.batch.views_of_listeners() {
@@ -158,26 +154,28 @@ impl Eraser {
                 }
             }
             for (table, shape) in shapes {
-                if let Some(rows) = self.in_table(&table, &shape, person).await? {
-                    tables.push((table, rows));
+                let mut found = none.clone();
+                if self.in_table(&table, &shape, &mut found).await? {
+                    tables.push((table, found));
                 }
             }
         }
         Ok(tables)
     }
 
-    async fn in_table(&self, table: &str, row: &KeyShape, person: Person) -> Result<Option<u64>> {
+    /// Counts the rows of a table, and answers whether there is one.
+    async fn in_table(&self, table: &str, row: &KeyShape, found: &mut Sought) -> Result<bool> {
         let views = &self.batch.ports.views;
-        let (mut found, mut after) = (0, None);
+        let mut after = None;
         loop {
             let page = views.scan_rows(table, ScanShare::ALL, after.as_ref(), PAGE_ROWS);
             let Some(page) = page.await? else {
-                return Ok(None);
+                return Ok(false);
             };
-            found += in_keys(row, &page.rows, person.id)?;
+            in_keys(row, &page.rows, found)?;
             after = page.next;
             if after.is_none() {
-                return Ok(Some(found));
+                return Ok(true);
             }
         }
     }
@@ -199,12 +197,11 @@ impl Eraser {
     }
 
     /// Rows of results, of every result that there is.
-    async fn in_results(&self, person: Person) -> Result<u64> {
+    async fn in_results(&self, found: &mut Sought) -> Result<()> {
         let archive = &self.batch.ports.archive;
         let jobs = self.batch.views_of_listeners();
         let present = archive.list(&format!("results/{SOURCE}/data")).await?;
         let present: BTreeSet<String> = present.into_iter().collect();
-        let mut found = 0;
         for path in archive.list(&format!("results/{SOURCE}/views")).await? {
             let of = |job: &&Arc<Job>| {
                 let table = path.split('/').nth_back(2).unwrap_or_default();
@@ -221,24 +218,20 @@ impl Eraser {
                 if !present.contains(&file) {
                     continue;
                 }
-                let mut batches = archive.rows(&file, groups, BATCH_ROWS).await?;
-                while let Some(batch) = batches.try_next().await? {
-                    let rows = batch.column_by_name("row");
-                    if let Some(rows) = rows.and_then(|rows| rows.as_binary_opt::<i32>()) {
-                        found += in_keys(job.row(), rows, person.id)?;
+                self.in_file(&file, found, async |found| {
+                    let mut batches = archive.rows(&file, groups, BATCH_ROWS).await?;
+                    while let Some(batch) = batches.try_next().await? {
+                        let rows = batch.column_by_name("row");
+                        if let Some(rows) = rows.and_then(|rows| rows.as_binary_opt::<i32>()) {
+                            in_keys(job.row(), rows, found)?;
+                        }
                     }
-                }
+                    Ok(())
+                })
+                .await?;
             }
         }
-        Ok(found)
-    }
-}
-
-pub(super) fn finding(place: &str, at: &str, found: u64) -> Finding {
-    Finding {
-        place: place.to_owned(),
-        at: at.to_owned(),
-        found,
+        Ok(())
     }
 }
 
@@ -246,20 +239,22 @@ pub(super) fn parquet(paths: Vec<String>) -> impl Iterator<Item = String> {
     paths.into_iter().filter(|path| path.ends_with(".parquet"))
 }
 
-/// How many of some keys name a listener.
-fn in_keys(shape: &KeyShape, keys: &BinaryArray, id: i64) -> Result<u64> {
+/// Counts the keys that name each listener who is sought.
+fn in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut Sought) -> Result<()> {
     let Some(index) = shape
         .0
         .iter()
         .position(|column| column.name == "listener_id")
     else {
-        return Ok(0);
+        return Ok(());
     };
     let columns = shape
         .decode_some(keys.iter().flatten(), &[index])
         .map_err(|e| Error::fault("decoding keys", e))?;
     let column = columns.get(index).and_then(Option::as_ref);
     let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
-    let ids = column.iter().flat_map(|column| column.iter().flatten());
-    Ok(ids.filter(|found| *found == id).count() as u64)
+    for id in column.iter().flat_map(|column| column.iter().flatten()) {
+        found.note(id);
+    }
+    Ok(())
 }

@@ -6,12 +6,11 @@ use schemas::entities::Notifications;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use serde::Deserialize;
-use stores::erasures::mentions_athlete;
+use stores::erasures::{Kind, Sought, mentions};
 use stores::log::Records;
 use stores::registry::writers_of;
 
 use super::Eraser;
-use super::search::FETCH;
 use crate::{Error, Result};
 
 /// A message that was told of a board, as far as it says what it came of.
@@ -20,25 +19,42 @@ struct Placed {
     position: Position,
 }
 
-/// What is found in a partition.
-#[derive(Debug, Clone, Copy, Default)]
-struct Named {
-    /// Records that name somebody.
-    count: u64,
-    /// After the last of them.
-    until: Offset,
+/// Records of a topic, as far as they tell whom they name.
+enum Naming {
+    /// Notifications of a source.
+    Notifications(Source, Notifications),
+    /// What others are told.
+    Messages,
+}
+
+impl Naming {
+    /// Whether the record of that index names such an athlete.
+    fn names(&self, index: usize, record: &[u8], is_wanted: impl Fn(i64) -> bool) -> bool {
+        match self {
+            Self::Messages => names_athlete(record, is_wanted),
+            Self::Notifications(source, all) => match all.group(index, record) {
+                Ok(group) => is_wanted(group.member),
+                Err(_) => mentions(*source, record, Kind::Athlete, is_wanted),
+            },
+        }
+    }
 }
 
 impl Eraser {
-    /// How many records of a topic name such an athlete.
-    pub(super) async fn naming(&self, topic: &str, is_wanted: impl Fn(i64) -> bool) -> Result<u64> {
-        let mut found = 0;
-        let spans = self.log.spans(topic).await?;
-        for (partition, span) in (0_u32..).zip(spans) {
+    /// Counts the records of a topic that name each athlete who is sought.
+    pub(super) async fn naming(&self, topic: &str, found: &mut Sought) -> Result<()> {
+        for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
             let within = (partition, span.start, span.end);
-            found += self.named(topic, within, &is_wanted).await?.count;
+            self.each(topic, within, async |records: &Records| {
+                let naming = self.read(topic, records).await?;
+                for (index, value) in values(records).enumerate() {
+                    found.once(|has| naming.names(index, value, has));
+                }
+                Ok(true)
+            })
+            .await?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Deletes a topic up to the last record below an end that names such an athlete.
@@ -52,7 +68,7 @@ impl Eraser {
         for (partition, span) in (0_u32..).zip(self.log.spans(topic).await?) {
             let until = span.end.min(end(before.len()));
             let within = (partition, span.start, until);
-            before.push(self.named(topic, within, &is_wanted).await?.until);
+            before.push(self.after_last(topic, within, &is_wanted).await?);
         }
         if before.iter().any(|before| *before > 0) {
             self.log.trim(topic, &before).await?;
@@ -88,78 +104,42 @@ impl Eraser {
         self.trim_naming(topic, end, is_wanted).await
     }
 
-    async fn named(
+    /// What comes after the last record of a stretch that names such an athlete; 0 if none does.
+    async fn after_last(
         &self,
         topic: &str,
         within: (u32, Offset, Offset),
         is_wanted: &impl Fn(i64) -> bool,
-    ) -> Result<Named> {
-        let mut named = Named::default();
+    ) -> Result<Offset> {
+        let mut after = 0;
         self.each(topic, within, async |records: &Records| {
-            let found = self.which(topic, records, is_wanted).await?;
-            named.count += found.len() as u64;
-            let last = found.last().map(|index| records.offsets.value(*index) + 1);
-            named.until = last.unwrap_or(named.until);
+            let naming = self.read(topic, records).await?;
+            let offsets = records.offsets.values().iter();
+            for (index, (offset, value)) in offsets.zip(values(records)).enumerate() {
+                if naming.names(index, value, is_wanted) {
+                    after = offset + 1;
+                }
+            }
             Ok(true)
         })
         .await?;
-        Ok(named)
+        Ok(after)
     }
 
-    /// The records that name such an athlete, by their index.
-    async fn which(
-        &self,
-        topic: &str,
-        records: &Records,
-        is_wanted: &impl Fn(i64) -> bool,
-    ) -> Result<Vec<usize>> {
-        let values = || records.values.iter().map(Option::unwrap_or_default);
+    async fn read(&self, topic: &str, records: &Records) -> Result<Naming> {
         let mut sources = Source::LOGGED.into_iter();
         let Some(source) = sources.find(|source| source.topic() == topic) else {
-            let named = values().enumerate();
-            let named = named.filter(|(_, value)| names_athlete(value, is_wanted));
-            return Ok(named.map(|(index, _)| index).collect());
+            return Ok(Naming::Messages);
         };
         let writers = writers_of(&*self.batch.ports.schemas, &records.values).await?;
-        let notifications = Notifications::read(source, values(), &writers)
+        let notifications = Notifications::read(source, values(records), &writers)
             .map_err(|error| Error::fault("decoding notifications", error))?;
-        let named = values().enumerate().filter(|(index, value)| {
-            match notifications.group(*index, value) {
-                Ok(group) => is_wanted(group.member),
-                Err(_) => mentions_athlete(source, value, is_wanted),
-            }
-        });
-        Ok(named.map(|(index, _)| index).collect())
+        Ok(Naming::Notifications(source, notifications))
     }
+}
 
-    /// Hands on the records of a stretch, some at a time, for as long as more are wanted.
-    async fn each(
-        &self,
-        topic: &str,
-        (partition, mut next, end): (u32, Offset, Offset),
-        mut look: impl AsyncFnMut(&Records) -> Result<bool>,
-    ) -> Result<()> {
-        while next < end {
-            let fetched = match self.log.fetch_apart(topic, partition, next, FETCH).await {
-                // It was trimmed meanwhile, or its time was over.
-                Err(stores::Error::OffsetOutOfRange { start, .. }) if start > next => {
-                    next = start;
-                    continue;
-                }
-                fetched => fetched?,
-            };
-            if fetched.next_offset == next {
-                break;
-            }
-            next = fetched.next_offset;
-            let offsets = fetched.records.offsets.values();
-            let below = offsets.partition_point(|offset| *offset < end);
-            if !look(&fetched.records.slice(0, below)).await? {
-                break;
-            }
-        }
-        Ok(())
-    }
+fn values(records: &Records) -> impl Iterator<Item = &[u8]> {
+    records.values.iter().map(Option::unwrap_or_default)
 }
 
 /// Whether a message came of something that no run covers; of one that does not say so nobody knows.

@@ -286,7 +286,7 @@ impl<'a> History<'a> {
 
 /// Takes out of a record who is wanted, by the name of a column and an id; answers whether anybody was named.
 pub(crate) fn redact_record(record: &mut Value, is_wanted: impl Fn(&str, i64) -> bool) -> bool {
-    if named_in_record(record, &is_wanted) == 0 {
+    if !parts_of(record).any(|part| part.names(&is_wanted)) {
         return false;
     }
     if let Some(worst) = record.get_mut("worst").and_then(Value::as_array_mut) {
@@ -312,26 +312,44 @@ pub(crate) fn redact_record(record: &mut Value, is_wanted: impl Fn(&str, i64) ->
     true
 }
 
-/// How often a record names who is wanted.
-pub(crate) fn named_in_record(record: &Value, is_wanted: impl Fn(&str, i64) -> bool) -> u64 {
-    let worst = record.get("worst").and_then(Value::as_array);
-    let worst = worst.into_iter().flatten();
-    let mut found = worst.filter(|one| names_one(one, &is_wanted)).count();
-    for part in ["/asked/keys", "/asked/set"] {
-        let columns = record.pointer(part).and_then(Value::as_object);
-        let columns = columns.into_iter().flatten();
-        found += columns
-            .filter(|(name, value)| names_value(name, value, &is_wanted))
-            .count();
+/// What of a record may name somebody, each by itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part<'a> {
+    /// One of those that differ most.
+    One(&'a Value),
+    /// What was asked for of a column.
+    Asked(&'a str, &'a Value),
+    /// Told in words.
+    Text(&'a str),
+}
+
+impl Part<'_> {
+    /// Whether it names who is wanted, by the name of a column and an id.
+    pub(crate) fn names(self, is_wanted: impl Fn(&str, i64) -> bool) -> bool {
+        match self {
+            Self::One(one) => names_one(one, &is_wanted),
+            Self::Asked(name, value) => names_value(name, value, &is_wanted),
+            Self::Text(text) => names_text(text, &is_wanted),
+        }
     }
+}
+
+/// The parts of a record.
+pub(crate) fn parts_of(record: &Value) -> impl Iterator<Item = Part<'_>> {
+    let worst = record.get("worst").and_then(Value::as_array);
+    let worst = worst.into_iter().flatten().map(Part::One);
+    let asked = ["/asked/keys", "/asked/set"].into_iter();
+    let asked = asked.filter_map(|part| record.pointer(part)?.as_object());
+    let asked = asked.flatten();
+    let asked = asked.map(|(name, value)| Part::Asked(name, value));
     let texts = ["/error", "/held_back", "/asked/query"].map(|text| record.pointer(text));
     let warnings = record.get("warnings").and_then(Value::as_array);
     let texts = texts
         .into_iter()
         .flatten()
         .chain(warnings.into_iter().flatten());
-    let texts = texts.filter_map(Value::as_str);
-    (found + texts.filter(|text| names_text(text, &is_wanted)).count()) as u64
+    let texts = texts.filter_map(Value::as_str).map(Part::Text);
+    worst.chain(asked).chain(texts)
 }
 
 /// Whether one of those that differ most is of somebody.
@@ -381,15 +399,19 @@ mod tests {
             "warnings": ["listener_id=421"],
         });
         let listener = |name: &str, id| name == "listener_id" && id == 42;
-        assert_eq!(named_in_record(&record, listener), 3);
+        let named = |record: &Value, is_wanted: fn(&str, i64) -> bool| {
+            let named = parts_of(record).filter(|part| part.names(is_wanted));
+            named.count()
+        };
+        assert_eq!(named(&record, listener), 3);
         assert!(redact_record(&mut record, listener));
-        assert_eq!(named_in_record(&record, listener), 0);
+        assert_eq!(named(&record, listener), 0);
         assert_eq!(record["worst"].as_array().expect("a list").len(), 2);
         assert_eq!(record["asked"]["keys"], json!({"owner_id": ["42"]}));
         assert_eq!(record["warnings"], json!(["listener_id=421"]));
         assert!(!redact_record(&mut record, listener));
         assert_eq!(
-            named_in_record(&record, |name, id| name == "athlete_id" && id == 42),
+            named(&record, |name, id| name == "athlete_id" && id == 42),
             1
         );
     }

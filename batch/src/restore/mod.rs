@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use correct::{CHANGE, STEP_ROWS as CHANGES_BATCH_ROWS, encode_changes};
 pub use history::Outcome;
-pub(crate) use history::{named_in_record, redact_record};
+pub(crate) use history::{parts_of, redact_record};
 pub(crate) use journal::changes_folder;
 pub use journal::{ChangesFile, Recorded, Restoration, RestorationKind};
 pub use report::{Applied, Cause, Difference, OfCause, RestoreReport};

@@ -1,6 +1,7 @@
 //! Dead letters without those who were erased. A log deletes from its beginning only: so those that stay are
 //! appended once more, and what stood before is deleted. A crash in between leaves some letters twice, which
-//! the next try makes one again.
+//! the next try makes one again. Two who did so at once would make letters twice, and delete what the other reads: who
+//! erases holds the run lease of the source.
 
 use std::collections::HashSet;
 
@@ -9,9 +10,10 @@ use schemas::dead_letter::DeadLetter;
 use schemas::seam::Offset;
 use schemas::source::Source;
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::STEP;
-use crate::erasures::{Person, Suppressed, holds};
+use crate::erasures::{Sought, Suppressed, holds};
 use crate::intake::append_dead_letters;
 use crate::log::{Log, LogRead, NewRecords, Records};
 use crate::{Error, Result};
@@ -26,7 +28,8 @@ pub struct Rewritten {
 }
 
 /// Puts marks in the place of all letters of a source that hold, or may hold, somebody who is suppressed.
-/// Where there is none, nothing is written; else all letters have other ids afterwards.
+/// Where there is none, nothing is written; else all letters have other ids afterwards. Nobody else may do so meanwhile. Told
+/// to stop, it leaves the rest as it is, and nothing is deleted of which not all was appended once more.
 ///
 /// # Errors
 /// Those of the log; what was done by then stays, and it may be tried again.
@@ -35,6 +38,7 @@ pub async fn rewrite(
     source: Source,
     suppressed: &Suppressed,
     now_ms: i64,
+    stop: &CancellationToken,
 ) -> Result<Rewritten> {
     let topic = source.dead_letter_topic();
     let mut rewritten = Rewritten::default();
@@ -52,6 +56,9 @@ pub async fn rewrite(
         let mut seen = HashSet::new();
         let mut next = span.start;
         while next < span.end {
+            if stop.is_cancelled() {
+                return Ok(rewritten);
+            }
             let (records, after) = fetch(log, topic, (partition, next, span.end)).await?;
             next = after;
             let done = append(log, source, &records, (suppressed, &mut seen), now_ms).await?;
@@ -65,24 +72,24 @@ pub async fn rewrite(
     Ok(rewritten)
 }
 
-/// How many letters of a source hold a person, or may.
+/// Counts the letters of a source that hold each of some people, or may.
 ///
 /// # Errors
 /// Those of the log.
-pub async fn count_of(log: &dyn LogRead, source: Source, person: Person) -> Result<u64> {
-    let topic = source.dead_letter_topic();
-    let mut found = 0;
+pub async fn count_of(log: &dyn LogRead, source: Source, found: &mut Sought) -> Result<()> {
+    let (topic, kind) = (source.dead_letter_topic(), found.kind());
     for (partition, span) in (0_u32..).zip(log.spans(topic).await?) {
         each(log, topic, (partition, span.start, span.end), |_, value| {
-            let is_found = match serde_json::from_slice::<DeadLetter>(value) {
-                Ok(letter) => holds(&letter.source, &letter.raw, |one| one == person),
-                Err(_) => holds(source.name(), value, |one| one == person),
+            let letter = serde_json::from_slice::<DeadLetter>(value);
+            let (name, raw) = match &letter {
+                Ok(letter) => (letter.source.as_str(), letter.raw.as_slice()),
+                Err(_) => (source.name(), value),
             };
-            found += u64::from(is_found);
+            found.once(|has| holds(name, raw, |one| one.kind == kind && has(one.id)));
         })
         .await?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Appends once more what stays of some letters.
@@ -159,13 +166,19 @@ async fn each(
     Ok(())
 }
 
-/// The next records before an end, and where those after them begin.
+/// The next records before an end, and where those after them begin; none of what is not there any more.
 async fn fetch(
     log: &dyn LogRead,
     topic: &str,
     (partition, from, end): (u32, Offset, Offset),
 ) -> Result<(Records, Offset)> {
-    let fetched = log.fetch_apart(topic, partition, from, STEP).await?;
+    let fetched = match log.fetch_apart(topic, partition, from, STEP).await {
+        // It was trimmed meanwhile, or its time was over.
+        Err(Error::OffsetOutOfRange { start, .. }) if start > from => {
+            return Ok((Records::empty(), start.min(end)));
+        }
+        fetched => fetched?,
+    };
     if fetched.next_offset == from {
         let why = format!("the log of dead letters ended at {from}, before {end}");
         return Err(Error::Unavailable {

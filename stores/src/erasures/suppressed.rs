@@ -174,18 +174,10 @@ pub(crate) fn holds(source: &str, raw: &[u8], has: impl Fn(Person) -> bool) -> b
     }
 }
 
-/// Whether the bytes that came for a source hold a person, or may: as [`Suppressed::redact`] looks.
+/// Whether the bytes that came for a source hold such a person of a kind, or may: as [`Suppressed::redact`] looks.
 #[must_use]
-pub fn mentions(source: Source, raw: &[u8], person: Person) -> bool {
-    holds(source.name(), raw, |one| one == person)
-}
-
-/// Whether the bytes that came for a source hold an athlete, or may: as [`Suppressed::redact`] looks.
-#[must_use]
-pub fn mentions_athlete(source: Source, raw: &[u8], has: impl Fn(i64) -> bool) -> bool {
-    holds(source.name(), raw, |one| {
-        one.kind == Kind::Athlete && has(one.id)
-    })
+pub fn mentions(source: Source, raw: &[u8], kind: Kind, has: impl Fn(i64) -> bool) -> bool {
+    holds(source.name(), raw, |one| one.kind == kind && has(one.id))
 }
 
 /// Where the lines of a source name a person.

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use schemas::dead_letter::DeadLetter;
+use schemas::source::Source;
 
 use super::suppressed::{hash, holds};
 use super::*;
@@ -145,4 +146,23 @@ fn a_redacted_letter_keeps_its_origin() {
     let mut other = letter(b"4712,");
     assert!(!list.redact(&mut other));
     assert_eq!(other, letter(b"4712,"));
+}
+
+#[test]
+fn each_who_is_sought_is_found_once_in_a_thing() {
+    let mut found = Sought::of(Kind::Athlete, [7, 9, 11]);
+    let raw = br#"{"follower_id": 7, "followed_id": 9, "other": [7, 7, 8]}"#;
+    for _ in 0..2 {
+        found.once(|has| mentions(Source::Follows, raw, Kind::Athlete, has));
+    }
+    found.once(|has| mentions(Source::Plays, b"7", Kind::Athlete, has));
+    found.note(11);
+    found.note(12);
+    let all = |found: &Sought| found.iter().collect::<Vec<_>>();
+    assert_eq!(all(&found), [(7, 2), (9, 2), (11, 1)]);
+    assert_eq!(all(&found.none()), [(7, 0), (9, 0), (11, 0)]);
+    let mut sum = found.none();
+    sum.add(&found);
+    sum.add(&found);
+    assert_eq!(all(&sum), [(7, 4), (9, 4), (11, 2)]);
 }

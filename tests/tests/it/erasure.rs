@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use batch::{EraseRequest, Receipt, RunRequest};
+use batch::{EraseRequest, Finding, Receipt, RunRequest};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::erasures::{Kind, Person};
 use stores::intake::append_dead_letters;
+use stores::log::FetchLimit;
 use tests::process::{command, done, run};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
@@ -41,12 +42,19 @@ const fn listener(id: i64) -> Person {
 }
 
 async fn erase(world: &World, request: &EraseRequest) -> Receipt {
-    let stop = CancellationToken::new();
-    let erased = world
-        .eraser()
-        .erase(&[listener(GONE)], request, &(), &stop)
-        .await;
-    erased.expect("an erasure").pop().expect("a receipt")
+    let mut erased = erase_all(world, &[listener(GONE)], request).await;
+    erased.pop().expect("a receipt")
+}
+
+/// Erases people by one command.
+pub(crate) async fn erase_all(
+    world: &World,
+    people: &[Person],
+    request: &EraseRequest,
+) -> Vec<Receipt> {
+    let (eraser, stop) = (world.eraser(), CancellationToken::new());
+    let erased = Box::pin(eraser.erase(people, request, &(), &stop)).await;
+    erased.expect("an erasure")
 }
 
 /// Where somebody is found now.
@@ -87,6 +95,54 @@ async fn of_listener(served: &Served, id: i64) -> i64 {
     let path = format!("total?owner_id=7&listener_id={id}&period=all");
     let answer = ask(served, &path).await;
     answer["count"].as_i64().expect("a count")
+}
+
+/// The letters of a source, each as where it came from and what is left of it.
+pub(crate) async fn letters(world: &World, source: Source) -> Vec<(String, Vec<u8>)> {
+    let (log, topic) = (&world.stores.log, source.dead_letter_topic());
+    let mut letters = Vec::new();
+    let spans = log.spans(topic).await.expect("the log");
+    for (partition, span) in (0..).zip(spans) {
+        let mut next = span.start;
+        while next < span.end {
+            let limit = FetchLimit {
+                records: 10_000,
+                bytes: 1 << 24,
+            };
+            let fetched = log.fetch(topic, partition, next, limit).await;
+            let fetched = fetched.expect("letters");
+            next = fetched.next_offset;
+            for value in fetched.records.values.iter().flatten() {
+                let letter: DeadLetter = serde_json::from_slice(value).expect("a letter");
+                letters.push((letter.origin, letter.raw));
+            }
+        }
+    }
+    letters.sort_unstable();
+    letters
+}
+
+/// What a receipt says was found, and that nothing is left.
+pub(crate) fn found(receipt: &Receipt) -> Vec<(&str, &str, u64)> {
+    assert!(
+        receipt.is_clean() && receipt.finished_at_ms.is_some(),
+        "{receipt:#?}"
+    );
+    let places = receipt.places.iter();
+    places
+        .map(|one| (&*one.place, &*one.at, one.found))
+        .collect()
+}
+
+/// Searches for people at once, and answers what would be found of each who is searched for alone.
+pub(crate) async fn searched(world: &World, people: &[Person]) -> Vec<Vec<Finding>> {
+    let eraser = world.eraser();
+    let together = eraser.verify(people).await.expect("a search");
+    for (one, together) in people.iter().zip(&together) {
+        let alone = eraser.verify(&[*one]).await.expect("a search");
+        assert_eq!(alone, std::slice::from_ref(together));
+    }
+    together.into_iter().map(|(_, found)| found).collect()
 }
 
 /// Files in which the id stands in digits, or as a key, the log, Parquet or a column of SQLite has it.
@@ -317,6 +373,111 @@ async fn the_log_may_be_kept() {
     world.catch_up().await;
     full(&world).await;
     assert_eq!(places(&world, GONE).await, ["log: 20"]);
+}
+
+/// Each of several has a receipt with what was found of them alone; whom nobody knows has one too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_are_found_and_erased_each_by_themselves() {
+    let world = World::new().await;
+    settled(&world).await;
+    let more: Vec<String> = (500..505).map(|event| play(event, Some(STAYS))).collect();
+    world.ingest(&more).await;
+    let people = [GONE, STAYS, 3].map(listener);
+    let before = searched(&world, &people).await;
+    let in_log = |found: &[Finding]| {
+        let log = found.iter().find(|one| one.place == "log");
+        log.map_or(0, |one| one.found)
+    };
+    // Every third of 150 plays, and five more.
+    assert_eq!(
+        before.iter().map(|one| in_log(one)).collect::<Vec<_>>(),
+        [50, 55, 0]
+    );
+    assert!(before[2].is_empty(), "{before:#?}");
+    // What was not counted yet would stay in the log.
+    world.catch_up().await;
+    let before = searched(&world, &people).await;
+    assert_eq!(in_log(&before[1]), 55);
+    let receipts = erase_all(&world, &people, &EraseRequest::default()).await;
+    assert_eq!(receipts.len(), people.len());
+    let places_of = |found: &[(&str, &str, u64)]| -> Vec<(String, String)> {
+        let places = found.iter();
+        places
+            .map(|(place, at, _)| ((*place).to_owned(), (*at).to_owned()))
+            .collect()
+    };
+    let all_places = places_of(&found(&receipts[0]));
+    for ((number, receipt), before) in (1..).zip(&receipts).zip(&before) {
+        assert_eq!(receipt.number, number);
+        let found = found(receipt);
+        assert_eq!(places_of(&found), all_places, "each place, also where 0");
+        let found = found.into_iter().filter(|(.., found)| *found > 0);
+        let before = before.iter().map(|one| (&*one.place, &*one.at, one.found));
+        assert_eq!(found.collect::<Vec<_>>(), before.collect::<Vec<_>>());
+    }
+    let left = searched(&world, &people).await;
+    assert!(left.iter().all(Vec::is_empty), "{left:#?}");
+}
+
+/// Two who erase at once, of a source that has a log and runs: both come to their end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_erasures_at_once_both_end() {
+    let world = World::new().await;
+    settled(&world).await;
+    let served = world.serve().await;
+    let before = totals(&served).await;
+    let origins = |letters: Vec<(String, Vec<u8>)>| -> Vec<String> {
+        letters.into_iter().map(|(origin, _)| origin).collect()
+    };
+    let noted = origins(letters(&world, Source::Plays).await);
+    let request = EraseRequest::default();
+    let (one, other) = ([listener(GONE)], [listener(STAYS)]);
+    let (one, other) = tokio::join!(
+        Box::pin(erase_all(&world, &one, &request)),
+        Box::pin(erase_all(&world, &other, &request)),
+    );
+    assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+    assert_ne!(one[0].number, other[0].number);
+    assert_eq!(origins(letters(&world, Source::Plays).await), noted);
+    assert_eq!(places(&world, STAYS).await, Vec::<String>::new());
+    assert_eq!(of_listener(&served, STAYS).await, 0);
+    gone(&world, &served, &before).await;
+    served.end().await;
+}
+
+/// Two who write letters once more at once, whom no run keeps apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_erasures_at_once_double_no_letter() {
+    const LETTERS: usize = 300;
+    let world = World::new().await;
+    let log = &*world.stores.log;
+    let topic = Source::Plays.dead_letter_topic();
+    log.ensure_topic(topic, 1).await.expect("a topic");
+    for round in 1..=4 {
+        let of = |n: usize| DeadLetter {
+            source: "plays".to_owned(),
+            reason: "not JSON".to_owned(),
+            origin: format!("f{round}:{n}"),
+            at_ms: NOW_MS,
+            raw: format!("listener_id={}", [GONE, STAYS, 3][n % 3]).into_bytes(),
+        };
+        let new: Vec<DeadLetter> = (0..LETTERS).map(of).collect();
+        let appended = append_dead_letters(log, Source::Plays, &new, NOW_MS).await;
+        appended.expect("appending");
+        let request = EraseRequest::default();
+        let (one, other) = ([listener(GONE)], [listener(STAYS)]);
+        let (one, other) = tokio::join!(
+            Box::pin(erase_all(&world, &one, &request)),
+            Box::pin(erase_all(&world, &other, &request)),
+        );
+        assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+        let letters = letters(&world, Source::Plays).await;
+        let left = letters.iter().filter(|(_, raw)| !raw.is_empty());
+        assert_eq!(
+            (letters.len(), left.count()),
+            (round * LETTERS, round * LETTERS / 3)
+        );
+    }
 }
 
 /// By the command: found, erased by processes that are killed, and then found no more.

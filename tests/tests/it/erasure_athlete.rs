@@ -12,13 +12,13 @@ use schemas::entities::parse;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::erasures::{Kind, Person};
-use stores::intake::append_dead_letters;
+use stores::intake::{Retaken, Taken, append_dead_letters};
 use tests::process::{command, done, run};
 use tests::standings::{Asked, Truth};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
-use super::erasure::files_with;
+use super::erasure::{erase_all, files_with, found, letters, searched};
 
 /// The athlete who is erased, an id that nothing else looks like.
 const GONE: i64 = 7_316_171_926_443_017_251;
@@ -173,9 +173,14 @@ async fn settled(world: &World) {
     set_aside(world).await;
 }
 
-/// Erases while the speed layer counts.
 async fn erased(world: &World, request: &EraseRequest) -> Receipt {
-    let (stop, end) = (CancellationToken::new(), CancellationToken::new());
+    let mut erased = all_erased(world, &[athlete(GONE)], request).await;
+    erased.pop().expect("a receipt")
+}
+
+/// Erases while the speed layer counts.
+async fn all_erased(world: &World, people: &[Person], request: &EraseRequest) -> Vec<Receipt> {
+    let end = CancellationToken::new();
     let efforts = world.speed_of(Source::Efforts).await;
     let authorizations = world.speed_of(Source::Authorizations).await;
     let counting = async {
@@ -187,10 +192,9 @@ async fn erased(world: &World, request: &EraseRequest) -> Receipt {
         other.expect("counting authorizations");
     };
     let erasing = async {
-        let people = [athlete(GONE)];
-        let erased = world.eraser().erase(&people, request, &(), &stop).await;
+        let erased = erase_all(world, people, request).await;
         end.cancel();
-        erased.expect("an erasure").pop().expect("a receipt")
+        erased
     };
     tokio::join!(Box::pin(erasing), Box::pin(counting)).0
 }
@@ -323,11 +327,7 @@ async fn scene(mut world: World) {
     gone(&world, &served, &truth).await;
     assert!(!places(&world, STAYS).await.is_empty());
     // The place that got free is anybody's but the athlete's.
-    let path = "/api/v1/applications/1/authorizations";
-    let client = served.client.clone();
-    let body = json!({"athlete_id": GONE}).to_string();
-    let asked = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes()));
-    let (status, answer) = asked.await.expect("asking");
+    let (status, answer) = connect(&served, GONE).await;
     assert!(
         status == 409 && answer.contains("athlete-erased"),
         "{answer}"
@@ -447,6 +447,201 @@ async fn rows_that_an_app_writes_are_not_read() {
     let receipt = erased(&world, &EraseRequest::default()).await;
     assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
     gone(&world, &served, &truth(3)).await;
+    served.end().await;
+}
+
+/// Each of several has a receipt with what was found of them alone; a listener of the same id is somebody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_athletes_are_erased_each_by_themselves() {
+    let mut world = World::new().await;
+    world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
+    settled(&world).await;
+    let kind = Kind::Listener;
+    let people = [
+        athlete(GONE),
+        athlete(STAYS),
+        Person { kind, id: GONE },
+        athlete(77),
+    ];
+    let before = searched(&world, &people).await;
+    assert!(before[0].len() > 5 && before[1].len() > 5, "{before:#?}");
+    assert_ne!(before[0], before[1], "one follows everybody");
+    assert!(before[2..].iter().all(Vec::is_empty), "{before:#?}");
+    let receipts = all_erased(&world, &people, &EraseRequest::default()).await;
+    for ((person, receipt), before) in people.iter().zip(&receipts).zip(&before) {
+        assert_eq!(receipt.kind, person.kind);
+        let found = found(receipt);
+        for one in before {
+            let wanted = (&*one.place, &*one.at);
+            let there = found.iter().find(|(place, at, _)| (*place, *at) == wanted);
+            // While it is erased what tells of that comes into the log.
+            let is_enough = there.is_some_and(|(.., found)| *found >= one.found);
+            assert!(is_enough, "{one:?} of {receipt:#?}");
+        }
+        let had: u64 = found.iter().map(|(.., found)| found).sum();
+        assert_eq!(had > 0, !before.is_empty(), "{receipt:#?}");
+    }
+    let left = searched(&world, &people).await;
+    assert!(left.iter().all(Vec::is_empty), "{left:#?}");
+}
+
+/// Two who write letters once more at once, of sources that have no runs, or none yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_erasures_of_athletes_at_once_double_no_letter() {
+    const OF: [Source; 2] = [Source::Clubs, Source::Efforts];
+    const LETTERS: usize = 300;
+    let world = World::new().await;
+    let log = &*world.stores.log;
+    for source in OF {
+        let topic = source.dead_letter_topic();
+        log.ensure_topic(topic, 1).await.expect("a topic");
+        let of = |n: usize| DeadLetter {
+            source: source.name().to_owned(),
+            reason: "a field is missing".to_owned(),
+            origin: format!("f:{n}"),
+            at_ms: NOW_MS,
+            raw: format!(r#"{{"athlete_id":{}}}"#, [GONE, STAYS, 3][n % 3]).into_bytes(),
+        };
+        let new: Vec<DeadLetter> = (0..LETTERS).map(of).collect();
+        let appended = append_dead_letters(log, source, &new, NOW_MS).await;
+        appended.expect("appending");
+    }
+    let request = EraseRequest::default();
+    let (one, other) = ([athlete(GONE)], [athlete(STAYS)]);
+    let (one, other) = tokio::join!(
+        Box::pin(erase_all(&world, &one, &request)),
+        Box::pin(erase_all(&world, &other, &request)),
+    );
+    assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+    for source in OF {
+        let letters = letters(&world, source).await;
+        let left = letters.iter().filter(|(_, raw)| !raw.is_empty());
+        assert_eq!((letters.len(), left.count()), (LETTERS, LETTERS / 3));
+    }
+}
+
+/// Where good lines came from that were set aside all the same.
+const LATE: &str = "late.jsonl:";
+
+/// Takes the good letters of a source again, and the marks that are left of them.
+async fn replayed(world: &World, source: Source) -> Taken {
+    let mut letters = letters(world, source).await;
+    letters.retain(|(origin, _)| origin.starts_with(LATE));
+    assert!(!letters.is_empty(), "{source}");
+    let lines = (1..).zip(letters.iter().map(|(_, raw)| raw.as_slice()));
+    let intake = world.intake(source).await;
+    let (schemas, mut retaken) = (&*world.stores.schemas, Retaken::default());
+    let taken = intake.retake(lines, &mut retaken, schemas).await;
+    taken.expect("taking it again")
+}
+
+/// Good lines of the athlete, by source: with them the athlete would be back.
+fn good_lines() -> Vec<(Source, Vec<String>)> {
+    let all = others().into_iter().chain([(Source::Efforts, efforts(4))]);
+    let of_gone = all.map(|(source, mut lines)| {
+        lines.retain(|line| line.contains(&GONE.to_string()));
+        (source, lines)
+    });
+    of_gone.filter(|(_, lines)| !lines.is_empty()).collect()
+}
+
+/// Sets them aside, as if they could not be taken.
+async fn set_good_aside(world: &World) {
+    let log = &*world.stores.log;
+    for (source, lines) in good_lines() {
+        let topic = source.dead_letter_topic();
+        log.ensure_topic(topic, 1).await.expect("a topic");
+        let letters = (1..).zip(lines).map(|(n, line)| DeadLetter {
+            source: source.name().to_owned(),
+            reason: "it was too late".to_owned(),
+            origin: format!("{LATE}{n}"),
+            at_ms: NOW_MS,
+            raw: line.into_bytes(),
+        });
+        let letters: Vec<DeadLetter> = letters.collect();
+        let appended = append_dead_letters(log, source, &letters, NOW_MS).await;
+        appended.expect("appending");
+    }
+}
+
+/// Neither the marks that are left of dead letters, nor letters that come back from a copy, bring anything back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_that_are_taken_again_bring_no_athlete_back() {
+    let mut world = World::new().await;
+    world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
+    settled(&world).await;
+    set_good_aside(&world).await;
+    let served = world.serve().await;
+    let receipt = erased(&world, &EraseRequest::default()).await;
+    assert!(receipt.is_clean(), "{receipt:#?}");
+    for (source, _) in good_lines() {
+        let taken = replayed(&world, source).await;
+        assert_eq!((taken.accepted, taken.erased), (0, 0), "{source}");
+    }
+    caught_up(&world).await;
+    gone(&world, &served, &truth(3)).await;
+
+    set_good_aside(&world).await;
+    for (source, lines) in good_lines() {
+        let taken = replayed(&world, source).await;
+        let erased = lines.len() as u64;
+        assert_eq!((taken.accepted, taken.erased), (0, erased), "{source}");
+    }
+    caught_up(&world).await;
+    published(&world, &RunRequest::default()).await;
+    others_stand(&served, &truth(3)).await;
+    let left = places(&world, GONE).await;
+    let only_letters = left.iter().all(|one| one.starts_with("dead letters"));
+    assert!(only_letters && !left.is_empty(), "{left:?}");
+    let receipt = erased(&world, &EraseRequest::default()).await;
+    assert!(receipt.number == 2 && receipt.is_clean(), "{receipt:#?}");
+    gone(&world, &served, &truth(3)).await;
+    served.end().await;
+}
+
+/// Asks for a place in an application for an athlete.
+async fn connect(served: &Served, id: i64) -> (u16, String) {
+    let client = served.client.clone();
+    let body = json!({"athlete_id": id}).to_string();
+    let path = "/api/v1/applications/1/authorizations";
+    let asked = tokio::task::spawn_blocking(move || client.post(path, body.as_bytes()));
+    asked.await.expect("asking")
+}
+
+/// The place of who was erased is the next one's, and there is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_one_has_the_place_that_got_free() {
+    let mut world = World::new().await;
+    world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
+    settled(&world).await;
+    let served = world.serve().await;
+    let room = OTHERS + 2;
+    let (status, answer) = connect(&served, 901).await;
+    assert!(
+        status == 403 && answer.contains("capacity-exceeded"),
+        "{answer}"
+    );
+    let receipt = erased(&world, &EraseRequest::default()).await;
+    assert!(receipt.is_clean(), "{receipt:#?}");
+    let one = served.client.ask("/api/v1/applications/1").await;
+    assert_eq!(one["connected_athletes"], room - 1, "{one}");
+    let (status, answer) = connect(&served, GONE).await;
+    assert_eq!(status, 409, "{answer}");
+    let (status, answer) = connect(&served, 902).await;
+    assert_eq!(status, 201, "{answer}");
+    let (status, answer) = connect(&served, 903).await;
+    assert!(
+        status == 403 && answer.contains("capacity-exceeded"),
+        "{answer}"
+    );
+    caught_up(&world).await;
+    published(&world, &RunRequest::default()).await;
+    let one = served.client.ask("/api/v1/applications/1").await;
+    assert_eq!(one["connected_athletes"], room, "{one}");
+    let path = "/api/v1/boards/applications/1?limit=1";
+    let board = served.client.ask(path).await;
+    assert_eq!(board["total"], room, "{board}");
+    assert_eq!(places(&world, GONE).await, Vec::<String>::new());
     served.end().await;
 }
 
