@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt;
-use jobs::{BUCKET, Fold};
+use jobs::{BUCKET, Fold, Job};
 use schemas::key::{KeyShape, KeyValue};
 use schemas::plays::{AMOUNT_MAX, Decoder, Line};
 use schemas::seam::Offset;
@@ -26,6 +26,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKind};
 use super::report::Weighed;
 use super::scope::{Named, Scope, named};
+use super::stray;
 use crate::run::{Batch, go_on};
 use crate::{Error, Progress, Result};
 
@@ -85,14 +86,18 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Notes that the row of a key is to be written anew.
+    /// Notes that the row of a key is to be written anew, or deleted where none can be.
     pub(crate) fn add_row(
         &mut self,
-        grain: &KeyShape,
+        (job, grain): (&Job, &KeyShape),
         key: &[u8],
         weighed: &Weighed,
     ) -> Result<()> {
-        let key = Value::Object(shown_key(&named(grain, key)?)).to_string();
+        let key = match weighed.cause.filter(|cause| cause.is_of_stray()) {
+            Some(cause) => stray::recorded((job, cause), key)?,
+            None => shown_key(&named(grain, key)?),
+        };
+        let key = Value::Object(key).to_string();
         let after = weighed.events_batch.unwrap_or(0);
         self.add((key, weighed.stored.unwrap_or(0), after));
         Ok(())

@@ -227,6 +227,12 @@ impl<'a> History<'a> {
         let mut worst = worst.unwrap_or_default();
         if let Some(worst) = worst.as_array_mut() {
             worst.truncate(WORST);
+            // The bytes of a key that can't be read may name anybody, and nobody could find them there.
+            for one in worst {
+                if one["cause"] == Cause::UnreadableRow.name() {
+                    one["key"] = json!({});
+                }
+            }
         }
         let asked = Asked {
             keys: &request.keys,

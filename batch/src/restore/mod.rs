@@ -29,6 +29,7 @@ mod scope;
 mod sides;
 mod spool;
 mod stored;
+mod stray;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -243,7 +244,7 @@ impl Batch {
             .await?;
         let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
         let damaged = found.damaged;
-        found.tell(&scope.grain, &mut report)?;
+        found.tell((job, &scope.grain), &mut report)?;
         let uncounted = is_counted(&recorded, &collected.counted);
         report.warnings = warnings.into_iter().chain(scope.left_out()).collect();
         report.warnings.extend(none_compared(report.keys));
@@ -353,13 +354,13 @@ impl Batch {
         (stages, stop): (&mut Stages<'_>, &CancellationToken),
     ) -> Result<Applied> {
         stages.begin("rewrite", 0);
-        let grain = &comparison.scope.grain;
+        let of = (&*comparison.job, &comparison.scope.grain);
         let mut changes = Changes::new(journal);
         for file in &collected.files {
             go_on(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
-                    Some(weighed) if weighed.row_is_wrong => changes.add_row(grain, key, &weighed),
+                    Some(weighed) if weighed.row_is_wrong => changes.add_row(of, key, &weighed),
                     _ => Ok(()),
                 })?;
                 changes.write(false).await
@@ -375,11 +376,10 @@ impl Batch {
             go_on(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
-                    Some(weighed) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
+                    Some(weighed) if weighed.row_is_wrong => rewrite.add(key, &weighed),
                     _ => Ok(()),
                 })?;
-                applied.rows += rewrite.send(stop).await?;
-                Ok(())
+                rewrite.send(&mut applied, stop).await
             })
             .await?;
         }
