@@ -348,22 +348,22 @@ pub(crate) async fn each_step(
 }
 
 impl Batch {
-    /// Appends the corrections of a restoration that was recorded, and records that.
+    /// Appends the corrections of a restoration that was recorded, and records that. How many are in the log is said as
+    /// soon as they are.
     pub(crate) async fn append(
         &self,
         journal: &Journal<'_>,
-        restoration: &Restoration,
+        (restoration, appended): (&Restoration, &mut u64),
         intake: &Intake,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
         let origin = format!("restoration {}", restoration.number);
         progress.stage("append", restoration.changes);
-        let mut number = 0_u64;
         for file in &restoration.files {
             each_step(journal.archive, file, async |batch| {
                 go_on(stop)?;
                 let events = batch.column(0).as_string::<i32>();
-                let lines: Vec<(u64, &[u8])> = (number + 1..)
+                let lines: Vec<(u64, &[u8])> = (*appended + 1..)
                     .zip(events.iter())
                     .map(|(line, event)| (line, event.unwrap_or_default().as_bytes()))
                     .collect();
@@ -374,7 +374,7 @@ impl Batch {
                         refused.line, restoration.number, refused.reason
                     )));
                 }
-                number += batch.num_rows() as u64;
+                *appended += batch.num_rows() as u64;
                 progress.advance(batch.num_rows() as u64);
                 Ok(())
             })
@@ -390,14 +390,14 @@ impl Batch {
         journal: &Journal<'_>,
         intake: &Intake,
         told: (&dyn Progress, &CancellationToken),
-    ) -> Result<Vec<Recorded>> {
+    ) -> Result<()> {
         for recorded in journal.all().await? {
             if recorded.is_to_be_gone_on_with() {
-                self.append(journal, &recorded.restoration, intake, told)
-                    .await?;
+                let of = (&recorded.restoration, &mut 0);
+                self.append(journal, of, intake, told).await?;
             }
         }
-        journal.all().await
+        Ok(())
     }
 }
 

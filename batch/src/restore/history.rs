@@ -43,7 +43,7 @@ pub enum Outcome {
     Failed,
     /// It is being put right.
     Applying,
-    /// It was ended while something was put right; the next comparison finds what is left of it.
+    /// An error, or its process's end, ended it while something was put right; the next comparison finds what is left.
     CutOff,
 }
 
@@ -116,6 +116,8 @@ pub(super) struct History<'a> {
     id: String,
     at_ms: i64,
     number: OnceCell<u64>,
+    /// What was recorded before anything was changed.
+    begun: OnceCell<Value>,
 }
 
 impl<'a> History<'a> {
@@ -127,6 +129,7 @@ impl<'a> History<'a> {
             id: new_id(),
             at_ms: batch.ports.clock.now_ms(),
             number: OnceCell::new(),
+            begun: OnceCell::new(),
         }
     }
 
@@ -166,6 +169,8 @@ impl<'a> History<'a> {
         let mut record = self.record(Outcome::Applying, report)?;
         record["restoration"] = restoration.into();
         self.write(&record).await?;
+        // The same again where a file of the archive was made anew meanwhile.
+        self.begun.set(record).ok();
         Ok(())
     }
 
@@ -200,8 +205,27 @@ impl<'a> History<'a> {
                     }
                     self.tell(Outcome::Failed, &report);
                 }
+                if let Some(begun) = self.begun.get() {
+                    self.end_in_the_middle(begun, &error).await;
+                }
                 Err(error)
             }
+        }
+    }
+
+    /// Records what ended it once something might have been changed, and what was.
+    async fn end_in_the_middle(&self, begun: &Value, error: &Error) {
+        let mut record = begun.clone();
+        record["outcome"] = Outcome::CutOff.name().into();
+        record["error"] = error.to_string().into();
+        record["restoration"] = Value::Null;
+        if let Error::Partly { applied, .. } = error {
+            record["restoration"] = applied.restoration.into();
+            record["applied"] = json!(applied);
+        }
+        if let Err(other) = self.write(&record).await {
+            // The next comparison says that it was cut off.
+            tracing::warn!(error = %other, "what was put right before an error was not recorded");
         }
     }
 

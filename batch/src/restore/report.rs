@@ -2,6 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
 
 use jobs::{BUCKET, Job};
 use schemas::key::KeyShape;
@@ -177,6 +178,54 @@ pub struct Applied {
     /// Keys that are served otherwise than their events give, which corrections do not mend: what the archive gives
     /// is to be restored.
     pub damaged: u64,
+}
+
+impl Applied {
+    /// With what was put right after it.
+    pub(crate) fn and(self, later: Self) -> Self {
+        let mut files = self.files;
+        files.extend(later.files);
+        Self {
+            rows: self.rows + later.rows,
+            deleted: self.deleted + later.deleted,
+            run: later.run.or(self.run),
+            files,
+            corrections: self.corrections + later.corrections,
+            notifications: self.notifications + later.notifications,
+            restoration: later.restoration.or(self.restoration),
+            damaged: later.damaged.max(self.damaged),
+        }
+    }
+}
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut done = Vec::new();
+        let files = self.files.len() as u64;
+        for (count, one, many) in [
+            (files, "file was made anew", "files were made anew"),
+            (self.rows, "row was written anew", "rows were written anew"),
+            (self.deleted, "row was deleted", "rows were deleted"),
+            (
+                self.corrections,
+                "correction was appended",
+                "corrections were appended",
+            ),
+            (
+                self.notifications,
+                "member was told of",
+                "members were told of",
+            ),
+        ] {
+            if count > 0 {
+                done.push(format!("{count} {}", if count == 1 { one } else { many }));
+            }
+        }
+        done.extend(self.run.map(|run| format!("run {run} was carried out")));
+        let number = self.restoration;
+        done.extend(number.map(|number| format!("restoration {number} was recorded")));
+        f.write_str(&done.join(", "))
+    }
 }
 
 /// What a comparison found.

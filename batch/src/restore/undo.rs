@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::correct::{new_id, reversed};
 use super::journal::{Journal, Recorded, Restoration, RestorationKind};
+use super::report::Applied;
 use crate::run::{Batch, while_held};
 use crate::{Error, Progress, Result};
 
@@ -37,7 +38,8 @@ impl Batch {
         let journal = Journal { archive, source };
         let work = async {
             let told = (progress, &stop);
-            let recorded = self.append_all(&journal, intake, told).await?;
+            self.append_all(&journal, intake, told).await?;
+            let recorded = journal.all().await?;
             let undone = to_undo(&recorded, number)?;
             let next = recorded.len() as u64 + 1;
             let id = new_id();
@@ -52,10 +54,19 @@ impl Batch {
                 ..undone.clone()
             };
             journal.begin(&restoration).await?;
-            self.append(&journal, &restoration, intake, told).await?;
-            self.note_corrections(&journal, &journal.all().await?)
-                .await?;
-            Ok(restoration)
+            let mut applied = Applied {
+                restoration: Some(next),
+                ..Applied::default()
+            };
+            let done = async {
+                let of = (&restoration, &mut applied.corrections);
+                self.append(&journal, of, intake, told).await?;
+                self.note_corrections(&journal, &journal.all().await?).await
+            };
+            match done.await {
+                Ok(()) => Ok(restoration),
+                Err(error) => Err(Error::after(error, applied)),
+            }
         };
         let done = while_held(&*held, &stop, Box::pin(work)).await;
         held.let_go().await;

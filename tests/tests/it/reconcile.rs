@@ -19,7 +19,9 @@ use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use crate::restore::{applied, lived_in, of, one_row, restore, rows_of, these_are_right, write};
+use crate::restore::{
+    Cutting, applied, lived_in, of, one_row, restore, rows_of, these_are_right, write,
+};
 
 const VIEW: &str = "plays_owner_day_track";
 const HOUR_MS: u64 = 3_600_000;
@@ -181,6 +183,40 @@ async fn what_is_cut_off_is_told() {
         (&json!("right"), &json!("cut_off"))
     );
     assert_eq!(all[1]["restoration"], 1);
+}
+
+/// What ends a restoration in its run says which rows had been written anew before, and so does the history.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_says_what_was_put_right_before() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    damage(&world, 5).await;
+    crate::drift::falsify_one(&world, VIEW, 3).await;
+    let stop = CancellationToken::new();
+    // The run that is to put live state right begins with this stage.
+    let cutting = Cutting {
+        stop: stop.clone(),
+        stage: "seal",
+    };
+    let intake = world.intake(Source::Plays).await;
+    let batch = world.batch();
+    let request = applied(VIEW);
+    let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
+    let told = cut.expect_err("it was cut off").to_string();
+    assert!(
+        told.contains("1 row was written anew") && told.contains("restoration 1"),
+        "{told}"
+    );
+    let newest = &history(&world).await[0];
+    assert_eq!(
+        (&newest["outcome"], &newest["restoration"]),
+        (&json!("cut_off"), &json!(1)),
+        "{newest}"
+    );
+    assert_eq!(newest["applied"]["rows"], 1, "{newest}");
+    assert_eq!(newest["error"], told.as_str(), "{newest}");
+    restore(&world, &applied(VIEW)).await.expect("restoring");
+    these_are_right(&world, &[VIEW]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
