@@ -223,7 +223,7 @@ impl Batch {
                 .await?;
             self.append_all(&journal, intake, (progress, stop)).await?;
         }
-        let recorded = journal.all().await?;
+        let recorded = self.settled(&journal).await?;
         self.note_corrections(&journal, &recorded).await?;
         let (comparison, warnings) = self.comparison(job, &scope, results).await?;
         let ends = match claims {

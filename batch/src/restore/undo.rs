@@ -20,6 +20,14 @@ impl Batch {
         Journal { archive, source }.all().await
     }
 
+    /// The same for whoever holds the lease: those that were cut off are said to be.
+    pub(super) async fn settled(&self, journal: &Journal<'_>) -> Result<Vec<Recorded>> {
+        let mut recorded = journal.all().await?;
+        let now_ms = self.ports.clock.now_ms();
+        journal.settle(&mut recorded, now_ms).await?;
+        Ok(recorded)
+    }
+
     /// Takes the corrections of a restoration back, by corrections of the other sign; answers what was recorded.
     ///
     /// # Errors
@@ -39,7 +47,7 @@ impl Batch {
         let work = async {
             let told = (progress, &stop);
             self.append_all(&journal, intake, told).await?;
-            let recorded = journal.all().await?;
+            let recorded = self.settled(&journal).await?;
             let undone = to_undo(&recorded, number)?;
             let next = recorded.len() as u64 + 1;
             let id = new_id();

@@ -548,8 +548,11 @@ fn line(recorded: &Recorded) -> String {
             RestorationKind::Corrections => {
                 "; not finished, the next `restorate … --apply` goes on with it"
             }
+            _ if recorded.cut_off_at_ms.is_some() => {
+                "; cut off, and what was left of it a later comparison has found"
+            }
             RestorationKind::Rows | RestorationKind::Notifications => {
-                "; cut off, the next comparison finds what is left of it"
+                "; not finished: it is under way, or the next comparison finds what is left of it"
             }
         });
     }

@@ -89,7 +89,7 @@ impl Batch {
             archive: &self.ports.archive,
             source,
         };
-        let number = journal.all().await?.len() as u64 + 1;
+        let number = self.settled(&journal).await?.len() as u64 + 1;
         let runs = self.ports.views.runs(source).await?.runs;
         if request.apply && !is_last_complete(&runs) {
             let request = RunRequest::default();
