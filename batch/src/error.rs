@@ -3,6 +3,8 @@
 use schemas::seam::Epoch;
 use stores::archive::REMEDY;
 
+use crate::restore::Applied;
+
 /// The result of the batch layer's work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -50,6 +52,14 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// What ended a restoration that had put something right before.
+    #[error("{error}. Before that {applied}: this stands")]
+    Partly {
+        /// What ended it.
+        error: Box<Self>,
+        /// What had been put right.
+        applied: Box<Applied>,
+    },
     /// The run was asked to stop.
     #[error("stopped; run it again and it goes on where it was")]
     Stopped,
@@ -68,12 +78,16 @@ impl Error {
         match self {
             Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
             Self::Busy(_) | Self::NotYet(_) | Self::Stopped | Self::Roll { .. } => true,
+            Self::Partly { error, .. } => error.may_pass(),
             _ => false,
         }
     }
 
     /// The archive's file that was found damaged and what shows it, if that is what went wrong.
     pub(crate) fn damaged_file(&self) -> Option<(String, String)> {
+        if let Self::Partly { error, .. } = self {
+            return error.damaged_file();
+        }
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
             let store = match error.downcast_ref::<Self>() {
@@ -88,6 +102,26 @@ impl Error {
         None
     }
 
+    /// The same error, after something was put right.
+    pub(crate) fn after(self, applied: Applied) -> Self {
+        if applied == Applied::default() {
+            return self;
+        }
+        let (error, later) = self.apart();
+        Self::Partly {
+            error: Box::new(error),
+            applied: Box::new(applied.and(later)),
+        }
+    }
+
+    /// What went wrong, and what had been put right before.
+    pub(crate) fn apart(self) -> (Self, Applied) {
+        match self {
+            Self::Partly { error, applied } => (*error, *applied),
+            error => (error, Applied::default()),
+        }
+    }
+
     pub(crate) fn damaged(path: &str, what: impl std::fmt::Display) -> Self {
         Self::Damaged {
             path: path.to_owned(),
@@ -99,4 +133,34 @@ impl Error {
 /// The error for a log that is not the one that results were made of.
 pub(crate) fn lost_log(what: String) -> Error {
     Error::Request(format!("{what}. {}", stores::log::LOST_REMEDY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_was_done_before() {
+        let applied = |rows, restoration| Applied {
+            rows,
+            restoration,
+            ..Applied::default()
+        };
+        let plain = Error::Stopped.after(Applied::default());
+        assert!(matches!(plain, Error::Stopped), "{plain}");
+        let error = stores::Error::DamagedFile {
+            path: "a/b".to_owned(),
+            why: "it is short".to_owned(),
+        };
+        let error = Error::from(error)
+            .after(applied(2, None))
+            .after(applied(1, Some(7)));
+        let text = error.to_string();
+        assert!(text.contains("3 rows were written anew"), "{text}");
+        assert!(text.contains("restoration 7"), "{text}");
+        let (path, _) = error.damaged_file().expect("a file");
+        assert_eq!((path.as_str(), error.may_pass()), ("a/b", false));
+        assert!(Error::Stopped.after(applied(1, None)).may_pass());
+        assert!(matches!(error.apart().0, Error::Store(_)));
+    }
 }

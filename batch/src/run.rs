@@ -569,7 +569,10 @@ pub(crate) async fn while_held<T>(
         }
     };
     match done {
-        Err(Error::Stopped) => Err(lease_lost(held, "a run")),
+        Err(error) => match error.apart() {
+            (Error::Stopped, applied) => Err(lease_lost(held, "a run").after(applied)),
+            (error, applied) => Err(error.after(applied)),
+        },
         done => done,
     }
 }

@@ -252,6 +252,30 @@ impl KeyShape {
         }
     }
 
+    /// Whether bytes are a key of this shape, as [`KeyShape::decode`] takes it. It makes nothing of the values, so many
+    /// keys can be looked at.
+    #[must_use]
+    pub fn is_key(&self, key: &[u8]) -> bool {
+        let mut rest = key;
+        for column in &self.0 {
+            let Some(after) = checked(column, rest) else {
+                return false;
+            };
+            rest = after;
+        }
+        rest.is_empty()
+    }
+
+    /// The instant that a key begins with, in seconds since the Unix epoch; nothing where the first column holds none.
+    #[must_use]
+    pub fn first_time(&self, key: &[u8]) -> Option<i64> {
+        let first = self.0.first().filter(|first| first.kind == KeyKind::Time)?;
+        match read_value(first, key)? {
+            (KeyValue::Time(seconds), _) => Some(seconds),
+            _ => None,
+        }
+    }
+
     /// Decodes the columns at the places `wanted`; the others are none. What stands after the last of
     /// them is not looked at.
     ///
@@ -359,6 +383,34 @@ fn pass<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
             _ => return None,
         }
     }
+}
+
+/// What follows a column's value, if the bytes before it are one.
+fn checked<'a>(column: &KeyColumn, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let rest = pass(column, bytes)?;
+    let (value, _) = bytes.split_at_checked(bytes.len() - rest.len())?;
+    let value = match column.nullable {
+        true => value.get(1..)?,
+        false => value,
+    };
+    let is_valid = match column.kind {
+        KeyKind::Int | KeyKind::Instant => true,
+        // A column of such instants is in milliseconds.
+        KeyKind::Time => read_int(value).is_none_or(|(n, _)| n.checked_mul(1000).is_some()),
+        // No sign has a zero in it, so what stands between two is text by itself; behind a zero stands its mark.
+        KeyKind::Text => value
+            .split(|byte| *byte == 0)
+            .enumerate()
+            .all(|(at, piece)| {
+                let piece = if at == 0 {
+                    piece
+                } else {
+                    piece.get(1..).unwrap_or_default()
+                };
+                std::str::from_utf8(piece).is_ok()
+            }),
+    };
+    is_valid.then_some(rest)
 }
 
 fn write_present(nullable: bool, key: &mut Vec<u8>) {

@@ -68,6 +68,29 @@ proptest! {
         }
     }
 
+    /// What is looked at only is taken and refused as what is decoded, whichever byte somebody changed.
+    #[test]
+    fn what_is_a_key_decodes(
+        row in row(),
+        (at, byte) in (0_usize..40, any::<u8>()),
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let key = shape().encode(&columns(std::slice::from_ref(&row))).unwrap().value(0).to_vec();
+        prop_assert!(shape().is_key(&key));
+        let times = KeyShape(shape().0.split_off(1));
+        prop_assert_eq!(times.first_time(&key[8..]), Some(row.1));
+        prop_assert_eq!(shape().first_time(&key), None);
+        let mut changed = key.clone();
+        if let Some(place) = changed.get_mut(at) {
+            *place = byte;
+        }
+        let short = key[..at.min(key.len())].to_vec();
+        for bytes in [changed, short, [key, vec![byte]].concat(), bytes] {
+            let decodes = shape().decode(std::iter::once(bytes.as_slice())).is_ok();
+            prop_assert_eq!(shape().is_key(&bytes), decodes, "{:?}", bytes);
+        }
+    }
+
     /// Some columns decode to what all of them do.
     #[test]
     fn some_columns_are_those_of_all(

@@ -109,6 +109,7 @@ hand_on! { ViewsWrite {
     async fn results(source: Source) -> Result<BTreeMap<String, TableResults>>;
     async fn rows_before(view: &str, stamp_us: i64, after: Option<(Vec<u8>, Vec<u8>)>, limit: usize) -> Result<RowKeys>;
     async fn publish(source: Source, view: &str, epoch: Epoch, stamp_us: i64, rows: &NewRows) -> Result<()>;
+    async fn delete_rows(source: Source, view: &str, at: (Epoch, i64), rows: &RowKeys) -> Result<()>;
     async fn publish_editions(source: Source, view: &str, epoch: Epoch, stamp_us: i64, editions: &[NewEdition]) -> Result<()>;
     async fn node_names(view: &str, key: &[u8]) -> Result<Vec<NodeName>>;
     async fn collect_garbage(source: Source, view: &str, at: (Epoch, i64), limit: usize) -> Result<usize>;

@@ -50,6 +50,14 @@ impl TallyShape {
         part.extend_from_slice(group);
         part
     }
+
+    /// The time and the group that a key of a table partition is made of; nothing if it is too short for one.
+    #[must_use]
+    pub fn split_part(part: &[u8]) -> Option<(i64, &[u8])> {
+        let (time, group) = part.split_first_chunk::<8>()?;
+        let time = u64::from_be_bytes(*time) ^ (1 << 63);
+        Some((time.cast_signed(), group))
+    }
 }
 
 /// What the table of a view holds.
@@ -358,6 +366,19 @@ pub trait ViewsWrite: ViewsRead + ViewsScan {
         epoch: Epoch,
         stamp_us: i64,
         rows: &NewRows,
+    ) -> Result<()>;
+
+    /// Deletes rows that no run would ever write where they are, each unless it has a larger stamp. What a run has
+    /// written becomes a marker instead: a reader takes a row that is missing for one that never was.
+    ///
+    /// # Errors
+    /// As [`ViewsWrite::publish`].
+    async fn delete_rows(
+        &self,
+        source: Source,
+        view: &str,
+        at: (Epoch, i64),
+        rows: &RowKeys,
     ) -> Result<()>;
 
     /// Writes editions of run `epoch`, in their order; a key gets one head with a stamp. Whoever

@@ -1,5 +1,6 @@
-//! Writing rows anew that are not what the events give.
+//! Writing rows anew that are not what the events give, and deleting those that lie where none can lie.
 
+use arrow::array::Array;
 use jobs::{BUCKET, Job};
 use schemas::key::{KeyShape, KeyValue};
 use schemas::seam::Epoch;
@@ -9,7 +10,9 @@ use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
 
 use super::Comparison;
+use super::report::{Applied, Cause, Weighed};
 use super::scope::Scope;
+use super::stray::Places;
 use crate::run::{Batch, go_on};
 use crate::tally::{NewRow, new_rows};
 use crate::{BatchPorts, Error, Result};
@@ -24,6 +27,8 @@ pub(crate) struct Rewrite<'a> {
     stamp_us: i64,
     rows_max: usize,
     waiting: Vec<NewRow>,
+    /// Where rows are to be deleted.
+    strays: Places,
 }
 
 impl<'a> Rewrite<'a> {
@@ -46,13 +51,17 @@ impl<'a> Rewrite<'a> {
             stamp_us,
             rows_max: batch.options.publish_rows.max(1),
             waiting: Vec::new(),
+            strays: Places::default(),
         })
     }
 
-    /// Notes what the row of a key should hold; nothing if no event gives it.
-    pub(crate) fn add(&mut self, key: &[u8], count: Option<i64>) -> Result<()> {
+    /// Notes a key whose row is to hold what its events give, or to be gone where none can be.
+    pub(crate) fn add(&mut self, key: &[u8], weighed: &Weighed) -> Result<()> {
+        if weighed.cause.is_some_and(Cause::is_of_stray) {
+            return self.strays.add(key);
+        }
         let (part, row) = place(&self.job, &self.scope.grain, key)?;
-        self.waiting.push((part, row, count));
+        self.waiting.push((part, row, weighed.events_batch));
         Ok(())
     }
 
@@ -64,20 +73,27 @@ impl<'a> Rewrite<'a> {
         Ok(())
     }
 
-    /// Writes what was noted; answers how many rows.
-    pub(crate) async fn send(&mut self, stop: &CancellationToken) -> Result<u64> {
+    /// Writes what was noted, and says what is done of it as soon as it is.
+    pub(crate) async fn send(
+        &mut self,
+        applied: &mut Applied,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let (views, source) = (&self.ports.views, self.job.source());
+        let (table, at) = (self.table.as_str(), (self.epoch, self.stamp_us));
         let mut waiting = std::mem::take(&mut self.waiting);
-        let mut written = 0;
-        for rows in waiting.chunks_mut(self.rows_max) {
+        for some in waiting.chunks_mut(self.rows_max) {
             go_on(stop)?;
-            written += rows.len() as u64;
-            let rows = new_rows(rows);
-            let (views, source) = (&self.ports.views, self.job.source());
-            views
-                .publish(source, &self.table, self.epoch, self.stamp_us, &rows)
-                .await?;
+            let rows = new_rows(some);
+            views.publish(source, table, at.0, at.1, &rows).await?;
+            applied.rows += some.len() as u64;
         }
-        Ok(written)
+        for strays in self.strays.take(self.rows_max) {
+            go_on(stop)?;
+            views.delete_rows(source, table, at, &strays).await?;
+            applied.deleted += strays.rows.len() as u64;
+        }
+        Ok(())
     }
 }
 

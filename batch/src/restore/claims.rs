@@ -4,6 +4,7 @@
 //! what the file does not tell apart is added up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 use schemas::key::{KeyColumn, KeyKind, KeyValue};
 use schemas::shown;
 use schemas::time::Width;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -89,19 +92,17 @@ impl Claims {
             }
             "jsonl" | "ndjson" | "json" => {
                 let mut first = String::new();
-                let mut reader = BufReader::new(open()?);
+                let unmarked = || unmarked(open()?).map_err(|error| wrong(error.to_string()));
+                let mut reader = unmarked()?;
                 let read = reader.read_line(&mut first);
                 read.map_err(|e| wrong(e.to_string()))?;
                 if first.trim().is_empty() {
                     return Err(nothing_in(&name));
                 }
-                let object: Map<String, Value> = serde_json::from_str(&first).map_err(|e| {
+                let Once(object) = serde_json::from_str(&first).map_err(|e| {
                     wrong(format!("line 1: {e}; expected a JSON object on each line"))
                 })?;
-                (
-                    object.keys().cloned().collect(),
-                    Lines::Json(BufReader::new(open()?)),
-                )
+                (object.keys().cloned().collect(), Lines::Json(unmarked()?))
             }
             "parquet" => {
                 let builder = ParquetRecordBatchReaderBuilder::try_new(open()?);
@@ -220,6 +221,46 @@ impl Claims {
     }
 }
 
+/// A file without the mark that some programs begin a text with.
+fn unmarked(file: File) -> std::io::Result<BufReader<File>> {
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    let mut reader = BufReader::new(file);
+    if reader.fill_buf()?.starts_with(MARK) {
+        reader.consume(MARK.len());
+    }
+    Ok(reader)
+}
+
+/// A JSON object that says each name once: of two values nobody could say which one is meant.
+struct Once(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Names)
+    }
+}
+
+struct Names;
+
+impl<'de> Visitor<'de> for Names {
+    type Value = Once;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Once, A::Error> {
+        let mut object = Map::new();
+        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format!("{name:?} is there twice")));
+            }
+            object.insert(name, value);
+        }
+        Ok(Once(object))
+    }
+}
+
 fn nothing_in(name: &str) -> Error {
     Error::Request(format!(
         "{name}: there is no line in it, so it is not known what is expected"
@@ -310,7 +351,7 @@ fn csv_line(
 }
 
 fn json_line(columns: &Columns, line: &str) -> Result<Line, String> {
-    let object: Map<String, Value> =
+    let Once(object) =
         serde_json::from_str(line).map_err(|e| format!("{e}; expected a JSON object"))?;
     let is_known =
         |name: &str| name == columns.expected || columns.of_view.iter().any(|(_, own)| own == name);
@@ -479,4 +520,34 @@ pub(crate) async fn add_claims(
     tokio::task::spawn_blocking(move || claims.add((&scope, &sides), &stop))
         .await
         .map_err(|e| Error::fault("reading what is expected ended", e))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_comes_once() {
+        let of = |line: &str| serde_json::from_str::<Once>(line).map(|Once(object)| object);
+        assert_eq!(of(r#"{"a":1,"b":{"a":2}}"#).expect("an object").len(), 2);
+        let twice = of(r#"{"a":1,"b":2,"a":3}"#).expect_err("a is there twice");
+        assert!(
+            twice.to_string().contains("\"a\" is there twice"),
+            "{twice}"
+        );
+        assert!(of("[1]").is_err());
+    }
+
+    #[test]
+    fn the_mark_of_a_text_is_passed_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.jsonl");
+        for text in ["\u{feff}{}\n", "{}\n"] {
+            std::fs::write(&path, text).expect("a file");
+            let file = File::open(&path).expect("a file");
+            let lines = unmarked(file).expect("a reader").lines();
+            let lines: Vec<String> = lines.collect::<Result<_, _>>().expect("lines");
+            assert_eq!(lines, ["{}"]);
+        }
+    }
 }

@@ -24,6 +24,13 @@ impl Said {
         self.sums.get(side as usize).copied().flatten()
     }
 
+    /// What a row counts that lies where none can lie, and what is wrong with its place.
+    fn stray(&self) -> Option<(Cause, i64)> {
+        let of = |side, cause| Some((cause, self.of(side)?));
+        of(Side::Misplaced, Cause::MisplacedRow)
+            .or_else(|| of(Side::Unreadable, Cause::UnreadableRow))
+    }
+
     /// What a side counts.
     pub(crate) fn count(&self, side: Side) -> i64 {
         self.of(side).unwrap_or(0)
@@ -48,6 +55,9 @@ impl Measure {
     pub(crate) fn weigh(&self, said: &Said) -> Option<Weighed> {
         if said.of(Side::Ahead).is_some() {
             return None;
+        }
+        if let Some((cause, count)) = said.stray() {
+            return (!self.is_claimed || self.is_whole).then(|| self.stray(cause, count));
         }
         if self.is_claimed && !self.is_whole && said.of(Side::Claimed).is_none() {
             return None;
@@ -92,6 +102,23 @@ impl Measure {
             row_is_wrong,
             live_is_wrong,
         })
+    }
+
+    /// What is said of a row that no events and no run give: readers who come upon it count it.
+    fn stray(&self, cause: Cause, count: i64) -> Weighed {
+        Weighed {
+            expected: 0,
+            stored: Some(count),
+            live: self.with_live.then_some(0),
+            served: count,
+            difference: count.saturating_neg(),
+            cause: Some(cause),
+            events: 0,
+            events_batch: None,
+            is_to_be_corrected: false,
+            row_is_wrong: true,
+            live_is_wrong: false,
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a tolerance")]
@@ -226,6 +253,9 @@ mod tests {
         let both = [(EventsBatch, 3), (Stored, 4), (EventsLive, 2), (Live, 1)];
         assert_eq!(cause(&both), Some(Cause::ChangedRow));
         assert_eq!(cause(&[(EventsBatch, 3), (Stored, 4), (Ahead, 1)]), None);
+        assert_eq!(cause(&[(Side::Misplaced, 3)]), Some(Cause::MisplacedRow));
+        // One that counts nothing is in the way of readers all the same.
+        assert_eq!(cause(&[(Side::Unreadable, 0)]), Some(Cause::UnreadableRow));
         // Readers refuse it, whatever it counts.
         let right = [(EventsBatch, 3), (Stored, 3), (OfNoRun, 1)];
         assert_eq!(cause(&right), Some(Cause::ChangedRow));

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::TryStreamExt;
-use jobs::{BUCKET, Fold};
+use jobs::{BUCKET, Fold, Job};
 use schemas::key::{KeyShape, KeyValue};
 use schemas::plays::{AMOUNT_MAX, Decoder, Line};
 use schemas::seam::Offset;
@@ -26,6 +26,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::journal::{ChangesFile, Journal, Recorded, Restoration, RestorationKind};
 use super::report::Weighed;
 use super::scope::{Named, Scope, named};
+use super::stray;
 use crate::run::{Batch, go_on};
 use crate::{Error, Progress, Result};
 
@@ -85,14 +86,18 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Notes that the row of a key is to be written anew.
+    /// Notes that the row of a key is to be written anew, or deleted where none can be.
     pub(crate) fn add_row(
         &mut self,
-        grain: &KeyShape,
+        (job, grain): (&Job, &KeyShape),
         key: &[u8],
         weighed: &Weighed,
     ) -> Result<()> {
-        let key = Value::Object(shown_key(&named(grain, key)?)).to_string();
+        let key = match weighed.cause.filter(|cause| cause.is_of_stray()) {
+            Some(cause) => stray::recorded((job, cause), key)?,
+            None => shown_key(&named(grain, key)?),
+        };
+        let key = Value::Object(key).to_string();
         let after = weighed.events_batch.unwrap_or(0);
         self.add((key, weighed.stored.unwrap_or(0), after));
         Ok(())
@@ -343,22 +348,22 @@ pub(crate) async fn each_step(
 }
 
 impl Batch {
-    /// Appends the corrections of a restoration that was recorded, and records that.
+    /// Appends the corrections of a restoration that was recorded, and records that. How many are in the log is said as
+    /// soon as they are.
     pub(crate) async fn append(
         &self,
         journal: &Journal<'_>,
-        restoration: &Restoration,
+        (restoration, appended): (&Restoration, &mut u64),
         intake: &Intake,
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<()> {
         let origin = format!("restoration {}", restoration.number);
         progress.stage("append", restoration.changes);
-        let mut number = 0_u64;
         for file in &restoration.files {
             each_step(journal.archive, file, async |batch| {
                 go_on(stop)?;
                 let events = batch.column(0).as_string::<i32>();
-                let lines: Vec<(u64, &[u8])> = (number + 1..)
+                let lines: Vec<(u64, &[u8])> = (*appended + 1..)
                     .zip(events.iter())
                     .map(|(line, event)| (line, event.unwrap_or_default().as_bytes()))
                     .collect();
@@ -369,7 +374,7 @@ impl Batch {
                         refused.line, restoration.number, refused.reason
                     )));
                 }
-                number += batch.num_rows() as u64;
+                *appended += batch.num_rows() as u64;
                 progress.advance(batch.num_rows() as u64);
                 Ok(())
             })
@@ -385,14 +390,14 @@ impl Batch {
         journal: &Journal<'_>,
         intake: &Intake,
         told: (&dyn Progress, &CancellationToken),
-    ) -> Result<Vec<Recorded>> {
+    ) -> Result<()> {
         for recorded in journal.all().await? {
             if recorded.is_to_be_gone_on_with() {
-                self.append(journal, &recorded.restoration, intake, told)
-                    .await?;
+                let of = (&recorded.restoration, &mut 0);
+                self.append(journal, of, intake, told).await?;
             }
         }
-        journal.all().await
+        Ok(())
     }
 }
 

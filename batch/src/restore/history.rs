@@ -43,7 +43,7 @@ pub enum Outcome {
     Failed,
     /// It is being put right.
     Applying,
-    /// It was ended while something was put right; the next comparison finds what is left of it.
+    /// An error, or its process's end, ended it while something was put right; the next comparison finds what is left.
     CutOff,
 }
 
@@ -116,6 +116,8 @@ pub(super) struct History<'a> {
     id: String,
     at_ms: i64,
     number: OnceCell<u64>,
+    /// What was recorded before anything was changed.
+    begun: OnceCell<Value>,
 }
 
 impl<'a> History<'a> {
@@ -127,6 +129,7 @@ impl<'a> History<'a> {
             id: new_id(),
             at_ms: batch.ports.clock.now_ms(),
             number: OnceCell::new(),
+            begun: OnceCell::new(),
         }
     }
 
@@ -166,6 +169,8 @@ impl<'a> History<'a> {
         let mut record = self.record(Outcome::Applying, report)?;
         record["restoration"] = restoration.into();
         self.write(&record).await?;
+        // The same again where a file of the archive was made anew meanwhile.
+        self.begun.set(record).ok();
         Ok(())
     }
 
@@ -194,14 +199,33 @@ impl<'a> History<'a> {
                         ..RestoreReport::of(self.source)
                     };
                     let mut record = self.record(Outcome::Failed, &report)?;
-                    record["error"] = error.to_string().into();
+                    record["error"] = without_people(&error.to_string()).into();
                     if let Err(other) = self.write(&record).await {
                         tracing::warn!(error = %other, "that a comparison failed was not recorded");
                     }
                     self.tell(Outcome::Failed, &report);
                 }
+                if let Some(begun) = self.begun.get() {
+                    self.end_in_the_middle(begun, &error).await;
+                }
                 Err(error)
             }
+        }
+    }
+
+    /// Records what ended it once something might have been changed, and what was.
+    async fn end_in_the_middle(&self, begun: &Value, error: &Error) {
+        let mut record = begun.clone();
+        record["outcome"] = Outcome::CutOff.name().into();
+        record["error"] = without_people(&error.to_string()).into();
+        record["restoration"] = Value::Null;
+        if let Error::Partly { applied, .. } = error {
+            record["restoration"] = applied.restoration.into();
+            record["applied"] = json!(applied);
+        }
+        if let Err(other) = self.write(&record).await {
+            // The next comparison says that it was cut off.
+            tracing::warn!(error = %other, "what was put right before an error was not recorded");
         }
     }
 
@@ -227,6 +251,12 @@ impl<'a> History<'a> {
         let mut worst = worst.unwrap_or_default();
         if let Some(worst) = worst.as_array_mut() {
             worst.truncate(WORST);
+            // The bytes of a key that can't be read may name anybody, and nobody could find them there.
+            for one in worst {
+                if one["cause"] == Cause::UnreadableRow.name() {
+                    one["key"] = json!({});
+                }
+            }
         }
         let asked = Asked {
             keys: &request.keys,
@@ -253,6 +283,13 @@ impl<'a> History<'a> {
             "restoration": null,
             "error": null,
         });
+        told["held_back"] = json!(report.held_back.as_deref().map(without_people));
+        let warnings: Vec<String> = report
+            .warnings
+            .iter()
+            .map(|one| without_people(one))
+            .collect();
+        told["warnings"] = json!(warnings);
         if let (Some(record), Value::Object(told)) = (record.as_object_mut(), told) {
             record.extend(told.into_iter().filter(|(name, _)| name != "record"));
         }
@@ -369,6 +406,62 @@ fn names_value(name: &str, value: &Value, is_wanted: &impl Fn(&str, i64) -> bool
     }
 }
 
+/// A text without the values of columns that are people: `"listener_id":42` becomes `"listener_id":…`. It goes where no
+/// erasure searches.
+pub(super) fn without_people(text: &str) -> String {
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text;
+    loop {
+        let ends = PEOPLE.map(|column| rest.find(column).map(|at| at + column.len()));
+        let Some(end) = ends.into_iter().flatten().min() else {
+            told.push_str(rest);
+            return told;
+        };
+        let (before, after) = rest.split_at(end);
+        told.push_str(before);
+        rest = after.strip_prefix(['"', '\'', '`']).map_or(after, |after| {
+            told.push_str(&rest[end..end + 1]);
+            after
+        });
+        rest = without_values(rest, &mut told);
+    }
+}
+
+/// Passes over the values that stand behind the name of a column, as `=42`, `: [1, 2]` or ` is "x"`; answers what follows.
+fn without_values<'a>(text: &'a str, told: &mut String) -> &'a str {
+    let mut rest = text;
+    loop {
+        let is_between = |sign: char| " :=<>([,".contains(sign);
+        let after = rest.trim_start_matches(is_between);
+        let word = ["is ", "in ", "IN ", "IS "]
+            .iter()
+            .find_map(|word| after.strip_prefix(word));
+        let after = word.map_or(after, |after| after.trim_start_matches(is_between));
+        let (between, _) = rest.split_at(rest.len() - after.len());
+        let quote = after
+            .chars()
+            .next()
+            .filter(|sign| ['"', '\''].contains(sign));
+        let length = match quote {
+            // The next column's name stands in quotes, too.
+            Some(_) if between.trim_end().ends_with(',') && !between.contains(['(', '[']) => 0,
+            Some(quote) => after[1..].find(quote).map_or(after.len(), |end| end + 2),
+            None if between.ends_with('=') => after
+                .find(|sign: char| " ,;:)".contains(sign))
+                .unwrap_or(after.len()),
+            None => after
+                .find(|sign: char| !sign.is_ascii_digit() && sign != '-')
+                .unwrap_or(after.len()),
+        };
+        if length == 0 {
+            return rest;
+        }
+        told.push_str(between);
+        told.push('…');
+        rest = &after[length..];
+    }
+}
+
 /// Whether a text names somebody, as `"listener_id":42` or `listener_id = 42`.
 fn names_text(text: &str, is_wanted: &impl Fn(&str, i64) -> bool) -> bool {
     PEOPLE.iter().any(|column| {
@@ -385,6 +478,41 @@ fn names_text(text: &str, is_wanted: &impl Fn(&str, i64) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_name_nobody() {
+        for (text, told) in [
+            (
+                r#"2 times of {"bucket":5,"listener_id":42,"track_id":7}: once"#,
+                r#"2 times of {"bucket":5,"listener_id":…,"track_id":7}: once"#,
+            ),
+            (
+                r#"{"athlete_id": "4-2", "at":"now","listener_id":-3}"#,
+                r#"{"athlete_id": …, "at":"now","listener_id":…}"#,
+            ),
+            (
+                "line 3: listener_id is \"x@y.org\", not a 64-bit integer",
+                "line 3: listener_id is …, not a 64-bit integer",
+            ),
+            (
+                "--keys listener_id=abc: expected",
+                "--keys listener_id=…: expected",
+            ),
+            (
+                "listener_id IN (1, 2,3) AND x = 4",
+                "listener_id IN (…, …,…) AND x = 4",
+            ),
+            ("athlete_id = 7", "athlete_id = …"),
+            (
+                "--set listener_id: this listener was erased",
+                "--set listener_id: this listener was erased",
+            ),
+            ("listener_id", "listener_id"),
+            ("nobody, 42", "nobody, 42"),
+        ] {
+            assert_eq!(without_people(text), told);
+        }
+    }
 
     #[test]
     fn records_name_nobody_who_was_erased() {

@@ -2,9 +2,13 @@
 //!
 //! Corrections are written down before the first of them is appended, each under an id that is made of the
 //! restoration's number and its key: so one that died goes on with the same events, and what is appended twice counts
-//! once. Numbers are created once: of two that begin at the same time one is refused.
+//! once. Rows that were not written anew yet differ still: whoever compares next says of such a restoration that it was cut
+//! off, and finds them. Numbers are created once: of two that begin at the same time one is refused.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
@@ -13,6 +17,9 @@ use uuid::Uuid;
 
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
+
+/// Records that are read at once.
+const READS: usize = 16;
 
 /// What a restoration changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,12 +84,20 @@ pub struct Recorded {
     pub restoration: Restoration,
     /// By partition; nothing as long as it is not finished.
     pub done_until: Option<Vec<Offset>>,
+    /// When somebody found that it had ended in the middle, in milliseconds since the Unix epoch. Nobody goes on with it:
+    /// what it had not written yet is found by the next comparison.
+    pub cut_off_at_ms: Option<i64>,
 }
 
 impl Recorded {
     /// Whether corrections of it may not be in the log yet.
     pub(crate) const fn is_to_be_gone_on_with(&self) -> bool {
         self.done_until.is_none() && matches!(self.restoration.kind, RestorationKind::Corrections)
+    }
+
+    /// Whether it is under way, or was ended in the middle and nobody has said so.
+    const fn is_open(&self) -> bool {
+        self.done_until.is_none() && self.cut_off_at_ms.is_none() && !self.is_to_be_gone_on_with()
     }
 }
 
@@ -108,26 +123,47 @@ impl Journal<'_> {
 
     /// All of them, in their order.
     pub(crate) async fn all(&self) -> Result<Vec<Recorded>> {
-        let folder = self.folder();
-        let paths = self.archive.list(&folder).await?;
-        let mut all = Vec::new();
-        for (number, path) in (1..).zip(paths.iter().filter(|path| path.ends_with(".begun.json"))) {
-            let restoration: Restoration = self.read(path).await?;
-            if restoration.number != number {
-                let what = format!("expected restoration {number} here: one is missing");
-                return Err(Error::damaged(path, what));
-            }
-            let ended = self.path(number, "ended");
-            let done_until = match paths.contains(&ended) {
-                true => Some(self.read(&ended).await?),
-                false => None,
-            };
-            all.push(Recorded {
-                restoration,
-                done_until,
-            });
+        let paths = self.archive.list(&self.folder()).await?;
+        let paths: BTreeSet<String> = paths.into_iter().collect();
+        let begun = paths.iter().filter(|path| path.ends_with(".begun.json"));
+        let reads = (1..).zip(begun).map(|(number, path)| {
+            let paths = &paths;
+            async move { self.one((number, path), paths).await }
+        });
+        stream::iter(reads).buffered(READS).try_collect().await
+    }
+
+    async fn one(&self, (number, path): (u64, &str), paths: &BTreeSet<String>) -> Result<Recorded> {
+        let restoration: Restoration = self.read(path).await?;
+        if restoration.number != number {
+            let what = format!("expected restoration {number} here: one is missing");
+            return Err(Error::damaged(path, what));
         }
-        Ok(all)
+        let (ended, cut_off) = (self.path(number, "ended"), self.path(number, "cut-off"));
+        let done_until = match paths.contains(&ended) {
+            true => Some(self.read(&ended).await?),
+            false => None,
+        };
+        let cut_off_at_ms = match paths.contains(&cut_off) && done_until.is_none() {
+            true => Some(self.read(&cut_off).await?),
+            false => None,
+        };
+        Ok(Recorded {
+            restoration,
+            done_until,
+            cut_off_at_ms,
+        })
+    }
+
+    /// Says of those that nobody goes on with, and that have no end, that they were cut off. Whoever holds the lease may
+    /// say so: nobody else is at work.
+    pub(crate) async fn settle(&self, recorded: &mut [Recorded], now_ms: i64) -> Result<()> {
+        for one in recorded.iter_mut().filter(|one| one.is_open()) {
+            let path = self.path(one.restoration.number, "cut-off");
+            self.archive.put(&path, to_bytes(&now_ms)?).await?;
+            one.cut_off_at_ms = Some(now_ms);
+        }
+        Ok(())
     }
 
     async fn read<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T> {

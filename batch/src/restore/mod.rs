@@ -29,6 +29,7 @@ mod scope;
 mod sides;
 mod spool;
 mod stored;
+mod stray;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,7 +156,7 @@ impl Batch {
         (progress, stop): (&dyn Progress, &CancellationToken),
     ) -> Result<RestoreReport> {
         let source = job.source();
-        let mut repaired: Vec<String> = Vec::new();
+        let mut before = Applied::default();
         let missing = self.missing_files(source).await?;
         for path in &missing {
             let why = "it is missing";
@@ -168,8 +169,10 @@ impl Batch {
                     }
                 });
             }
-            self.write_file_again(source, (path, why)).await?;
-            repaired.push(path.clone());
+            if let Err(error) = self.write_file_again(source, (path, why)).await {
+                return Err(error.after(before));
+            }
+            before.files.push(path.clone());
         }
         loop {
             let asked = (request, intake, history);
@@ -178,20 +181,23 @@ impl Batch {
             match (damaged, done) {
                 (Some((path, why)), Err(error)) => {
                     // Once more would be for ever.
-                    if !request.apply || repaired.contains(&path) {
-                        return Err(error);
+                    if !request.apply || before.files.contains(&path) {
+                        return Err(error.after(before));
                     }
-                    self.write_file_again(source, (&path, &why)).await?;
-                    repaired.push(path);
+                    before = before.and(error.apart().1);
+                    if let Err(error) = self.write_file_again(source, (&path, &why)).await {
+                        return Err(error.after(before));
+                    }
+                    before.files.push(path);
                 }
                 (_, Ok(mut report)) => {
-                    if !repaired.is_empty() {
+                    if before != Applied::default() {
                         // Also where all else is held back.
-                        report.applied.get_or_insert_default().files = repaired;
+                        report.applied = Some(before.and(report.applied.unwrap_or_default()));
                     }
                     return Ok(report);
                 }
-                (None, Err(error)) => return Err(error),
+                (None, Err(error)) => return Err(error.after(before)),
             }
         }
     }
@@ -212,12 +218,12 @@ impl Batch {
             archive: &self.ports.archive,
             source: job.source(),
         };
-        let mut recorded = journal.all().await?;
         if request.apply {
             self.finish_run(results, &request.expected, (progress, stop))
                 .await?;
-            recorded = self.append_all(&journal, intake, (progress, stop)).await?;
+            self.append_all(&journal, intake, (progress, stop)).await?;
         }
+        let recorded = self.settled(&journal).await?;
         self.note_corrections(&journal, &recorded).await?;
         let (comparison, warnings) = self.comparison(job, &scope, results).await?;
         let ends = match claims {
@@ -233,17 +239,12 @@ impl Batch {
         let mut report = collected.report(&comparison, request);
         stages.begin("compare", 0);
         let measure = Measure::of(request, &collected);
-        let found = self
-            .weigh(
-                &collected,
-                &comparison,
-                (&measure, request),
-                (progress, stop),
-            )
-            .await?;
+        let by = (&measure, request);
+        let found = self.weigh(&collected, &comparison, by, (progress, stop));
+        let found = found.await?;
         let live_is_wrong = found.live_wrong > 0 || collected.live_unknown.is_some();
         let damaged = found.damaged;
-        found.tell(&scope.grain, &mut report)?;
+        found.tell((job, &scope.grain), &mut report)?;
         let uncounted = is_counted(&recorded, &collected.counted);
         report.warnings = warnings.into_iter().chain(scope.left_out()).collect();
         report.warnings.extend(none_compared(report.keys));
@@ -253,16 +254,21 @@ impl Batch {
             let number = recorded.len() as u64 + 1;
             history.begin_to_apply(&report, number).await?;
             let record = self.record(request, &report, number);
-            let told = (&mut stages, stop);
             let by = (&journal, intake, record);
-            let mut applied = self.put_right(request, with, by, told).await?;
+            let mut applied = Applied::default();
+            let done = async {
+                let told = (&mut applied, (&mut stages, stop));
+                self.put_right(request, with, by, told).await?;
+                if live_is_wrong && request.expected == Expected::Archive {
+                    let again = RunRequest::default();
+                    let run = self.run_again(results, &again, (progress, stop));
+                    applied.run = Some(run.await?);
+                }
+                Ok(())
+            };
+            done.await.map_err(|e| Error::after(e, applied.clone()))?;
             if request.expected.is_claimed() {
                 applied.damaged = damaged;
-            }
-            if live_is_wrong && request.expected == Expected::Archive {
-                let again = RunRequest::default();
-                let run = self.run_again(results, &again, (progress, stop));
-                applied.run = Some(run.await?);
             }
             report.applied = Some(applied);
         }
@@ -270,14 +276,15 @@ impl Batch {
         Ok(report)
     }
 
-    /// Puts right what differs: what the events give by rows, what somebody else says by corrections.
+    /// Puts right what differs: what the events give by rows, what somebody else says by corrections. What is done is noted
+    /// as it is, for whoever is told that the rest was not.
     async fn put_right(
         &self,
         request: &RestoreRequest,
         with: (&Comparison, &Collected, &Measure),
         (journal, intake, record): (&Journal<'_>, &Intake, Restoration),
-        told: (&mut Stages<'_>, &CancellationToken),
-    ) -> Result<Applied> {
+        told: (&mut Applied, (&mut Stages<'_>, &CancellationToken)),
+    ) -> Result<()> {
         if request.expected.is_claimed() {
             let by = (&request.set, record);
             return self.correct(with, by, (journal, intake), told).await;
@@ -350,43 +357,40 @@ impl Batch {
         &self,
         (comparison, collected, measure): (&Comparison, &Collected, &Measure),
         (journal, record): (&Journal<'_>, Restoration),
-        (stages, stop): (&mut Stages<'_>, &CancellationToken),
-    ) -> Result<Applied> {
+        (applied, (stages, stop)): (&mut Applied, (&mut Stages<'_>, &CancellationToken)),
+    ) -> Result<()> {
         stages.begin("rewrite", 0);
-        let grain = &comparison.scope.grain;
+        let of = (&*comparison.job, &comparison.scope.grain);
         let mut changes = Changes::new(journal);
         for file in &collected.files {
             go_on(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
-                    Some(weighed) if weighed.row_is_wrong => changes.add_row(grain, key, &weighed),
+                    Some(weighed) if weighed.row_is_wrong => changes.add_row(of, key, &weighed),
                     _ => Ok(()),
                 })?;
                 changes.write(false).await
             })
             .await?;
         }
-        let mut applied = Applied::default();
         let Some(recorded) = changes.record(record).await? else {
-            return Ok(applied);
+            return Ok(());
         };
+        applied.restoration = Some(recorded.number);
         let mut rewrite = Rewrite::begin(self, comparison, collected.stamp_us).await?;
         for file in &collected.files {
             go_on(stop)?;
             each_block(&self.engine, file, async |sums| {
                 sums.each(|key, said| match measure.weigh(said) {
-                    Some(weighed) if weighed.row_is_wrong => rewrite.add(key, weighed.events_batch),
+                    Some(weighed) if weighed.row_is_wrong => rewrite.add(key, &weighed),
                     _ => Ok(()),
                 })?;
-                applied.rows += rewrite.send(stop).await?;
-                Ok(())
+                rewrite.send(applied, stop).await
             })
             .await?;
         }
         rewrite.end().await?;
-        journal.end(recorded.number, &[]).await?;
-        applied.restoration = Some(recorded.number);
-        Ok(applied)
+        journal.end(recorded.number, &[]).await
     }
 
     /// Appends corrections for what a file says otherwise than the events, once they are recorded.
@@ -395,8 +399,8 @@ impl Batch {
         (comparison, collected, measure): (&Comparison, &Collected, &Measure),
         (set, record): (&BTreeMap<String, String>, Restoration),
         (journal, intake): (&Journal<'_>, &Intake),
-        (stages, stop): (&mut Stages<'_>, &CancellationToken),
-    ) -> Result<Applied> {
+        (applied, (stages, stop)): (&mut Applied, (&mut Stages<'_>, &CancellationToken)),
+    ) -> Result<()> {
         stages.begin("correct", 0);
         let fold = Fold::new(&self.engine, &comparison.recount.chain).await?;
         let by = (&record, set);
@@ -413,17 +417,14 @@ impl Batch {
             .await?;
         }
         let Some(recorded) = corrections.into_changes().record(record).await? else {
-            return Ok(Applied::default());
+            return Ok(());
         };
-        self.append(journal, &recorded, intake, (stages.progress, stop))
+        applied.restoration = Some(recorded.number);
+        let appended = &mut applied.corrections;
+        let told = (stages.progress, stop);
+        self.append(journal, (&recorded, appended), intake, told)
             .await?;
-        self.note_corrections(journal, &journal.all().await?)
-            .await?;
-        Ok(Applied {
-            corrections: recorded.changes,
-            restoration: Some(recorded.number),
-            ..Applied::default()
-        })
+        self.note_corrections(journal, &journal.all().await?).await
     }
 
     /// Finishes a run that died or failed. Rows are written anew for the newest run, so that one has to be complete; for

@@ -2,16 +2,18 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
 
-use jobs::BUCKET;
+use jobs::{BUCKET, Job};
 use schemas::key::KeyShape;
 use schemas::seam::{Epoch, Offset};
-use schemas::shown;
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::correct::shown_key;
 use super::scope::named;
+use super::stray;
 use crate::Result;
 
 /// Why a served value is not what is expected.
@@ -24,6 +26,10 @@ pub enum Cause {
     MissingRow,
     /// There is a batch row that no event gives.
     ExtraRow,
+    /// There is a batch row in the partition of another time than its own: somebody else wrote it.
+    MisplacedRow,
+    /// There is a batch row whose key can't be read: somebody else wrote it.
+    UnreadableRow,
     /// Live state held less than there are events.
     LostLive,
     /// An event came again after the window of the speed layer, and is counted again until the next run.
@@ -42,10 +48,12 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::ChangedRow,
         Self::MissingRow,
         Self::ExtraRow,
+        Self::MisplacedRow,
+        Self::UnreadableRow,
         Self::LostLive,
         Self::Duplicate,
         Self::Unexplained,
@@ -62,6 +70,8 @@ impl Cause {
             Self::ChangedRow => "changed_row",
             Self::MissingRow => "missing_row",
             Self::ExtraRow => "extra_row",
+            Self::MisplacedRow => "misplaced_row",
+            Self::UnreadableRow => "unreadable_row",
             Self::LostLive => "lost_live",
             Self::Duplicate => "duplicate",
             Self::Unexplained => "unexplained",
@@ -70,6 +80,11 @@ impl Cause {
             Self::NotTold => "not_told",
             Self::Damaged => "damaged",
         }
+    }
+
+    /// Whether it is that of a row that lies where none of the view can lie, which is known by its place.
+    pub(crate) const fn is_of_stray(self) -> bool {
+        matches!(self, Self::MisplacedRow | Self::UnreadableRow)
     }
 }
 
@@ -108,7 +123,8 @@ pub(crate) struct Weighed {
 /// A key whose served value is not what is expected.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// The columns of the key that are compared, but for the bucket.
+    /// The columns of the key that are compared, but for the bucket. Of a row that lies in the partition of another time
+    /// all columns, and when that partition begins; of one whose key can't be read the bytes of its place.
     pub key: BTreeMap<String, Value>,
     /// When its bucket begins, where the view has time and it is compared.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +163,8 @@ pub struct OfCause {
 pub struct Applied {
     /// Rows that were written anew.
     pub rows: u64,
+    /// Rows that were deleted, since none can be where they were.
+    pub deleted: u64,
     /// The run that was carried out so that the batch layer's numbers stand in the place of live ones.
     pub run: Option<Epoch>,
     /// Files of the archive that were written anew from the log.
@@ -160,6 +178,54 @@ pub struct Applied {
     /// Keys that are served otherwise than their events give, which corrections do not mend: what the archive gives
     /// is to be restored.
     pub damaged: u64,
+}
+
+impl Applied {
+    /// With what was put right after it.
+    pub(crate) fn and(self, later: Self) -> Self {
+        let mut files = self.files;
+        files.extend(later.files);
+        Self {
+            rows: self.rows + later.rows,
+            deleted: self.deleted + later.deleted,
+            run: later.run.or(self.run),
+            files,
+            corrections: self.corrections + later.corrections,
+            notifications: self.notifications + later.notifications,
+            restoration: later.restoration.or(self.restoration),
+            damaged: later.damaged.max(self.damaged),
+        }
+    }
+}
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut done = Vec::new();
+        let files = self.files.len() as u64;
+        for (count, one, many) in [
+            (files, "file was made anew", "files were made anew"),
+            (self.rows, "row was written anew", "rows were written anew"),
+            (self.deleted, "row was deleted", "rows were deleted"),
+            (
+                self.corrections,
+                "correction was appended",
+                "corrections were appended",
+            ),
+            (
+                self.notifications,
+                "member was told of",
+                "members were told of",
+            ),
+        ] {
+            if count > 0 {
+                done.push(format!("{count} {}", if count == 1 { one } else { many }));
+            }
+        }
+        done.extend(self.run.map(|run| format!("run {run} was carried out")));
+        let number = self.restoration;
+        done.extend(number.map(|number| format!("restoration {number} was recorded")));
+        f.write_str(&done.join(", "))
+    }
 }
 
 /// What a comparison found.
@@ -308,9 +374,13 @@ impl Found {
     }
 
     /// Says it in a report: those that differ most come largest first, then by key.
-    pub(crate) fn tell(self, grain: &KeyShape, report: &mut RestoreReport) -> Result<()> {
+    pub(crate) fn tell(
+        self,
+        (job, grain): (&Job, &KeyShape),
+        report: &mut RestoreReport,
+    ) -> Result<()> {
         let worst = self.worst.into_sorted_vec().into_iter();
-        let told = |Reverse(one): Reverse<Worst>| difference(grain, &one);
+        let told = |Reverse(one): Reverse<Worst>| difference((job, grain), &one);
         report.differences = worst.map(told).collect::<Result<_>>()?;
         report.keys = self.keys;
         report.differ = self.differ;
@@ -322,11 +392,13 @@ impl Found {
 }
 
 /// A difference as it is told.
-fn difference(grain: &KeyShape, one: &Worst) -> Result<Difference> {
-    let (named, weighed) = (named(grain, &one.key)?, &one.weighed);
-    let shown = named.iter();
-    let shown = shown.map(|(name, value)| (name.clone(), shown::key_value(value)));
-    let mut key: BTreeMap<String, Value> = shown.collect();
+fn difference((job, grain): (&Job, &KeyShape), one: &Worst) -> Result<Difference> {
+    let weighed = &one.weighed;
+    let shown = match one.cause.is_of_stray() {
+        true => stray::named((job, one.cause), &one.key)?,
+        false => shown_key(&named(grain, &one.key)?),
+    };
+    let mut key: BTreeMap<String, Value> = shown.into_iter().collect();
     let bucket = key.remove(BUCKET);
     Ok(Difference {
         key,

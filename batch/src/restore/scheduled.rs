@@ -19,7 +19,7 @@ use stores::reconciliations::Note;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::history::Outcome;
+use super::history::{Outcome, without_people};
 use super::report::RestoreReport;
 use super::request::RestoreRequest;
 use crate::run::{Batch, go_on};
@@ -197,8 +197,9 @@ impl Batch {
                 Ok(report) => reports.push(report),
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => {
+                    let error = without_people(&error.to_string());
                     tracing::error!(schedule = of.name, view = request.view, %error, "a reconciliation failed");
-                    failed.insert(request.view, error.to_string());
+                    failed.insert(request.view, error);
                 }
             }
         }
@@ -363,7 +364,7 @@ fn message(id: &str, of: &Scheduled, at_ms: i64, one: &Found<'_>) -> Value {
         "differ": report.map(|report| report.differ),
         "total": report.map(|report| report.total),
         "causes": report.map(|report| &report.causes),
-        "held_back": report.and_then(|report| report.held_back.as_ref()),
+        "held_back": report.and_then(|report| report.held_back.as_deref().map(without_people)),
         "error": one.error,
     })
 }

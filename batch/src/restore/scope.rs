@@ -161,13 +161,26 @@ impl Scope {
     /// Whether all rows of a view are in it, by all their columns.
     pub(crate) fn is_all_of(&self, job: &Job) -> bool {
         let columns = job.group().0.len() + job.row().0.len();
-        self.places.iter().copied().eq(0..columns)
-            && self.range == (None, None)
-            && self.wanted.is_empty()
+        self.places.iter().copied().eq(0..columns) && self.has_all_rows()
+    }
+
+    /// Whether all rows of a view are in it, by whichever columns.
+    pub(crate) fn has_all_rows(&self) -> bool {
+        self.range == (None, None) && self.wanted.is_empty()
     }
 
     /// The rows of a view that are in it.
     pub(crate) fn rows(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        match self.asked(batch)? {
+            None => Ok(batch.clone()),
+            Some(asked) => {
+                filter_record_batch(batch, &asked).map_err(|e| Error::fault("leaving rows out", e))
+            }
+        }
+    }
+
+    /// Which rows of a view are in it; nothing if all are.
+    pub(crate) fn asked(&self, batch: &RecordBatch) -> Result<Option<BooleanArray>> {
         let mut kept: Option<BooleanArray> = None;
         let mut demand = |more: BooleanArray| -> Result<()> {
             kept = Some(match &kept {
@@ -184,12 +197,7 @@ impl Scope {
         for wanted in &self.wanted {
             demand(wanted.among(batch.column(wanted.place)))?;
         }
-        match kept {
-            None => Ok(batch.clone()),
-            Some(kept) => {
-                filter_record_batch(batch, &kept).map_err(|e| Error::fault("leaving rows out", e))
-            }
-        }
+        Ok(kept)
     }
 
     fn in_range(&self, buckets: &ArrayRef) -> BooleanArray {

@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, BinaryBuilder, Int64Array, Int64Builder, RecordBatch,
-    UInt8Builder,
+    Array, ArrayRef, BinaryArray, BinaryBuilder, BooleanArray, Int64Array, Int64Builder,
+    RecordBatch, UInt8Builder,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use jobs::Job;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use stores::views::TallyShape;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::scope::Scope;
+use super::stray;
 use crate::{Error, Result};
 
 /// Rows of one file that are written together.
@@ -45,11 +47,15 @@ pub(crate) enum Side {
     ClaimedLines = 7,
     /// Rows of an epoch that no run has: how many.
     OfNoRun = 8,
+    /// Rows in the partition of another time than their own.
+    Misplaced = 9,
+    /// Rows whose key can't be read.
+    Unreadable = 10,
 }
 
 impl Side {
     /// All of them, with the names of their sums.
-    pub(crate) const ALL: [(Self, &'static str); 9] = [
+    pub(crate) const ALL: [(Self, &'static str); 11] = [
         (Self::EventsBatch, "events_batch"),
         (Self::EventsLive, "events_live"),
         (Self::Stored, "stored"),
@@ -59,6 +65,8 @@ impl Side {
         (Self::Claimed, "claimed"),
         (Self::ClaimedLines, "claimed_lines"),
         (Self::OfNoRun, "of_no_run"),
+        (Self::Misplaced, "misplaced"),
+        (Self::Unreadable, "unreadable"),
     ];
 }
 
@@ -121,6 +129,59 @@ impl Sides {
         self.add_keyed(side, &keys, counts)
     }
 
+    /// The view.
+    pub(crate) fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Adds rows that lie where none of the view can lie, by their places. What can't be read may be of any key, and is
+    /// looked at whichever are asked for; a sample leaves none out.
+    pub(crate) fn add_strays(
+        &self,
+        side: Side,
+        (parts, rows): (&BinaryArray, &BinaryArray),
+        counts: &Int64Array,
+    ) -> Result<()> {
+        let is_asked = match side {
+            Side::Misplaced => self.are_asked(parts, rows, counts)?,
+            _ => None,
+        };
+        let is_asked = |row: usize| is_asked.as_ref().is_none_or(|asked| asked.value(row));
+        let places = parts.iter().flatten().zip(rows.iter().flatten());
+        let keys = stray::keys(places);
+        let asked = (0..keys.len()).filter(|row| is_asked(*row));
+        self.append(side, &keys, counts, asked)
+    }
+
+    /// Which rows with readable keys are asked for; nothing if all are.
+    fn are_asked(
+        &self,
+        parts: &BinaryArray,
+        rows: &BinaryArray,
+        counts: &Int64Array,
+    ) -> Result<Option<BooleanArray>> {
+        if self.scope.has_all_rows() {
+            return Ok(None);
+        }
+        let groups = parts.iter().flatten().filter_map(TallyShape::split_part);
+        let groups = BinaryArray::from_iter_values(groups.map(|(_, group)| group));
+        self.scope.asked(&self.decoded(&groups, rows, counts)?)
+    }
+
+    fn decoded(
+        &self,
+        groups: &BinaryArray,
+        rows: &BinaryArray,
+        counts: &Int64Array,
+    ) -> Result<RecordBatch> {
+        let (job, fault) = (&self.job, |e| Error::fault("decoding keys", e));
+        let mut all: Vec<ArrayRef> = job.group().decode(groups.iter().flatten()).map_err(fault)?;
+        all.extend(job.row().decode(rows.iter().flatten()).map_err(fault)?);
+        all.push(Arc::new(counts.clone()));
+        let rows = RecordBatch::try_new(job.schema(), all);
+        rows.map_err(|e| Error::fault("decoding rows", e))
+    }
+
     /// Adds rows of the view by their encoded keys.
     pub(crate) fn add_encoded(
         &self,
@@ -132,16 +193,10 @@ impl Sides {
         if groups.is_empty() {
             return Ok(());
         }
-        let job = &self.job;
-        if self.scope.is_all_of(job) {
+        if self.scope.is_all_of(&self.job) {
             return self.add_keyed(side, &joined(groups, rows), counts);
         }
-        let fault = |e| Error::fault("decoding keys", e);
-        let mut all: Vec<ArrayRef> = job.group().decode(groups.iter().flatten()).map_err(fault)?;
-        all.extend(job.row().decode(rows.iter().flatten()).map_err(fault)?);
-        all.push(Arc::new(counts.clone()));
-        let rows = RecordBatch::try_new(job.schema(), all);
-        self.add(side, &rows.map_err(|e| Error::fault("decoding rows", e))?)
+        self.add(side, &self.decoded(groups, rows, counts)?)
     }
 
     /// Adds counts by the keys that are compared.
@@ -151,13 +206,20 @@ impl Sides {
         keys: &BinaryArray,
         counts: &Int64Array,
     ) -> Result<()> {
+        let sampled = (0..keys.len()).filter(|row| self.scope.is_sampled(keys.value(*row)));
+        self.append(side, keys, counts, sampled)
+    }
+
+    fn append(
+        &self,
+        side: Side,
+        keys: &BinaryArray,
+        counts: &Int64Array,
+        rows: impl Iterator<Item = usize>,
+    ) -> Result<()> {
         let mut of_file: Vec<Vec<usize>> = vec![Vec::new(); self.files.len()];
-        for (row, key) in keys.iter().enumerate() {
-            let key = key.unwrap_or_default();
-            if !self.scope.is_sampled(key) {
-                continue;
-            }
-            let file = xxh3_64(key) % (self.files.len() as u64);
+        for row in rows {
+            let file = xxh3_64(keys.value(row)) % (self.files.len() as u64);
             if let Some(rows) = usize::try_from(file).ok().and_then(|f| of_file.get_mut(f)) {
                 rows.push(row);
             }

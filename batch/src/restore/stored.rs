@@ -7,14 +7,13 @@ use arrow::compute::filter;
 use futures::{StreamExt, TryStreamExt};
 use schemas::seam::{Epoch, RunState, Runs};
 use stores::view_scan::{ScanShare, ScannedRows};
+use stores::views::TallyShape;
 use tokio_util::sync::CancellationToken;
 
 use super::sides::{Side, Sides};
+use super::stray;
 use crate::run::go_on;
 use crate::{BatchPorts, Error, Progress, Result};
-
-/// What stands before the group in the key of a table's partition: its time.
-const TIME_BYTES: usize = 8;
 
 /// The runs that rows may be of.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +37,8 @@ impl Known<'_> {
     }
 }
 
-/// Adds all rows of a table to the sides: those up to the newest run as stored, those of a later one as ahead. Answers
-/// the newest stamp among them.
+/// Adds all rows of a table to the sides: those up to the newest run as stored, those of a later one as ahead, and those
+/// that lie where no row can lie as that. Answers the newest stamp among them.
 pub(crate) async fn add_rows(
     ports: &BatchPorts,
     (table, known, rows_max): (&str, Known<'_>, usize),
@@ -101,26 +100,28 @@ async fn add_share(
 }
 
 fn add_page(page: &ScannedRows, known: Known<'_>, sides: &Sides) -> Result<()> {
-    let groups: BinaryArray = page
-        .parts
-        .iter()
-        .map(|part| {
-            Some(
-                part.and_then(|part| part.get(TIME_BYTES..))
-                    .unwrap_or_default(),
-            )
+    let group = |part| TallyShape::split_part(part).map_or(&[][..], |(_, group)| group);
+    let groups = BinaryArray::from_iter_values(page.parts.iter().flatten().map(group));
+    let keys = page.parts.iter().flatten().zip(page.rows.iter().flatten());
+    let of: Vec<Side> = keys
+        .zip(page.epochs.values())
+        .map(|((part, row), epoch)| {
+            // Whatever run it says it is of: no run writes there.
+            let stray = stray::side_of(sides.job(), part, row);
+            stray.unwrap_or_else(|| known.side(*epoch))
         })
         .collect();
-    let of: Vec<Side> = page
-        .epochs
-        .values()
-        .iter()
-        .map(|e| known.side(*e))
-        .collect();
-    for side in [Side::Stored, Side::Ahead, Side::OfNoRun] {
+    let is_stray = |of: &Side| matches!(of, Side::Misplaced | Side::Unreadable);
+    for side in [
+        Side::Stored,
+        Side::Ahead,
+        Side::OfNoRun,
+        Side::Misplaced,
+        Side::Unreadable,
+    ] {
         // A marker is no row: no event gives it. One of a run that there is not keeps readers waiting all the same.
         let is_kept = |(row, of): (usize, &Side)| match side {
-            Side::Stored => *of != Side::Ahead && page.counts.is_valid(row),
+            Side::Stored => *of != Side::Ahead && !is_stray(of) && page.counts.is_valid(row),
             other => *of == other,
         };
         let kept: BooleanArray = of.iter().enumerate().map(is_kept).map(Some).collect();
@@ -135,7 +136,11 @@ fn add_page(page: &ScannedRows, known: Known<'_>, sides: &Sides) -> Result<()> {
         let counts = filter(&page.counts, &kept).map_err(fault)?;
         let counts: Int64Array = Int64Array::from(counts.to_data());
         let counts = counts.iter().map(Option::unwrap_or_default).collect();
-        sides.add_encoded(side, &only(&groups)?, &only(&page.rows)?, &counts)?;
+        let rows = only(&page.rows)?;
+        match is_stray(&side) {
+            true => sides.add_strays(side, (&only(&page.parts)?, &rows), &counts)?,
+            false => sides.add_encoded(side, &only(&groups)?, &rows, &counts)?,
+        }
     }
     Ok(())
 }

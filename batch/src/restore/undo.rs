@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::correct::{new_id, reversed};
 use super::journal::{Journal, Recorded, Restoration, RestorationKind};
+use super::report::Applied;
 use crate::run::{Batch, while_held};
 use crate::{Error, Progress, Result};
 
@@ -17,6 +18,14 @@ impl Batch {
     pub async fn restorations(&self, source: Source) -> Result<Vec<Recorded>> {
         let archive = &self.ports.archive;
         Journal { archive, source }.all().await
+    }
+
+    /// The same for whoever holds the lease: those that were cut off are said to be.
+    pub(super) async fn settled(&self, journal: &Journal<'_>) -> Result<Vec<Recorded>> {
+        let mut recorded = journal.all().await?;
+        let now_ms = self.ports.clock.now_ms();
+        journal.settle(&mut recorded, now_ms).await?;
+        Ok(recorded)
     }
 
     /// Takes the corrections of a restoration back, by corrections of the other sign; answers what was recorded.
@@ -37,7 +46,8 @@ impl Batch {
         let journal = Journal { archive, source };
         let work = async {
             let told = (progress, &stop);
-            let recorded = self.append_all(&journal, intake, told).await?;
+            self.append_all(&journal, intake, told).await?;
+            let recorded = self.settled(&journal).await?;
             let undone = to_undo(&recorded, number)?;
             let next = recorded.len() as u64 + 1;
             let id = new_id();
@@ -52,10 +62,19 @@ impl Batch {
                 ..undone.clone()
             };
             journal.begin(&restoration).await?;
-            self.append(&journal, &restoration, intake, told).await?;
-            self.note_corrections(&journal, &journal.all().await?)
-                .await?;
-            Ok(restoration)
+            let mut applied = Applied {
+                restoration: Some(next),
+                ..Applied::default()
+            };
+            let done = async {
+                let of = (&restoration, &mut applied.corrections);
+                self.append(&journal, of, intake, told).await?;
+                self.note_corrections(&journal, &journal.all().await?).await
+            };
+            match done.await {
+                Ok(()) => Ok(restoration),
+                Err(error) => Err(Error::after(error, applied)),
+            }
         };
         let done = while_held(&*held, &stop, Box::pin(work)).await;
         held.let_go().await;

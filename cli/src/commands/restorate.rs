@@ -1,5 +1,7 @@
 //! `restorate`: what is served beside what is expected, and putting it right.
 
+use std::collections::BTreeSet;
+
 use batch::{
     Applied, Difference, Reconciled, Recorded, Restoration, RestorationKind, RestoreOutcome,
     RestoreReport, RestoreRequest, When,
@@ -328,6 +330,12 @@ fn done(applied: &Applied) -> String {
     if applied.rows > 0 {
         text.push_str(&format!("  rows written anew: {}\n", applied.rows));
     }
+    if applied.deleted > 0 {
+        text.push_str(&format!(
+            "  rows deleted that can't be where they were: {}\n",
+            applied.deleted
+        ));
+    }
     if applied.corrections > 0
         && let Some(number) = applied.restoration
     {
@@ -362,6 +370,12 @@ const fn why(cause: batch::RestoreCause) -> &'static str {
             "missing_row (events give a batch row that is not there)"
         }
         batch::RestoreCause::ExtraRow => "extra_row (no event gives the batch row)",
+        batch::RestoreCause::MisplacedRow => {
+            "misplaced_row (the batch row lies in the partition of another time than its own)"
+        }
+        batch::RestoreCause::UnreadableRow => {
+            "unreadable_row (the key of the batch row is none of the view's)"
+        }
         batch::RestoreCause::LostLive => "lost_live (live state held less than there are events)",
         batch::RestoreCause::Duplicate => {
             "duplicate (an event came again after the window; the next run ends it)"
@@ -386,11 +400,14 @@ const fn why(cause: batch::RestoreCause) -> &'static str {
 
 /// Differences in columns.
 fn table(differences: &[Difference]) -> String {
-    let Some(first) = differences.first() else {
+    if differences.is_empty() {
         return String::new();
-    };
-    let mut header: Vec<String> = first.key.keys().cloned().collect();
-    header.extend(first.bucket.iter().map(|_| "bucket".to_owned()));
+    }
+    // Rows that lie where none can lie are known by other columns.
+    let names: BTreeSet<&String> = differences.iter().flat_map(|one| one.key.keys()).collect();
+    let has_bucket = differences.iter().any(|one| one.bucket.is_some());
+    let mut header: Vec<String> = names.iter().map(|name| (*name).clone()).collect();
+    header.extend(has_bucket.then(|| "bucket".to_owned()));
     let counts = [
         "expected",
         "stored",
@@ -403,7 +420,12 @@ fn table(differences: &[Difference]) -> String {
     header.extend(counts.map(str::to_owned));
     let mut rows = vec![header];
     for one in differences {
-        let mut row: Vec<String> = one.key.values().chain(&one.bucket).map(shown).collect();
+        let of_key = |value: Option<&Value>| value.map_or_else(|| "-".to_owned(), shown);
+        let mut row: Vec<String> = names
+            .iter()
+            .map(|name| of_key(one.key.get(*name)))
+            .collect();
+        row.extend(has_bucket.then(|| of_key(one.bucket.as_ref())));
         let count = |count: Option<i64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
         row.push(one.expected.to_string());
         row.extend([count(one.stored), count(one.live), one.served.to_string()]);
@@ -526,8 +548,11 @@ fn line(recorded: &Recorded) -> String {
             RestorationKind::Corrections => {
                 "; not finished, the next `restorate … --apply` goes on with it"
             }
+            _ if recorded.cut_off_at_ms.is_some() => {
+                "; cut off, and what was left of it a later comparison has found"
+            }
             RestorationKind::Rows | RestorationKind::Notifications => {
-                "; cut off, the next comparison finds what is left of it"
+                "; not finished: it is under way, or the next comparison finds what is left of it"
             }
         });
     }

@@ -181,7 +181,7 @@ pub(crate) async fn explain(
     State(api): State<Arc<Api>>,
     uri: Uri,
 ) -> Result<Json<Explained>, Problem> {
-    if let Some((name, job, column)) = explain_board::asked(&api, &uri) {
+    if let Some((name, job, column)) = explain_board::asked(&api, &uri)? {
         let explained = explain_board::explain(&api, &uri, (name, job, column)).await?;
         return Ok(Json(Explained::Board(Box::new(explained))));
     }

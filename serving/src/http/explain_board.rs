@@ -112,16 +112,26 @@ pub(crate) struct StateShown {
     entry: Option<Map<String, Value>>,
 }
 
+/// A board by its name, with the column that says which one.
+type Keyed<'a> = (&'a String, &'a Arc<Job<Board>>, &'a str);
+
 /// The board that a request asks to be explained: the one whose key it names; nothing if it names none.
-pub(super) fn asked<'a>(
-    api: &'a Api,
-    uri: &Uri,
-) -> Option<(&'a String, &'a Arc<Job<Board>>, &'a str)> {
-    api.boards.iter().find_map(|(name, job)| {
+pub(super) fn asked<'a>(api: &'a Api, uri: &Uri) -> Result<Option<Keyed<'a>>, Problem> {
+    let mut named = api.boards.iter().filter_map(|(name, job)| {
         let column = job.key().0.first()?;
         one(uri, &column.name)?;
         Some((name, job, column.name.as_str()))
-    })
+    });
+    let Some(first) = named.next() else {
+        return Ok(None);
+    };
+    match named.find(|(.., column)| *column != first.2) {
+        Some((.., other)) => Err(Problem::parameter(format!(
+            "{} and {other} name two boards: ask for one of them at a time",
+            first.2
+        ))),
+        None => Ok(Some(first)),
+    }
 }
 
 /// Explains a board.

@@ -3,7 +3,8 @@
 //! Every write carries the stamp of its run as its time, and nothing else ever writes these tables; so
 //! a load may be repeated, and what an overtaken writer still sends is older than what has taken its
 //! place. Rows that no event gives any more stay as markers, of which the epoch is stored as its
-//! complement: no cell is ever deleted, so reads meet no tombstones.
+//! complement: no cell of theirs is ever deleted, so reads meet no tombstones. Only what somebody else put where no
+//! row of the view can be is deleted.
 
 use std::ops::Range;
 
@@ -76,6 +77,21 @@ pub(super) async fn write(
         });
         together(AT_ONCE, calls.collect()).await?;
     }
+    Ok(())
+}
+
+/// Deletes rows.
+pub(super) async fn delete(cql: &Cql, id: &str, stamp_us: i64, rows: &RowKeys) -> Result<()> {
+    let doing = "deleting rows that somebody else wrote";
+    let text = format!("DELETE FROM rows_{id} USING TIMESTAMP ? WHERE part = ? AND row = ?");
+    let statement = cql.prepare(doing, &text).await?;
+    let statement = &statement;
+    let keys = rows.parts.iter().flatten().zip(rows.rows.iter().flatten());
+    let calls = keys.map(|(part, row)| async move {
+        let values = [(stamp_us, part, row)];
+        cql.write(doing, statement, &values).await
+    });
+    together(AT_ONCE, calls.collect()).await?;
     Ok(())
 }
 

@@ -324,6 +324,19 @@ impl ViewsWrite for CassandraViews {
         self.unless_gone(view, written)
     }
 
+    async fn delete_rows(
+        &self,
+        source: Source,
+        view: &str,
+        at: (Epoch, i64),
+        rows: &RowKeys,
+    ) -> Result<()> {
+        self.writing(source, view, at).await?;
+        let id = self.tables.expect(&self.cql, view).await?;
+        let deleted = view_rows::delete(&self.cql, &id, at.1, rows).await;
+        self.unless_gone(view, deleted)
+    }
+
     async fn publish_editions(
         &self,
         source: Source,

@@ -77,6 +77,33 @@ pub(super) async fn bind_rows(
     .await
 }
 
+/// Deletes rows that have no stamp beyond `stamp_us`.
+pub(super) async fn delete(
+    connection: &mut SqliteConnection,
+    db: &Opened,
+    (view, stamp_us): (&str, i64),
+    rows: &RowKeys,
+) -> Result<()> {
+    let fault = db.fault("deleting rows that somebody else wrote");
+    let table = find_table(connection, db, view).await?;
+    let table = table.ok_or_else(|| unmade(view))?;
+    let statement = format!("DELETE FROM {table} WHERE part = ? AND row = ? AND stamp_us <= ?");
+    for (part, row) in rows.parts.iter().flatten().zip(rows.rows.iter().flatten()) {
+        sqlx::query(AssertSqlSafe(statement.clone()))
+            .bind(part)
+            .bind(row)
+            .bind(stamp_us)
+            .execute(&mut *connection)
+            .await
+            .map_err(fault)?;
+    }
+    Ok(())
+}
+
+pub(super) fn unmade(view: &str) -> Error {
+    Error::Refused(format!("{view}: it has no table; make the view first"))
+}
+
 /// The keys of rows with a count and a stamp before `stamp_us`, after a key.
 pub(super) async fn rows_before(
     connection: &mut SqliteConnection,

@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use super::statement::stored;
-use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, upsert};
-use super::{editions, runs, view_scan};
+use super::view_rows::{Found, bind_rows, find_table, rows_before, table_name, unmade, upsert};
+use super::{editions, runs, view_rows, view_scan};
 use crate::run_rules::{self, expect_publishing};
 use crate::view_scan::{Division, ScanPlace, ScanShare, ScannedHeads, ScannedRows, ViewsScan};
 use crate::views::{
@@ -406,9 +406,8 @@ impl ViewsWrite for SqliteViews {
             let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
             let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
             expect_publishing(source, &run, stamp_us)?;
-            let table = find_table(&mut tx, &db, view).await?.ok_or_else(|| {
-                Error::Refused(format!("{view}: it has no table; make the view first"))
-            })?;
+            let table = find_table(&mut tx, &db, view).await?;
+            let table = table.ok_or_else(|| unmade(view))?;
             let upsert = upsert(&table);
             for rows in bound {
                 upsert.run(&mut tx, rows, &shared).await.map_err(fault)?;
@@ -419,6 +418,23 @@ impl ViewsWrite for SqliteViews {
                 return Ok(());
             }
         }
+    }
+
+    async fn delete_rows(
+        &self,
+        source: Source,
+        view: &str,
+        (epoch, stamp_us): (Epoch, i64),
+        rows: &RowKeys,
+    ) -> Result<()> {
+        let db = self.db.current().await?;
+        let fault = db.fault("deleting rows that somebody else wrote");
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let run = runs::expect_last(&mut tx, &db, source, epoch).await?;
+        expect_publishing(source, &run, stamp_us)?;
+        view_rows::delete(&mut tx, &db, (view, stamp_us), rows).await?;
+        tx.commit().await.map_err(fault)
     }
 
     async fn publish_editions(

@@ -7,7 +7,7 @@ use schemas::key::KeyShape;
 use schemas::seam::{Cut, Epoch, Run};
 use schemas::source::Source;
 use schemas::time::Width;
-use stores::views::{FoundRows, NewRows, PartQuery, TableResults, TallyShape, ViewsWrite};
+use stores::views::{FoundRows, NewRows, PartQuery, RowKeys, TableResults, TallyShape, ViewsWrite};
 use stores::{ErrorKind, Result, Stores};
 
 use super::{OTHER_VIEW, VIEW, binary, bytes};
@@ -288,6 +288,48 @@ pub async fn rows_of_earlier_results_are_found(ports: &Stores) -> Result<()> {
     let key = |part: &str, row: &str| (part.into(), row.into());
     keys.sort();
     assert_eq!(keys, [key("p", "c"), key("q", "a")]);
+    Ok(())
+}
+
+/// Rows are deleted that have no larger stamp, whatever their keys; others stay, and so does what a later stamp wrote.
+pub async fn rows_are_deleted(ports: &Stores) -> Result<()> {
+    let views = &*ports.views;
+    views.ensure_view(PLAYS, &shape(VIEW).into()).await?;
+    let run = sealed(views, 1).await?;
+    let old = rows(&[
+        ("p", "a", Some(1)),
+        ("p", "b", None),
+        ("p", "c", Some(3)),
+        ("q", "a", Some(4)),
+    ]);
+    views.publish(PLAYS, VIEW, 1, run.stamp_us, &old).await?;
+    let all = async || {
+        let queries = [query("p", "", None), query("q", "", None)];
+        Ok::<_, stores::Error>(found(&views.rows(VIEW, &queries).await?))
+    };
+    let keys = |of: &[(&str, &str)]| RowKeys {
+        parts: binary(of.iter().map(|(part, _)| part)),
+        rows: binary(of.iter().map(|(_, row)| row)),
+    };
+    let gone = keys(&[("p", "a"), ("p", "b"), ("q", "none")]);
+    let wrong = views.delete_rows(PLAYS, VIEW, (1, run.stamp_us + 1), &gone);
+    assert_refused(wrong.await, "it has another stamp");
+    assert_eq!(all().await?.len(), 4, "nothing was deleted");
+    let results = results(&[VIEW]);
+    let stamp_us = views.begin_publishing(PLAYS, 1, &results, 1).await?;
+    let late = views.delete_rows(PLAYS, VIEW, (1, run.stamp_us), &gone);
+    assert_refused(late.await, "its stamp was replaced");
+    let unmade = views.delete_rows(PLAYS, OTHER_VIEW, (1, stamp_us), &gone);
+    assert_refused(unmade.await, "the view was not made");
+    views.delete_rows(PLAYS, VIEW, (1, stamp_us), &gone).await?;
+    views.delete_rows(PLAYS, VIEW, (1, stamp_us), &gone).await?;
+    let left = [row(0, "c", 3, 1), row(1, "a", 4, 1)];
+    assert_eq!(all().await?, left);
+    // What is written later is there.
+    let later_us = views.begin_publishing(PLAYS, 1, &results, 1).await?;
+    let again = rows(&[("p", "a", Some(5))]);
+    views.publish(PLAYS, VIEW, 1, later_us, &again).await?;
+    assert_eq!(all().await?.len(), 3);
     Ok(())
 }
 

@@ -162,6 +162,7 @@ macro_rules! laws_of {
                 the_larger_stamp_stays
                 results_are_recorded
                 rows_of_earlier_results_are_found
+                rows_are_deleted
                 publishing_needs_a_run
                 large_loads_are_whole
             } and with two {}

@@ -153,11 +153,15 @@ async fn reconciliations_are_told(served: &tests::world::Served) {
         "owner_id=1&compare=previous",
         "owner_id=1&prefer=batch",
         "metric=none&owner_id=1",
+        "segment_id=1&application_id=2",
         "",
     ] {
         let path = format!("/api/v1/explain?{wrong}");
-        let (status, _) = tokio::task::block_in_place(|| served.client.get(&path));
+        let (status, told) = tokio::task::block_in_place(|| served.client.get(&path));
         assert!([400, 404].contains(&status), "{wrong}: {status}");
+        if wrong.contains("segment_id") {
+            assert!(told.contains("name two boards"), "{told}");
+        }
     }
 }
 

@@ -31,6 +31,7 @@ mod open_series;
 mod outbox;
 mod processes;
 mod reconcile;
+mod reconcile_processes;
 mod recounts;
 mod redis_servers;
 mod restore;

@@ -20,7 +20,7 @@ use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-const SECRET: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+pub(super) const SECRET: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
 const BEFORE: &str = "whsec_IB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgE=";
 const APPLICATION: &str = "/api/v1/applications/7";
 

@@ -19,7 +19,9 @@ use tests::topic::messages;
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use crate::restore::{applied, lived_in, of, one_row, restore, rows_of, these_are_right, write};
+use crate::restore::{
+    Cutting, applied, lived_in, of, one_row, restore, rows_of, these_are_right, write,
+};
 
 const VIEW: &str = "plays_owner_day_track";
 const HOUR_MS: u64 = 3_600_000;
@@ -181,6 +183,98 @@ async fn what_is_cut_off_is_told() {
         (&json!("right"), &json!("cut_off"))
     );
     assert_eq!(all[1]["restoration"], 1);
+}
+
+/// What ends a restoration in its run says which rows had been written anew before, and so does the history.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_says_what_was_put_right_before() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    damage(&world, 5).await;
+    crate::drift::falsify_one(&world, VIEW, 3).await;
+    let stop = CancellationToken::new();
+    // The run that is to put live state right begins with this stage.
+    let cutting = Cutting {
+        stop: stop.clone(),
+        stage: "seal",
+    };
+    let intake = world.intake(Source::Plays).await;
+    let batch = world.batch();
+    let request = applied(VIEW);
+    let cut = batch.restore(&request, &intake, (&cutting, &stop)).await;
+    let told = cut.expect_err("it was cut off").to_string();
+    assert!(
+        told.contains("1 row was written anew") && told.contains("restoration 1"),
+        "{told}"
+    );
+    let newest = &history(&world).await[0];
+    assert_eq!(
+        (&newest["outcome"], &newest["restoration"]),
+        (&json!("cut_off"), &json!(1)),
+        "{newest}"
+    );
+    assert_eq!(newest["applied"]["rows"], 1, "{newest}");
+    assert_eq!(newest["error"], told.as_str(), "{newest}");
+    restore(&world, &applied(VIEW)).await.expect("restoring");
+    these_are_right(&world, &[VIEW]).await;
+}
+
+/// A rewrite that was killed stays as it was recorded, and whoever compares next says that it was cut off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rewrite_that_was_killed_is_said_to_be() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    damage(&world, 5).await;
+    restore(&world, &applied(VIEW)).await.expect("restoring");
+    damage(&world, 6).await;
+    restore(&world, &applied(VIEW)).await.expect("restoring");
+    // As the process that was killed would have left it.
+    let archive = &world.stores.archive;
+    let ended = archive.list("restorations/plays").await.expect("a list");
+    let ended = ended.iter().find(|path| path.ends_with("2.ended.json"));
+    archive.delete(ended.expect("an end")).await.expect("gone");
+    let ends = async || {
+        let all = world.batch().restorations(Source::Plays).await;
+        let all = all.expect("a list").into_iter();
+        let ends = all.map(|one| (one.done_until.is_some(), one.cut_off_at_ms.is_some()));
+        ends.collect::<Vec<_>>()
+    };
+    assert_eq!(ends().await, [(true, false), (false, false)]);
+    these_are_right(&world, &[VIEW]).await;
+    assert_eq!(ends().await, [(true, false), (false, true)]);
+    // It stays so, and the next one has the next number.
+    damage(&world, 7).await;
+    restore(&world, &applied(VIEW)).await.expect("restoring");
+    assert_eq!(ends().await, [(true, false), (false, true), (true, false)]);
+}
+
+/// What can't be compared because of somebody's key names them neither in the alert nor in the history.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alerts_name_nobody() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let path = world.path().join("claims.csv");
+    let line = "12,2026-02-20,1,103,play,40";
+    let head = "track_id,bucket,owner_id,listener_id,kind,expected";
+    std::fs::write(&path, format!("{head}\n{line}\n{line}\n")).expect("a file");
+    let view = "plays_track_day_listener";
+    let mut of_file = scheduled(&world, Policy::Report, None).await;
+    for one in &mut of_file.views {
+        one.request.view = view.to_owned();
+        one.request.expected = Expected::File(path.clone());
+    }
+    let done = reconcile(&world, &of_file, When::Now).await;
+    assert_eq!(outcome_of(&done), (RestoreOutcome::Failed, 1));
+    world.catch_up().await;
+    let told = messages(&*world.stores.log, RECONCILIATION_ALERTS).await;
+    let told = told.expect("a topic").into_iter().flatten();
+    let told: Vec<Value> = told.map(|(_, alert)| alert).collect();
+    let errors = [&told[0]["error"], &history(&world).await[0]["error"]].map(Value::to_string);
+    for error in errors {
+        assert!(error.contains("2 times"), "{error}");
+        assert!(error.contains("listener_id"), "{error}");
+        assert!(!error.contains("103"), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::archive::Archive;
 use stores::view_scan::{ScanShare, ScannedRows};
-use stores::views::NewRows;
+use stores::views::{NewRows, TallyShape};
 use tests::world::{NOW_MS, World};
 use tokio_util::sync::CancellationToken;
 
@@ -249,7 +249,7 @@ async fn rows_are_restored(world: &World) {
     values[0] = schemas::key::KeyValue::Time(1_772_236_800);
     let invented = job.row().encode_values(&values).expect("a key");
     let group = page.parts.value(0)[8..].to_vec();
-    let part = stores::views::TallyShape::part(job.partition().floor(1_772_236_800), &group);
+    let part = TallyShape::part(job.partition().floor(1_772_236_800), &group);
     let rows = NewRows {
         parts: BinaryArray::from_iter_values([part]),
         rows: BinaryArray::from_iter_values([invented]),
@@ -274,6 +274,110 @@ async fn rows_that_somebody_changed_are_restored() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_somebody_changed_are_restored_on_servers() {
     rows_are_restored(&World::on_servers().await).await;
+}
+
+/// Rows that somebody put where none can be: each is named by that, deleted, and right rows stay as they are.
+async fn strays_are_deleted(world: &World) {
+    lived_in(world).await;
+    let view = "plays_owner_day_track";
+    let job = Arc::clone(world.catalog.job(view).expect("the job"));
+    let table = job.view().to_owned();
+    let page = rows_of(world, &table).await;
+    let (part, row) = (page.parts.value(0), page.rows.value(0));
+    let (time, group) = TallyShape::split_part(part).expect("a partition");
+    let elsewhere = TallyShape::part(time + 40 * 86_400, group);
+    let cut = &row[..row.len() - 1];
+    let places: [(&[u8], &[u8], RestoreCause); 5] = [
+        (&elsewhere, row, RestoreCause::MisplacedRow),
+        (part, cut, RestoreCause::UnreadableRow),
+        (part, b"", RestoreCause::UnreadableRow),
+        (&part[..part.len() - 1], row, RestoreCause::UnreadableRow),
+        (b"x", row, RestoreCause::UnreadableRow),
+    ];
+    let mut owner = of(view);
+    owner
+        .keys
+        .insert("owner_id".to_owned(), vec!["4711".to_owned()]);
+    for (part, row, cause) in places {
+        for count in [Some(7), None] {
+            let rows = NewRows {
+                parts: BinaryArray::from_iter_values([part]),
+                rows: BinaryArray::from_iter_values([row]),
+                counts: Int64Array::from(vec![count]),
+            };
+            write(world, &table, &rows).await;
+            let report = restore(world, &of(view)).await.expect("comparing");
+            assert_eq!(report.differ, 1, "{report:#?}");
+            let one = &report.differences[0];
+            let counted = count.unwrap_or(0);
+            assert_eq!(
+                (one.cause, one.stored, one.difference),
+                (cause, Some(counted), -counted),
+                "{report:#?}"
+            );
+            let is_readable = cause == RestoreCause::MisplacedRow;
+            assert_eq!(one.key.contains_key("partition"), is_readable, "{one:?}");
+            assert_eq!(one.key.contains_key("part"), !is_readable, "{one:?}");
+            // What can't be read may be of any key.
+            let other = restore(world, &owner).await.expect("comparing");
+            assert_eq!(other.differ, u64::from(!is_readable), "{other:#?}");
+
+            let report = restore(world, &applied(view)).await.expect("restoring");
+            let done = report.applied.as_ref().expect("it was applied");
+            assert_eq!(
+                (report.differ, done.rows, done.deleted),
+                (1, 0, 1),
+                "{report:#?}"
+            );
+            let again = restore(world, &applied(view)).await.expect("restoring");
+            let done = again.applied.as_ref().expect("it was applied");
+            assert_eq!(
+                (again.differ, done.deleted, done.restoration),
+                (0, 0, None),
+                "{again:#?}"
+            );
+            assert_eq!(rows_of(world, &table).await.counts, page.counts);
+        }
+    }
+    all_is_right(world).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_where_none_can_be_are_deleted() {
+    strays_are_deleted(&World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_where_none_can_be_are_deleted_on_servers() {
+    strays_are_deleted(&World::on_servers().await).await;
+}
+
+/// A right row that somebody moved is missing where it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_somebody_moved_is_two() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let view = "plays_owner_day_track";
+    let table = world.catalog.job(view).expect("the job").view().to_owned();
+    let page = rows_of(&world, &table).await;
+    let (time, group) = TallyShape::split_part(page.parts.value(0)).expect("a partition");
+    let elsewhere = TallyShape::part(time + 40 * 86_400, group);
+    let moved = NewRows {
+        parts: BinaryArray::from_iter_values([elsewhere]),
+        ..one_row(&page, 0, Some(page.counts.value(0)))
+    };
+    write(&world, &table, &moved).await;
+    write(&world, &table, &one_row(&page, 0, None)).await;
+    let report = restore(&world, &applied(view)).await.expect("restoring");
+    let causes: Vec<RestoreCause> = report.causes.keys().copied().collect();
+    assert_eq!(
+        causes,
+        [RestoreCause::MissingRow, RestoreCause::MisplacedRow],
+        "{report:#?}"
+    );
+    let done = report.applied.expect("it was applied");
+    assert_eq!((done.rows, done.deleted), (1, 1));
+    these_are_right(&world, &[view]).await;
 }
 
 async fn live_is_restored(world: &World) {

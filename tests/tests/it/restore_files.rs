@@ -540,6 +540,14 @@ async fn what_is_wrong_in_a_file_is_named() {
             "line 2: \"kind\"",
         ),
         ("j.jsonl", &["[]"], "JSON object"),
+        (
+            "m.jsonl",
+            &[
+                "\u{feff}{\"owner_id\": 1, \"expected\": 5}",
+                r#"{"owner_id": 1, "expected": 5, "owner_id": 2}"#,
+            ],
+            "line 2: \"owner_id\" is there twice",
+        ),
         ("k.txt", &["x"], ".csv, .jsonl or .parquet"),
         ("l.parquet", &["x"], "l.parquet"),
     ] {

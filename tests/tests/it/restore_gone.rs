@@ -259,6 +259,41 @@ async fn records_of_restorations_name_nobody_who_was_erased() {
     assert_eq!(places(&world).await, Vec::<String>::new());
 }
 
+/// The history of comparisons names the listeners whose rows differed; once somebody is erased, it does so no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_names_nobody_who_was_erased() {
+    let world = World::new().await;
+    lived_in(&world).await;
+    let view = "plays_track_day_listener";
+    let table = world.catalog.job(view).expect("the job").view().to_owned();
+    let page = rows_of(&world, &table).await;
+    for row in 0..page.counts.len() {
+        write(&world, &table, &one_row(&page, row, Some(99))).await;
+    }
+    let mut request = of(view);
+    let ids = [GONE.to_string(), "104".to_owned()];
+    request.keys.insert("listener_id".to_owned(), ids.to_vec());
+    let report = restore(&world, &request).await.expect("comparing");
+    assert!(report.differ > 1, "{report:#?}");
+    let named = async |id: i64| {
+        let kept = &world.stores.reconciliations;
+        let all = kept.reconciliations(Source::Plays, None, 10).await;
+        let newest = all.expect("a history").remove(0).record;
+        let worst = newest["worst"].as_array().expect("a list").iter();
+        let of_id = worst.filter(|one| one["key"]["listener_id"] == id);
+        (of_id.count(), newest["differ"].as_u64())
+    };
+    let before = named(GONE).await;
+    let other = named(104).await;
+    assert!(before.0 > 0 && other.0 > 0, "{before:?} {other:?}");
+    assert!(places(&world).await.contains(&"comparisons".to_owned()));
+    let receipt = erase(&world, false).await;
+    assert!(receipt.is_clean(), "{receipt:#?}");
+    assert_eq!(places(&world).await, Vec::<String>::new());
+    assert_eq!(named(GONE).await, (0, before.1));
+    assert_eq!(named(104).await, other, "others stay");
+}
+
 /// A file that is made anew from the log is made without the listener, whom the log still names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_made_anew_bring_nobody_back() {

@@ -89,7 +89,7 @@ impl Batch {
             archive: &self.ports.archive,
             source,
         };
-        let number = journal.all().await?.len() as u64 + 1;
+        let number = self.settled(&journal).await?.len() as u64 + 1;
         let runs = self.ports.views.runs(source).await?.runs;
         if request.apply && !is_last_complete(&runs) {
             let request = RunRequest::default();
@@ -126,7 +126,13 @@ impl Batch {
             let record = self.record(request, &report, number);
             let to_mend = (found.groups, found.rewrite);
             let (ports, told) = ((results, intake), (progress, stop));
-            report.applied = Some(self.mend(ports, (&journal, record), to_mend, told).await?);
+            let mut applied = Applied::default();
+            let by = (&journal, record);
+            let done = self.mend(ports, by, to_mend, (&mut applied, told)).await;
+            if let Err(error) = done {
+                return Err(error.after(applied));
+            }
+            report.applied = Some(applied);
         }
         report.seconds = begun.elapsed().as_secs_f64();
         Ok(report)
@@ -152,11 +158,10 @@ impl Batch {
         (results, intake): (&Results<'_>, &Intake),
         (journal, record): (&Journal<'_>, Restoration),
         (groups, rewrite): (BTreeSet<Group>, BTreeSet<i64>),
-        (progress, stop): (&dyn Progress, &CancellationToken),
-    ) -> Result<Applied> {
-        let mut applied = Applied::default();
+        (applied, (progress, stop)): (&mut Applied, (&dyn Progress, &CancellationToken)),
+    ) -> Result<()> {
         if groups.is_empty() && rewrite.is_empty() {
-            return Ok(applied);
+            return Ok(());
         }
         let record = Restoration {
             id: new_id(),
@@ -167,12 +172,12 @@ impl Batch {
         };
         journal.begin(&record).await?;
         applied.restoration = Some(record.number);
-        applied.notifications = groups.len() as u64;
-        progress.stage("tell", applied.notifications);
+        progress.stage("tell", groups.len() as u64);
         let groups: Vec<Group> = groups.into_iter().collect();
         for some in groups.chunks(TELL) {
             go_on(stop)?;
             intake.tell(some).await?;
+            applied.notifications += some.len() as u64;
             progress.advance(some.len() as u64);
         }
         let request = RunRequest {
@@ -182,8 +187,7 @@ impl Batch {
         let run = self.run_again(results, &request, (progress, stop)).await?;
         applied.run = Some(run);
         let until = self.spans(journal.source).await?;
-        journal.end(record.number, &until).await?;
-        Ok(applied)
+        journal.end(record.number, &until).await
     }
 }
 
