@@ -413,7 +413,7 @@ async fn other_systems_are_asked() {
             "a page only",
         ),
         (http("200 OK", json, "[{\"customer\": 1}"), "EOF"),
-        (http("200 OK", json, "[]"), "nothing in it"),
+        (http("200 OK", json, "[]"), "no line in it"),
         (None, "no whole answer"),
     ] {
         let url = answering(answer);

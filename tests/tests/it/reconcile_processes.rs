@@ -18,11 +18,13 @@ const VIEW: &str = "plays_owner_day_track";
 fn configuration(url: &str) -> String {
     let schedule = |name: &str, policy: &str| {
         format!(
-            "[[reconciliation]]\nname = \"{name}\"\nviews = [\"{VIEW}\"]\nexpected = \"archive\"\ninterval_minutes = 1440\npolicy = \"{policy}\"\n"
+            "[[reconciliation]]\nname = \"{name}\"\nviews = [\"{VIEW}\"]\nexpected = \"archive\"\ninterval_minutes = 1440\n{policy}\n"
         )
     };
     let notices = format!("[notices]\nwebhook_url = \"{url}\"\nwebhook_secret = \"{SECRET}\"\n");
-    schedule("nightly", "report") + &schedule("daily", "apply") + &notices
+    let report = schedule("nightly", "policy = \"report\"");
+    let apply = schedule("daily", "policy = \"apply\"\napply_max = 100");
+    report + &apply + &notices
 }
 
 /// What a command says as JSON, and its status.
