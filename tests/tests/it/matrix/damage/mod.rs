@@ -110,7 +110,7 @@ impl Scene {
             (0, &json!(0)),
             "{again:?}"
         );
-        let nothing = json!({"rows": 0, "run": null, "files": [], "corrections": 0,
+        let nothing = json!({"rows": 0, "deleted": 0, "run": null, "files": [], "corrections": 0,
             "notifications": 0, "restoration": null, "damaged": 0});
         assert_eq!(again.report["applied"], nothing, "{again:?}");
         assert_eq!(again.report["live_unknown"], Value::Null, "{again:?}");
