@@ -18,6 +18,7 @@ mod results;
 mod retention;
 mod run;
 mod seal;
+mod side_by_side;
 mod snapshot;
 mod table;
 mod tally;

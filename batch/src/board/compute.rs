@@ -11,11 +11,11 @@ use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use stores::archive::Archive;
 use stores::parquet_file;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::manifest::ResultFile;
+use crate::side_by_side::side_by_side;
 use crate::snapshot::{Snapshot, SnapshotFile};
 use crate::{Error, Progress, Result};
 
@@ -45,29 +45,19 @@ impl Compute {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<Vec<Vec<Vec<ResultFile>>>> {
-        let mut waiting = snapshot.files.iter().enumerate();
         let mut done: Vec<Files> = vec![Files::new(); snapshot.files.len()];
-        let mut running: JoinSet<Result<(usize, u64, Files)>> = JoinSet::new();
-        loop {
-            while running.len() < self.engine.threads() && !stop.is_cancelled() {
-                let Some((index, file)) = waiting.next() else {
-                    break;
-                };
-                let (compute, file) = (self.clone(), file.clone());
-                running.spawn(async move { Ok((index, file.rows, compute.file(&file).await?)) });
-            }
-            let Some(ended) = running.join_next().await else {
-                break;
-            };
-            let (index, rows, files) = ended.map_err(|e| Error::fault("a task ended", e))??;
+        let files = snapshot.files.clone();
+        let tasks = files.into_iter().enumerate().map(|(index, file)| {
+            let compute = self.clone();
+            async move { Ok((index, file.rows, compute.file(&file).await?)) }
+        });
+        let take = |(index, rows, files): (usize, u64, Files)| {
             if let Some(place) = done.get_mut(index) {
                 *place = files;
             }
             progress.advance(rows);
-        }
-        if stop.is_cancelled() {
-            return Err(Error::Stopped);
-        }
+        };
+        side_by_side(self.engine.threads(), tasks, stop, take).await?;
         let mut by_job: Vec<Vec<Vec<ResultFile>>> = vec![Vec::new(); self.jobs.len()];
         for of_file in done {
             for (stretches, files) in by_job.iter_mut().zip(of_file) {

@@ -20,12 +20,12 @@ use schemas::source::Source;
 use schemas::time::{Seconds, Width};
 use stores::archive::Archive;
 use stores::erasures::Suppressed;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::{Results, result_name};
+use crate::side_by_side::side_by_side;
 use crate::table::{Rows, Table};
 use crate::{Error, Progress, Result};
 
@@ -212,26 +212,17 @@ impl Compute {
         stop: &CancellationToken,
     ) -> Result<Computed> {
         let shared = Arc::new(computed);
-        let mut waiting = views.iter().map(|view| view.job.name().to_owned());
-        let mut running: JoinSet<Result<(String, Written)>> = JoinSet::new();
-        let mut done = Vec::new();
-        loop {
-            while running.len() < self.engine.threads() && !stop.is_cancelled() {
-                let Some(name) = waiting.next() else { break };
-                let (compute, shared) = (Arc::clone(self), Arc::clone(&shared));
-                running.spawn(async move {
-                    let written = compute.coarse(compute.plan.view(&name)?, &shared).await?;
-                    Ok((name, written))
-                });
+        let names = views.iter().map(|view| view.job.name().to_owned());
+        let names: Vec<String> = names.collect();
+        let tasks = names.into_iter().map(|name| {
+            let (compute, shared) = (Arc::clone(self), Arc::clone(&shared));
+            async move {
+                let written = compute.coarse(compute.plan.view(&name)?, &shared).await?;
+                Ok((name, written))
             }
-            let Some(ended) = running.join_next().await else {
-                break;
-            };
-            done.push(ended.map_err(|e| Error::fault("a task ended", e))??);
-        }
-        if stop.is_cancelled() {
-            return Err(Error::Stopped);
-        }
+        });
+        let mut done: Vec<(String, Written)> = Vec::new();
+        side_by_side(self.engine.threads(), tasks, stop, |one| done.push(one)).await?;
         let computed = Arc::into_inner(shared);
         let mut computed =
             computed.ok_or_else(|| Error::Fault("a task that does not end".to_owned()))?;
@@ -274,25 +265,16 @@ impl Compute {
         progress: &dyn Progress,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let mut waiting = self.plan.day_tasks(self.task_rows_max).into_iter();
-        let mut running: JoinSet<Result<(u64, TaskOutcome)>> = JoinSet::new();
-        loop {
-            while running.len() < self.engine.threads() && !stop.is_cancelled() {
-                let Some(days) = waiting.next() else { break };
-                let compute = Arc::clone(self);
-                running.spawn(async move {
-                    let done = days
-                        .iter()
-                        .filter_map(|day| compute.plan.days.get(day))
-                        .sum();
-                    Ok((done, compute.day_task(&days).await?))
-                });
+        let tasks = self.plan.day_tasks(self.task_rows_max);
+        let tasks = tasks.into_iter().map(|days| {
+            let compute = Arc::clone(self);
+            async move {
+                let records = days.iter().filter_map(|day| compute.plan.days.get(day));
+                let records: u64 = records.sum();
+                Ok((records, compute.day_task(&days).await?))
             }
-            let Some(ended) = running.join_next().await else {
-                break;
-            };
-            let (done, (written, totals)) =
-                ended.map_err(|e| Error::fault("a task ended", e))??;
+        });
+        let take = |(done, (written, totals)): (u64, TaskOutcome)| {
             for (name, written) in written {
                 take(computed, &name, written);
             }
@@ -300,11 +282,8 @@ impl Compute {
             computed.totals.duplicates += totals.duplicates;
             computed.totals.amounts.extend(totals.amounts);
             progress.advance(done);
-        }
-        if stop.is_cancelled() {
-            return Err(Error::Stopped);
-        }
-        Ok(())
+        };
+        side_by_side(self.engine.threads(), tasks, stop, take).await
     }
 
     async fn day_task(&self, days: &[i64]) -> Result<TaskOutcome> {
