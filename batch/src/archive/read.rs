@@ -81,14 +81,15 @@ enum Keep {
 /// The events of some days below the cuts. Files come in the order of their manifests and hold
 /// their days in the log's order, so of an event's records (which share partition and time) the
 /// first one in the log is met first.
+#[derive(Clone)]
 pub(crate) struct EventStream {
     archive: Archive,
     /// Path and row groups.
     files: Vec<(String, Vec<usize>)>,
     cuts: Arc<Vec<Offset>>,
     schema: SchemaRef,
-    /// The places of the columns that are handed on; all if there is no list.
-    columns: Option<Vec<usize>>,
+    /// The places of its columns among those of plays.
+    columns: Arc<[usize]>,
     keep: Keep,
     base: Arc<Base>,
     totals: Arc<Mutex<DayTotals>>,
@@ -118,7 +119,7 @@ impl EventStream {
             files,
             cuts: Arc::new(cuts),
             schema: plays::schema(),
-            columns: None,
+            columns: (0..plays::schema().fields().len()).collect(),
             keep: Keep::First,
             base: Arc::default(),
             totals: Arc::default(),
@@ -169,14 +170,9 @@ impl fmt::Debug for EventStream {
 impl Rows for EventStream {
     fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
         Ok(Arc::new(Self {
-            archive: self.archive.clone(),
-            files: self.files.clone(),
-            cuts: Arc::clone(&self.cuts),
             schema: Arc::new(plays::schema().project(columns)?),
-            columns: Some(columns.to_vec()),
-            keep: self.keep.clone(),
-            base: Arc::clone(&self.base),
-            totals: Arc::clone(&self.totals),
+            columns: columns.into(),
+            ..self.clone()
         }))
     }
 }
@@ -202,16 +198,13 @@ impl PartitionStream for EventStream {
         let base = Arc::clone(&self.base);
         let totals = Arc::clone(&self.totals);
         *totals.lock().unwrap_or_else(PoisonError::into_inner) = DayTotals::default();
-        let (schema, columns) = (Arc::clone(&self.schema), self.columns.clone());
+        let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
         let mut seen = FxHashSet::default();
         let events = batches.and_then(move |batch| {
             let kept = kept(&batch, (&cuts, &keep, &base), &mut seen, &totals);
-            let kept = kept.and_then(|filter| match (filter, &columns) {
-                (None, _) => Ok(RecordBatch::new_empty(Arc::clone(&schema))),
-                (Some(filter), None) => Ok(filter_record_batch(&batch, &filter)?),
-                (Some(filter), Some(columns)) => {
-                    Ok(filter_record_batch(&batch.project(columns)?, &filter)?)
-                }
+            let kept = kept.and_then(|filter| match filter {
+                None => Ok(RecordBatch::new_empty(Arc::clone(&schema))),
+                Some(filter) => Ok(filter_record_batch(&batch.project(&columns)?, &filter)?),
             });
             async move { kept }
         });

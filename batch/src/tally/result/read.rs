@@ -25,12 +25,13 @@ use crate::{Error, Result};
 const BATCH_ROWS: usize = 32_768;
 
 /// Rows of a job with the columns of its schema, for the jobs that read from it.
+#[derive(Clone)]
 pub(crate) struct RowStream {
     archive: Archive,
     job: Arc<Job>,
     schema: SchemaRef,
-    /// The places of the columns that are handed on; all if there is no list.
-    columns: Option<Arc<[usize]>>,
+    /// The places of its columns among those of the job.
+    columns: Arc<[usize]>,
     /// Segments, and whether their counts are to be taken away instead of added.
     segments: Vec<(Segment, bool)>,
     /// Those of whom nothing is said; several rows may have one key then.
@@ -49,7 +50,7 @@ impl RowStream {
             archive: archive.clone(),
             job: Arc::clone(job),
             schema: job.schema(),
-            columns: None,
+            columns: (0..job.schema().fields().len()).collect(),
             segments,
             suppressed: Arc::default(),
         }
@@ -92,12 +93,9 @@ impl fmt::Debug for RowStream {
 impl Rows for RowStream {
     fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
         Ok(Arc::new(Self {
-            archive: self.archive.clone(),
-            job: Arc::clone(&self.job),
             schema: Arc::new(self.job.schema().project(columns)?),
-            columns: Some(columns.into()),
-            segments: self.segments.clone(),
-            suppressed: Arc::clone(&self.suppressed),
+            columns: columns.into(),
+            ..self.clone()
         }))
     }
 }
@@ -111,18 +109,18 @@ impl PartitionStream for RowStream {
         let archive = self.archive.clone();
         let job = Arc::clone(&self.job);
         let suppressed = Arc::clone(&self.suppressed);
-        let (schema, columns) = (Arc::clone(&self.schema), self.columns.clone());
+        let (schema, columns) = (Arc::clone(&self.schema), Arc::clone(&self.columns));
         let external = |error: Error| DataFusionError::External(Box::new(error));
         let rows = futures::stream::iter(self.segments.clone())
             .then(move |(segment, away)| {
                 let archive = archive.clone();
                 let (job, schema) = (Arc::clone(&job), Arc::clone(&schema));
-                let columns = columns.clone();
+                let columns = Arc::clone(&columns);
                 async move {
                     let batches = open(&archive, &segment).await?;
-                    Ok::<_, Error>(batches.map(move |batch| {
-                        decode(&job, (&schema, columns.as_deref()), &batch?, away)
-                    }))
+                    Ok::<_, Error>(
+                        batches.map(move |batch| decode(&job, (&schema, &columns), &batch?, away)),
+                    )
                 }
             })
             .try_flatten()
@@ -166,18 +164,16 @@ fn columns(batch: &RecordBatch) -> Result<(&BinaryArray, &BinaryArray, &Int64Arr
     Ok((binary("group")?, binary("row")?, counts))
 }
 
-/// The columns of a schema, which are those of a job at some places, or all.
+/// The columns of a schema, which are those of a job at some places.
 fn decode(
     job: &Job,
-    (schema, places): (&SchemaRef, Option<&[usize]>),
+    (schema, places): (&SchemaRef, &[usize]),
     batch: &RecordBatch,
     away: bool,
 ) -> Result<RecordBatch> {
     let (groups, rows, counts) = columns(batch)?;
     let fault = |e| Error::fault("decoding keys", e);
     let (first, keys) = (job.group().0.len(), job.schema().fields().len() - 1);
-    let all: Vec<usize> = (0..=keys).collect();
-    let places = places.unwrap_or(&all);
     let within = |from: usize, to: usize| -> Vec<usize> {
         let places = places.iter().filter(|place| (from..to).contains(place));
         places.map(|place| place - from).collect()
