@@ -509,19 +509,7 @@ impl World {
     /// A batch layer.
     #[must_use]
     pub fn batch(&self) -> Batch {
-        let ports = BatchPorts {
-            schemas: Arc::clone(&self.stores.schemas) as _,
-            log: Arc::clone(&self.stores.log) as _,
-            live: Arc::clone(&self.stores.live) as _,
-            views: Arc::clone(&self.stores.views) as _,
-            counts: Arc::clone(&self.stores.counts) as _,
-            canon: Arc::clone(&self.stores.canon) as _,
-            reconciliations: Arc::clone(&self.stores.reconciliations),
-            archive: self.stores.archive.clone(),
-            leases: Arc::clone(&self.stores.leases) as _,
-            suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
-            clock: Arc::clone(&self.clock) as _,
-        };
+        let ports = batch_ports(&self.stores, Arc::clone(&self.clock));
         let options = self.batch_options.clone();
         Batch::build(ports, self.catalog.clone(), self.engine.clone(), options)
     }
@@ -597,6 +585,24 @@ impl World {
             stop,
             task,
         }
+    }
+}
+
+/// The ports of a batch layer over an installation's stores.
+#[must_use]
+pub fn batch_ports(stores: &Stores, clock: Arc<FixedClock>) -> BatchPorts {
+    BatchPorts {
+        schemas: Arc::clone(&stores.schemas) as _,
+        log: Arc::clone(&stores.log) as _,
+        live: Arc::clone(&stores.live) as _,
+        views: Arc::clone(&stores.views) as _,
+        counts: Arc::clone(&stores.counts) as _,
+        canon: Arc::clone(&stores.canon) as _,
+        reconciliations: Arc::clone(&stores.reconciliations),
+        archive: stores.archive.clone(),
+        leases: Arc::clone(&stores.leases) as _,
+        suppressions: Suppressions::new(Arc::clone(&stores.erasures)),
+        clock: clock as _,
     }
 }
 

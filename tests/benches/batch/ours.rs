@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use batch::{Batch, BatchOptions, BatchPorts, Error, Progress, RunRequest};
+use batch::{Batch, BatchOptions, Error, Progress, RunRequest};
 use futures::{StreamExt, TryStreamExt};
 use jobs::{Catalog, Engine, EngineOptions};
 use schemas::clock::FixedClock;
@@ -16,7 +16,7 @@ use serde_json::json;
 use stores::Stores;
 use stores::archive::Archive;
 use stores::canon::CanonRead;
-use stores::erasures::Suppressions;
+use tests::world::batch_ports;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -111,19 +111,8 @@ pub(crate) fn built(
     canon: Option<Arc<dyn CanonRead>>,
     catalog: Catalog,
 ) -> Batch {
-    let ports = BatchPorts {
-        schemas: Arc::clone(&stores.schemas) as _,
-        log: Arc::clone(&stores.log) as _,
-        live: Arc::clone(&stores.live) as _,
-        views: Arc::clone(&stores.views) as _,
-        counts: Arc::clone(&stores.counts) as _,
-        canon: canon.unwrap_or_else(|| Arc::clone(&stores.canon) as _),
-        reconciliations: Arc::clone(&stores.reconciliations),
-        archive: stores.archive.clone(),
-        leases: Arc::clone(&stores.leases) as _,
-        suppressions: Suppressions::new(Arc::clone(&stores.erasures)),
-        clock: Arc::new(FixedClock::at_ms(now_ms())),
-    };
+    let mut ports = batch_ports(stores, Arc::new(FixedClock::at_ms(now_ms())));
+    ports.canon = canon.unwrap_or(ports.canon);
     Batch::build(ports, catalog, engine(data), BatchOptions::default())
 }
 

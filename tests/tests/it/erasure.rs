@@ -419,6 +419,18 @@ async fn several_are_found_and_erased_each_by_themselves() {
     assert!(left.iter().all(Vec::is_empty), "{left:#?}");
 }
 
+/// Two who erase at once, each somebody else, who is found; answers the numbers of their erasures.
+async fn erase_at_once(world: &World) -> [u64; 2] {
+    let request = EraseRequest::default();
+    let (one, other) = ([listener(GONE)], [listener(STAYS)]);
+    let (one, other) = tokio::join!(
+        Box::pin(erase_all(world, &one, &request)),
+        Box::pin(erase_all(world, &other, &request)),
+    );
+    assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+    [one[0].number, other[0].number]
+}
+
 /// Two who erase at once, of a source that has a log and runs: both come to their end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_erasures_at_once_both_end() {
@@ -430,14 +442,8 @@ async fn two_erasures_at_once_both_end() {
         letters.into_iter().map(|(origin, _)| origin).collect()
     };
     let noted = origins(letters(&world, Source::Plays).await);
-    let request = EraseRequest::default();
-    let (one, other) = ([listener(GONE)], [listener(STAYS)]);
-    let (one, other) = tokio::join!(
-        Box::pin(erase_all(&world, &one, &request)),
-        Box::pin(erase_all(&world, &other, &request)),
-    );
-    assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
-    assert_ne!(one[0].number, other[0].number);
+    let numbers = erase_at_once(&world).await;
+    assert_ne!(numbers[0], numbers[1]);
     assert_eq!(origins(letters(&world, Source::Plays).await), noted);
     assert_eq!(places(&world, STAYS).await, Vec::<String>::new());
     assert_eq!(of_listener(&served, STAYS).await, 0);
@@ -464,13 +470,7 @@ async fn two_erasures_at_once_double_no_letter() {
         let new: Vec<DeadLetter> = (0..LETTERS).map(of).collect();
         let appended = append_dead_letters(log, Source::Plays, &new, NOW_MS).await;
         appended.expect("appending");
-        let request = EraseRequest::default();
-        let (one, other) = ([listener(GONE)], [listener(STAYS)]);
-        let (one, other) = tokio::join!(
-            Box::pin(erase_all(&world, &one, &request)),
-            Box::pin(erase_all(&world, &other, &request)),
-        );
-        assert!(!found(&one[0]).is_empty() && !found(&other[0]).is_empty());
+        erase_at_once(&world).await;
         let letters = letters(&world, Source::Plays).await;
         let left = letters.iter().filter(|(_, raw)| !raw.is_empty());
         assert_eq!(
