@@ -54,7 +54,8 @@ pub(super) fn run(rows: u64, runtime: &Runtime) {
         }
         done(place.data(), &speed);
         let namespace = &place.options().namespace;
-        let keys = servers::delete_keys(&format!("{{{namespace}:efforts:*}}:s*"));
+        // The slot itself begins with that letter too.
+        let keys = servers::delete_keys(&format!("{{{namespace}:efforts:*}}:s[0-9]*"));
         found(
             &place,
             &format!("{keys} keys of live states lost"),
