@@ -10,12 +10,12 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Builder, StringBuilder,
-    TimestampMicrosecondBuilder, TimestampMillisecondBuilder,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Array, Int64Builder, StringArray,
+    StringBuilder, TimestampMicrosecondArray, TimestampMicrosecondBuilder,
+    TimestampMillisecondArray, TimestampMillisecondBuilder,
 };
-use arrow::datatypes::{
-    DataType, Field, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
-};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{DataType, Field, TimeUnit};
 use serde::{Deserialize, Serialize};
 
 /// What a key column holds.
@@ -424,6 +424,11 @@ fn write_int(n: i64, key: &mut Vec<u8>) {
 }
 
 fn write_text(text: &str, key: &mut Vec<u8>) {
+    if !text.as_bytes().contains(&0) {
+        key.extend_from_slice(text.as_bytes());
+        key.extend_from_slice(&TEXT_END);
+        return;
+    }
     for piece in text.as_bytes().split_inclusive(|byte| *byte == 0) {
         if let Some((0, head)) = piece.split_last() {
             key.extend_from_slice(head);
@@ -438,6 +443,13 @@ fn write_text(text: &str, key: &mut Vec<u8>) {
 fn read_int(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<8>()?;
     Some(((u64::from_be_bytes(*head) ^ (1 << 63)).cast_signed(), rest))
+}
+
+/// The integers that may stand in bytes which are no key: one for every place where eight bytes are left. Who seeks an
+/// integer that was encoded there finds it, wherever it stands.
+pub fn ints_within(bytes: &[u8]) -> impl Iterator<Item = i64> + use<'_> {
+    let windows = bytes.windows(size_of::<i64>());
+    windows.filter_map(|window| read_int(window).map(|(n, _)| n))
 }
 
 fn read_text<'a>(bytes: &'a [u8], text: &mut Vec<u8>) -> Option<&'a [u8]> {
@@ -460,7 +472,16 @@ fn read_text<'a>(bytes: &'a [u8], text: &mut Vec<u8>) -> Option<&'a [u8]> {
 /// Reads one column's values out of an array.
 struct Reader<'a> {
     column: &'a KeyColumn,
-    array: &'a ArrayRef,
+    nulls: Option<&'a NullBuffer>,
+    values: Values<'a>,
+}
+
+/// An array as what it is.
+enum Values<'a> {
+    Int(&'a Int64Array),
+    Text(&'a StringArray),
+    Time(&'a TimestampMillisecondArray),
+    Instant(&'a TimestampMicrosecondArray),
 }
 
 impl<'a> Reader<'a> {
@@ -476,23 +497,30 @@ impl<'a> Reader<'a> {
         if !column.nullable && array.null_count() > 0 {
             return Err(KeyError::Null(column.name.clone()));
         }
-        Ok(Self { column, array })
+        let values = match column.kind {
+            KeyKind::Int => Values::Int(array.as_primitive()),
+            KeyKind::Text => Values::Text(array.as_string()),
+            KeyKind::Time => Values::Time(array.as_primitive()),
+            KeyKind::Instant => Values::Instant(array.as_primitive()),
+        };
+        Ok(Self {
+            column,
+            nulls: array.nulls(),
+            values,
+        })
     }
 
     fn write(&self, row: usize, key: &mut Vec<u8>) -> Result<(), KeyError> {
-        if self.array.is_null(row) {
+        if self.nulls.is_some_and(|nulls| nulls.is_null(row)) {
             key.push(NULL);
             return Ok(());
         }
         write_present(self.column.nullable, key);
-        match self.column.kind {
-            KeyKind::Int => write_int(self.array.as_primitive::<Int64Type>().value(row), key),
-            KeyKind::Text => write_text(self.array.as_string::<i32>().value(row), key),
-            KeyKind::Time => {
-                let millis = self
-                    .array
-                    .as_primitive::<TimestampMillisecondType>()
-                    .value(row);
+        match self.values {
+            Values::Int(array) => write_int(array.value(row), key),
+            Values::Text(array) => write_text(array.value(row), key),
+            Values::Time(array) => {
+                let millis = array.value(row);
                 if millis.rem_euclid(1000) != 0 {
                     return Err(KeyError::Fraction {
                         column: self.column.name.clone(),
@@ -501,10 +529,7 @@ impl<'a> Reader<'a> {
                 }
                 write_int(millis.div_euclid(1000), key);
             }
-            KeyKind::Instant => {
-                let micros = self.array.as_primitive::<TimestampMicrosecondType>();
-                write_int(micros.value(row), key);
-            }
+            Values::Instant(array) => write_int(array.value(row), key),
         }
         Ok(())
     }

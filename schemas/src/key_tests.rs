@@ -188,3 +188,21 @@ fn half_a_second_is_refused() {
         Err(KeyError::Fraction { millis: 1500, .. })
     ));
 }
+
+#[test]
+fn integers_are_found_in_bytes_that_are_no_key() {
+    let mut bytes = shape()
+        .encode_values(&[
+            KeyValue::Int(-7),
+            KeyValue::Time(60),
+            KeyValue::Null,
+            KeyValue::Int(42),
+        ])
+        .unwrap();
+    bytes.insert(0, 3);
+    bytes.pop();
+    bytes.extend_from_slice(&bytes.clone());
+    assert!(!shape().is_key(&bytes));
+    assert!(ints_within(&bytes).any(|n| n == -7));
+    assert_eq!(ints_within(&bytes[..7]).count(), 0);
+}

@@ -8,7 +8,7 @@ use arrow::datatypes::Int64Type;
 use futures::TryStreamExt;
 use jobs::Job;
 use jobs::tables::{Generation, kept_name, kept_row, table_name};
-use schemas::key::KeyShape;
+use schemas::key::{KeyShape, KeyValue, ints_within};
 use schemas::plays::{Decoder, Line};
 use schemas::seam::{Epoch, Offset};
 use stores::dead_letters::erase::count_of;
@@ -248,13 +248,34 @@ fn in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut Sought) -> Result<(
     else {
         return Ok(());
     };
-    let columns = shape
-        .decode_some(keys.iter().flatten(), &[index])
-        .map_err(|e| Error::fault("decoding keys", e))?;
+    let Ok(columns) = shape.decode_some(keys.iter().flatten(), &[index]) else {
+        return in_each_key((shape, index), keys, found);
+    };
     let column = columns.get(index).and_then(Option::as_ref);
     let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
     for id in column.iter().flat_map(|column| column.iter().flatten()) {
         found.note(id);
+    }
+    Ok(())
+}
+
+/// The same, key by key. Bytes that are no key, as of a row that was changed by hand, name whoever's id may stand in
+/// them: such a row must neither hide somebody nor end the search.
+fn in_each_key(
+    (shape, index): (&KeyShape, usize),
+    keys: &BinaryArray,
+    found: &mut Sought,
+) -> Result<()> {
+    for key in keys.iter().flatten() {
+        if !shape.is_key(key) {
+            found.once(|has| ints_within(key).any(has));
+            continue;
+        }
+        let values = shape.decode_values(key);
+        let values = values.map_err(|e| Error::fault("decoding keys", e))?;
+        if let Some(KeyValue::Int(id)) = values.get(index) {
+            found.note(*id);
+        }
     }
     Ok(())
 }

@@ -192,12 +192,12 @@ pub(crate) async fn explain(
 /// Why a total is what it is.
 async fn of_total(api: &Arc<Api>, uri: &Uri) -> Result<Explanation, Problem> {
     let metric = super::params::one(uri, "metric").unwrap_or_else(|| METRIC.to_owned());
-    let asked = Asked::read(api, &metric, uri, &["metric"])?;
-    if asked.params.get("compare").is_some() {
+    if super::params::one(uri, "compare").is_some() {
         return Err(Problem::parameter(
             "compare can't be explained: ask for the period before with date=, or from= and to=",
         ));
     }
+    let asked = Asked::read(api, &metric, uri, &["metric"])?;
     let frame = asked.frame()?;
     let source = asked.metric.source;
     let reading = asked.rows(api).await?;

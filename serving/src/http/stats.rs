@@ -18,7 +18,7 @@ use crate::question::{Open, Prefer, Question, Segments, Time};
 use crate::read::{Reading, read};
 
 /// Parameters that say which time a question is about.
-const TIME: [&str; 6] = ["period", "from", "to", "tz", "date", "compare"];
+const TIME: [&str; 5] = ["period", "from", "to", "tz", "date"];
 
 /// Which events are counted. At least `owner_id` or `track_id`; filters combine.
 #[derive(utoipa::IntoParams)]
@@ -90,7 +90,7 @@ pub(crate) async fn total(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Json<Total>, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["prefer"])?;
+    let asked = Asked::read(&api, &metric, &uri, &["compare", "prefer"])?;
     let frame = asked.frame()?;
     let segments = Segments::new(asked.ranges().collect());
     let reading = asked
@@ -127,7 +127,12 @@ pub(crate) async fn series(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["interval", "prefer", "format"])?;
+    let asked = Asked::read(
+        &api,
+        &metric,
+        &uri,
+        &["compare", "interval", "prefer", "format"],
+    )?;
     let (format, frame) = (asked.params.format()?, asked.frame()?);
     let (time, previous) = asked.points()?;
     let reading = asked.answer(&api, Counted::Amounts, time).await?;
@@ -167,7 +172,7 @@ pub(crate) async fn breakdown(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let own = ["by", "prefer", "limit", "cursor", "format"];
+    let own = ["compare", "by", "prefer", "limit", "cursor", "format"];
     let asked = Asked::read(&api, &metric, &uri, &own)?;
     let (format, limit) = (asked.params.format()?, asked.params.limit()?);
     let (by, frame) = (asked.by()?, asked.frame()?);
@@ -234,7 +239,7 @@ pub(crate) async fn uniques(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Json<Uniques>, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["of"])?;
+    let asked = Asked::read(&api, &metric, &uri, &["compare", "of"])?;
     let (name, column) = asked.of()?;
     let segments = Segments::new(asked.ranges().collect());
     let reading = asked
@@ -270,7 +275,12 @@ pub(crate) async fn uniques_series(
     Path(metric): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["of", "interval", "format"])?;
+    let asked = Asked::read(
+        &api,
+        &metric,
+        &uri,
+        &["compare", "of", "interval", "format"],
+    )?;
     let (format, frame) = (asked.params.format()?, asked.frame()?);
     let (name, column) = asked.of()?;
     let (time, previous) = asked.points()?;

@@ -36,6 +36,7 @@ enum Work {
     Notifications {
         groups: Vec<Group>,
         rejected: Vec<RejectedLine>,
+        erased: u64,
     },
 }
 
@@ -65,11 +66,15 @@ impl Again {
                     erased: 0,
                 }
             }
-            Work::Notifications { groups, rejected } => Taken {
+            Work::Notifications {
+                groups,
+                rejected,
+                erased,
+            } => Taken {
                 accepted: groups.len() as u64,
                 rejected: rejected.clone(),
                 superseded: 0,
-                erased: 0,
+                erased: *erased,
             },
         }
     }
@@ -95,7 +100,8 @@ impl Intake {
 
     /// Takes notifications that are dead letters once more: those that name a group are appended to the log,
     /// as those that others sent; the group's rows are read again then, so that may be done at any time.
-    /// None of the others is kept a second time.
+    /// None of the others is kept a second time. Those of athletes who are erased are left out: nothing of them
+    /// is to be in the log again.
     ///
     /// # Errors
     /// Those of the log and of `schemas`.
@@ -159,9 +165,11 @@ impl Intake {
         let writers = writers(bytes(), schemas).await?;
         let read = Notifications::read(self.source, bytes(), &writers)
             .map_err(|error| Error::broken("reading dead letters", error))?;
-        let (mut groups, mut rejected) = (Vec::new(), Vec::new());
+        let suppressed = self.ports.suppressions.recent().await;
+        let (mut groups, mut rejected, mut erased) = (Vec::new(), Vec::new(), 0);
         for (index, (line, bytes)) in records.iter().enumerate() {
             match read.group(index, bytes) {
+                Ok(group) if suppressed.has_athlete(group.member) => erased += 1,
                 Ok(group) => groups.push(group),
                 Err(reason) => rejected.push(RejectedLine {
                     line: *line,
@@ -169,7 +177,11 @@ impl Intake {
                 }),
             }
         }
-        Ok(Again(Work::Notifications { groups, rejected }))
+        Ok(Again(Work::Notifications {
+            groups,
+            rejected,
+            erased,
+        }))
     }
 
     /// The second half of both: takes what was looked at, durably when it answers.
@@ -188,7 +200,11 @@ impl Intake {
                     ..taken
                 })
             }
-            Work::Notifications { groups, rejected } => {
+            Work::Notifications {
+                groups,
+                rejected,
+                erased,
+            } => {
                 if !groups.is_empty() {
                     let topic = self.source.topic();
                     let partitions = self.partitions.of(topic).await?;
@@ -200,7 +216,7 @@ impl Intake {
                     accepted: groups.len() as u64,
                     rejected,
                     superseded: 0,
-                    erased: 0,
+                    erased,
                 })
             }
         }

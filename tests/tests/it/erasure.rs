@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use arrow::array::{BinaryArray, Int64Array};
 use batch::{EraseRequest, Finding, Receipt, RunRequest};
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
@@ -11,9 +12,12 @@ use serde_json::{Value, json};
 use stores::erasures::{Kind, Person};
 use stores::intake::append_dead_letters;
 use stores::log::FetchLimit;
+use stores::views::NewRows;
 use tests::process::{command, done, run};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
+
+use super::restore::{rows_of, write};
 
 /// The listener who is erased, an id that nothing else looks like.
 const GONE: i64 = 7_316_171_926_443_017_251;
@@ -373,6 +377,41 @@ async fn the_log_may_be_kept() {
     world.catch_up().await;
     full(&world).await;
     assert_eq!(places(&world, GONE).await, ["log: 20"]);
+}
+
+/// A row that somebody changed by hand hides nobody, and ends no search: whose id may stand in it is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_cannot_be_read_hide_nobody() {
+    let world = World::new().await;
+    world.ingest(&plays(0, 9)).await;
+    world.catch_up().await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    let job = world
+        .catalog
+        .job("plays_track_day_listener")
+        .expect("the job");
+    let table = job.view();
+    let page = rows_of(&world, table).await;
+    let id = (GONE.cast_unsigned() ^ (1 << 63)).to_be_bytes();
+    let (part, row) = (page.parts.value(0), &[b"x", &id[..], b"yz"].concat());
+    let rows = NewRows {
+        parts: BinaryArray::from_iter_values([part]),
+        rows: BinaryArray::from_iter_values([row]),
+        counts: Int64Array::from(vec![1]),
+    };
+    let in_views = async |id| -> Vec<u64> {
+        let found = &searched(&world, &[listener(id)]).await[0];
+        let found = found.iter().filter(|one| one.at == table);
+        found.map(|one| one.found).collect()
+    };
+    let (of_gone, of_other) = (in_views(GONE).await, in_views(STAYS).await);
+    write(&world, table, &rows).await;
+    assert_eq!(in_views(GONE).await, [of_gone[0] + 1]);
+    assert_eq!(in_views(STAYS).await, of_other);
+    assert!(!found(&erase(&world, &EraseRequest::default()).await).is_empty());
+    assert_eq!(in_views(GONE).await, Vec::<u64>::new());
+    let left = searched(&world, &[listener(GONE)]).await;
+    assert!(left[0].is_empty(), "{left:#?}");
 }
 
 /// Each of several has a receipt with what was found of them alone; whom nobody knows has one too.

@@ -8,7 +8,7 @@ use batch::{EraseRequest, Receipt, RunRequest};
 use bytes::Bytes;
 use jiff::civil::date;
 use schemas::dead_letter::DeadLetter;
-use schemas::entities::parse;
+use schemas::entities::{Group, parse};
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::erasures::{Kind, Person};
@@ -18,6 +18,7 @@ use tests::standings::{Asked, Truth};
 use tests::world::{NOW_MS, Served, World};
 use tokio_util::sync::CancellationToken;
 
+use super::board_cache::fill;
 use super::erasure::{erase_all, files_with, found, letters, searched};
 
 /// The athlete who is erased, an id that nothing else looks like.
@@ -301,8 +302,7 @@ async fn scene(mut world: World) {
     world.batch_options.speed_wait_ms = SPEED_WAIT_MS;
     settled(&world).await;
     let served = world.serve().await;
-    let found: BTreeSet<String> = places(&world, GONE).await.into_iter().collect();
-    for place in [
+    let mut held = vec![
         "canonical rows",
         "log",
         "live state",
@@ -311,7 +311,13 @@ async fn scene(mut world: World) {
         "results",
         "achievements",
         "dead letters",
-    ] {
+    ];
+    if world.stores.live.board_cache().is_some() {
+        fill(&world, &served.client, "/api/v1/boards/segments/1?limit=5").await;
+        held.push("cached boards");
+    }
+    let found: BTreeSet<String> = places(&world, GONE).await.into_iter().collect();
+    for place in held {
         let is_found = found.iter().any(|one| one.starts_with(place));
         assert!(is_found, "{place} is not among {found:?}");
     }
@@ -586,6 +592,18 @@ async fn dead_letters_that_are_taken_again_bring_no_athlete_back() {
         let taken = replayed(&world, source).await;
         let erased = lines.len() as u64;
         assert_eq!((taken.accepted, taken.erased), (0, erased), "{source}");
+    }
+    for source in SOURCES {
+        let told = Group {
+            key: 1,
+            member: GONE,
+        };
+        let told = told.notification(source);
+        let intake = world.intake(source).await;
+        let again = std::iter::once((1, told.as_slice()));
+        let taken = intake.notify_again(again, &*world.stores.schemas).await;
+        let taken = taken.expect("taking it again");
+        assert_eq!((taken.accepted, taken.erased), (0, 1), "{source}");
     }
     caught_up(&world).await;
     published(&world, &RunRequest::default()).await;
