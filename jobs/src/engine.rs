@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::{
+    FairSpillPool, MemoryConsumer, MemoryReservation, TrackConsumersPool,
+};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -32,6 +34,7 @@ pub struct EngineOptions {
 pub struct Engine {
     runtime: Arc<RuntimeEnv>,
     threads: usize,
+    memory_bytes: usize,
     /// Removed with the last copy of the engine.
     spill: Arc<SpillFolder>,
 }
@@ -61,6 +64,7 @@ impl Engine {
         Ok(Self {
             runtime,
             threads: options.threads.max(1),
+            memory_bytes: options.memory_bytes,
             spill: Arc::new(spill),
         })
     }
@@ -69,6 +73,18 @@ impl Engine {
     #[must_use]
     pub const fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// The part of the memory of all queries that a task may use, in bytes.
+    #[must_use]
+    pub const fn memory_bytes_per_task(&self) -> usize {
+        self.memory_bytes / self.threads
+    }
+
+    /// An account of what is kept in memory beside queries, of the same memory.
+    #[must_use]
+    pub fn room(&self, name: &str) -> MemoryReservation {
+        MemoryConsumer::new(name).register(&self.runtime.memory_pool)
     }
 
     /// A new folder beside what queries spill, for what is made on the way to an answer. It is removed with the

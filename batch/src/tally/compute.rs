@@ -22,6 +22,7 @@ use stores::archive::Archive;
 use stores::erasures::Suppressed;
 use tokio_util::sync::CancellationToken;
 
+use super::held::{Held, Holder};
 use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::{Results, result_name};
@@ -30,6 +31,8 @@ use crate::table::{Rows, Table};
 use crate::{Error, Progress, Result};
 
 const DAY_SECONDS: Seconds = 86_400;
+/// The rows of one view take no more than this part of a task's memory: the queries over them need the most of it.
+const HELD_SHARE: usize = 4;
 
 /// A view that a run computes.
 #[derive(Debug, Clone)]
@@ -286,36 +289,60 @@ impl Compute {
         side_by_side(self.engine.threads(), tasks, stop, take).await
     }
 
+    /// Every view of some days. What other views read from is kept in memory where there is room for it.
     async fn day_task(&self, days: &[i64]) -> Result<TaskOutcome> {
         let mut outcome: TaskOutcome = Default::default();
+        let mut held: BTreeMap<&str, Held> = BTreeMap::new();
+        // What is added to a piece later is not among the rows of its query.
+        let is_whole = !days.iter().any(|day| self.plan.reduced.contains(*day));
         for view in &self.plan.views {
             if !view.wanted || view.job.piece() != Width::Day {
                 continue;
             }
-            let written = match view.job.over() {
-                None => {
-                    let events = Arc::new(self.events(days));
-                    let written = self
-                        .query(&view.job, Arc::<EventStream>::clone(&events))
-                        .await?;
-                    outcome.1 = events.totals();
-                    self.upon_base(view, days, written).await?
-                }
-                Some(below) => {
-                    let under = self.plan.view(below)?;
-                    let new = outcome.0.get(below).map(|written| &written.pieces);
-                    let old = under.published.as_ref().map(|manifest| &manifest.pieces);
-                    let pieces = if under.wanted { new } else { old };
-                    let of_days = days
-                        .iter()
-                        .filter_map(|day| Some((pieces?.get(&(day * DAY_SECONDS))?, false)));
-                    let rows = RowStream::new(&self.archive, &under.job, of_days);
-                    self.query(&view.job, Arc::new(rows)).await?
-                }
+            let is_read = |other: &View| {
+                let is_over = other.job.over() == Some(view.job.name());
+                is_over && other.wanted && other.job.piece() == Width::Day
             };
+            let holder = self.plan.views.iter().any(is_read) && is_whole;
+            let mut holder = holder.then(|| self.holder(&view.job));
+            let written = if let Some(below) = view.job.over() {
+                let input: Arc<dyn Rows> = match held.get(below) {
+                    Some(rows) => Arc::new(rows.clone()),
+                    None => Arc::new(self.rows_of_days(below, days, &outcome.0)?),
+                };
+                let rows = self.frame(&view.job, input).await?;
+                self.write_rows(&view.job, rows, holder.as_mut()).await?
+            } else {
+                let events = Arc::new(self.events(days));
+                let input = Arc::<EventStream>::clone(&events);
+                let rows = self.frame(&view.job, input).await?;
+                let written = self.write_rows(&view.job, rows, holder.as_mut()).await?;
+                outcome.1 = events.totals();
+                self.upon_base(view, days, written).await?
+            };
+            if let Some(rows) = holder.and_then(Holder::finish) {
+                held.insert(view.job.name(), rows);
+            }
             outcome.0.insert(view.job.name().to_owned(), written);
         }
         Ok(outcome)
+    }
+
+    /// The rows that a view has of some days: those of its new result, if the run computes it, else those of the
+    /// published one.
+    fn rows_of_days(
+        &self,
+        view: &str,
+        days: &[i64],
+        new: &BTreeMap<String, Written>,
+    ) -> Result<RowStream> {
+        let under = self.plan.view(view)?;
+        let new = new.get(view).map(|written| &written.pieces);
+        let old = under.published.as_ref().map(|manifest| &manifest.pieces);
+        let pieces = if under.wanted { new } else { old };
+        let starts = days.iter().map(|day| day * DAY_SECONDS);
+        let of_days = starts.filter_map(|start| Some((pieces?.get(&start)?, false)));
+        Ok(RowStream::new(&self.archive, &under.job, of_days))
     }
 
     /// A job whose pieces are months, or all time.
@@ -444,7 +471,7 @@ impl Compute {
         let failed = failed_of(job);
         let context = self.engine.session();
         let frame = context.read_table(Arc::new(Table::new(Arc::new(rows))));
-        let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?);
+        let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?, None);
         let mut pieces = written.await?.pieces;
         Ok(Some(pieces.remove(&start).unwrap_or_default()))
     }
@@ -473,10 +500,21 @@ impl Compute {
     /// Runs a job's query over an input and writes its rows in the order of piece and key.
     async fn query(&self, job: &Arc<Job>, input: Arc<dyn Rows>) -> Result<Written> {
         let rows = self.frame(job, input).await?;
-        self.write_rows(job, rows).await
+        self.write_rows(job, rows, None).await
     }
 
-    async fn write_rows(&self, job: &Arc<Job>, rows: DataFrame) -> Result<Written> {
+    fn holder(&self, job: &Job) -> Holder {
+        let bytes_max = self.engine.memory_bytes_per_task() / HELD_SHARE;
+        Holder::new(job.schema(), self.engine.room(job.name()), bytes_max)
+    }
+
+    /// Writes the rows of a job in the order of piece and key, and hands them on to who holds them.
+    async fn write_rows(
+        &self,
+        job: &Arc<Job>,
+        rows: DataFrame,
+        mut holder: Option<&mut Holder>,
+    ) -> Result<Written> {
         let failed = failed_of(job);
         let mut batches = rows
             .sort(order(job))
@@ -486,7 +524,11 @@ impl Compute {
             .map_err(failed)?;
         let mut writer = self.writer(job);
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
-            writer.write(&checked(job, &batch)?).await?;
+            let rows = checked(job, &batch)?;
+            if let Some(holder) = &mut holder {
+                holder.take(&rows);
+            }
+            writer.write(&rows).await?;
         }
         writer.finish().await
     }

@@ -4,6 +4,7 @@
 mod check;
 mod compute;
 mod drift;
+mod held;
 mod planning;
 mod publish;
 mod repeats;
