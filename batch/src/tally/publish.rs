@@ -1,10 +1,13 @@
 //! Publishing: only what differs from the published result, and what a run that died may have
 //! written.
 
+use std::sync::Arc;
+
 use arrow::array::Array;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use stores::views::{NewRows, TallyShape};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::View;
@@ -30,6 +33,73 @@ pub(crate) struct Edition<'a> {
     pub(crate) rows_max: usize,
 }
 
+/// Chunks that are on their way to the store at once: while one is written, the next ones are made.
+const AT_ONCE: usize = 2;
+
+/// Rows of a view on their way to the store.
+struct Sending<'a> {
+    edition: &'a Edition<'a>,
+    view: &'a View,
+    stop: &'a CancellationToken,
+    under_way: JoinSet<stores::Result<()>>,
+    rows: u64,
+}
+
+impl<'a> Sending<'a> {
+    fn new(edition: &'a Edition<'a>, view: &'a View, stop: &'a CancellationToken) -> Self {
+        Self {
+            edition,
+            view,
+            stop,
+            under_way: JoinSet::new(),
+            rows: 0,
+        }
+    }
+
+    /// Sends a chunk once there is room for it, and empties it.
+    async fn send(&mut self, chunk: &mut Vec<NewRow>) -> Result<()> {
+        self.arrived(AT_ONCE - 1).await?;
+        if self.stop.is_cancelled() {
+            return Err(Error::Stopped);
+        }
+        let mut chunk = std::mem::take(chunk);
+        self.rows += chunk.len() as u64;
+        let Edition {
+            source,
+            epoch,
+            stamp_us,
+            ..
+        } = *self.edition;
+        let views = Arc::clone(&self.edition.ports.views);
+        let table = self.view.table.clone();
+        self.under_way.spawn(async move {
+            let rows = new_rows(&mut chunk);
+            drop(chunk);
+            views.publish(source, &table, epoch, stamp_us, &rows).await
+        });
+        Ok(())
+    }
+
+    /// Waits until no more chunks are under way than so many.
+    async fn arrived(&mut self, left: usize) -> Result<()> {
+        while self.under_way.len() > left
+            && let Some(ended) = self.under_way.join_next().await
+        {
+            ended.map_err(|e| Error::fault("publishing ended", e))??;
+        }
+        Ok(())
+    }
+
+    /// Waits until all rows are written, and answers how many these were.
+    async fn finish(mut self) -> Result<u64> {
+        self.arrived(0).await?;
+        match self.stop.is_cancelled() {
+            true => Err(Error::Stopped),
+            false => Ok(self.rows),
+        }
+    }
+}
+
 impl Edition<'_> {
     /// Publishes a view, and notes every change in the fingerprint if one is wanted.
     pub(crate) async fn publish(
@@ -41,6 +111,7 @@ impl Edition<'_> {
     ) -> Result<Published> {
         let mut published = Published::default();
         let mut chunk: Vec<NewRow> = Vec::new();
+        let mut sending = Sending::new(self, view, stop);
         let mut diff = diff_of(self.ports, view, new).await?;
         let mut waiting = new.touched.iter().peekable();
         while let Some(change) = diff.next().await? {
@@ -54,15 +125,16 @@ impl Edition<'_> {
             let time = view.job.partition().floor(start);
             chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
             if chunk.len() >= self.rows_max {
-                published.written += self.send(view, &mut chunk, stop).await?;
+                sending.send(&mut chunk).await?;
             }
         }
         published.skipped += diff.same;
         progress.advance(waiting.count() as u64);
-        if !chunk.is_empty() || published.written == 0 {
+        if !chunk.is_empty() || sending.rows == 0 {
             // Once even without rows: a run that was overtaken must hear it.
-            published.written += self.send(view, &mut chunk, stop).await?;
+            sending.send(&mut chunk).await?;
         }
+        published.written += sending.finish().await?;
         if view.is_unknown {
             published.written += self.take_out(view, stop).await?;
         }
@@ -75,7 +147,7 @@ impl Edition<'_> {
 
     /// Makes a marker of every row that was not written: no event gives it.
     async fn take_out(&self, view: &View, stop: &CancellationToken) -> Result<u64> {
-        let mut taken_out = 0;
+        let mut sending = Sending::new(self, view, stop);
         let mut after: Option<(Vec<u8>, Vec<u8>)> = None;
         loop {
             let (name, views) = (&view.table, &self.ports.views);
@@ -83,7 +155,7 @@ impl Edition<'_> {
                 .rows_before(name, self.stamp_us, after, self.rows_max)
                 .await?;
             let Some(last) = keys.rows.len().checked_sub(1) else {
-                return Ok(taken_out);
+                return sending.finish().await;
             };
             after = Some((
                 keys.parts.value(last).to_vec(),
@@ -93,27 +165,8 @@ impl Edition<'_> {
             let mut chunk = markers
                 .filter_map(|(part, row)| Some((part?.to_vec(), row?.to_vec(), None)))
                 .collect();
-            taken_out += self.send(view, &mut chunk, stop).await?;
+            sending.send(&mut chunk).await?;
         }
-    }
-
-    async fn send(
-        &self,
-        view: &View,
-        chunk: &mut Vec<NewRow>,
-        stop: &CancellationToken,
-    ) -> Result<u64> {
-        let written = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
-        let rows = new_rows(chunk);
-        chunk.clear();
-        self.ports
-            .views
-            .publish(self.source, &view.table, self.epoch, self.stamp_us, &rows)
-            .await?;
-        if stop.is_cancelled() {
-            return Err(Error::Stopped);
-        }
-        Ok(written)
     }
 }
 
@@ -124,7 +177,9 @@ pub(crate) type NewRow = (Vec<u8>, Vec<u8>, Option<i64>);
 /// Rows in the order of the table, which is not the order of the pieces where a partition of the table
 /// holds several of them.
 pub(crate) fn new_rows(rows: &mut [NewRow]) -> NewRows {
-    rows.sort_unstable();
+    if !rows.is_sorted() {
+        rows.sort_unstable();
+    }
     NewRows {
         parts: rows.iter().map(|(part, _, _)| Some(part)).collect(),
         rows: rows.iter().map(|(_, row, _)| Some(row)).collect(),

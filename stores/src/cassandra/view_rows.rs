@@ -11,6 +11,7 @@ use std::ops::Range;
 use arrow::array::{
     Array, ArrayBuilder, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder,
 };
+use futures::{TryStreamExt, stream};
 use scylla::response::PagingState;
 use scylla::response::query_result::QueryRowsResult;
 
@@ -18,10 +19,11 @@ use super::session::{Cql, together};
 use crate::views::{FoundRows, NewRows, PartQuery, RowKeys};
 use crate::{Error, Result};
 
-/// Rows of one partition that are written in one step: with fewer the steps cost, with more a
-/// server's heap does.
+/// Rows that are written in one step: with fewer the steps cost, with more a server's heap does.
 const STEP_ROWS: usize = 50;
 const STEP_BYTES: usize = 16 << 10;
+/// Partitions whose rows are written in one step; servers warn of more.
+const STEP_PARTS: usize = 10;
 /// Steps or partitions that are under way at once in one call.
 const AT_ONCE: usize = 128;
 /// Steps or partitions that are prepared at once.
@@ -70,14 +72,18 @@ pub(super) async fn write(
         let (part, row) = (rows.parts.value(index), rows.rows.value(index));
         (part, row, count, epoch, stamp_us)
     };
-    for steps in steps(rows).chunks(STEPS) {
-        let calls = steps.iter().map(|step| {
-            let values: Vec<_> = step.clone().map(values).collect();
-            async move { cql.write(doing, statement, &values).await }
-        });
-        together(AT_ONCE, calls.collect()).await?;
-    }
-    Ok(())
+    let token = |index| {
+        let token = statement.calculate_token(&values(index));
+        let token = token.map_err(|error| cql.broken(doing, &error))?;
+        Ok(token.map(|token| token.value()))
+    };
+    let calls = steps(rows, token)?.into_iter().map(|step| async move {
+        let values: Vec<_> = step.into_iter().flatten().map(values).collect();
+        cql.write(doing, statement, &values).await
+    });
+    stream::iter(calls.map(Ok))
+        .try_for_each_concurrent(AT_ONCE, |call| call)
+        .await
 }
 
 /// Deletes rows.
@@ -95,23 +101,52 @@ pub(super) async fn delete(cql: &Cql, id: &str, stamp_us: i64, rows: &RowKeys) -
     Ok(())
 }
 
-/// Cuts rows into steps: rows of one partition that follow each other.
-fn steps(rows: &NewRows) -> Vec<Range<usize>> {
-    let mut steps = Vec::new();
-    let (mut from, mut bytes) = (0, 0);
-    for index in 0..rows.counts.len() {
-        let row_bytes = rows.parts.value(index).len() + rows.rows.value(index).len() + 24;
-        let is_full = index - from >= STEP_ROWS || bytes + row_bytes > STEP_BYTES;
-        if index > from && (is_full || rows.parts.value(index) != rows.parts.value(from)) {
-            steps.push(from..index);
-            (from, bytes) = (index, 0);
+/// Cuts rows into steps. Rows of a partition that follow each other stay together; of partitions with few rows there are
+/// several in a step, such as are neighbours by their tokens, since these lie on the same servers: what a step
+/// costs hardly depends on how many rows it has.
+fn steps(
+    rows: &NewRows,
+    token: impl Fn(usize) -> Result<Option<i64>>,
+) -> Result<Vec<Vec<Range<usize>>>> {
+    let row_bytes = |index| rows.parts.value(index).len() + rows.rows.value(index).len() + 24;
+    let (mut steps, mut small): (Vec<Vec<Range<usize>>>, _) = (Vec::new(), Vec::new());
+    let mut from = 0;
+    while from < rows.counts.len() {
+        let (mut to, mut bytes) = (from + 1, row_bytes(from));
+        while to < rows.counts.len() && rows.parts.value(to) == rows.parts.value(from) {
+            bytes += row_bytes(to);
+            if to - from >= STEP_ROWS || bytes > STEP_BYTES {
+                break;
+            }
+            to += 1;
         }
-        bytes += row_bytes;
+        if to - from > STEP_ROWS / 2 {
+            steps.push(alone(from..to));
+        } else {
+            small.push((token(from)?, bytes, from..to));
+        }
+        from = to;
     }
-    if from < rows.counts.len() {
-        steps.push(from..rows.counts.len());
+    small.sort_unstable_by_key(|(token, _, rows)| (*token, rows.start));
+    let (mut step, mut held, mut held_bytes) = (Vec::new(), 0, 0);
+    for (_, bytes, rows) in small {
+        let is_full = held + rows.len() > STEP_ROWS || held_bytes + bytes > STEP_BYTES;
+        if is_full || step.len() >= STEP_PARTS {
+            steps.push(std::mem::take(&mut step));
+            (held, held_bytes) = (0, 0);
+        }
+        held += rows.len();
+        held_bytes += bytes;
+        step.push(rows);
     }
-    steps
+    steps.push(step);
+    steps.retain(|step| !step.is_empty());
+    Ok(steps)
+}
+
+/// A step of rows of one partition.
+fn alone(rows: Range<usize>) -> Vec<Range<usize>> {
+    vec![rows]
 }
 
 type Row = (Vec<u8>, Option<i64>, u64);
@@ -263,5 +298,58 @@ impl Keys {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{BinaryArray, Int64Array};
+
+    use super::*;
+
+    /// Rows of partitions, each with so many rows of so many bytes, and tokens that go the other way round.
+    fn steps_of(parts: &[(usize, usize)]) -> Vec<Vec<Range<usize>>> {
+        let of = |(part, (rows, bytes)): (usize, &(usize, usize))| {
+            let row = move |n: usize| {
+                (
+                    part.to_be_bytes(),
+                    [n.to_be_bytes().to_vec(), vec![0; *bytes]].concat(),
+                )
+            };
+            (0..*rows).map(row).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = parts.iter().enumerate().flat_map(of).collect();
+        let rows = NewRows {
+            parts: BinaryArray::from_iter_values(all.iter().map(|(part, _)| part)),
+            rows: BinaryArray::from_iter_values(all.iter().map(|(_, row)| row)),
+            counts: Int64Array::from(vec![1; all.len()]),
+        };
+        let token = |index: usize| Ok(Some(-i64::try_from(index).unwrap()));
+        let steps = steps(&rows, token).unwrap();
+        let mut seen: Vec<usize> = steps.iter().flatten().cloned().flatten().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..all.len()).collect::<Vec<_>>(), "each row once");
+        steps
+    }
+
+    #[test]
+    fn small_partitions_share_a_step_with_their_neighbours() {
+        let steps = steps_of(&[(1, 0); 25]);
+        let parts: Vec<usize> = steps.iter().map(Vec::len).collect();
+        assert_eq!(parts, [10, 10, 5]);
+        assert_eq!(steps[0][0], 24..25, "the least token first");
+        assert_eq!(steps_of(&[(20, 0), (20, 0), (20, 0)]).len(), 2);
+        assert_eq!(steps_of(&[]), Vec::<Vec<Range<usize>>>::new());
+    }
+
+    #[test]
+    fn large_partitions_are_cut() {
+        assert_eq!(
+            steps_of(&[(120, 0)]),
+            [alone(0..50), alone(50..100), alone(100..120)]
+        );
+        let steps = steps_of(&[(40, 0), (1, 0), (30, 0)]);
+        assert_eq!(steps, [alone(0..40), alone(41..71), alone(40..41)]);
+        assert_eq!(steps_of(&[(3, 10_000)]).len(), 3, "rows that are long");
     }
 }
