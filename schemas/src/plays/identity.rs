@@ -2,7 +2,7 @@
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// What makes two records the same event: owner, event id and time, as a 128-bit hash. With 2^40
 /// events the chance that any two different ones meet is below 10^-14.
@@ -25,14 +25,39 @@ pub fn identities(batch: &RecordBatch) -> Vec<EventIdentity> {
     ) else {
         return Vec::new();
     };
-    let mut hasher = Xxh3::new();
+    let mut bytes = Vec::with_capacity(64);
     (0..batch.num_rows())
         .map(|row| {
-            hasher.reset();
-            hasher.update(&owner.value(row).to_le_bytes());
-            hasher.update(&at.value(row).to_le_bytes());
-            hasher.update(id.value(row).as_bytes());
-            hasher.digest128()
+            bytes.clear();
+            bytes.extend_from_slice(&owner.value(row).to_le_bytes());
+            bytes.extend_from_slice(&at.value(row).to_le_bytes());
+            bytes.extend_from_slice(id.value(row).as_bytes());
+            xxh3_128(&bytes)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use xxhash_rust::xxh3::Xxh3;
+
+    use super::super::{Decoder, Line};
+    use super::*;
+
+    /// Identities are kept in the archive of events that are gone: they never change.
+    #[test]
+    fn an_identity_is_the_hash_of_owner_time_and_id() {
+        let bytes = br#"{"event_id":"e1","track_id":1,"owner_id":7,"kind":"play","at":"1970-01-01T00:00:01Z"}"#;
+        let line = Line {
+            offset: 0,
+            logged_at_ms: 0,
+            bytes,
+        };
+        let decoded = Decoder::new(0).decode([line]).unwrap();
+        let mut hasher = Xxh3::new();
+        hasher.update(&7_i64.to_le_bytes());
+        hasher.update(&1_000_000_i64.to_le_bytes());
+        hasher.update(b"e1");
+        assert_eq!(identities(&decoded.events), [hasher.digest128()]);
+    }
 }
