@@ -12,11 +12,16 @@
 -- Answers 1, or the present record (empty: missing), and then nothing was changed.
 --
 -- Redis does not roll back, so everything that can go wrong is looked at before the first write:
--- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Numbers stay texts,
--- since those of Lua are doubles.
+-- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Numbers of more than
+-- 15 digits stay texts, since those of Lua are doubles.
+--
+-- What costs is the number of calls, whatever each of them does: a group whose rows are counts takes one
+-- to read them and one to write them.
 
 -- Few enough values for unpack.
 local CHUNK = 4000
+-- The sum of two numbers that are no longer is exact.
+local SHORT = 15
 local record = redis.call('GET', KEYS[1]) or ''
 if record ~= ARGV[1] then
     return record
@@ -75,8 +80,10 @@ local function fits(a, b)
     return true
 end
 
--- What is wrong with adding these rows to a group that is there; nothing if all is well.
-local function check(key, from, rows)
+-- What becomes of a group to which these rows are added: fields and their sums, fields with what is added to them
+-- where these are long numbers, and whether one of them is there already; or else what is wrong.
+local function added(key, from, rows)
+    local sums, long, is_there = {}, {}, false
     for start = 0, rows - 1, CHUNK do
         local fields = {}
         for row = start, math.min(start + CHUNK, rows) - 1 do
@@ -84,38 +91,56 @@ local function check(key, from, rows)
         end
         local values = redis.call('HMGET', key, unpack(fields))
         for index = 1, #fields do
-            local value = values[index]
+            local value, more = values[index], ARGV[from + 2 * (start + index - 1) + 1]
+            local into, result = sums, more
             if value then
+                is_there = true
                 if #value > 20 or not string.find(value, '^%-?%d+$') then
-                    return 'NOTANUMBER ' .. key
+                    return nil, 'NOTANUMBER ' .. key
                 end
-                if not fits(value, ARGV[from + 2 * (start + index - 1) + 1]) then
-                    return 'OVERFLOW ' .. key
+                if #value <= SHORT and #more <= SHORT then
+                    result = string.format('%.0f', tonumber(value) + tonumber(more))
+                elseif fits(value, more) then
+                    into = long
+                else
+                    return nil, 'OVERFLOW ' .. key
                 end
             end
+            into[#into + 1] = fields[index]
+            into[#into + 1] = result
         end
     end
-    return nil
+    return {sums = sums, long = long, is_there = is_there}
 end
 
--- By place and group in their order: whether the group is new.
-local new, group_number = {}, 0
+-- By place and group in their order: what becomes of it. States take the place of what is there.
+local become, group_number = {}, 0
 local at = first_place
 while at <= last do
     local place, groups = ARGV[at], tonumber(ARGV[at + 1])
+    local is_counted = string.sub(place, 1, 1) == 'd'
     redis.call('ZCARD', prefix .. place)
     at = at + 2
     for _ = 1, groups do
         local key, rows = prefix .. place .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
         group_number = group_number + 1
-        new[group_number] = redis.call('HLEN', key) == 0
-        if not new[group_number] and string.sub(place, 1, 1) == 'd' then
-            local wrong = check(key, at + 2, rows)
+        if is_counted then
+            local group, wrong = added(key, at + 2, rows)
             if wrong then
                 return redis.error_reply(wrong)
             end
+            become[group_number] = group
+        else
+            become[group_number] = {is_there = redis.call('HLEN', key) > 0}
         end
         at = at + 2 + 2 * rows
+    end
+end
+
+-- Sets fields of a hash: those of a list from one place to another.
+local function set(key, list, from, to)
+    for start = from, to, CHUNK do
+        redis.call('HSET', key, unpack(list, start, math.min(start + CHUNK - 1, to)))
     end
 end
 
@@ -141,19 +166,20 @@ while at <= last do
     for _ = 1, groups do
         local key, rows = prefix .. place .. ':' .. ARGV[at], tonumber(ARGV[at + 1])
         group_number = group_number + 1
-        if new[group_number] then
+        local group = become[group_number]
+        -- A group of which other rows are there is named once more, which changes nothing.
+        if not group.is_there then
             fresh[#fresh + 1] = '0'
             fresh[#fresh + 1] = ARGV[at]
         end
         local from, to = at + 2, at + 1 + 2 * rows
-        if new[group_number] or string.sub(place, 1, 1) == 's' then
-            for start = from, to, CHUNK do
-                redis.call('HSET', key, unpack(ARGV, start, math.min(start + CHUNK - 1, to)))
+        if group.sums then
+            set(key, group.sums, 1, #group.sums)
+            for row = 1, #group.long, 2 do
+                redis.call('HINCRBY', key, group.long[row], group.long[row + 1])
             end
         else
-            for row = from, to, 2 do
-                redis.call('HINCRBY', key, ARGV[row], ARGV[row + 1])
-            end
+            set(key, ARGV, from, to)
         end
         at = to + 1
     end
