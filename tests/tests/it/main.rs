@@ -22,6 +22,7 @@ mod erasure;
 mod erasure_athlete;
 mod faults;
 mod flights;
+mod hot_paths;
 mod law;
 mod likes;
 mod live_sums;

@@ -1,0 +1,211 @@
+//! Hot paths, each between two marks: `deploy/instructions` counts what runs between them, under a counter that a
+//! noisy machine does not disturb, and compares it with `tests/instructions.txt`.
+
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use jobs::merge::{BatchRow, LivePart, Seam, merge};
+use jobs::tree::{Builder, Node, NodeId, Nodes, Options, Tree};
+use jobs::{Catalog, Engine, EngineOptions, Fold, Job, Layers};
+use schemas::avro::Writers;
+use schemas::plays::{Decoded, Decoder, Line};
+use schemas::seam::{Cut, Fence, Run, RunState, Runs, Slot};
+use schemas::source::Source;
+use serde_json::json;
+use stores::Stores;
+use stores::live::{Changes, Deltas};
+use tests::conformance::{life, slot};
+
+/// Events of a micro-batch.
+const EVENTS: i64 = 1_000;
+/// Rows that are merged with as many live parts, every other one of which is of the same key.
+const ROWS: u64 = 2_000;
+/// Members of a board, and how many of them are placed.
+const MEMBERS: u64 = 20_000;
+const PLACED: u64 = 100;
+
+/// Where the counter writes down what it has counted since the mark before.
+#[inline(never)]
+fn hot_path_mark(path: &str) {
+    black_box(path);
+}
+
+/// Does some work between two marks. What is asynchronous in it ends within it.
+#[expect(clippy::print_stdout, reason = "the script reads which path is which")]
+async fn between_marks<T>(path: &str, work: impl Future<Output = T>) -> T {
+    println!("hot path {path}");
+    hot_path_mark(path);
+    let done = black_box(work.await);
+    hot_path_mark(path);
+    done
+}
+
+fn lines() -> Vec<Vec<u8>> {
+    let line = |n: i64| {
+        let country = ["DE", "SE", "US"].get(usize::try_from(n % 3).unwrap_or(0));
+        let line = json!({
+            "event_id": format!("event-{n}"), "track_id": n % 97, "owner_id": n % 13, "listener_id": n % 301,
+            "kind": "play", "country": country,
+            "app": "ios", "referrer": format!("https://example.org/{}", n % 29),
+            "at": format!("2026-03-{:02}T{:02}:{:02}:00Z", 1 + n % 3, n % 24, n % 60),
+        });
+        line.to_string().into_bytes()
+    };
+    (0..EVENTS).map(line).collect()
+}
+
+fn decode(lines: &[Vec<u8>]) -> Decoded {
+    let lines = (0..).zip(lines).map(|(offset, bytes)| Line {
+        offset,
+        logged_at_ms: 1_772_000_000_000,
+        bytes,
+    });
+    let decoded = Decoder::new(0).decode_records(lines, &Writers::default());
+    decoded.expect("decoding")
+}
+
+async fn fold(fold: &Fold, decoded: &Decoded) -> Vec<Deltas> {
+    let folded = fold.run(&decoded.events).await.expect("folding");
+    let encoded = folded.iter().map(|folded| {
+        let (groups, rows, counts) = folded.encoded().expect("encoding");
+        Deltas {
+            view: folded.job.view().to_owned(),
+            groups,
+            rows,
+            counts,
+        }
+    });
+    encoded.collect()
+}
+
+fn fence(next_offset: i64) -> Fence {
+    Fence {
+        generation: 1,
+        next_offset,
+        epoch: 1,
+    }
+}
+
+const fn cut(next_offset: i64) -> Cut {
+    Cut {
+        next_offset,
+        last: None,
+    }
+}
+
+/// Rows of a run that is complete, and live parts of the epoch after it.
+fn merged(keys: &[[u8; 8]]) -> usize {
+    let run = Run {
+        epoch: 1,
+        state: RunState::Complete,
+        cuts: vec![cut(5)],
+        stamp_us: 1,
+        token: String::new(),
+    };
+    let slots = [Some(Slot {
+        generation: 1,
+        position: cut(9),
+        epoch: 2,
+        oldest: 1,
+        bounds: [(0, cut(0)), (1, cut(5))].into(),
+        since: [("v@1".to_owned(), 0)].into(),
+        replay_until: 0,
+        strays: None,
+    })];
+    let seam = Seam {
+        view: "v@1",
+        live: "v@1",
+        newest: 1,
+        runs: &Runs::from_iter([run]),
+        slots: &slots,
+        only: None,
+    };
+    let rows = keys.iter().map(|key| BatchRow {
+        key,
+        count: Some(3),
+        epoch: 1,
+    });
+    let parts = keys.iter().step_by(2).map(|key| LivePart {
+        key,
+        epoch: 2,
+        count: 1,
+    });
+    merge(&seam, rows, parts).expect("merging").len()
+}
+
+/// The nodes of a tree in memory.
+struct InMemory(std::collections::HashMap<NodeId, Arc<Node>>);
+
+impl Nodes for InMemory {
+    type Error = Infallible;
+
+    async fn nodes(&self, ids: &[NodeId]) -> Result<Vec<Option<Arc<Node>>>, Infallible> {
+        Ok(ids.iter().map(|id| self.0.get(id).cloned()).collect())
+    }
+}
+
+fn board() -> (Tree, InMemory) {
+    let mut builder = Builder::new(Options::default());
+    for member in 0..MEMBERS {
+        let key = member.to_be_bytes();
+        builder.push(&key, 1, &key).expect("an item");
+    }
+    let built = builder.finish();
+    let nodes = built.nodes.iter();
+    let nodes = nodes.map(|(id, bytes)| (*id, Arc::new(Node::decode(bytes).expect("a node"))));
+    let tree = Tree::open(&built.root).expect("a tree");
+    (tree, InMemory(nodes.collect()))
+}
+
+/// Not a test of what they do, which others are: so nothing is to be seen of it but that it ends.
+#[tokio::test]
+#[ignore = "deploy/instructions counts it"]
+async fn hot_paths() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stores = Stores::embedded(folder.path()).await.expect("stores");
+    let engine = Engine::new(EngineOptions {
+        threads: 1,
+        memory_bytes: 256 << 20,
+        spill_folder: folder.path().to_owned(),
+        spill_bytes_max: 1 << 30,
+    });
+    let catalog = Catalog::built_in().expect("the catalog");
+    let jobs = catalog.of_layer(Source::Plays, Layers::Speed);
+    let jobs: Vec<Arc<Job>> = jobs.cloned().collect();
+    let plans = Fold::new(&engine.expect("an engine"), &jobs).await;
+    let plans = plans.expect("plans");
+    let lines = lines();
+    // What is done only once, such as growing and reading zones, is not counted.
+    let deltas = fold(&plans, &decode(&lines)).await;
+    let (live, views) = (&*stores.live, plans.views());
+    let healed = live.heal(slot(0), None, &life(0, 0, 1)).await;
+    healed.expect("healing").expect("a slot");
+    let step = async |from: i64, deltas: Vec<Deltas>| {
+        let changes = Changes {
+            deltas,
+            ..Changes::default()
+        };
+        let applied = live.apply(slot(0), fence(from), cut(from + EVENTS), &views, &changes);
+        applied.await.expect("applying").expect("the fence");
+    };
+    step(0, deltas).await;
+
+    let decoded = between_marks("decode", async { decode(&lines) }).await;
+    let deltas = between_marks("fold", fold(&plans, &decoded)).await;
+    let counted: i64 = deltas[0].counts.values().iter().sum();
+    assert_eq!(counted, EVENTS, "{} counts every play", deltas[0].view);
+    between_marks("apply", step(EVENTS, deltas)).await;
+    let keys: Vec<[u8; 8]> = (0..ROWS).map(u64::to_be_bytes).collect();
+    let values = between_marks("merge", async { merged(&keys) }).await;
+    assert_eq!(values, keys.len());
+    let (tree, nodes) = board();
+    let members: Vec<[u8; 8]> = (0..PLACED)
+        .map(|n| (n * (MEMBERS / PLACED)).to_be_bytes())
+        .collect();
+    let members: Vec<&[u8]> = members.iter().map(<[u8; 8]>::as_slice).collect();
+    let ranks = between_marks("rank", tree.ranks(&nodes, &members)).await;
+    let ranks = ranks.expect("places").into_iter();
+    let expected = (0..PLACED).map(|n| n * (MEMBERS / PLACED));
+    assert!(ranks.map(|before| before.count).eq(expected));
+}
