@@ -471,7 +471,7 @@ async fn the_least_rights_are_enough() -> Result<()> {
     let refused = sums(&stranger, 0, "g").await.expect_err("another's keys");
     assert_eq!(refused.kind(), ErrorKind::Fatal);
     assert!(refused.to_string().contains("rights"), "{refused}");
-    server.ask(&["ACL", "SETUSER", "backstitch", "-hincrby"]);
+    server.ask(&["ACL", "SETUSER", "backstitch", "-hset"]);
     let refused = add(&live, 0, fence(2, 1)).await.expect_err("no right to");
     assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
     let wrong = RedisOptions {
