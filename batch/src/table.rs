@@ -24,8 +24,8 @@ pub(crate) trait Rows: PartitionStream {
 pub(crate) struct Table(Arc<dyn Rows>);
 
 impl Table {
-    pub(crate) fn new(rows: Arc<dyn Rows>) -> Self {
-        Self(rows)
+    pub(crate) fn of(rows: Arc<dyn Rows>) -> Arc<Self> {
+        Arc::new(Self(rows))
     }
 }
 

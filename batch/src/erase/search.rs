@@ -128,8 +128,8 @@ impl Eraser {
                         .scan_deltas(slot, view, all, after, PAGE_ROWS)
                         .await?;
                     let deltas = &page.deltas;
-                    in_keys(job.group(), &deltas.groups, found)?;
-                    in_keys(job.row(), &deltas.rows, found)?;
+                    in_keys(job.group(), &deltas.groups, found);
+                    in_keys(job.row(), &deltas.rows, found);
                     after = page.next;
                     if after.is_none() {
                         break;
@@ -172,7 +172,7 @@ impl Eraser {
             let Some(page) = page.await? else {
                 return Ok(false);
             };
-            in_keys(row, &page.rows, found)?;
+            in_keys(row, &page.rows, found);
             after = page.next;
             if after.is_none() {
                 return Ok(true);
@@ -223,7 +223,7 @@ impl Eraser {
                     while let Some(batch) = batches.try_next().await? {
                         let rows = batch.column_by_name("row");
                         if let Some(rows) = rows.and_then(|rows| rows.as_binary_opt::<i32>()) {
-                            in_keys(job.row(), rows, found)?;
+                            in_keys(job.row(), rows, found);
                         }
                     }
                     Ok(())
@@ -240,42 +240,36 @@ pub(super) fn parquet(paths: Vec<String>) -> impl Iterator<Item = String> {
 }
 
 /// Counts the keys that name each listener who is sought.
-fn in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut Sought) -> Result<()> {
+fn in_keys(shape: &KeyShape, keys: &BinaryArray, found: &mut Sought) {
     let Some(index) = shape
         .0
         .iter()
         .position(|column| column.name == "listener_id")
     else {
-        return Ok(());
+        return;
     };
     let Ok(columns) = shape.decode_some(keys.iter().flatten(), &[index]) else {
-        return in_each_key((shape, index), keys, found);
+        in_each_key((shape, index), keys, found);
+        return;
     };
     let column = columns.get(index).and_then(Option::as_ref);
     let column = column.and_then(|column| column.as_primitive_opt::<Int64Type>());
     for id in column.iter().flat_map(|column| column.iter().flatten()) {
         found.note(id);
     }
-    Ok(())
 }
 
 /// The same, key by key. Bytes that are no key, as of a row that was changed by hand, name whoever's id may stand in
 /// them: such a row must neither hide somebody nor end the search.
-fn in_each_key(
-    (shape, index): (&KeyShape, usize),
-    keys: &BinaryArray,
-    found: &mut Sought,
-) -> Result<()> {
+fn in_each_key((shape, index): (&KeyShape, usize), keys: &BinaryArray, found: &mut Sought) {
     for key in keys.iter().flatten() {
-        if !shape.is_key(key) {
-            found.once(|has| ints_within(key).any(has));
-            continue;
-        }
-        let values = shape.decode_values(key);
-        let values = values.map_err(|e| Error::fault("decoding keys", e))?;
-        if let Some(KeyValue::Int(id)) = values.get(index) {
-            found.note(*id);
+        match shape.decode_values(key) {
+            Ok(values) => {
+                if let Some(KeyValue::Int(id)) = values.get(index) {
+                    found.note(*id);
+                }
+            }
+            Err(_) => found.once(|has| ints_within(key).any(has)),
         }
     }
-    Ok(())
 }

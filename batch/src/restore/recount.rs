@@ -160,7 +160,7 @@ impl Recount {
         let Some(last) = jobs.last() else {
             return Ok(input.execute(context.task_ctx()));
         };
-        let mut input: Arc<dyn TableProvider> = Arc::new(Table::new(input));
+        let mut input: Arc<dyn TableProvider> = Table::of(input);
         for job in jobs {
             input = query(context, job, input).await?.into_view();
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
+use datafusion::catalog::{MemTable, TableProvider};
 use datafusion::error::DataFusionError;
 use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::logical_expr::SortExpr;
@@ -27,7 +28,7 @@ use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, W
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::{Results, result_name};
 use crate::side_by_side::side_by_side;
-use crate::table::{Rows, Table};
+use crate::table::Table;
 use crate::{Error, Progress, Result};
 
 const DAY_SECONDS: Seconds = 86_400;
@@ -303,24 +304,23 @@ impl Compute {
                 let is_over = other.job.over() == Some(view.job.name());
                 is_over && other.wanted && other.job.piece() == Width::Day
             };
-            let holder = self.plan.views.iter().any(is_read) && is_whole;
-            let mut holder = holder.then(|| self.holder(&view.job));
+            let is_held = is_whole && self.plan.views.iter().any(is_read);
+            let mut holder = is_held.then(|| self.holder(&view.job));
             let written = if let Some(below) = view.job.over() {
-                let input: Arc<dyn Rows> = match held.get(below) {
-                    Some(rows) => Arc::new(rows.clone()),
-                    None => Arc::new(self.rows_of_days(below, days, &outcome.0)?),
+                let input: Arc<dyn TableProvider> = match held.get(below) {
+                    Some(held) => Arc::<MemTable>::clone(&held.table),
+                    None => Table::of(Arc::new(self.rows_of_days(below, days, &outcome.0)?)),
                 };
-                let rows = self.frame(&view.job, input).await?;
-                self.write_rows(&view.job, rows, holder.as_mut()).await?
+                self.query(&view.job, input, holder.as_mut()).await?
             } else {
                 let events = Arc::new(self.events(days));
-                let input = Arc::<EventStream>::clone(&events);
-                let rows = self.frame(&view.job, input).await?;
-                let written = self.write_rows(&view.job, rows, holder.as_mut()).await?;
+                let input = Table::of(Arc::<EventStream>::clone(&events));
+                let written = self.query(&view.job, input, holder.as_mut()).await?;
                 outcome.1 = events.totals();
                 self.upon_base(view, days, written).await?
             };
-            if let Some(rows) = holder.and_then(Holder::finish) {
+            let rows = holder.map(Holder::finish).transpose();
+            if let Some(rows) = rows.map_err(failed_of(&view.job))?.flatten() {
                 held.insert(view.job.name(), rows);
             }
             outcome.0.insert(view.job.name().to_owned(), written);
@@ -363,7 +363,9 @@ impl Compute {
                 .copied()
                 .collect();
             let days: Vec<i64> = days.into_iter().collect();
-            return self.query(job, Arc::new(self.events(&days))).await;
+            return self
+                .query(job, Table::of(Arc::new(self.events(&days))), None)
+                .await;
         };
         let under = self.plan.view(below)?;
         let below = computed
@@ -388,7 +390,7 @@ impl Compute {
             .filter(|(start, _)| touched.contains(&job.piece().floor(**start)))
             .map(|(_, piece)| (piece, false));
         let rows = RowStream::new(&self.archive, &under.job, within);
-        self.query(job, Arc::new(rows)).await
+        self.query(job, Table::of(Arc::new(rows)), None).await
     }
 
     /// All time as the old value and the touched pieces, new less old; nothing if that can't be
@@ -420,7 +422,9 @@ impl Compute {
             now.into_iter().chain(then)
         });
         let changes = RowStream::new(&self.archive, &under.job, pieces);
-        let scratch = self.query(&view.job, Arc::new(changes)).await?;
+        let scratch = self
+            .query(&view.job, Table::of(Arc::new(changes)), None)
+            .await?;
         let changes = Cursor::open(&self.archive, &scratch.pieces).await?;
         let held = Cursor::open(&self.archive, &old.pieces).await?;
         let mut writer = self.writer(&view.job);
@@ -470,7 +474,7 @@ impl Compute {
         let rows = rows.without(&self.plan.suppressed);
         let failed = failed_of(job);
         let context = self.engine.session();
-        let frame = context.read_table(Arc::new(Table::new(Arc::new(rows))));
+        let frame = context.read_table(Table::of(Arc::new(rows)));
         let written = self.write_rows(job, summed(job, frame.map_err(failed)?)?, None);
         let mut pieces = written.await?.pieces;
         Ok(Some(pieces.remove(&start).unwrap_or_default()))
@@ -492,15 +496,24 @@ impl Compute {
     }
 
     /// A job's query over an input.
-    pub(crate) async fn frame(&self, job: &Arc<Job>, input: Arc<dyn Rows>) -> Result<DataFrame> {
+    pub(crate) async fn frame(
+        &self,
+        job: &Arc<Job>,
+        input: Arc<dyn TableProvider>,
+    ) -> Result<DataFrame> {
         let context = self.engine.session();
-        Ok(query(&context, job, Arc::new(Table::new(input))).await?)
+        Ok(query(&context, job, input).await?)
     }
 
     /// Runs a job's query over an input and writes its rows in the order of piece and key.
-    async fn query(&self, job: &Arc<Job>, input: Arc<dyn Rows>) -> Result<Written> {
+    async fn query(
+        &self,
+        job: &Arc<Job>,
+        input: Arc<dyn TableProvider>,
+        holder: Option<&mut Holder>,
+    ) -> Result<Written> {
         let rows = self.frame(job, input).await?;
-        self.write_rows(job, rows, None).await
+        self.write_rows(job, rows, holder).await
     }
 
     fn holder(&self, job: &Job) -> Holder {

@@ -5,14 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use datafusion::catalog::MemTable;
 use datafusion::error::DataFusionError;
-use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::physical_plan::SendableRecordBatchStream;
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::streaming::PartitionStream;
-
-use crate::table::Rows;
 
 /// Takes rows as long as there is room for all of them.
 #[derive(Debug)]
@@ -48,50 +43,24 @@ impl Holder {
     }
 
     /// All rows that were taken, if there was room for them.
-    pub(crate) fn finish(self) -> Option<Held> {
-        Some(Held {
-            schema: self.schema,
-            batches: self.batches.into(),
-            room: Arc::new(self.room?),
-        })
+    ///
+    /// # Errors
+    /// If they have not the columns that were said.
+    pub(crate) fn finish(self) -> Result<Option<Held>, DataFusionError> {
+        let Some(room) = self.room else {
+            return Ok(None);
+        };
+        let table = Arc::new(MemTable::try_new(self.schema, vec![self.batches])?);
+        Ok(Some(Held { table, _room: room }))
     }
 }
 
-/// Rows in memory. A copy is cheap.
-#[derive(Debug, Clone)]
+/// Rows in memory.
+#[derive(Debug)]
 pub(crate) struct Held {
-    schema: SchemaRef,
-    batches: Arc<[RecordBatch]>,
-    /// Given back with the last copy.
-    room: Arc<MemoryReservation>,
-}
-
-impl Rows for Held {
-    fn narrowed(&self, columns: &[usize]) -> Result<Arc<dyn PartitionStream>, DataFusionError> {
-        let batches = self.batches.iter().map(|batch| batch.project(columns));
-        Ok(Arc::new(Self {
-            schema: Arc::new(self.schema.project(columns)?),
-            batches: batches.collect::<Result<_, _>>()?,
-            room: Arc::clone(&self.room),
-        }))
-    }
-}
-
-impl PartitionStream for Held {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let held = self.clone();
-        let rows =
-            (0..held.batches.len()).filter_map(move |n| held.batches.get(n).cloned().map(Ok));
-        let schema = Arc::clone(&self.schema);
-        Box::pin(RecordBatchStreamAdapter::new(
-            schema,
-            futures::stream::iter(rows),
-        ))
-    }
+    pub(crate) table: Arc<MemTable>,
+    /// Given back with them.
+    _room: MemoryReservation,
 }
 
 #[cfg(test)]
@@ -99,7 +68,7 @@ mod tests {
     use arrow::array::Int64Array;
     use arrow::datatypes::{DataType, Field, Schema};
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
-    use futures::TryStreamExt;
+    use datafusion::prelude::{SessionContext, ident};
 
     use super::*;
 
@@ -124,12 +93,13 @@ mod tests {
         let mut holder = holder(&pool, 1 << 20);
         holder.take(&rows(0));
         holder.take(&rows(100));
-        let held = holder.finish().unwrap();
+        let held = holder.finish().unwrap().unwrap();
         assert!(pool.reserved() >= 2 * 2 * 800);
         for _ in 0..2 {
-            let narrow = held.narrowed(&[1]).unwrap();
-            let batches = narrow.execute(Arc::default()).try_collect::<Vec<_>>().await;
-            let batches = batches.unwrap();
+            let table = Arc::clone(&held.table);
+            let all = SessionContext::new().read_table(table).unwrap();
+            let narrow = all.select(vec![ident("b")]).unwrap();
+            let batches = narrow.collect().await.unwrap();
             assert_eq!(batches.len(), 2);
             assert_eq!(batches[1], rows(100).project(&[1]).unwrap());
         }
@@ -146,7 +116,7 @@ mod tests {
             assert!(pool.reserved() > 0);
             holder.take(&rows(100));
             assert_eq!(pool.reserved(), 0);
-            assert!(holder.finish().is_none());
+            assert!(holder.finish().unwrap().is_none());
         }
     }
 }

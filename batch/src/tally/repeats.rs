@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::compute::{Compute, failed_of};
 use crate::Result;
 use crate::run::go_on;
+use crate::table::Table;
 
 impl Compute {
     /// Notes the rows of a view that the records give which repeat an event, of those from the cuts `since` on: group, row
@@ -33,7 +34,7 @@ impl Compute {
             }
             let since = since.iter().map(|cut| cut.next_offset).collect();
             let events = self.events(&of_task).repeats(since);
-            let rows = self.frame(job, Arc::new(events)).await?;
+            let rows = self.frame(job, Table::of(Arc::new(events))).await?;
             let mut batches = rows.execute_stream().await.map_err(failed)?;
             while let Some(batch) = batches.try_next().await.map_err(failed)? {
                 each(job, &batch, &mut note)?;

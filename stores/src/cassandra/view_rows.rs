@@ -131,7 +131,7 @@ fn steps(
     let (mut step, mut held, mut held_bytes) = (Vec::new(), 0, 0);
     for (_, bytes, rows) in small {
         let is_full = held + rows.len() > STEP_ROWS || held_bytes + bytes > STEP_BYTES;
-        if is_full || step.len() >= STEP_PARTS {
+        if !step.is_empty() && (is_full || step.len() >= STEP_PARTS) {
             steps.push(std::mem::take(&mut step));
             (held, held_bytes) = (0, 0);
         }
@@ -139,8 +139,9 @@ fn steps(
         held_bytes += bytes;
         step.push(rows);
     }
-    steps.push(step);
-    steps.retain(|step| !step.is_empty());
+    if !step.is_empty() {
+        steps.push(step);
+    }
     Ok(steps)
 }
 

@@ -29,15 +29,8 @@ pub struct Again(Work);
 
 #[derive(Debug)]
 enum Work {
-    Lines {
-        checked: Checked,
-        superseded: u64,
-    },
-    Notifications {
-        groups: Vec<Group>,
-        rejected: Vec<RejectedLine>,
-        erased: u64,
-    },
+    Lines { checked: Checked, superseded: u64 },
+    Notifications { groups: Vec<Group>, taken: Taken },
 }
 
 impl Again {
@@ -66,16 +59,7 @@ impl Again {
                     erased: 0,
                 }
             }
-            Work::Notifications {
-                groups,
-                rejected,
-                erased,
-            } => Taken {
-                accepted: groups.len() as u64,
-                rejected: rejected.clone(),
-                superseded: 0,
-                erased: *erased,
-            },
+            Work::Notifications { taken, .. } => taken.clone(),
         }
     }
 }
@@ -166,22 +150,19 @@ impl Intake {
         let read = Notifications::read(self.source, bytes(), &writers)
             .map_err(|error| Error::broken("reading dead letters", error))?;
         let suppressed = self.ports.suppressions.recent().await;
-        let (mut groups, mut rejected, mut erased) = (Vec::new(), Vec::new(), 0);
+        let (mut groups, mut taken) = (Vec::new(), Taken::default());
         for (index, (line, bytes)) in records.iter().enumerate() {
             match read.group(index, bytes) {
-                Ok(group) if suppressed.has_athlete(group.member) => erased += 1,
+                Ok(group) if suppressed.has_athlete(group.member) => taken.erased += 1,
                 Ok(group) => groups.push(group),
-                Err(reason) => rejected.push(RejectedLine {
+                Err(reason) => taken.rejected.push(RejectedLine {
                     line: *line,
                     reason,
                 }),
             }
         }
-        Ok(Again(Work::Notifications {
-            groups,
-            rejected,
-            erased,
-        }))
+        taken.accepted = groups.len() as u64;
+        Ok(Again(Work::Notifications { groups, taken }))
     }
 
     /// The second half of both: takes what was looked at, durably when it answers.
@@ -200,11 +181,7 @@ impl Intake {
                     ..taken
                 })
             }
-            Work::Notifications {
-                groups,
-                rejected,
-                erased,
-            } => {
+            Work::Notifications { groups, taken } => {
                 if !groups.is_empty() {
                     let topic = self.source.topic();
                     let partitions = self.partitions.of(topic).await?;
@@ -212,12 +189,7 @@ impl Intake {
                     let now_ms = self.ports.clock.now_ms();
                     self.ports.log.append(topic, &records, now_ms).await?;
                 }
-                Ok(Taken {
-                    accepted: groups.len() as u64,
-                    rejected,
-                    superseded: 0,
-                    erased,
-                })
+                Ok(taken)
             }
         }
     }

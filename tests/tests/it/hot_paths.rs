@@ -19,7 +19,7 @@ use tests::conformance::{life, slot};
 
 /// Events of a micro-batch.
 const EVENTS: i64 = 1_000;
-/// Rows that are merged with as many live parts, every other one of which is of the same key.
+/// Rows that are merged; every other one has a live part.
 const ROWS: u64 = 2_000;
 /// Members of a board, and how many of them are placed.
 const MEMBERS: u64 = 20_000;

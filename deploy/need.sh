@@ -1,0 +1,27 @@
+# What the scripts here share: messages, and commands that are installed where they are missing. It is read by them, not run.
+# shellcheck shell=bash
+
+say() { printf '%s: %s\n' "$1" "$2" >&2; }
+
+fail() {
+    say "$1" "$2"
+    exit 1
+}
+
+# need WHO COMMAND PACKAGE…: makes sure that a command is there. What installing it says goes into the folder $dir.
+need() {
+    local who="$1" command="$2"
+    shift 2
+    PATH="$PATH:/usr/sbin:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
+    command -v "$command" >/dev/null && return
+    [ "$(id -u)" = 0 ] || fail "$who" "$command is missing; install it: apt-get install $*"
+    command -v apt-get >/dev/null || fail "$who" "$command is missing, and there is no apt-get"
+    say "$who" "installing $*"
+    {
+        apt-get update -q
+        # Their own services are not wanted.
+        RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+    } >"$dir/install-$who.log" 2>&1 || fail "$who" "not installed; see $dir/install-$who.log"
+    PATH="$PATH:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
+    command -v "$command" >/dev/null || fail "$who" "$command is still missing"
+}
