@@ -233,8 +233,8 @@ pub struct Addresses {
     pub cassandra: String,
     /// PostgreSQL.
     pub postgres: String,
-    /// S3.
-    pub s3: String,
+    /// S3; without one, the archive is in the data folder.
+    pub s3: Option<String>,
 }
 
 /// Those of `deploy/servers up`.
@@ -245,7 +245,7 @@ impl Default for Addresses {
             redis: redis(),
             cassandra: cassandra(),
             postgres: postgres(),
-            s3: s3(),
+            s3: Some(s3()),
         }
     }
 }
@@ -276,14 +276,18 @@ pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
             user: "backstitch".to_owned(),
             ..SqlOptions::default()
         },
-        s3: S3Options {
-            bucket: "backstitch".to_owned(),
-            endpoint: format!("http://{}", at.s3),
-            region: "us-east-1".to_owned(),
-            access_key_id: "test".to_owned(),
-            secret_access_key: "test".to_owned().into(),
-            ..S3Options::default()
-        },
+        s3: at.s3.as_deref().map(s3_options).unwrap_or_default(),
+    }
+}
+
+fn s3_options(at: &str) -> S3Options {
+    S3Options {
+        bucket: "backstitch".to_owned(),
+        endpoint: format!("http://{at}"),
+        region: "us-east-1".to_owned(),
+        access_key_id: "test".to_owned(),
+        secret_access_key: "test".to_owned().into(),
+        ..S3Options::default()
     }
 }
 
@@ -298,6 +302,7 @@ pub fn configuration(namespace: &Namespace, at: &Addresses, partitions: u32) -> 
         ..
     } = at;
     let postgres = port_of(&at.postgres);
+    let archive = s3.as_deref().map(s3_configuration).unwrap_or_default();
     format!(
         r#"
 namespace = "{namespace}"
@@ -308,8 +313,15 @@ cassandra.nodes = "{cassandra}"
 database.host = "127.0.0.1"
 database.port = {postgres}
 database.user = "backstitch"
+{archive}"#
+    )
+}
+
+fn s3_configuration(at: &str) -> String {
+    format!(
+        r#"
 s3.bucket = "backstitch"
-s3.endpoint = "http://{s3}"
+s3.endpoint = "http://{at}"
 s3.region = "us-east-1"
 s3.access_key_id = "test"
 s3.secret_access_key = "test"

@@ -56,7 +56,7 @@ impl Rig {
                 Named::Redis => through.redis = at,
                 Named::Cassandra => through.cassandra = at,
                 Named::PostgreSql => through.postgres = at,
-                Named::S3 => through.s3 = at,
+                Named::S3 => through.s3 = Some(at),
             }
             proxies.push(proxy);
         }
@@ -87,6 +87,6 @@ fn address(server: Named, at: &Addresses) -> String {
         Named::Redis => at.redis.clone(),
         Named::Cassandra => at.cassandra.clone(),
         Named::PostgreSql => at.postgres.clone(),
-        Named::S3 => at.s3.clone(),
+        Named::S3 => at.s3.clone().expect("an S3"),
     }
 }

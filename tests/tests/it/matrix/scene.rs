@@ -87,9 +87,16 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// The servers that all tests share, as they are.
+    /// The servers that all tests share, as they are, and an archive in the data folder: nothing is done to S3, and the
+    /// server that speaks it here is slow.
     pub(super) fn patient() -> Self {
+        let at = Addresses {
+            s3: None,
+            ..Addresses::default()
+        };
         Self {
+            direct: at.clone(),
+            through: at,
             is_patient: true,
             ..Self::default()
         }
