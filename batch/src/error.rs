@@ -60,6 +60,9 @@ pub enum Error {
         /// What had been put right.
         applied: Box<Applied>,
     },
+    /// Workers elsewhere could not carry a task out: what happened, and what to do.
+    #[error("{0}")]
+    Workers(String),
     /// The run was asked to stop.
     #[error("stopped; run it again and it goes on where it was")]
     Stopped,
@@ -77,7 +80,11 @@ impl Error {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Store(error) => error.kind() == stores::ErrorKind::Retry,
-            Self::Busy(_) | Self::NotYet(_) | Self::Stopped | Self::Roll { .. } => true,
+            Self::Busy(_)
+            | Self::NotYet(_)
+            | Self::Stopped
+            | Self::Roll { .. }
+            | Self::Workers(_) => true,
             Self::Partly { error, .. } => error.may_pass(),
             _ => false,
         }

@@ -9,7 +9,9 @@ mod archive;
 mod board;
 mod drift;
 mod erase;
+mod errand;
 mod error;
+mod hands;
 mod manifest_file;
 mod options;
 mod report;
@@ -22,11 +24,13 @@ mod side_by_side;
 mod snapshot;
 mod table;
 mod tally;
+mod worker;
 
 pub use archive::{ArchiveReport, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use erase::{ErasePorts, EraseRequest, Erased, Eraser, Finding, Receipt};
 pub use error::{Error, Result};
+pub use hands::Workers;
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};
 pub use report::{RunReport, Seconds};
 pub use restore::{
@@ -37,3 +41,4 @@ pub use restore::{
 pub use retention::{Amount, HeldBack, Kind, KindReport, Retention, RetentionOptions};
 pub use run::Batch;
 pub use snapshot::SnapshotReport;
+pub use worker::Worker;

@@ -1,6 +1,7 @@
 //! A run from beginning to end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jobs::tables::Generation;
@@ -18,6 +19,7 @@ use crate::archive::{
     has_all_events, take_reduced,
 };
 use crate::error::lost_log;
+use crate::hands::{Hands, Workers};
 use crate::report::{RunReport, Stages};
 use crate::results::{Held, Manifest, Results};
 use crate::seal::sealed_run;
@@ -25,7 +27,7 @@ use crate::{BatchOptions, BatchPorts, Error, Progress, Result, RunRequest, board
 
 const GARBAGE_ROWS: usize = 20_000;
 /// What a run keeps in memory of files that it has read.
-const KNOWN_BYTES: u64 = 64 << 20;
+pub(crate) const KNOWN_BYTES: u64 = 64 << 20;
 const ARCHIVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The batch layer.
@@ -35,6 +37,8 @@ pub struct Batch {
     pub(crate) catalog: Catalog,
     pub(crate) engine: Engine,
     pub(crate) options: BatchOptions,
+    /// Who carries tasks out, if that is not this process.
+    pub(crate) workers: Option<Arc<dyn Workers>>,
 }
 
 impl Batch {
@@ -51,6 +55,24 @@ impl Batch {
             catalog,
             engine,
             options,
+            workers: None,
+        }
+    }
+
+    /// The same, with the tasks of runs carried out by workers elsewhere.
+    #[must_use]
+    pub fn with_workers(self, workers: Arc<dyn Workers>) -> Self {
+        Self {
+            workers: Some(workers),
+            ..self
+        }
+    }
+
+    /// Who carries the tasks of a run out.
+    pub(crate) fn hands(&self) -> Hands {
+        match &self.workers {
+            Some(workers) => Hands::Elsewhere(Arc::clone(workers)),
+            None => Hands::Here(self.engine.threads()),
         }
     }
 
@@ -237,6 +259,7 @@ impl Batch {
             catalog: self.catalog.clone(),
             engine: self.engine.clone(),
             options: self.options.clone(),
+            workers: self.workers.clone(),
         }
     }
 

@@ -13,7 +13,7 @@ use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use schemas::source::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 use stores::canon::CanonRead;
 use stores::lease::Held as Lease;
@@ -41,7 +41,7 @@ pub struct SnapshotReport {
 }
 
 /// A file of a snapshot.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SnapshotFile {
     pub(crate) path: String,
     pub(crate) row_groups: usize,

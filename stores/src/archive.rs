@@ -114,6 +114,15 @@ impl Archive {
         }
     }
 
+    /// Where it is, for people.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match &self.place {
+            Place::Folder(folder) => format!("the folder {}", folder.display()),
+            Place::Bucket(prefix, server) => format!("/{prefix} of {}", server.server()),
+        }
+    }
+
     /// Writes an object, durably when it answers; one that is there is replaced.
     ///
     /// # Errors

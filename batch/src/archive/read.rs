@@ -18,6 +18,7 @@ use rustc_hash::FxHashSet;
 use schemas::plays::{self, EventIdentity, identities};
 use schemas::seam::Offset;
 use schemas::time::day_of;
+use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 
 use super::Manifest;
@@ -27,7 +28,7 @@ use crate::table::Rows;
 const BATCH_ROWS: usize = 32_768;
 
 /// What a stream of events held.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DayTotals {
     /// By UTC day: the sum of the amounts.
     pub(crate) amounts: BTreeMap<i64, i128>,

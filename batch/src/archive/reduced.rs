@@ -50,7 +50,7 @@ pub(crate) struct Reduced {
 }
 
 /// The days of which the archive has not all events any more, and what it has of them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ReducedDays {
     /// By day: files of hashes and their row groups.
     days: BTreeMap<i64, Vec<(String, Vec<usize>)>>,

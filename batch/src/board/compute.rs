@@ -1,4 +1,5 @@
-//! Computing boards: each file of the snapshot by itself, since it holds all rows of its keys.
+//! Computing boards: each file of the snapshot by itself, since it holds all rows of its keys. What is here is what one
+//! task does, in whichever process; which tasks there are is in [`super::tasks`].
 
 use std::sync::Arc;
 
@@ -11,19 +12,17 @@ use parquet::arrow::ArrowWriter;
 use schemas::entities;
 use stores::archive::Archive;
 use stores::parquet_file;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::manifest::ResultFile;
-use crate::side_by_side::side_by_side;
-use crate::snapshot::{Snapshot, SnapshotFile};
-use crate::{Error, Progress, Result};
+use crate::snapshot::SnapshotFile;
+use crate::{Error, Result};
 
 const READ_ROWS: usize = 65_536;
 const GROUP_ROWS_MAX: usize = 262_144;
 
 /// What tasks share.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Compute {
     pub(crate) engine: Engine,
     pub(crate) archive: Archive,
@@ -35,40 +34,11 @@ pub(crate) struct Compute {
 }
 
 /// By job: the files of its rows.
-type Files = Vec<Vec<ResultFile>>;
+pub(crate) type Files = Vec<Vec<ResultFile>>;
 
 impl Compute {
-    /// Computes every job over the snapshot: for each, by file of the snapshot, the files of its rows.
-    pub(crate) async fn run(
-        &self,
-        snapshot: &Snapshot,
-        progress: &dyn Progress,
-        stop: &CancellationToken,
-    ) -> Result<Vec<Vec<Vec<ResultFile>>>> {
-        let mut done: Vec<Files> = vec![Files::new(); snapshot.files.len()];
-        let files = snapshot.files.clone();
-        let tasks = files.into_iter().enumerate().map(|(index, file)| {
-            let compute = self.clone();
-            async move { Ok((index, file.rows, compute.file(&file).await?)) }
-        });
-        let take = |(index, rows, files): (usize, u64, Files)| {
-            if let Some(place) = done.get_mut(index) {
-                *place = files;
-            }
-            progress.advance(rows);
-        };
-        side_by_side(self.engine.threads(), tasks, stop, take).await?;
-        let mut by_job: Vec<Vec<Vec<ResultFile>>> = vec![Vec::new(); self.jobs.len()];
-        for of_file in done {
-            for (stretches, files) in by_job.iter_mut().zip(of_file) {
-                stretches.push(files);
-            }
-        }
-        Ok(by_job)
-    }
-
     /// Every job over one file of the snapshot.
-    async fn file(&self, file: &SnapshotFile) -> Result<Files> {
+    pub(crate) async fn file(&self, file: &SnapshotFile) -> Result<Files> {
         let groups = (0..file.row_groups).collect();
         let rows = self.archive.rows(&file.path, groups, READ_ROWS).await?;
         let rows: Vec<_> = rows.try_collect().await?;

@@ -8,11 +8,15 @@ mod editions;
 mod held_back;
 mod history;
 mod manifest;
+mod note;
 mod planning;
 mod publish;
 mod run;
+mod tasks;
 mod told;
 
 pub(crate) use compute::Compute;
-pub(crate) use manifest::BoardManifest;
+pub(crate) use manifest::{BoardManifest, ResultFile};
+pub(crate) use note::Note;
 pub(crate) use run::{encoded_key, shape};
+pub(crate) use tasks::compute;

@@ -19,6 +19,7 @@ use super::history::History;
 use super::manifest::BoardManifest;
 use super::planning::{Plan, plan};
 use super::publish::{Published, Publisher};
+use super::tasks;
 use super::told::Waited;
 use crate::drift::Drift;
 use crate::report::{RunReport, Stages};
@@ -289,16 +290,16 @@ impl Batch {
         results: &Results<'_>,
         plan: &Plan,
         snapshot: &Snapshot,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        told: (&dyn Progress, &CancellationToken),
     ) -> Result<BTreeMap<String, BoardManifest>> {
-        let compute = Compute {
+        let compute = Arc::new(Compute {
             engine: self.engine.clone(),
             archive: self.ports.archive.clone(),
             files: format!("{}/{:010}", results.data_folder(), plan.run.epoch),
             result_bytes_max: self.options.result_bytes_max,
             jobs: plan.wanted().map(|view| Arc::clone(&view.job)).collect(),
-        };
-        let files = compute.run(snapshot, progress, stop).await?;
+        });
+        let files = tasks::compute(&compute, &self.hands(), snapshot, told).await?;
         let manifests = compute.jobs.iter().zip(files).map(|(job, stretches)| {
             let manifest = BoardManifest {
                 view: job.view().to_owned(),

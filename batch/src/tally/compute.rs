@@ -1,8 +1,7 @@
-//! Computing views: which pieces of time, from which input, in which tasks.
+//! Computing views: which pieces of time, from which input. What is here is what one task does, in whichever process;
+//! which tasks there are is in [`super::tasks`].
 //!
-//! Days are computed first, some of them together in a task, every view of a day from the one below
-//! it; months and all time follow from what the days gave. All inputs are streams, so memory is
-//! bounded by the query engine's pool and one task's duplicates.
+//! All inputs are streams, so memory is bounded by the query engine's pool and one task's duplicates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,17 +18,16 @@ use jobs::{COUNT, Engine, Job, checked, query};
 use schemas::seam::{Cut, Epoch, Offset};
 use schemas::source::Source;
 use schemas::time::{Seconds, Width};
+use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::erasures::Suppressed;
-use tokio_util::sync::CancellationToken;
 
 use super::held::{Held, Holder};
 use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
-use crate::results::{Results, result_name};
-use crate::side_by_side::side_by_side;
+use crate::results::Results;
 use crate::table::Table;
-use crate::{Error, Progress, Result};
+use crate::{Error, Result};
 
 const DAY_SECONDS: Seconds = 86_400;
 /// The rows of one view take no more than this part of a task's memory: the queries over them need the most of it.
@@ -88,7 +86,7 @@ pub(crate) struct Plan {
 /// What was computed: the manifests by job name, not yet written down, and what the events held.
 #[derive(Debug, Default)]
 pub(crate) struct Computed {
-    pub(crate) manifests: BTreeMap<String, ViewManifest>,
+    pub(crate) manifests: Manifests,
     pub(crate) totals: DayTotals,
 }
 
@@ -141,7 +139,7 @@ impl Plan {
     }
 
     /// The touched pieces of a job.
-    fn touched(&self, view: &View) -> BTreeSet<Seconds> {
+    pub(crate) fn touched(&self, view: &View) -> BTreeSet<Seconds> {
         let piece = view.job.piece();
         let from_days = self.days.keys().map(|day| piece.floor(day * DAY_SECONDS));
         let from_dirty = view
@@ -179,120 +177,21 @@ pub(crate) struct Compute {
     pub(crate) result_bytes_max: usize,
 }
 
-/// What one task gave: by job name.
-type TaskOutcome = (BTreeMap<String, Written>, DayTotals);
+/// What some days gave.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct OfDays {
+    /// By job name.
+    pub(crate) written: BTreeMap<String, Written>,
+    pub(crate) totals: DayTotals,
+}
+
+/// Manifests by job name.
+pub(crate) type Manifests = BTreeMap<String, ViewManifest>;
 
 impl Compute {
-    /// Computes every wanted view.
-    pub(crate) async fn run(
-        self: &Arc<Self>,
-        progress: &dyn Progress,
-        stop: &CancellationToken,
-    ) -> Result<Computed> {
-        let mut computed = self.start();
-        self.days(&mut computed, progress, stop).await?;
-        let coarse = self.plan.wanted();
-        let coarse = coarse.filter(|view| view.job.piece() > Width::Day);
-        let mut waiting: Vec<&View> = coarse.collect();
-        while !waiting.is_empty() {
-            let is_waiting = |name| waiting.iter().any(|view| view.job.name() == name);
-            let (later, ready): (Vec<&View>, Vec<&View>) = waiting
-                .iter()
-                .partition(|view| view.job.over().is_some_and(is_waiting));
-            if ready.is_empty() {
-                return Err(Error::Fault("jobs that read from each other".to_owned()));
-            }
-            computed = self.coarse_side_by_side(&ready, computed, stop).await?;
-            waiting = later;
-        }
-        Ok(computed)
-    }
-
-    /// Jobs whose pieces are months, or all time, and of which none reads from another.
-    async fn coarse_side_by_side(
-        self: &Arc<Self>,
-        views: &[&View],
-        computed: Computed,
-        stop: &CancellationToken,
-    ) -> Result<Computed> {
-        let shared = Arc::new(computed);
-        let names = views.iter().map(|view| view.job.name().to_owned());
-        let names: Vec<String> = names.collect();
-        let tasks = names.into_iter().map(|name| {
-            let (compute, shared) = (Arc::clone(self), Arc::clone(&shared));
-            async move {
-                let written = compute.coarse(compute.plan.view(&name)?, &shared).await?;
-                Ok((name, written))
-            }
-        });
-        let mut done: Vec<(String, Written)> = Vec::new();
-        side_by_side(self.engine.threads(), tasks, stop, |one| done.push(one)).await?;
-        let computed = Arc::into_inner(shared);
-        let mut computed =
-            computed.ok_or_else(|| Error::Fault("a task that does not end".to_owned()))?;
-        for (name, written) in done {
-            take(&mut computed, &name, written);
-        }
-        Ok(computed)
-    }
-
-    /// The manifests as they are before anything is computed.
-    fn start(&self) -> Computed {
-        let plan = &self.plan;
-        let mut computed = Computed::default();
-        for view in plan.wanted() {
-            let kept = view.published.as_ref().filter(|_| !plan.full);
-            let manifest = ViewManifest {
-                view: view.table.clone(),
-                epoch: plan.epoch,
-                result: result_name(plan.epoch),
-                cuts: plan.cuts.clone(),
-                pieces: kept.map(|old| old.pieces.clone()).unwrap_or_default(),
-                touched: plan.touched(view),
-            };
-            computed
-                .manifests
-                .insert(view.job.name().to_owned(), manifest);
-        }
-        for manifest in computed.manifests.values_mut() {
-            for start in &manifest.touched {
-                manifest.pieces.remove(start);
-            }
-        }
-        computed
-    }
-
-    /// All jobs whose pieces are days.
-    async fn days(
-        self: &Arc<Self>,
-        computed: &mut Computed,
-        progress: &dyn Progress,
-        stop: &CancellationToken,
-    ) -> Result<()> {
-        let tasks = self.plan.day_tasks(self.task_rows_max);
-        let tasks = tasks.into_iter().map(|days| {
-            let compute = Arc::clone(self);
-            async move {
-                let records = days.iter().filter_map(|day| compute.plan.days.get(day));
-                let records: u64 = records.sum();
-                Ok((records, compute.day_task(&days).await?))
-            }
-        });
-        let take = |(done, (written, totals)): (u64, TaskOutcome)| {
-            for (name, written) in written {
-                take(computed, &name, written);
-            }
-            computed.totals.events += totals.events;
-            computed.totals.duplicates += totals.duplicates;
-            computed.totals.amounts.extend(totals.amounts);
-            progress.advance(done);
-        };
-        side_by_side(self.engine.threads(), tasks, stop, take).await
-    }
-
     /// Every view of some days. What other views read from is kept in memory where there is room for it.
-    async fn day_task(&self, days: &[i64]) -> Result<TaskOutcome> {
-        let mut outcome: TaskOutcome = Default::default();
+    pub(crate) async fn day_task(&self, days: &[i64]) -> Result<OfDays> {
+        let mut outcome = OfDays::default();
         let mut held: BTreeMap<&str, Held> = BTreeMap::new();
         // What is added to a piece later is not among the rows of its query.
         let is_whole = !days.iter().any(|day| self.plan.reduced.contains(*day));
@@ -309,21 +208,25 @@ impl Compute {
             let written = if let Some(below) = view.job.over() {
                 let input: Arc<dyn TableProvider> = match held.get(below) {
                     Some(held) => Arc::<MemTable>::clone(&held.table),
-                    None => Table::of(Arc::new(self.rows_of_days(below, days, &outcome.0)?)),
+                    None => Table::of(Arc::new(self.rows_of_days(
+                        below,
+                        days,
+                        &outcome.written,
+                    )?)),
                 };
                 self.query(&view.job, input, holder.as_mut()).await?
             } else {
                 let events = Arc::new(self.events(days));
                 let input = Table::of(Arc::<EventStream>::clone(&events));
                 let written = self.query(&view.job, input, holder.as_mut()).await?;
-                outcome.1 = events.totals();
+                outcome.totals = events.totals();
                 self.upon_base(view, days, written).await?
             };
             let rows = holder.map(Holder::finish).transpose();
             if let Some(rows) = rows.map_err(failed_of(&view.job))?.flatten() {
                 held.insert(view.job.name(), rows);
             }
-            outcome.0.insert(view.job.name().to_owned(), written);
+            outcome.written.insert(view.job.name().to_owned(), written);
         }
         Ok(outcome)
     }
@@ -345,10 +248,11 @@ impl Compute {
         Ok(RowStream::new(&self.archive, &under.job, of_days))
     }
 
-    /// A job whose pieces are months, or all time.
-    async fn coarse(&self, view: &View, computed: &Computed) -> Result<Written> {
+    /// A job whose pieces are months, or all time, from what was computed before it.
+    pub(crate) async fn coarse(&self, name: &str, computed: &Manifests) -> Result<Written> {
+        let view = self.plan.view(name)?;
         let job = &view.job;
-        let touched = computed.manifests.get(job.name()).map(|m| &m.touched);
+        let touched = computed.get(name).map(|m| &m.touched);
         let Some(touched) = touched.filter(|touched| !touched.is_empty()) else {
             return Ok(Written::default());
         };
@@ -369,12 +273,9 @@ impl Compute {
         };
         let under = self.plan.view(below)?;
         let below = computed
-            .manifests
             .get(below)
             .or(under.published.as_ref())
-            .ok_or_else(|| {
-                Error::Fault(format!("job {name} reads from nothing", name = job.name()))
-            })?;
+            .ok_or_else(|| Error::Fault(format!("job {name} reads from nothing")))?;
         let delta = match &view.published {
             Some(old) if job.piece() == Width::All && !self.plan.full && view.dirty.is_empty() => {
                 self.delta(view, old, under, below).await?
@@ -584,12 +485,6 @@ fn order(job: &Job) -> Vec<SortExpr> {
         .into_iter()
         .chain(columns.map(|column| ident(&column.name).sort(true, true)))
         .collect()
-}
-
-fn take(computed: &mut Computed, name: &str, written: Written) {
-    if let Some(manifest) = computed.manifests.get_mut(name) {
-        manifest.pieces.extend(written.pieces);
-    }
 }
 
 /// Writes down every manifest before anything of it is published.

@@ -5,16 +5,18 @@ mod check;
 mod compute;
 mod drift;
 mod held;
+mod note;
 mod planning;
 mod publish;
 mod repeats;
 mod result;
 mod run;
+mod tasks;
 
-pub(crate) use compute::failed_of;
+pub(crate) use compute::{Compute, Manifests, OfDays, failed_of};
+pub(crate) use note::Note;
 pub(crate) use publish::{NewRow, new_rows};
-pub(crate) use result::RowStream;
-pub(crate) use result::ViewManifest;
+pub(crate) use result::{RowStream, ViewManifest, Written};
 pub(crate) use run::{kept_shape, shape};
 
 /// The files, and their row groups, that the manifest of a result names; none if the bytes are not such a

@@ -17,6 +17,7 @@ use super::drift::{Compared, Difference, Fingerprint, Stretch};
 use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
+use super::tasks;
 use crate::archive::{backfilled, remove_replaced, scrub, take_reduced};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
@@ -45,7 +46,7 @@ impl Batch {
             result_bytes_max: self.options.result_bytes_max,
             plan,
         });
-        let computed = compute.run(progress, stop).await?;
+        let computed = tasks::compute(&compute, &self.hands(), (progress, stop)).await?;
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;

@@ -7,6 +7,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use schemas::avro::is_framed;
 use schemas::dead_letter::DeadLetter;
 use schemas::source::Source;
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::{Erasure, Key, Kind, Person, PersonHash};
@@ -53,14 +54,16 @@ const OTHER_FIELDS: [&str; 27] = [
 const ERASED: &str =
     "erased: it held, or may have held, somebody who was erased; its bytes are gone";
 
-/// Those who are suppressed, at one moment.
-#[derive(Debug, Default)]
+/// Those who are suppressed, at one moment. Whoever can read what is made of it by serde has the list and its key: it is
+/// for processes of the same installation alone.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Suppressed {
     key: Key,
     newest: u64,
     newest_listener: u64,
     newest_athlete: u64,
     people: HashSet<(Kind, PersonHash)>,
+    #[serde(skip)]
     remembered: Mutex<std::collections::HashMap<Person, bool>>,
 }
 

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Look;
-use crate::board::{Compute, encoded_key};
+use crate::board::{self, Compute, encoded_key};
 use crate::run::go_on;
 use crate::{Error, Result};
 
@@ -131,14 +131,15 @@ impl Look<'_> {
         let (snapshot, taken) = taking.take(keys, self.progress, self.stop).await?;
         self.progress.stage("compute", snapshot.rows());
         // In the folder of results, where a run deletes what is left of who died.
-        let compute = Compute {
+        let compute = Arc::new(Compute {
             engine: batch.engine.clone(),
             archive: batch.ports.archive.clone(),
             files: format!("{}/{}", self.results.data_folder(), Uuid::new_v4()),
             result_bytes_max: batch.options.result_bytes_max,
             jobs: vec![Arc::clone(self.job)],
-        };
-        let files = compute.run(&snapshot, self.progress, self.stop).await?;
+        });
+        let (hands, told) = (batch.hands(), (self.progress, self.stop));
+        let files = board::compute(&compute, &hands, &snapshot, told).await?;
         for file in files.into_iter().flatten().flatten() {
             let groups = (0..file.row_groups).collect();
             let archive = &batch.ports.archive;

@@ -8,6 +8,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampM
 use jobs::Job;
 use parquet::arrow::ArrowWriter;
 use schemas::time::{Seconds, Width};
+use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::parquet_file;
 use uuid::Uuid;
@@ -29,7 +30,7 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub(crate) type Keyed = (BinaryArray, BinaryArray, Int64Array);
 
 /// What was written of a view.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Written {
     /// By start.
     pub(crate) pieces: BTreeMap<Seconds, Piece>,

@@ -1,0 +1,132 @@
+//! What the tasks of a run share, as workers elsewhere read it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jobs::{Catalog, Engine};
+use schemas::seam::{Cut, Epoch};
+use schemas::source::Source;
+use serde::{Deserialize, Serialize};
+use stores::archive::Archive;
+use stores::erasures::Suppressed;
+
+use super::compute::{Compute, Plan, View};
+use super::result::ViewManifest;
+use crate::Result;
+use crate::archive::{Manifest, ReducedDays};
+use crate::worker::other_definition;
+
+/// What tasks share of a [`Compute`]. Of the plan that is what they look at: which days there are the run itself knows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Note {
+    source: Source,
+    epoch: Epoch,
+    cuts: Vec<Cut>,
+    views: Vec<NotedView>,
+    manifests: Vec<Manifest>,
+    reduced: ReducedDays,
+    full: bool,
+    /// Given where rows are taken over that may name somebody who is suppressed.
+    suppressed: Option<Arc<Suppressed>>,
+    task_rows_max: u64,
+    files: String,
+    result_bytes_max: usize,
+}
+
+/// A [`View`] whose definition is in the catalog.
+#[derive(Debug, Serialize, Deserialize)]
+struct NotedView {
+    job: String,
+    /// Name and version of the definition.
+    definition: String,
+    table: String,
+    published: Option<ViewManifest>,
+    before: Option<ViewManifest>,
+    dirty: Vec<ViewManifest>,
+    is_unknown: bool,
+    wanted: bool,
+}
+
+impl Note {
+    /// What the tasks of a run share.
+    pub(crate) fn of(compute: &Compute) -> Self {
+        let plan = &compute.plan;
+        let takes_over = |view: &View| view.published.is_none() && view.before.is_some();
+        let takes_over = plan.views.iter().any(takes_over);
+        Self {
+            source: plan.source,
+            epoch: plan.epoch,
+            cuts: plan.cuts.clone(),
+            views: plan.views.iter().map(NotedView::of).collect(),
+            manifests: plan.manifests.clone(),
+            reduced: plan.reduced.clone(),
+            full: plan.full,
+            suppressed: takes_over.then(|| Arc::clone(&plan.suppressed)),
+            task_rows_max: compute.task_rows_max,
+            files: compute.files.clone(),
+            result_bytes_max: compute.result_bytes_max,
+        }
+    }
+
+    /// The same for a worker.
+    ///
+    /// # Errors
+    /// [`crate::Error::Request`] if its definitions are not those of the run.
+    pub(crate) fn compute(
+        self,
+        catalog: &Catalog,
+        engine: Engine,
+        archive: Archive,
+    ) -> Result<Compute> {
+        let views = self.views.into_iter().map(|view| view.view(catalog));
+        Ok(Compute {
+            engine,
+            archive,
+            plan: Plan {
+                source: self.source,
+                epoch: self.epoch,
+                cuts: self.cuts,
+                views: views.collect::<Result<_>>()?,
+                manifests: self.manifests,
+                reduced: self.reduced,
+                named: Vec::new(),
+                of: Default::default(),
+                suppressed: self.suppressed.unwrap_or_default(),
+                full: self.full,
+                days: BTreeMap::new(),
+            },
+            task_rows_max: self.task_rows_max,
+            files: self.files,
+            result_bytes_max: self.result_bytes_max,
+        })
+    }
+}
+
+impl NotedView {
+    fn of(view: &View) -> Self {
+        Self {
+            job: view.job.name().to_owned(),
+            definition: view.job.view().to_owned(),
+            table: view.table.clone(),
+            published: view.published.clone(),
+            before: view.before.clone(),
+            dirty: view.dirty.clone(),
+            is_unknown: view.is_unknown,
+            wanted: view.wanted,
+        }
+    }
+
+    fn view(self, catalog: &Catalog) -> Result<View> {
+        let job = catalog.job(&self.job);
+        let job = job.filter(|job| job.view() == self.definition);
+        Ok(View {
+            job: Arc::clone(job.ok_or_else(|| other_definition(&self.job))?),
+            table: self.table,
+            published: self.published,
+            before: self.before,
+            dirty: self.dirty,
+            is_unknown: self.is_unknown,
+            wanted: self.wanted,
+        })
+    }
+}
