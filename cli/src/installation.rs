@@ -12,6 +12,7 @@ use schemas::source::Source;
 use serving::{MetricsText, Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::Stores;
+use stores::archive::Archive;
 use stores::erasures::Suppressions;
 use stores::intake::{Intake, IntakePorts};
 use stores::log::make_topics;
@@ -79,8 +80,16 @@ impl Installation {
     /// # Errors
     /// A definition that does not hold.
     pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
+        Self::catalog_of(&self.settings)
+    }
+
+    /// All views of an installation with these settings.
+    ///
+    /// # Errors
+    /// A definition that does not hold.
+    pub(crate) fn catalog_of(settings: &Settings) -> anyhow::Result<Catalog> {
         let catalog = Catalog::built_in()?;
-        Ok(match self.settings.applications.counting()? {
+        Ok(match settings.applications.counting()? {
             Some(counting) => catalog.with_counting(&counting),
             None => catalog,
         })
@@ -127,15 +136,7 @@ impl Installation {
     /// # Errors
     /// A folder to spill to that can't be used.
     pub(crate) fn engine(&self) -> anyhow::Result<Engine> {
-        let query = &self.settings.query;
-        let spill_folder = self.folder().join("spill");
-        Engine::new(EngineOptions {
-            threads: query.threads,
-            memory_bytes: query.memory_bytes,
-            spill_folder: spill_folder.clone(),
-            spill_bytes_max: query.spill_bytes_max,
-        })
-        .with_context(|| format!("using {}", spill_folder.display()))
+        engine(&self.settings)
     }
 
     /// The speed layer of a source.
@@ -251,8 +252,39 @@ impl Installation {
     }
 }
 
+/// The query engine of an installation with these settings.
+///
+/// # Errors
+/// A folder to spill to that can't be used.
+pub(crate) fn engine(settings: &Settings) -> anyhow::Result<Engine> {
+    let query = &settings.query;
+    let spill_folder = settings.stores().folder().join("spill");
+    Engine::new(EngineOptions {
+        threads: query.threads,
+        memory_bytes: query.memory_bytes,
+        spill_folder: spill_folder.clone(),
+        spill_bytes_max: query.spill_bytes_max,
+    })
+    .with_context(|| format!("using {}", spill_folder.display()))
+}
+
+/// The archive of an installation, for a process that needs no other store.
+///
+/// # Errors
+/// A folder that is not there, or options that can't be used.
+pub(crate) fn archive(settings: &Settings) -> anyhow::Result<Archive> {
+    let stores = settings.stores();
+    let folder = stores.folder();
+    anyhow::ensure!(
+        !stores.s3.bucket.is_empty() || folder.is_dir(),
+        "data folder {}: is not there; name that of the installation with --data-dir, or its bucket in [s3]",
+        folder.display()
+    );
+    Ok(stores.archive()?)
+}
+
 /// Who holds the leases of this process, for people: on another machine its number says nothing.
-fn holder() -> String {
+pub(crate) fn holder() -> String {
     let process = format!("process {}", std::process::id());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {

@@ -8,6 +8,7 @@ mod clock;
 mod commands;
 mod demo;
 mod draws;
+mod elsewhere;
 mod failure;
 mod generate;
 mod ingest;

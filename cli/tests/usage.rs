@@ -15,7 +15,10 @@ fn wrong_usage_is_status_2_and_one_line() {
     for args in [
         &["nothing"][..],
         &[],
-        &["batch", "run", "--engine", "ballista://h:1"],
+        &["batch", "run", "--engine", "ballista://h"],
+        &["batch", "run", "--engine", "spark://h:1"],
+        &["executor", "--scheduler", "h"],
+        &["scheduler", "--listen", "0.0.0.0:0"],
     ] {
         let output = backstitch(args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

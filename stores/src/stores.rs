@@ -102,6 +102,17 @@ impl StoresOptions {
             || self.s3.bucket.is_empty()
     }
 
+    /// The archive alone, for processes that need no other store.
+    ///
+    /// # Errors
+    /// As [`Stores::open`].
+    pub fn archive(&self) -> Result<Archive> {
+        match self.s3() {
+            Some(s3) => Ok(s3?.archive()),
+            None => DataFolder::open(&self.folder())?.archive(),
+        }
+    }
+
     fn kafka(&self) -> Option<Result<KafkaLog>> {
         let is_named = !self.kafka.bootstrap_servers.is_empty();
         is_named.then(|| KafkaLog::open(&self.kafka, &self.namespace))
@@ -392,10 +403,7 @@ impl Stores {
             Some(database) => Sifted::both(database.store(), suppressions),
             None => Sifted::both(folder.canon().await?, suppressions),
         };
-        let archive = match options.s3() {
-            Some(s3) => s3?.archive(),
-            None => folder.archive()?,
-        };
+        let archive = options.archive()?;
         let schemas: Arc<dyn Schemas> = match options.registry() {
             Some(registry) => Arc::new(registry?),
             None => Arc::new(NoRegistry),

@@ -82,6 +82,10 @@ pub(crate) enum Command {
     Restorate(Box<RestorateArgs>),
     /// Serve the HTTP API
     Serve(ServeArgs),
+    /// Give the tasks of batch runs on several machines to executors
+    Scheduler(SchedulerArgs),
+    /// Carry tasks of batch runs out, for a scheduler
+    Executor(ExecutorArgs),
     /// Show and count what could not be taken, or try it again
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
@@ -200,7 +204,7 @@ pub(crate) struct BatchRunArgs {
     /// Publish a result that fails its check, too
     #[arg(long)]
     pub(crate) force: bool,
-    /// What computes: `local` is this process
+    /// What computes: `local` is this process, `ballista://HOST:PORT` the executors of a scheduler
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     pub(crate) engine: String,
 }
@@ -211,6 +215,42 @@ pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub(crate) listen: String,
+}
+
+/// Arguments of `scheduler`.
+#[derive(Debug, Args)]
+pub(crate) struct SchedulerArgs {
+    /// Where to listen; port 0 takes a free one. Nobody is asked who they are there
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:50050")]
+    pub(crate) listen: String,
+    /// The host by which executors reach it [default: that of --listen]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) advertise: Option<String>,
+    /// An executor that has not been heard of for so many seconds is lost: others do what it was at
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=3_600))]
+    pub(crate) executor_timeout: u64,
+}
+
+/// Arguments of `executor`.
+#[derive(Debug, Args)]
+pub(crate) struct ExecutorArgs {
+    /// The scheduler to work for
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50050")]
+    pub(crate) scheduler: String,
+    /// Where to listen, on this port and the one after it; port 0 takes two free ones. Nobody is asked who they are there
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub(crate) listen: String,
+    /// Tasks that it carries out at once [default: query.threads]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// A number of threads.
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads) if (1..=1024).contains(&threads) => Ok(threads),
+        _ => Err("a number from 1 to 1024 is expected".to_owned()),
+    }
 }
 
 /// Arguments of `explain`.

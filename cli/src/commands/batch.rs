@@ -1,6 +1,7 @@
 //! `batch run`, `batch list`, `batch show`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{BatchCommand, BatchRunArgs};
+use crate::elsewhere::Engine;
 use crate::failure::{one_line, usage};
 use crate::installation::Installation;
 use crate::progress::Stages;
@@ -42,17 +44,36 @@ async fn run_batch(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    if args.engine != "local" {
-        return Err(usage(format!(
-            "--engine {}: this build computes in its own process only; leave it out, or write --engine local",
-            args.engine
-        )));
-    }
-    let mut requests = requests(args)?;
+    let engine = Engine::of(&args.engine)?;
+    let requests = requests(args)?;
     let installation = Installation::open(context.settings()).await?;
-    let batch = installation.batch(&installation.engine()?)?;
+    let mut batch = installation.batch(&installation.engine()?)?;
+    // Before anything is begun that would have to wait for them.
+    let workers = engine.workers(&stop).await?;
+    if let Some(workers) = &workers {
+        batch = batch.with_workers(Arc::clone(workers));
+    }
+    let runs = run_all(args, (&batch, requests), &stop).await;
+    if let Some(workers) = &workers {
+        workers.call_off().await;
+    }
+    let runs = runs?;
+    if let [only] = runs.as_slice() {
+        return context.output().result(only, text_of);
+    }
+    context
+        .output()
+        .result(&runs, |runs| runs.iter().map(text_of).collect())
+}
+
+/// Runs one source after the other.
+async fn run_all(
+    args: &BatchRunArgs,
+    (batch, mut requests): (&Batch, BTreeMap<Source, Vec<String>>),
+    stop: &CancellationToken,
+) -> anyhow::Result<Vec<Ran>> {
     if args.jobs.is_empty() {
-        requests = with_log(&batch, requests).await?;
+        requests = with_log(batch, requests).await?;
     }
     let stages = Stages::default();
     let mut runs = Vec::new();
@@ -63,19 +84,14 @@ async fn run_batch(
             force: args.force,
             ..RunRequest::default()
         };
-        let outcome = batch.run(source, &request, &stages, &stop).await;
+        let outcome = batch.run(source, &request, &stages, stop).await;
         stages.clear();
         runs.push(Ran {
             source,
             report: outcome?,
         });
     }
-    if let [only] = runs.as_slice() {
-        return context.output().result(only, text_of);
-    }
-    context
-        .output()
-        .result(&runs, |runs| runs.iter().map(text_of).collect())
+    Ok(runs)
 }
 
 /// By source: the jobs that are asked for, none for all.

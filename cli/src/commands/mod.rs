@@ -6,6 +6,7 @@ mod check;
 mod config;
 mod dead_letters;
 mod erase;
+mod executors;
 mod explain;
 mod follow;
 mod generate;
@@ -85,7 +86,7 @@ impl Context {
 /// Whether a command runs until it is told to end.
 fn is_service(command: &Command) -> bool {
     match command {
-        Command::Up(_) | Command::Serve(_) => true,
+        Command::Up(_) | Command::Serve(_) | Command::Scheduler(_) | Command::Executor(_) => true,
         Command::Speed(args) | Command::Archive(args) => !args.until_caught_up,
         _ => false,
     }
@@ -115,6 +116,8 @@ pub(crate) async fn run(
         Command::Retention(command) => retention::run(command, context, stop).await,
         Command::Restorate(args) => Box::pin(restorate::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
+        Command::Scheduler(args) => executors::scheduler(&args, context, stop).await,
+        Command::Executor(args) => Box::pin(executors::executor(&args, context, stop)).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
         Command::Erase(args) => erase::run(&args, context, stop).await,
         Command::Applications(command) => applications::run(command, context).await,
