@@ -44,6 +44,7 @@ mod retention;
 mod retention_events;
 mod routes;
 mod runs;
+mod scale;
 mod strays;
 mod tidy;
 mod untold;
