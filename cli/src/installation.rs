@@ -1,6 +1,5 @@
 //! The wiring: settings become stores, stores become layers.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -58,11 +57,6 @@ impl Installation {
             folder.display()
         );
         Self::open(settings).await
-    }
-
-    /// The data folder.
-    pub(crate) fn folder(&self) -> PathBuf {
-        self.settings.stores().folder()
     }
 
     /// The stores.

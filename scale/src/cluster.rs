@@ -298,10 +298,11 @@ impl Cluster {
             return Err("the scheduler does not say where it is".to_owned());
         };
         let port = u16::try_from(executor.port).map_err(|error| error.to_string())?;
+        let partition = partition.into();
         let mut client = self.answers().await?.clone();
         let rows = client.fetch_partition_proxied(
             &executor.id,
-            &partition.into(),
+            &partition,
             place.file_id,
             layout,
             &executor.host,

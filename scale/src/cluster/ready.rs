@@ -141,7 +141,7 @@ mod tests {
         tasks.spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut asked = [0; 512];
-                stream.read(&mut asked).await.expect("a question");
+                assert!(stream.read(&mut asked).await.expect("a question") > 0);
                 stream.write_all(said.as_bytes()).await.expect("an answer");
             }
         });

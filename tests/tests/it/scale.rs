@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use arrow::array::Array as _;
 use serde_json::Value;
 use stores::view_scan::ScanShare;
 use tests::place::Place;
