@@ -23,7 +23,7 @@ impl FromStr for Address {
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse::<u16>().map_err(|_| wrong())?;
-        let is_bare = !host.is_empty() && !host.contains([':', '/', '@', ' ']);
+        let is_bare = !host.is_empty() && !host.contains([':', '/', '@', ' ', '[', ']']);
         let inside = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'));
