@@ -134,6 +134,13 @@ const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 const TEXT_END: [u8; 2] = [0, 1];
 
 impl KeyShape {
+    /// The names of its columns, in their order.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self.0.iter().map(|column| column.name.as_str()).collect();
+        names.join(",")
+    }
+
     /// Encodes the rows of `columns`, which are in the shape's order. Of a shape without columns
     /// nothing tells how many rows there are: [`KeyShape::encode_rows`] is told.
     ///

@@ -169,6 +169,7 @@ impl Facts {
                 let (groups, rows, counts) = folded.encoded()?;
                 deltas.push(Deltas {
                     view: folded.job.view().to_owned(),
+                    grouped_by: folded.job.group().names(),
                     groups,
                     rows,
                     counts,

@@ -33,6 +33,8 @@ pub struct SlotId {
 pub struct Deltas {
     /// The view, with its version: [`jobs` name and version joined by `@`](schemas::key).
     pub view: String,
+    /// The columns of which groups are made. Rows of views that have the same may be kept together.
+    pub grouped_by: String,
     /// Encoded group keys.
     pub groups: BinaryArray,
     /// Encoded row keys within the group.

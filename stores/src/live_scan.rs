@@ -53,6 +53,7 @@ pub(crate) fn deltas_page(
         slot,
         deltas: Deltas {
             view: view.to_owned(),
+            grouped_by: String::new(),
             groups,
             rows,
             counts: Int64Array::from(counts),

@@ -6,14 +6,17 @@
 -- the newest complete one, how many cached boards change, and for each of these its id, how many rows
 -- follow, and the rows, each a member and its value (empty: it goes); how many sums of live states may
 -- change, and for each of these the hash that it is in, its field there, the sum that is believed to be
--- there (empty: none) and the one that takes its place (empty: none); then for each place its name and
--- how many groups follow; for each group its key, how many rows follow, and the rows, each a field and a
--- value.
--- Answers 1, or the present record (empty: missing), and then nothing was changed.
+-- there (empty: none) and the one that takes its place (empty: none); after how many bytes a string of packed
+-- rows is full, how many places of such there are, and for each of these its name and how many groups follow;
+-- for each group its key and what is appended to its string; then for each other place its name and how many
+-- groups follow; for each group its key, how many rows follow, and the rows, each a field and a value.
+-- Answers 1, or a list: 1, and then by turns the place and the key of each group whose string is full; or the
+-- present record (empty: missing), and then nothing was changed.
 --
 -- Redis does not roll back, so everything that can go wrong is looked at before the first write:
--- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Numbers of more than
--- 15 digits stay texts, since those of Lua are doubles.
+-- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Strings alone are not asked for
+-- their type, which would be a call for each: where one can't be appended to, what was appended is taken away
+-- again. Numbers of more than 15 digits stay texts, since those of Lua are doubles.
 --
 -- What costs is the number of calls, whatever each of them does: a group whose rows are counts takes one
 -- to read them and one to write them.
@@ -47,8 +50,18 @@ end
 -- And sums.
 local first_sum, sums = first_place + 1, tonumber(ARGV[first_place])
 first_place = first_sum + 4 * sums
-for at = first_sum, first_place - 1, 4 do
+local last_sum = first_place - 1
+for at = first_sum, last_sum, 4 do
     redis.call('HLEN', prefix .. ARGV[at])
+end
+
+-- And strings of packed rows.
+local full_bytes, strings = tonumber(ARGV[first_place]), tonumber(ARGV[first_place + 1])
+local first_string = first_place + 2
+first_place = first_string
+for _ = 1, strings do
+    redis.call('ZCARD', prefix .. ARGV[first_place])
+    first_place = first_place + 2 + 2 * tonumber(ARGV[first_place + 1])
 end
 
 -- A number of 64 bits as high * 10^9 + low.
@@ -137,6 +150,61 @@ while at <= last do
     end
 end
 
+-- Takes away what was appended to the strings before a place among the arguments.
+local function take_away(stop)
+    local at = first_string
+    while at < stop do
+        local index, groups = prefix .. ARGV[at], tonumber(ARGV[at + 1])
+        at = at + 2
+        for _ = 1, groups do
+            if at >= stop then
+                return
+            end
+            local key = index .. ':' .. ARGV[at]
+            local left = redis.call('STRLEN', key) - #ARGV[at + 1]
+            if left > 0 then
+                redis.call('SET', key, redis.call('GETRANGE', key, 0, left - 1))
+            else
+                redis.call('UNLINK', key)
+                redis.call('ZREM', index, ARGV[at])
+            end
+            at = at + 2
+        end
+    end
+end
+
+-- Names groups of a place: by turns 0 and a group.
+local function name_groups(index, groups)
+    for start = 1, #groups, CHUNK do
+        redis.call('ZADD', index, unpack(groups, start, math.min(start + CHUNK - 1, #groups)))
+    end
+end
+
+local answer = {1}
+at = first_string
+for _ = 1, strings do
+    local index, groups, fresh = prefix .. ARGV[at], tonumber(ARGV[at + 1]), {}
+    local place = ARGV[at]
+    at = at + 2
+    for _ = 1, groups do
+        local length = redis.pcall('APPEND', index .. ':' .. ARGV[at], ARGV[at + 1])
+        if type(length) ~= 'number' then
+            take_away(at)
+            return length
+        end
+        if length == #ARGV[at + 1] then
+            fresh[#fresh + 1] = '0'
+            fresh[#fresh + 1] = ARGV[at]
+        end
+        if length >= full_bytes then
+            answer[#answer + 1] = place
+            answer[#answer + 1] = ARGV[at]
+        end
+        at = at + 2
+    end
+    name_groups(index, fresh)
+end
+
 -- Sets fields of a hash: those of a list from one place to another.
 local function set(key, list, from, to)
     for start = from, to, CHUNK do
@@ -148,7 +216,7 @@ at = of_boards + 3
 for _ = 1, boards do
     at = put_rows(prefix, ARGV[at], epoch, covered, at + 1)
 end
-for at = first_sum, first_place - 1, 4 do
+for at = first_sum, last_sum, 4 do
     local key, field = prefix .. ARGV[at], ARGV[at + 1]
     local there = redis.call('HGET', key, field) or ''
     if there == ARGV[at + 2] and ARGV[at + 3] ~= '' then
@@ -183,12 +251,10 @@ while at <= last do
         end
         at = to + 1
     end
-    for start = 1, #fresh, CHUNK do
-        redis.call('ZADD', prefix .. place, unpack(fresh, start, math.min(start + CHUNK - 1, #fresh)))
-    end
+    name_groups(prefix .. place, fresh)
 end
 for start = first_entry, of_boards - 1, CHUNK do
     redis.call('RPUSH', outbox, unpack(ARGV, start, math.min(start + CHUNK - 1, of_boards - 1)))
 end
 redis.call('SET', KEYS[1], ARGV[2])
-return 1
+return #answer > 1 and answer or 1

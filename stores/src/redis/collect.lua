@@ -21,6 +21,19 @@ if string.find(ARGV[2], '^[om]') then
     return { 0, 1 }
 end
 local index, limit, deleted = ARGV[1] .. ARGV[2], tonumber(ARGV[3]), 0
+if string.find(ARGV[2], '^p') then
+    -- Strings of packed rows, each of which counts as one part.
+    local groups = redis.call('ZRANGE', index, 0, math.min(limit, CHUNK) - 1)
+    local strings = {}
+    for at, group in ipairs(groups) do
+        strings[at] = index .. ':' .. group
+    end
+    if #groups > 0 then
+        redis.call('UNLINK', unpack(strings))
+        redis.call('ZREM', index, unpack(groups))
+    end
+    return { #groups, redis.call('ZCARD', index) == 0 and 1 or 0 }
+end
 while true do
     local groups = redis.call('ZRANGE', index, 0, GROUPS - 1)
     if #groups == 0 then

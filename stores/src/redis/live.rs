@@ -10,7 +10,7 @@ use redis::Value;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
-use super::live_write::{Decided, apply_script, prepare};
+use super::live_write::{Decided, FullGroups, apply_script, prepare};
 use super::nodes::{Call, Nodes, Request};
 use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
@@ -49,6 +49,9 @@ pub struct RedisLive {
     seen: Mutex<HashMap<SlotId, Arc<Seen>>>,
     /// Records as readers of cached boards met them last: they need not be sent and parsed each time.
     read: Mutex<HashMap<SlotId, Arc<Seen>>>,
+    /// Groups that are not kept as strings any more, as far as this process knows: each has a string of some
+    /// thousand bytes on the server, so they are few beside what it holds.
+    full: Mutex<HashMap<SlotId, FullGroups>>,
 }
 
 impl RedisLive {
@@ -62,6 +65,7 @@ impl RedisLive {
             namespace: namespace.clone(),
             seen: Mutex::default(),
             read: Mutex::default(),
+            full: Mutex::default(),
         })
     }
 
@@ -151,6 +155,10 @@ impl RedisLive {
 
     pub(super) fn read_last(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<Seen>>> {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn full_groups(&self) -> MutexGuard<'_, HashMap<SlotId, FullGroups>> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn seen_last(&self, slot: SlotId) -> Option<Arc<Seen>> {
@@ -282,7 +290,10 @@ impl LiveWrite for RedisLive {
         };
         let keys = self.keys(slot);
         let script = |record: &mut Record, applied: &std::result::Result<(), Moved>| match applied {
-            Ok(()) => apply_script(&keys, record, &parts),
+            Ok(()) => {
+                let full = self.full_groups();
+                apply_script(&keys, record, &parts, full.get(&slot))
+            }
             Err(_) => Ok((&CHANGE, Vec::new())),
         };
         self.change("applying a micro-batch", slot, script, decide)

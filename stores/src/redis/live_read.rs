@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use arrow::array::{Array, BinaryBuilder, Int64Builder, UInt32Builder, UInt64Builder};
+use arrow::array::{Array, BinaryArray, BinaryBuilder, UInt32Builder, UInt64Builder};
 use bytes::Bytes;
 use redis::Value;
 use schemas::seam::{Epoch, Slot};
@@ -13,7 +13,8 @@ use super::fault;
 use super::live::RedisLive;
 use super::live_write::STATE;
 use super::nodes::{Call, Request};
-use super::record::{PlaceKind, Record, SlotKeys};
+use super::packed::rows_of;
+use super::record::{PlaceKind, Record, SlotKeys, number_of};
 use super::script::READ;
 use crate::kept_sum::KeptSum;
 use crate::live::{LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer};
@@ -56,17 +57,27 @@ pub(super) struct Row {
     pub(super) epoch: Epoch,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
+    /// Whether it comes from a place that views share.
+    pub(super) is_packed: bool,
 }
 
 impl Row {
-    fn of(partition: u32, epoch: Epoch) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
+    fn of(partition: u32, epoch: Epoch, is_packed: bool) -> impl Fn((Vec<u8>, Vec<u8>)) -> Self {
         move |(key, value)| Self {
             partition,
             epoch,
             key,
             value,
+            is_packed,
         }
     }
+}
+
+/// The rows of a view in a string, as they would be stored in a hash; nothing if it is no such string.
+pub(super) fn unpacked(string: &[u8], view: usize) -> Option<Pairs> {
+    let sums = rows_of(string, view)?.into_iter();
+    let pairs = sums.map(|(row, sum)| (row.to_vec(), sum.to_string().into_bytes()));
+    Some(pairs.collect())
 }
 
 /// What was read of one slot.
@@ -117,12 +128,19 @@ impl RedisLive {
                     return Ok(());
                 };
                 if is_within(&query.ranges, &row.key) {
-                    found.add(&row, self.count(doing, &row.value)?);
+                    let count = self.count(doing, &row.value)?;
+                    found.add(row, count);
                 }
                 Ok(())
             })
             .await?;
-        let parts = found.into_iter().map(Found::finish).collect();
+        let finished = found.into_iter().map(|found| {
+            found.finish().ok_or_else(|| {
+                let why = "a count is larger than 64 bits can hold; look for wrong amounts among the events";
+                Error::broken(self.nodes.patience.what(doing), why)
+            })
+        });
+        let parts = finished.collect::<Result<_>>()?;
         Ok(LiveAnswer { slots, parts })
     }
 
@@ -232,11 +250,17 @@ impl RedisLive {
                     continue;
                 }
                 for (place, epoch) in record.places(question.view, question.kind) {
-                    let of_place = Row::of(slot.partition, *epoch);
+                    let number = number_of(place);
+                    let of_place = Row::of(slot.partition, *epoch, number.is_some());
                     match answer.next() {
                         Some(Value::Int(rows)) => {
                             let rows = usize::try_from(rows).unwrap_or(usize::MAX);
                             large.push((index, (place.clone(), *epoch), rows));
+                        }
+                        Some(Value::BulkString(string)) => {
+                            let view = number.ok_or_else(strange)?;
+                            let found = unpacked(&string, view).ok_or_else(strange)?;
+                            rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
                         }
                         Some(Value::Array(values)) => {
                             let found = pairs(values).ok_or_else(strange)?;
@@ -275,7 +299,7 @@ impl RedisLive {
                 let of_group = (&keys, place.as_str(), question.group);
                 let pages = || self.all_rows(doing, of_group, question.ranges, count);
                 let found = patience.repeated(doing, pages).await?;
-                let of_place = Row::of(slot.partition, epoch);
+                let of_place = Row::of(slot.partition, epoch, false);
                 let rows = found.into_iter().map(|pair| (index, of_place(pair)));
                 read.rows.extend(rows);
             }
@@ -440,30 +464,43 @@ pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
     Some(pairs)
 }
 
-/// The parts that answer one query, as they are found.
+/// The parts that answer one query, as they are found: partition, epoch, row and count.
 #[derive(Debug, Default)]
 struct Found {
-    partitions: UInt32Builder,
-    epochs: UInt64Builder,
-    rows: BinaryBuilder,
-    counts: Int64Builder,
+    parts: Vec<(u32, Epoch, Vec<u8>, i64)>,
+    /// How many of them come from places that views share.
+    packed: usize,
 }
 
 impl Found {
-    fn add(&mut self, row: &Row, count: i64) {
-        self.partitions.append_value(row.partition);
-        self.epochs.append_value(row.epoch);
-        self.rows.append_value(&row.key);
-        self.counts.append_value(count);
+    fn add(&mut self, row: Row, count: i64) {
+        self.packed += usize::from(row.is_packed);
+        self.parts.push((row.partition, row.epoch, row.key, count));
     }
 
-    fn finish(mut self) -> LiveParts {
-        LiveParts {
-            partitions: self.partitions.finish(),
-            epochs: self.epochs.finish(),
-            rows: self.rows.finish(),
-            counts: self.counts.finish(),
+    /// Adds up what a place that views share has of a row and what its own place has; nothing if a sum is too large.
+    fn finish(mut self) -> Option<LiveParts> {
+        // A row comes twice only from two kinds of places.
+        if self.packed > 0 && self.packed < self.parts.len() {
+            self.parts.sort_unstable();
         }
+        let mut is_summed = true;
+        self.parts.dedup_by(|more, sum| {
+            let is_same = (more.0, more.1, &more.2) == (sum.0, sum.1, &sum.2);
+            if is_same {
+                let both = sum.3.checked_add(more.3);
+                is_summed &= both.is_some();
+                sum.3 = both.unwrap_or(sum.3);
+            }
+            is_same
+        });
+        let parts = &self.parts;
+        is_summed.then(|| LiveParts {
+            partitions: parts.iter().map(|part| part.0).collect(),
+            epochs: parts.iter().map(|part| part.1).collect(),
+            rows: BinaryArray::from_iter_values(parts.iter().map(|part| &part.2)),
+            counts: parts.iter().map(|part| part.3).collect(),
+        })
     }
 }
 

@@ -13,10 +13,10 @@ use schemas::seam::{Epoch, Slot};
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{GROUP_TRIES, Pairs, pairs};
+use super::live_read::{GROUP_TRIES, Pairs, pairs, unpacked};
 use super::live_write::STATE;
 use super::nodes::Call;
-use super::record::{PlaceKind, Record, SlotKeys};
+use super::record::{PlaceKind, Record, SlotKeys, number_of};
 use super::script::SCAN;
 use crate::live::SlotId;
 use crate::live_scan::{
@@ -376,6 +376,7 @@ fn place_groups(name: String, epoch: Epoch, answer: Option<Value>) -> Option<Pla
         let rows = match answer.next() {
             Some(Value::Int(rows)) => Rows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
             Some(Value::Array(values)) => Rows::All(pairs(values)?),
+            Some(Value::BulkString(string)) => Rows::All(unpacked(&string, number_of(&name)?)?),
             _ => return None,
         };
         groups.push((group, rows));

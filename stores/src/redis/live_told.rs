@@ -67,6 +67,7 @@ impl RedisLive {
                                     epoch: *epoch,
                                     key: member.clone(),
                                     value,
+                                    is_packed: false,
                                 }),
                                 Value::Nil | Value::Boolean(false) => {}
                                 _ => return Err(strange()),

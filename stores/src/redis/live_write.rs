@@ -7,16 +7,17 @@
 //! meanwhile, the rules decide anew; then a caller can be told that the slot has moved whose own call had
 //! moved it, and looks around, which is right.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, BinaryArray};
+use arrow::array::Array;
 use bytes::Bytes;
 use redis::Value;
 
 use super::boards::change_arguments;
 use super::fault;
 use super::live::{RedisLive, Seen};
+use super::packed::{self, FULL_BYTES, Groups};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
 use crate::board_cache::BoardChanges;
@@ -58,9 +59,24 @@ pub(super) struct Part {
     arguments: Vec<Bytes>,
 }
 
+/// What a micro-batch adds to views whose groups are of the same columns.
+#[derive(Debug)]
+struct Family {
+    name: String,
+    views: Vec<String>,
+    groups: Groups,
+    /// Whether there are counts among them that can't be packed.
+    is_long: bool,
+}
+
+/// The groups of each place whose strings are full.
+pub(super) type FullGroups = HashMap<String, HashSet<Vec<u8>>>;
+
 /// What a micro-batch changes besides the record.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
+    families: Vec<Family>,
+    /// Of states.
     parts: Vec<Part>,
     /// What is appended to the outbox.
     outbox: Vec<Bytes>,
@@ -147,6 +163,12 @@ impl RedisLive {
                     self.remember(slot, Some(Arc::new(Seen { bytes, record })));
                     return Ok(answer);
                 }
+                Value::Array(full) if full.first() == Some(&Value::Int(1)) => {
+                    self.note_full(slot, &record, full.into_iter().skip(1));
+                    let record = Some(*record);
+                    self.remember(slot, Some(Arc::new(Seen { bytes, record })));
+                    return Ok(answer);
+                }
                 Value::BulkString(present) => {
                     fresh = true;
                     next = Some(Arc::new(self.seen_as(doing, keys, present.into())?));
@@ -156,6 +178,22 @@ impl RedisLive {
         }
         let why = "others change the slot all the time";
         Err(self.nodes.patience.unavailable(doing, why))
+    }
+
+    /// Notes groups whose strings are full: what comes for them goes into hashes. Where that is not known, since
+    /// another process wrote before, they are appended to once more, and said again.
+    fn note_full(&self, slot: SlotId, record: &Record, groups: impl Iterator<Item = Value>) {
+        let mut all = self.full_groups();
+        let full = all.entry(slot).or_default();
+        full.retain(|place, _| record.has_shared(place));
+        let mut groups = groups.filter_map(|value| match value {
+            Value::BulkString(bytes) => Some(bytes),
+            _ => None,
+        });
+        while let (Some(place), Some(group)) = (groups.next(), groups.next()) {
+            let place = String::from_utf8_lossy(&place).into_owned();
+            full.entry(place).or_default().insert(group);
+        }
     }
 
     /// Deletes parts of the places that the record calls garbage.
@@ -209,21 +247,27 @@ pub(super) fn apply_script(
     keys: &SlotKeys,
     record: &mut Record,
     changes: &Parts,
+    full: Option<&FullGroups>,
 ) -> Result<(&'static Script, Vec<Bytes>)> {
     let Parts {
+        families,
         parts,
         outbox,
         boards,
         ..
     } = changes;
     let of_sums = sum_arguments(record, changes);
-    let is_alone = parts.is_empty() && outbox.is_empty() && boards.boards.is_empty();
+    let is_alone =
+        families.is_empty() && parts.is_empty() && outbox.is_empty() && boards.boards.is_empty();
     if is_alone && of_sums.len() == 1 {
         return Ok((&CHANGE, Vec::new()));
     }
     let of_boards = change_arguments(record.slot.epoch, boards)?;
-    let of_parts = parts.iter().map(|part| part.arguments.len() + 2);
-    let all = of_parts.sum::<usize>() + outbox.len() + of_boards.len() + of_sums.len();
+    let (strings, hashes) = delta_arguments(record, families, full)?;
+    let of_parts = parts.iter().chain(&hashes);
+    let of_parts = of_parts.map(|part| part.arguments.len() + 2);
+    let all =
+        of_parts.sum::<usize>() + strings.len() + outbox.len() + of_boards.len() + of_sums.len();
     if all > ARGUMENTS_MAX {
         return Err(Error::Refused(format!(
             "a micro-batch of {all} values is more than Redis takes at once; give it fewer rows"
@@ -239,13 +283,61 @@ pub(super) fn apply_script(
     arguments.extend(outbox.iter().cloned());
     arguments.extend(of_boards);
     arguments.extend(of_sums);
-    for part in parts {
+    arguments.extend(strings);
+    for part in parts.iter().chain(&hashes) {
         let place = record.ensure_place(&part.view, part.kind);
         arguments.push(place.into());
         arguments.push(part.groups.to_string().into());
         arguments.extend(part.arguments.iter().cloned());
     }
     Ok((&APPLY, arguments))
+}
+
+/// What is added to deltas: what is appended to strings of packed rows, after how many places of such there are, and
+/// what goes into hashes.
+fn delta_arguments(
+    record: &mut Record,
+    families: &[Family],
+    full: Option<&FullGroups>,
+) -> Result<(Vec<Bytes>, Vec<Part>)> {
+    let (mut strings, mut places) = (Vec::new(), 0_usize);
+    let mut hashes: BTreeMap<&str, Part> = BTreeMap::new();
+    for family in families {
+        let sharing = record.ensure_shared(&family.name, &family.views, family.is_long);
+        let full = sharing.as_ref().and_then(|to| full?.get(&to.place));
+        let (head, mut count) = (strings.len(), 0_usize);
+        for (group, segments) in family.groups.each() {
+            let bytes: usize = segments.iter().map(|(_, rows)| rows.len()).sum();
+            let is_small = bytes < FULL_BYTES && full.is_none_or(|full| !full.contains(group));
+            if let Some(sharing) = sharing.as_ref().filter(|_| is_small) {
+                let mut string = Vec::with_capacity(bytes + 4 * segments.len());
+                for (view, rows) in segments {
+                    let number = sharing.numbers.get(view).copied().unwrap_or_default();
+                    packed::put_segment(&mut string, number, rows);
+                }
+                strings.extend([Bytes::copy_from_slice(group), string.into()]);
+                count += 1;
+                continue;
+            }
+            for (view, rows) in segments {
+                let Some(view) = family.views.get(view) else {
+                    continue;
+                };
+                let part = hashes.entry(view).or_insert_with(|| Part::of_deltas(view));
+                part.add_packed(group, rows)?;
+            }
+        }
+        if let Some(sharing) = sharing
+            && count > 0
+        {
+            let of_place = [sharing.place.into(), count.to_string().into()];
+            strings.splice(head..head, of_place);
+            places += 1;
+        }
+    }
+    let head = [FULL_BYTES.to_string().into(), places.to_string().into()];
+    strings.splice(0..0, head);
+    Ok((strings, hashes.into_values().collect()))
 }
 
 /// How many sums may change, and these: those of which something is said, and those of other groups whose
@@ -306,7 +398,7 @@ fn note<T: Clone>(sent: &Sent<T>, bytes: &Bytes, answer: &T) {
 
 /// Rows by group, as scripts take them.
 pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
-    let parts = if changes.rows() < HEAVY_ROWS {
+    let (families, parts) = if changes.rows() < HEAVY_ROWS {
         parts_of(changes)?
     } else {
         let changes = changes.clone();
@@ -315,6 +407,7 @@ pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
             .map_err(|error| Error::broken("sorting live parts", error))??
     };
     Ok(Parts {
+        families,
         parts,
         outbox: changes.outbox.clone(),
         boards: changes.boards.clone(),
@@ -323,80 +416,121 @@ pub(super) async fn prepare(changes: &Changes) -> Result<Parts> {
     })
 }
 
-fn parts_of(changes: &Changes) -> Result<Vec<Part>> {
-    let mut parts = Vec::with_capacity(changes.deltas.len() + changes.states.len());
-    for Deltas {
-        view,
-        groups,
-        rows,
-        counts,
-    } in &changes.deltas
-    {
-        let value = |row: usize| Bytes::from(counts.value(row).to_string());
-        let of_view = (view.as_str(), PlaceKind::Deltas);
-        parts.extend(part(of_view, (groups, rows), counts.len(), value)?);
-    }
-    for states in &changes.states {
-        let States {
-            view,
-            keys,
-            members,
-            ..
-        } = states;
-        let value = |row: usize| match states.state(row) {
-            None => Bytes::from_static(GONE),
-            Some(state) => [&[STATE], state].concat().into(),
-        };
-        let of_view = (view.as_str(), PlaceKind::States);
-        parts.extend(part(of_view, (keys, members), states.states.len(), value)?);
-    }
-    for (index, part) in parts.iter().enumerate() {
-        let same = |other: &Part| other.view == part.view && other.kind == part.kind;
-        if parts.iter().skip(index + 1).any(same) {
-            let view = &part.view;
+fn parts_of(changes: &Changes) -> Result<(Vec<Family>, Vec<Part>)> {
+    let mut views = HashSet::new();
+    let all = changes.deltas.iter().map(|deltas| (&deltas.view, false));
+    let all = all.chain(changes.states.iter().map(|states| (&states.view, true)));
+    for (view, is_states) in all {
+        if !views.insert((view, is_states)) {
             return Err(Error::Refused(format!(
                 "{view} comes twice in a micro-batch"
             )));
         }
     }
-    Ok(parts)
+    let mut of_families: BTreeMap<&str, Vec<&Deltas>> = BTreeMap::new();
+    for deltas in &changes.deltas {
+        let rows = (deltas.groups.len(), deltas.rows.len());
+        expect_length(&deltas.view, rows, deltas.counts.len())?;
+        if !deltas.counts.is_empty() {
+            let family = of_families.entry(&deltas.grouped_by);
+            family.or_default().push(deltas);
+        }
+    }
+    let families = of_families.into_iter().map(|(name, of)| family(name, &of));
+    let parts = changes.states.iter().map(states_part);
+    let parts: Vec<Option<Part>> = parts.collect::<Result<_>>()?;
+    Ok((families.collect(), parts.into_iter().flatten().collect()))
 }
 
-/// The rows of one view; nothing if there are none.
-fn part(
-    (view, kind): (&str, PlaceKind),
-    (groups, rows): (&BinaryArray, &BinaryArray),
-    length: usize,
-    value: impl Fn(usize) -> Bytes,
-) -> Result<Option<Part>> {
-    if groups.len() != length || rows.len() != length {
-        return Err(Error::Refused(format!(
-            "parts of {view}: {} and {} keys for {length} values; give as many of each",
-            groups.len(),
-            rows.len(),
-        )));
+fn family(name: &str, of: &[&Deltas]) -> Family {
+    let mut order: Vec<(&[u8], usize, usize)> = Vec::new();
+    for (view, deltas) in of.iter().enumerate() {
+        let groups = deltas.groups.iter().enumerate();
+        order.extend(groups.map(|(row, group)| (group.unwrap_or_default(), view, row)));
     }
+    order.sort_unstable();
+    let rows = order.into_iter().filter_map(|(group, view, row)| {
+        let deltas = of.get(view)?;
+        Some((
+            group,
+            view,
+            deltas.rows.value(row),
+            deltas.counts.value(row),
+        ))
+    });
+    let mut counts = of.iter().flat_map(|deltas| deltas.counts.values());
+    Family {
+        name: name.to_owned(),
+        views: of.iter().map(|deltas| deltas.view.clone()).collect(),
+        groups: Groups::of(rows),
+        is_long: counts.any(|count| !packed::is_short(*count)),
+    }
+}
+
+fn expect_length(view: &str, (groups, rows): (usize, usize), values: usize) -> Result<()> {
+    if groups == values && rows == values {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "parts of {view}: {groups} and {rows} keys for {values} values; give as many of each"
+    )))
+}
+
+impl Part {
+    fn of_deltas(view: &str) -> Self {
+        Self {
+            view: view.to_owned(),
+            kind: PlaceKind::Deltas,
+            groups: 0,
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Adds a group with packed rows.
+    fn add_packed(&mut self, group: &[u8], rows: &[u8]) -> Result<()> {
+        self.groups += 1;
+        self.arguments.push(Bytes::copy_from_slice(group));
+        let head = self.arguments.len();
+        let mut count = 0_usize;
+        for row in packed::rows(rows) {
+            let (row, more) = row.ok_or_else(|| Error::broken("packing live parts", "no row"))?;
+            self.arguments.push(Bytes::copy_from_slice(row));
+            self.arguments.push(more.to_string().into());
+            count += 1;
+        }
+        self.arguments.insert(head, count.to_string().into());
+        Ok(())
+    }
+}
+
+/// The states of one view; nothing if there are none.
+fn states_part(of: &States) -> Result<Option<Part>> {
+    let length = of.states.len();
+    expect_length(&of.view, (of.keys.len(), of.members.len()), length)?;
     let mut order: Vec<usize> = (0..length).collect();
-    order.sort_by(|a, b| groups.value(*a).cmp(groups.value(*b)));
-    let of_group: Vec<&[usize]> = order
-        .chunk_by(|a, b| groups.value(*a) == groups.value(*b))
+    order.sort_by(|a, b| of.keys.value(*a).cmp(of.keys.value(*b)));
+    let of_key: Vec<&[usize]> = order
+        .chunk_by(|a, b| of.keys.value(*a) == of.keys.value(*b))
         .collect();
-    let mut arguments = Vec::with_capacity(2 * (length + of_group.len()));
-    for members in &of_group {
+    let mut arguments = Vec::with_capacity(2 * (length + of_key.len()));
+    for members in &of_key {
         let Some(first) = members.first() else {
             continue;
         };
-        arguments.push(Bytes::copy_from_slice(groups.value(*first)));
+        arguments.push(Bytes::copy_from_slice(of.keys.value(*first)));
         arguments.push(Bytes::from(members.len().to_string()));
         for row in *members {
-            arguments.push(Bytes::copy_from_slice(rows.value(*row)));
-            arguments.push(value(*row));
+            arguments.push(Bytes::copy_from_slice(of.members.value(*row)));
+            arguments.push(match of.state(*row) {
+                None => Bytes::from_static(GONE),
+                Some(state) => [&[STATE], state].concat().into(),
+            });
         }
     }
     Ok((length > 0).then(|| Part {
-        view: view.to_owned(),
-        kind,
-        groups: of_group.len(),
+        view: of.view.clone(),
+        kind: PlaceKind::States,
+        groups: of_key.len(),
         arguments,
     }))
 }

@@ -6,7 +6,11 @@
 -- question a view and a group.
 -- Answers the record (empty: missing), then for each question the sum that is kept of the group's states
 -- (empty: none) and, unless that takes their place, for each place of its view, in the record's order, the
--- fields and values of the group; the number of its rows if these were too many.
+-- fields and values of the group, of a place that views share its string (empty: none); the number of its rows
+-- if these were too many.
+
+-- About so many bytes a packed row has.
+local ROW = 32
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }
@@ -23,7 +27,13 @@ for at = 5, #ARGV, 2 do
     answer[#answer + 1] = sum
     local is_summed = ARGV[4] == '1' and string.sub(sum, 1, 1) == 'm'
     for _, place in ipairs(live[ARGV[at]] or {}) do
-        if string.sub(place[1], 1, 1) == kind and not is_summed then
+        local letter = string.sub(place[1], 1, 1)
+        if letter == 'p' and kind == 'd' then
+            local key = prefix .. string.match(place[1], '^[^#]+') .. ':' .. ARGV[at + 1]
+            local rows = redis.call('GET', key) or ''
+            budget = budget - math.ceil(#rows / ROW)
+            answer[#answer + 1] = rows
+        elseif letter == kind and not is_summed then
             local key = prefix .. place[1] .. ':' .. ARGV[at + 1]
             local rows = redis.call('HLEN', key)
             if rows > budget then

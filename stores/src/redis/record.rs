@@ -7,15 +7,16 @@ use schemas::seam::{Epoch, Slot};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::packed::VIEWS_MAX;
 use crate::board_cache::Revision;
 use crate::live::SlotId;
 use crate::namespace::Namespace;
 use crate::{Error, Result};
 
 /// A program that knows format 1 only would leave cached boards as they are when it applies changes, one
-/// of format 2 would count the changes of their register, and one of format 3 would leave sums of states
-/// as they are.
-const FORMAT: u32 = 4;
+/// of format 2 would count the changes of their register, one of format 3 would leave sums of states
+/// as they are, and one of format 4 would not see packed rows.
+const FORMAT: u32 = 5;
 /// The formats that are read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
@@ -36,6 +37,37 @@ impl PlaceKind {
     }
 }
 
+/// The first letter of a place of deltas that views share: its groups are strings of packed rows.
+const SHARED: char = 'p';
+/// What stands between the name of such a place and the number of a view.
+const NUMBER: char = '#';
+
+/// The view's number, if this is the name of a place that views share.
+pub(super) fn number_of(place: &str) -> Option<usize> {
+    let (_, number) = place.strip_prefix(SHARED)?.split_once(NUMBER)?;
+    number.parse().ok()
+}
+
+/// A place that the views of one family share, in one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SharedPlace {
+    family: String,
+    epoch: Epoch,
+    /// How many views have a number there.
+    views: usize,
+    /// Whether a count came that can't be packed: from then on nothing is, so that sums are checked.
+    #[serde(default)]
+    is_closed: bool,
+}
+
+/// Where the rows of some views go that may be packed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sharing {
+    pub(super) place: String,
+    /// The numbers of the views, in their order.
+    pub(super) numbers: Vec<usize>,
+}
+
 /// The slot of a partition and the places of its parts. Scripts read `live` and `garbage`; they must
 /// not write it, since a number of theirs is a double.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,8 +79,12 @@ pub(super) struct Record {
     pub(super) slot: Slot,
     /// The number of the next place of this generation.
     next_place: u64,
-    /// By view: the name and the epoch of each place that can be read.
+    /// By view: the name and the epoch of each place that can be read. The name of one that views share has the
+    /// view's number there after it.
     live: BTreeMap<String, Vec<(String, Epoch)>>,
+    /// By name: the places that views share. Where none of its views has it any more, it goes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    shared: BTreeMap<String, SharedPlace>,
     /// The names of places, of outboxes and of hashes of sums that can't be read any more.
     pub(super) garbage: Vec<String>,
     /// The last change of the register of cached boards.
@@ -71,6 +107,7 @@ impl Record {
             slot,
             next_place: 0,
             live: BTreeMap::new(),
+            shared: BTreeMap::new(),
             garbage: Vec::new(),
             boards_revision: Revision::default(),
             outbox: None,
@@ -115,14 +152,70 @@ impl Record {
         kind: PlaceKind,
     ) -> impl Iterator<Item = &(String, Epoch)> {
         let places = self.live.get(view).into_iter().flatten();
-        places.filter(move |(name, _)| name.starts_with(kind.letter()))
+        places.filter(move |(name, _)| {
+            let is_shared = kind == PlaceKind::Deltas && name.starts_with(SHARED);
+            is_shared || name.starts_with(kind.letter())
+        })
+    }
+
+    /// Where some views of a family keep packed rows in the epoch that is being filled; made if it is not there. Nothing
+    /// if these must not be packed: `is_long` says that counts are too large for that.
+    pub(super) fn ensure_shared(
+        &mut self,
+        family: &str,
+        views: &[String],
+        is_long: bool,
+    ) -> Option<Sharing> {
+        let (epoch, generation) = (self.slot.epoch, self.slot.generation);
+        let is_it = |place: &SharedPlace| place.epoch == epoch && place.family == family;
+        let found = self.shared.iter().find(|(_, place)| is_it(place));
+        let name = found.map_or_else(
+            || format!("{SHARED}{generation}.{}", self.next_place),
+            |(name, _)| name.clone(),
+        );
+        let place = self.shared.entry(name.clone()).or_insert_with(|| {
+            self.next_place += 1;
+            let family = family.to_owned();
+            SharedPlace {
+                family,
+                epoch,
+                views: 0,
+                is_closed: false,
+            }
+        });
+        place.is_closed |= is_long;
+        let mut numbers = Vec::with_capacity(views.len());
+        for view in views {
+            let places = self.live.entry(view.clone()).or_default();
+            let known = places.iter().find_map(|(at, _)| {
+                let (at, number) = at.split_once(NUMBER)?;
+                (at == name).then(|| number.parse().ok())?
+            });
+            let number = known.unwrap_or_else(|| {
+                places.push((format!("{name}{NUMBER}{}", place.views), epoch));
+                place.views += 1;
+                place.views - 1
+            });
+            numbers.push(number);
+        }
+        let is_open = !place.is_closed && place.views <= VIEWS_MAX;
+        is_open.then_some(Sharing {
+            place: name,
+            numbers,
+        })
+    }
+
+    /// Whether a place that views share is there.
+    pub(super) fn has_shared(&self, place: &str) -> bool {
+        self.shared.contains_key(place)
     }
 
     /// The place of a view's parts in the epoch that is being filled; made if it is not there.
     pub(super) fn ensure_place(&mut self, view: &str, kind: PlaceKind) -> String {
         let epoch = self.slot.epoch;
         let mut places = self.places(view, kind);
-        if let Some((name, _)) = places.find(|(_, of)| *of == epoch) {
+        let is_it = |(name, of): &&(String, Epoch)| *of == epoch && number_of(name).is_none();
+        if let Some((name, _)) = places.find(is_it) {
             return name.clone();
         }
         drop(places);
@@ -186,8 +279,13 @@ impl Record {
         let (same, oldest) = (slot.generation == self.slot.generation, slot.oldest);
         for places in next.live.values_mut() {
             let gone = places.extract_if(.., |(_, epoch)| !same || *epoch < oldest);
+            let gone = gone.filter(|(name, _)| number_of(name).is_none());
             next.garbage.extend(gone.map(|(name, _)| name));
         }
+        let gone = next
+            .shared
+            .extract_if(.., |_, place| !same || place.epoch < oldest);
+        next.garbage.extend(gone.map(|(name, _)| name));
         next.live.retain(|_, places| !places.is_empty());
         if !same {
             next.garbage.extend(next.outbox.take());
@@ -303,6 +401,44 @@ mod tests {
         assert_eq!(record.outbox, None);
         assert_eq!(record.sums("a@1"), None);
         assert_eq!(record.places("a@1", PlaceKind::Deltas).count(), 0);
+    }
+
+    #[test]
+    fn views_of_a_family_share_a_place() {
+        let mut record = Record::new(slot(7));
+        let [a, b] = ["a@1".to_owned(), "b@1".to_owned()];
+        let both = [b.clone(), a.clone()];
+        let mut sharing = |views: &[String], is_long| record.ensure_shared("f", views, is_long);
+        let first = sharing(&both, false).expect("a place");
+        assert_eq!(first.numbers, [0, 1]);
+        let again = sharing(std::slice::from_ref(&a), false).expect("a place");
+        assert_eq!(
+            (&again.place, again.numbers.as_slice()),
+            (&first.place, &[1][..])
+        );
+        assert_eq!(sharing(&both, true), None);
+        assert_eq!(sharing(&both, false), None, "it stays closed");
+        let other = record.ensure_shared("g", &both, false).expect("a place");
+        assert_ne!(other.place, first.place);
+        let own = record.ensure_place(&a, PlaceKind::Deltas);
+        let places = record.places(&a, PlaceKind::Deltas);
+        let numbers: Vec<_> = places.map(|(name, _)| number_of(name)).collect();
+        assert_eq!(numbers, [Some(1), Some(1), None]);
+        assert_eq!(record.places(&a, PlaceKind::States).count(), 0);
+        let many: Vec<String> = (0..VIEWS_MAX).map(|n| format!("{n}@1")).collect();
+        assert_eq!(record.ensure_shared("g", &many, false), None);
+        let bytes = record.encode().expect("JSON");
+        let read = Record::parse(&bytes).expect("a record").expect("a record");
+        assert_eq!(read, record);
+        let mut later = record.slot.clone();
+        later.roll(1).expect("an end");
+        let mut record = record.with_slot(later.clone());
+        let next = record.ensure_shared("f", &both, false).expect("a place");
+        assert_ne!(next.place, first.place);
+        later.oldest = 2;
+        let record = record.with_slot(later);
+        assert_eq!(record.garbage, [own, first.place.clone(), other.place]);
+        assert!(record.has_shared(&next.place) && !record.has_shared(&first.place));
     }
 
     #[test]

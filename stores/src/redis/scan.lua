@@ -6,8 +6,11 @@
 -- the first and the last epoch, where to begin (as ZRANGEBYLEX takes it), how many groups and how many rows
 -- of each place at most.
 -- Answers the record (empty: missing), then for each of these places, in the record's order: 1 if these are
--- all of its groups and else 0, and by turns a group and its fields and values; the number of its rows if
--- these were too many by themselves.
+-- all of its groups and else 0, and by turns a group and its fields and values, or the string of a group of a
+-- place that views share; the number of its rows if these were too many by themselves.
+
+-- About so many bytes a packed row has.
+local ROW = 32
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }
@@ -17,13 +20,21 @@ local first, last = tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups_max, rows_max = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- What is read of one place.
-local function groups_of(index)
+local function groups_of(index, is_shared)
     local groups = redis.call('ZRANGEBYLEX', index, ARGV[6], '+', 'LIMIT', '0', ARGV[7])
     local found, sum = { #groups < groups_max and 1 or 0 }, 0
     for _, group in ipairs(groups) do
         local key = index .. ':' .. group
-        local rows = redis.call('HLEN', key)
-        if rows > rows_max then
+        local packed = is_shared and redis.call('GET', key)
+        local rows = packed and math.ceil(#packed / ROW) or redis.call('HLEN', key)
+        if packed and sum + rows > rows_max and #found > 1 then
+            found[1] = 0
+            return found
+        elseif packed then
+            sum = sum + rows
+            found[#found + 1] = group
+            found[#found + 1] = packed
+        elseif rows > rows_max then
             found[#found + 1] = group
             found[#found + 1] = rows
         elseif sum + rows > rows_max then
@@ -40,8 +51,10 @@ end
 
 local answer = { record }
 for _, place in ipairs(cjson.decode(record).live[ARGV[3]] or {}) do
-    if string.sub(place[1], 1, 1) == kind and place[2] >= first and place[2] <= last then
-        answer[#answer + 1] = groups_of(prefix .. place[1])
+    local letter = string.sub(place[1], 1, 1)
+    local is_shared = letter == 'p' and kind == 'd'
+    if (is_shared or letter == kind) and place[2] >= first and place[2] <= last then
+        answer[#answer + 1] = groups_of(prefix .. string.match(place[1], '^[^#]+'), is_shared)
     end
 end
 return answer

@@ -31,6 +31,7 @@ async fn healed(live: &dyn LiveWrite, partition: u32) -> Result<Fence> {
 fn deltas(view: &str, rows: &[(&str, &str, i64)]) -> Deltas {
     Deltas {
         view: view.to_owned(),
+        grouped_by: "g".to_owned(),
         groups: binary(rows.iter().map(|(group, _, _)| group)),
         rows: binary(rows.iter().map(|(_, row, _)| row)),
         counts: Int64Array::from_iter_values(rows.iter().map(|(_, _, count)| *count)),
@@ -231,6 +232,7 @@ pub async fn large_batches_add_up(ports: &Stores) -> Result<()> {
         let numbers = || (0..ROWS).map(|n| n * 2003 % ROWS);
         let batch = Deltas {
             view: VIEW.to_owned(),
+            grouped_by: "g".to_owned(),
             groups: binary(numbers().map(|n| (n % 7).to_be_bytes())),
             rows: binary(numbers().map(i64::to_be_bytes)),
             counts: numbers().collect(),
@@ -382,8 +384,11 @@ pub async fn garbage_goes(ports: &Stores) -> Result<()> {
     let answer = live.read(Source::Plays, 1, &[all]).await?;
     let kept = [(0, 3, "a".to_owned(), 3), (0, 3, "b".to_owned(), 3)];
     assert_eq!(found(&answer.parts[0]), kept);
-    assert_eq!(live.collect_garbage(slot(0), 4).await?, 4);
-    assert_eq!(live.collect_garbage(slot(0), 100).await?, 2);
+    // Rows, or what a store keeps several of them in.
+    let some = live.collect_garbage(slot(0), 3).await?;
+    assert!((1..=3).contains(&some), "{some} of at most 3");
+    let others = live.collect_garbage(slot(0), 100).await?;
+    assert!((1..=3).contains(&others), "{others} of at most 3");
     assert_eq!(live.collect_garbage(slot(0), 100).await?, 0);
     let answer = live
         .read(Source::Plays, 1, &[query("g", &[("", None)], None)])
@@ -391,11 +396,9 @@ pub async fn garbage_goes(ports: &Stores) -> Result<()> {
     assert_eq!(found(&answer.parts[0]), kept);
     let anew = live.heal(slot(0), Some(fence), &life(3, 3, 0)).await?;
     assert_eq!(anew, Ok(()));
-    assert_eq!(
-        live.collect_garbage(slot(0), 100).await?,
-        3,
-        "an old life is garbage"
-    );
+    let old_life = live.collect_garbage(slot(0), 100).await?;
+    assert!((2..=3).contains(&old_life), "an old life is garbage");
+    assert_eq!(live.collect_garbage(slot(0), 100).await?, 0);
     Ok(())
 }
 

@@ -308,6 +308,7 @@ fn columns(sums: &BTreeMap<(&'static str, Vec<u8>, Vec<u8>), i64>) -> Vec<Deltas
             let rows = || sums.iter().rev().filter(move |((v, _, _), _)| *v == view);
             Deltas {
                 view: view.to_owned(),
+                grouped_by: "g".to_owned(),
                 groups: binary(rows().map(|((_, group, _), _)| group)),
                 rows: binary(rows().map(|((_, _, row), _)| row)),
                 counts: Int64Array::from_iter_values(rows().map(|(_, delta)| *delta)),

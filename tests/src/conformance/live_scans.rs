@@ -52,6 +52,7 @@ fn states(view: &str, rows: &[(Key, Option<&str>)]) -> Changes {
 fn deltas(view: &str, rows: &[(Key, i64)]) -> Changes {
     let deltas = Deltas {
         view: view.to_owned(),
+        grouped_by: "g".to_owned(),
         groups: binary(rows.iter().map(|((group, _), _)| group)),
         rows: binary(rows.iter().map(|((_, row), _)| row)),
         counts: Int64Array::from_iter_values(rows.iter().map(|(_, count)| *count)),

@@ -71,6 +71,7 @@ async fn fold(fold: &Fold, decoded: &Decoded) -> Vec<Deltas> {
         let (groups, rows, counts) = folded.encoded().expect("encoding");
         Deltas {
             view: folded.job.view().to_owned(),
+            grouped_by: folded.job.group().names(),
             groups,
             rows,
             counts,

@@ -35,6 +35,7 @@ fn cut(next_offset: i64) -> Cut {
 fn one_row(count: i64) -> Deltas {
     Deltas {
         view: VIEW.to_owned(),
+        grouped_by: "g".to_owned(),
         groups: binary(["g"]),
         rows: binary(["r"]),
         counts: Int64Array::from(vec![count]),

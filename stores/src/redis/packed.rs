@@ -1,0 +1,235 @@
+//! Rows of several views, packed into one string: what small groups are kept as.
+//!
+//! A call costs a server more than what it does, and most micro-batches add a row or two to each of many groups. So the
+//! views whose groups are of the same have one string for each group, which a micro-batch appends to without reading it.
+//! The string is a row of segments: the number of the view, how many bytes its rows take, and these: of each how many
+//! bytes its key has, the key, and what is added (zigzag). Numbers are varints. A row may come several times; what is
+//! added adds up.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A string of so many bytes is full: what comes later goes into a hash of each view. So what is read for one view
+/// besides its own rows stays little, and no string grows without bound.
+pub(super) const FULL_BYTES: usize = 4_096;
+
+/// Counts beyond this go into hashes, whose sums are checked. A string has too few rows for sums of others to leave 64
+/// bits.
+const COUNT_MAX: u64 = 1 << 31;
+
+/// So many views share strings, at most: what is read for one goes through the segments of all.
+pub(super) const VIEWS_MAX: usize = 64;
+
+/// Whether a count may be packed.
+pub(super) const fn is_short(count: i64) -> bool {
+    count.unsigned_abs() <= COUNT_MAX
+}
+
+/// Adds a row to a segment.
+pub(super) fn put_row(segment: &mut Vec<u8>, row: &[u8], count: i64) {
+    put_number(segment, row.len() as u64);
+    segment.extend_from_slice(row);
+    put_number(
+        segment,
+        (count.cast_unsigned() << 1) ^ (count >> 63).cast_unsigned(),
+    );
+}
+
+/// Adds the rows of a view, which has this number, to a string.
+pub(super) fn put_segment(string: &mut Vec<u8>, view: usize, rows: &[u8]) {
+    put_number(string, view as u64);
+    put_number(string, rows.len() as u64);
+    string.extend_from_slice(rows);
+}
+
+/// The rows of a segment.
+pub(super) fn rows(segment: &[u8]) -> Rows<'_> {
+    Rows { left: segment }
+}
+
+/// What a string has of a view, by row: the sums. Nothing if it is no such string.
+pub(super) fn rows_of(string: &[u8], view: usize) -> Option<BTreeMap<&[u8], i64>> {
+    let mut sums: BTreeMap<&[u8], i64> = BTreeMap::new();
+    let mut left = string;
+    while !left.is_empty() {
+        let number = take_number(&mut left)?;
+        let length = usize::try_from(take_number(&mut left)?).ok()?;
+        let (segment, after) = left.split_at_checked(length)?;
+        left = after;
+        if number == view as u64 {
+            for row in rows(segment) {
+                let (row, count) = row?;
+                let sum = sums.entry(row).or_default();
+                *sum = sum.checked_add(count)?;
+            }
+        }
+    }
+    Some(sums)
+}
+
+/// Rows, one after the other; nothing in the place of what is no row.
+#[derive(Debug)]
+pub(super) struct Rows<'a> {
+    left: &'a [u8],
+}
+
+impl<'a> Iterator for Rows<'a> {
+    type Item = Option<(&'a [u8], i64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let row = take_row(&mut self.left);
+        if row.is_none() {
+            self.left = &[];
+        }
+        Some(row)
+    }
+}
+
+fn take_row<'a>(left: &mut &'a [u8]) -> Option<(&'a [u8], i64)> {
+    let length = usize::try_from(take_number(left)?).ok()?;
+    let (row, after) = left.split_at_checked(length)?;
+    *left = after;
+    let zigzag = take_number(left)?;
+    let count = (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed();
+    Some((row, count))
+}
+
+fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push((number & 0x7F) as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push((number & 0x7F) as u8);
+}
+
+fn take_number(left: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, after) = left.split_first()?;
+        *left = after;
+        number |= u64::from(byte & 0x7F) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// What a micro-batch adds to the groups of some views that share them: segments by group, in one piece of memory.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    bytes: Vec<u8>,
+    /// By segment: the view, by its place among those of the micro-batch, its rows, and how many these are.
+    segments: Vec<(usize, Range<usize>)>,
+    /// By group: its key and its segments.
+    groups: Vec<(Range<usize>, Range<usize>)>,
+}
+
+/// The segments of a group: view and rows.
+pub(super) type OfGroup<'a> = (&'a [u8], Vec<(usize, &'a [u8])>);
+
+impl Groups {
+    /// Of rows in the order of group and view.
+    pub(super) fn of<'a>(sorted: impl Iterator<Item = (&'a [u8], usize, &'a [u8], i64)>) -> Self {
+        let mut groups = Self::default();
+        for (group, view, row, count) in sorted {
+            groups.put(group, view, row, count);
+        }
+        groups
+    }
+
+    fn put(&mut self, group: &[u8], view: usize, row: &[u8], count: i64) {
+        let bytes = |range: &Range<usize>| self.bytes.get(range.clone()).unwrap_or_default();
+        let is_same = self
+            .groups
+            .last()
+            .is_some_and(|(key, _)| bytes(key) == group);
+        if !is_same {
+            let key = self.bytes.len()..self.bytes.len() + group.len();
+            self.bytes.extend_from_slice(group);
+            let first = self.segments.len();
+            self.groups.push((key, first..first));
+        }
+        let Some((_, segments)) = self.groups.last_mut() else {
+            return;
+        };
+        let is_same = segments.start < segments.end
+            && self.segments.last().is_some_and(|(of, _)| *of == view);
+        if !is_same {
+            let from = self.bytes.len();
+            self.segments.push((view, from..from));
+            segments.end += 1;
+        }
+        put_row(&mut self.bytes, row, count);
+        if let Some((_, rows)) = self.segments.last_mut() {
+            rows.end = self.bytes.len();
+        }
+    }
+
+    /// Each group with its segments.
+    pub(super) fn each(&self) -> impl Iterator<Item = OfGroup<'_>> {
+        let bytes = |range: &Range<usize>| self.bytes.get(range.clone()).unwrap_or_default();
+        self.groups.iter().map(move |(key, segments)| {
+            let segments = self.segments.get(segments.clone()).unwrap_or_default();
+            let segments = segments.iter().map(|(view, rows)| (*view, bytes(rows)));
+            (bytes(key), segments.collect())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn strings_give_what_was_appended(
+            rows in prop::collection::vec((0_u8..3, 0_usize..4, ".{0,3}", any::<i32>()), 0..60)
+        ) {
+            let mut sorted: Vec<_> = rows.iter().map(|(group, view, row, count)| {
+                (std::slice::from_ref(group), *view, row.as_bytes(), i64::from(*count))
+            }).collect();
+            sorted.sort();
+            let groups = Groups::of(sorted.iter().copied());
+            let mut strings: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+            // Twice, and each view with another number than its place.
+            for (group, segments) in groups.each().chain(groups.each()) {
+                for (view, rows) in segments {
+                    put_segment(strings.entry(group.to_vec()).or_default(), 3 - view, rows);
+                }
+            }
+            prop_assert_eq!(strings.len(), groups.each().count());
+            for (group, string) in &strings {
+                for view in 0..4 {
+                    let mut expected: BTreeMap<&[u8], i64> = BTreeMap::new();
+                    for (of, at, row, count) in &sorted {
+                        if of == group && *at == view {
+                            *expected.entry(row).or_default() += 2 * count;
+                        }
+                    }
+                    prop_assert_eq!(rows_of(string, 3 - view), Some(expected));
+                }
+            }
+        }
+
+        #[test]
+        fn other_strings_are_no_panic(string in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = rows_of(&string, 0);
+        }
+    }
+
+    #[test]
+    fn numbers_of_64_bits_come_back() {
+        for count in [0, 1, -1, i64::MAX, i64::MIN] {
+            let mut segment = Vec::new();
+            put_row(&mut segment, b"r", count);
+            assert_eq!(rows(&segment).next(), Some(Some((&b"r"[..], count))));
+        }
+        assert!(is_short(-(1 << 31)) && !is_short(1 << 32) && !is_short(i64::MIN));
+    }
+}
