@@ -25,3 +25,19 @@ need() {
     PATH="$PATH:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
     command -v "$command" >/dev/null || fail "$who" "$command is still missing"
 }
+
+# jars WHO POM: the jars that a list names, fetched once for each version of it into the folder $cache.
+jars() {
+    local who="$1" pom="$2" target
+    need "$who" java default-jre-headless
+    target="$cache/jars/$who-$(sha256sum "$pom" | cut -c1-12)"
+    if [ ! -d "$target" ]; then
+        need "$who" mvn maven
+        say "$who" "fetching its jars"
+        rm -rf "$target.new"
+        mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$target.new" \
+            >"$dir/install-$who.log" 2>&1 || fail "$who" "no jars; see $dir/install-$who.log"
+        mv "$target.new" "$target"
+    fi
+    printf '%s' "$target"
+}

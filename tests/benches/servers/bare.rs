@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+use schemas::avro::Writers;
+use schemas::plays::{Decoder, Line};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::batch::{Batch, BatchType};
@@ -13,12 +15,83 @@ use tests::servers;
 
 /// How long a bare consumer may be without a message.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Messages that are decoded at once, and such batches on their way.
+const BATCH_RECORDS: usize = 5_000;
+const CHANNEL_BATCHES: usize = 4;
 /// As many rows of one partition as the system writes in one step, and as many steps at once.
 const STEP_ROWS: usize = 50;
 const AT_ONCE: usize = 128;
 
 /// Reads a topic from its beginning to its end with one consumer; how many messages came.
 pub(crate) fn consume(topic: &str, partitions: i32) -> u64 {
+    let mut bytes = 0;
+    let count = each_message(topic, partitions, |_, _, value| bytes += value.len());
+    assert!(bytes > 0, "messages have bytes");
+    count
+}
+
+/// The same, and decodes them as the speed layer does, on a thread beside the consumer's; how many events came.
+pub(crate) fn consume_and_decode(topic: &str, partitions: i32) -> u64 {
+    let (batches, coming) = std::sync::mpsc::sync_channel::<Records>(CHANNEL_BATCHES);
+    let decoding = std::thread::spawn(move || {
+        let mut events = 0;
+        for batch in coming {
+            let lines = batch.ends.iter().enumerate().map(|(index, end)| {
+                let from = index
+                    .checked_sub(1)
+                    .and_then(|before| batch.ends.get(before));
+                Line {
+                    offset: batch.offsets[index],
+                    logged_at_ms: 0,
+                    bytes: &batch.values[from.copied().unwrap_or(0)..*end],
+                }
+            });
+            let decoder = Decoder::new(batch.partition.cast_unsigned());
+            let decoded = decoder.decode_records(lines, &Writers::default());
+            events += decoded.expect("plays").events.num_rows() as u64;
+        }
+        events
+    });
+    let mut open: Vec<Records> = (0..partitions).map(Records::new).collect();
+    each_message(topic, partitions, |partition, offset, value| {
+        let records = &mut open[partition as usize];
+        records.offsets.push(offset);
+        records.values.extend_from_slice(value);
+        records.ends.push(records.values.len());
+        if records.ends.len() == BATCH_RECORDS {
+            let full = std::mem::replace(records, Records::new(partition));
+            batches.send(full).expect("a decoder");
+        }
+    });
+    for records in open {
+        batches.send(records).expect("a decoder");
+    }
+    drop(batches);
+    decoding.join().expect("a decoder")
+}
+
+/// Some messages of a partition.
+struct Records {
+    partition: i32,
+    offsets: Vec<i64>,
+    values: Vec<u8>,
+    /// Where each value ends.
+    ends: Vec<usize>,
+}
+
+impl Records {
+    const fn new(partition: i32) -> Self {
+        Self {
+            partition,
+            offsets: Vec::new(),
+            values: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+}
+
+/// Hands on partition, offset and value of each message of a topic; how many came.
+fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u8])) -> u64 {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", servers::kafka())
         .set("group.id", "backstitch-bench")
@@ -37,15 +110,15 @@ pub(crate) fn consume(topic: &str, partitions: i32) -> u64 {
     }
     consumer.assign(&from).expect("an assignment");
     let mut count = 0;
-    let mut bytes = 0;
     // Nothing here aborts transactions, so offsets have no holes.
     while left > 0 {
         let message = consumer.poll(SILENCE_MAX).expect("a message in time");
-        bytes += rdkafka::Message::payload(&message.expect("a message")).map_or(0, <[u8]>::len);
+        let message = message.expect("a message");
+        let value = message.payload().unwrap_or_default();
+        take(message.partition(), message.offset(), value);
         count += 1;
         left -= 1;
     }
-    assert!(bytes > 0, "messages have bytes");
     count
 }
 

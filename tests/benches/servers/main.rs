@@ -18,6 +18,7 @@ mod scan;
 mod serving;
 mod sql;
 mod stored;
+mod streams;
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};

@@ -5,15 +5,19 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use arrow::array::Array;
+use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::Value;
+use stores::live::SlotId;
 use tests::place::Place;
 use tests::process::{Process, Server, done};
 use tests::servers::{self, Addresses};
 
-use super::{ROUNDS, bare, median, rate, say, say_rates, timed};
+use super::{ROUNDS, bare, median, rate, say, say_rates, streams, timed};
 
 const PARTITIONS: u32 = 4;
+const PAGE_ROWS: usize = 10_000;
 /// Events since the last run when live state is lost.
 const SINCE_RUN: u64 = 1_000_000;
 /// How long live state may take to be whole again.
@@ -47,24 +51,84 @@ pub(crate) fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> Stri
 fn kafka_to_redis(place: &Place, rows: u64) {
     let topic = place.topic(Source::Plays);
     let partitions = i32::try_from(PARTITIONS).expect("partitions");
-    let (mut bares, mut ours) = (Vec::new(), Vec::new());
+    let (mut bares, mut decoded, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+    let mut streams = streams::STORES.map(|store| (store, Vec::new()));
+    let mut report = None;
     for _ in 0..ROUNDS {
         let (took, count) = timed(|| bare::consume(&topic, partitions));
         assert_eq!(count, rows, "everything is consumed");
         bares.push(rate(count, took));
+        let (took, count) = timed(|| bare::consume_and_decode(&topic, partitions));
+        assert_eq!(count, rows, "everything is decoded");
+        decoded.push(rate(count, took));
         servers::forget_live(&place.options().namespace);
         let args = ["speed", "--until-caught-up", "--source", "plays", "--json"];
-        let (took, report) = timed(|| done(place.data(), &args));
-        let report: Value = serde_json::from_str(&report).expect("a report");
+        let (took, report_of_ours) = timed(|| done(place.data(), &args));
+        let of_ours: Value = serde_json::from_str(&report_of_ours).expect("a report");
         assert_eq!(
-            report["plays"]["events"], rows,
-            "everything is counted: {report}"
+            of_ours["plays"]["events"], rows,
+            "everything is counted: {of_ours}"
         );
         ours.push(rate(rows, took));
+        for (store, rates) in &mut streams {
+            let Some(found) = streams::count(&topic, rows, place.folder(), store) else {
+                continue;
+            };
+            assert_eq!(found["events"], rows, "everything is counted: {found}");
+            let seconds = found["seconds"].as_f64().expect("seconds");
+            rates.push(rate(rows, Duration::from_secs_f64(seconds)));
+            report = Some(found);
+        }
     }
     let bare = say_rates("a bare consumer, Kafka to nowhere", &bares);
+    let decoded = say_rates("a bare consumer that decodes", &decoded);
     let ours = say_rates("speed layer, Kafka to Redis", &ours);
-    say("  ratio", format_args!("{:.2}", ours / bare));
+    say("  ratio to consuming", format_args!("{:.2}", ours / bare));
+    say("  ratio to decoding", format_args!("{:.2}", ours / decoded));
+    let Some(report) = report else {
+        println!("Kafka Streams is left out: deploy/bench fetches it");
+        return;
+    };
+    for (store, rates) in streams {
+        let reference = say_rates(&format!("Kafka Streams, exactly once, {store}"), &rates);
+        say("  ratio to it", format_args!("{:.2}", ours / reference));
+    }
+    expect_the_same(place, &report);
+}
+
+/// Compares what live state has of each view with what the reference counted: how many rows, and their sum.
+fn expect_the_same(place: &Place, reference: &Value) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let world = runtime.block_on(place.world());
+    let live = &world.stores.live;
+    for (name, expected) in reference["views"].as_object().expect("views") {
+        let job = world.catalog.job(name).expect("a job");
+        let (mut rows, mut sum) = (0_u64, 0_i64);
+        for partition in 0..PARTITIONS {
+            let slot = SlotId {
+                source: Source::Plays,
+                partition,
+            };
+            let mut after = None;
+            loop {
+                let all = (0, Epoch::MAX >> 1);
+                let page = live.scan_deltas(slot, job.view(), all, after, PAGE_ROWS);
+                let page = runtime.block_on(page).expect("a page");
+                rows += page.deltas.counts.len() as u64;
+                sum += page.deltas.counts.values().iter().sum::<i64>();
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        assert_eq!(
+            (expected["rows"].as_u64(), expected["sum"].as_i64()),
+            (Some(rows), Some(sum)),
+            "{name}"
+        );
+    }
+    println!("  the same rows and sums in each view");
 }
 
 fn cassandra(place: &Place) {
