@@ -31,7 +31,7 @@ for at = 5, #ARGV, 2 do
         if letter == 'p' and kind == 'd' then
             local key = prefix .. string.match(place[1], '^[^#]+') .. ':' .. ARGV[at + 1]
             local rows = redis.call('GET', key) or ''
-            budget = budget - math.ceil(#rows / ROW)
+            budget = math.max(0, budget - math.ceil(#rows / ROW))
             answer[#answer + 1] = rows
         elseif letter == kind and not is_summed then
             local key = prefix .. place[1] .. ':' .. ARGV[at + 1]

@@ -108,7 +108,7 @@ async fn of_results(scene: &mut Scene) -> usize {
     let mut harmed = harm_results(scene, "plays", Harm::Changed).await;
     let since = scene.heard();
     let namespace = scene.world.namespace().expect("servers");
-    assert!(delete_keys(&format!("{{{namespace}:plays:*}}:d*")) > 0);
+    assert!(delete_keys(&format!("{{{namespace}:plays:*}}:p*")) > 0);
     let ran = run(scene.place.data(), &["batch", "run"]);
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(!ran.status.success(), "{said}");
