@@ -15,7 +15,7 @@ use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
 
 use crate::archive::{
-    ArchiveReport, Archiver, FileSize, Manifest as FileManifest, backfilled, event_files,
+    ArchiveReport, Archiver, FileSize, Manifest as FileManifest, Replaced, backfilled, event_files,
     has_all_events, take_reduced,
 };
 use crate::error::lost_log;
@@ -130,7 +130,7 @@ impl Batch {
     ) -> Result<ArchiveReport> {
         let mut report = ArchiveReport::default();
         let mut archiver = self.archiver(source).await?;
-        archiver.remove_orphans().await?;
+        archiver.remove_orphans(self.replaced()).await?;
         let longest_wait = Duration::from_millis(self.options.archive_wait_ms);
         // Since when there has been something to archive.
         let mut waiting: Option<Instant> = None;
@@ -455,6 +455,12 @@ impl Batch {
         let ports = &self.ports;
         let log = (&*ports.log, &*ports.schemas, &ports.suppressions);
         Archiver::open(log, &self.ports.archive, source, size).await
+    }
+
+    /// Which files that others stand for may go: who saw them still reads no longer than the grace.
+    pub(crate) fn replaced(&self) -> Replaced {
+        let grace_ms = i64::try_from(self.options.grace_ms).unwrap_or(i64::MAX);
+        Replaced::Before(self.ports.clock.now_ms().saturating_sub(grace_ms))
     }
 
     /// Where each partition of the log ends.

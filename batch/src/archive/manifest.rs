@@ -1,9 +1,10 @@
 //! What the archive holds: one manifest for each file, numbered, create-only.
 //!
 //! Manifest n begins where manifest n - 1 ends. Two archivers at once write different files, and
-//! only one of them gets the manifest; the other one's file is never read.
+//! only one of them gets the manifest; the other one's file is never read. Of manifests with little each one with a file
+//! of all of it is made later, a *merged* one ([`super::merge`]), and from then on it counts in their place.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use futures::{StreamExt, TryStreamExt};
@@ -28,8 +29,11 @@ pub(crate) struct DayRows {
 /// One file of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The number, from 0 on.
+    /// The number, from 0 on; of a merged one that of the last one in it.
     pub(crate) seq: u64,
+    /// The number of the first one in it, if it is a merged one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first: Option<u64>,
     /// By partition: the first offset of the stretch.
     pub(crate) from: Vec<Offset>,
     /// By partition: where the stretch ends.
@@ -72,13 +76,31 @@ impl Manifest {
                 .all(|(partition, from)| *from == at(partition))
     }
 
-    fn path(source: Source, seq: u64) -> String {
-        format!("{}/{seq:010}.json", folder(source))
+    /// The number of the first one in it.
+    pub(crate) fn first(&self) -> u64 {
+        self.first.unwrap_or(self.seq)
+    }
+
+    /// How many events its file holds.
+    pub(crate) fn rows(&self) -> u64 {
+        self.days.values().map(|day| day.rows).sum()
+    }
+
+    fn path(&self, source: Source) -> String {
+        let seq = self.seq;
+        match self.first {
+            None => format!("{}/{seq:010}.json", folder(source)),
+            Some(first) => format!("{}/{seq:010}-{first:010}.json", merged_folder(source)),
+        }
     }
 }
 
 fn folder(source: Source) -> String {
     format!("archive/{source}/manifests")
+}
+
+fn merged_folder(source: Source) -> String {
+    format!("archive/{source}/merged")
 }
 
 /// Where the files of events are.
@@ -88,28 +110,108 @@ pub(crate) fn data_folder(source: Source) -> String {
 
 /// Writes a manifest; answers whether it is this one that counts.
 pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifest) -> Result<bool> {
-    let path = Manifest::path(source, manifest.seq);
+    let path = manifest.path(source);
     Ok(archive.create(&path, to_bytes(manifest)?).await? == Created::New)
 }
 
 /// Manifests that are read at the same time.
 pub(super) const READS: usize = 16;
 
-/// All manifests, in order.
+/// A manifest that is there, by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    first: u64,
+    last: u64,
+    path: String,
+    /// When it was written, in milliseconds since the Unix epoch.
+    at_ms: i64,
+}
+
+/// The manifests that are there.
+#[derive(Debug, Default)]
+struct Listed {
+    /// Those that count, in their order.
+    counting: Vec<Entry>,
+    /// Those that merged ones stand for.
+    merged: Vec<Entry>,
+}
+
+impl Listed {
+    /// Which of these count: from 0 on each time the one that reaches the farthest.
+    ///
+    /// # Errors
+    /// The number of one that is missing.
+    fn of(mut entries: Vec<Entry>) -> std::result::Result<Self, u64> {
+        entries.sort_by_key(|entry| (entry.first, std::cmp::Reverse(entry.last)));
+        let mut listed = Self::default();
+        let mut next = 0;
+        for entry in entries {
+            match entry.first.cmp(&next) {
+                std::cmp::Ordering::Less => listed.merged.push(entry),
+                std::cmp::Ordering::Equal => {
+                    next = entry.last + 1;
+                    listed.counting.push(entry);
+                }
+                std::cmp::Ordering::Greater => return Err(next),
+            }
+        }
+        Ok(listed)
+    }
+}
+
+async fn list(archive: &Archive, source: Source) -> Result<Listed> {
+    let mut entries = Vec::new();
+    // Those that others stand for go after these are there.
+    for folder in [merged_folder(source), folder(source)] {
+        for object in archive.objects(&folder).await? {
+            let name = object.path.rsplit('/').next().unwrap_or_default();
+            let numbers = name.trim_end_matches(".json");
+            let (last, first) = numbers.split_once('-').unwrap_or((numbers, numbers));
+            let (Ok(last), Ok(first)) = (last.parse(), first.parse()) else {
+                return Err(Error::damaged(&object.path, "its name has no number"));
+            };
+            entries.push(Entry {
+                first,
+                last,
+                at_ms: object.written_at_ms,
+                path: object.path,
+            });
+        }
+    }
+    Listed::of(entries).map_err(|missing| {
+        let path = format!("{}/{missing:010}.json", folder(source));
+        Error::damaged(&path, format!("expected manifest {missing}: it is missing"))
+    })
+}
+
+/// How often manifests are listed again that were merged while they were read.
+const LISTS: usize = 3;
+
+/// All manifests that count, in order.
 pub(crate) async fn read_all(archive: &Archive, source: Source) -> Result<Vec<Manifest>> {
-    let paths = archive.list(&folder(source)).await?;
-    let manifests: Vec<Manifest> = futures::stream::iter(0_u64..)
-        .zip(futures::stream::iter(paths))
-        .map(|(seq, path)| read(archive, seq, path))
-        .buffered(READS)
-        .try_collect()
-        .await?;
+    let mut left = LISTS;
+    let manifests = loop {
+        left -= 1;
+        let listed = list(archive, source).await?;
+        let found: Vec<Option<Manifest>> = futures::stream::iter(&listed.counting)
+            .map(|entry| read(archive, entry))
+            .buffered(READS)
+            .try_collect()
+            .await?;
+        let gone = found.iter().position(Option::is_none);
+        match gone.and_then(|index| listed.counting.get(index)) {
+            None => break found.into_iter().flatten(),
+            Some(_) if left > 0 => {}
+            Some(entry) => return Err(Error::damaged(&entry.path, "it was listed, and is gone")),
+        }
+    };
+    let manifests: Vec<Manifest> = manifests.collect();
     for pair in manifests.windows(2) {
         if let [before, after] = pair
             && !after.follows(before)
         {
             let what = "it does not begin where the one before ends";
-            return Err(Error::damaged(&Manifest::path(source, after.seq), what));
+            return Err(Error::damaged(&after.path(source), what));
         }
     }
     Ok(manifests)
@@ -124,42 +226,105 @@ pub(crate) async fn is_last(
     let Some(last) = manifests.last() else {
         return Ok(true);
     };
-    let path = Manifest::path(source, last.seq);
+    let path = last.path(source);
     let found = archive.get(&path).await?;
     Ok(found.is_some_and(|bytes| from_bytes::<Manifest>(&bytes).as_ref() == Ok(last)))
 }
 
-async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
-    let bytes = archive
-        .get(&path)
-        .await?
-        .ok_or_else(|| Error::damaged(&path, "it was listed, and is gone"))?;
-    let manifest: Manifest = from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))?;
-    if manifest.seq != seq {
-        let what = format!("expected manifest {seq} here: one is missing");
-        return Err(Error::damaged(&path, what));
+/// A manifest; nothing if it is gone.
+async fn read(archive: &Archive, entry: &Entry) -> Result<Option<Manifest>> {
+    let path = &entry.path;
+    let Some(bytes) = archive.get(path).await? else {
+        return Ok(None);
+    };
+    let manifest: Manifest = from_bytes(&bytes).map_err(|what| Error::damaged(path, what))?;
+    if (manifest.first(), manifest.seq) != (entry.first, entry.last) {
+        let (first, last) = (manifest.first(), manifest.seq);
+        let what = format!("it says that it is of {first} to {last}, and its name does not");
+        return Err(Error::damaged(path, what));
     }
-    Ok(manifest)
+    Ok(Some(manifest))
+}
+
+/// Which files that others stand for are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    /// Those that merged manifests stand for which were written before this moment: who began to read what was
+    /// before has come to the end by then.
+    Before(i64),
+    /// All of them.
+    All,
 }
 
 /// Deletes files of events that no manifest names and none can name any more, since the manifest of
 /// their number is written: an archiver died between the two. And those that others stand for, since
-/// somebody was erased.
+/// somebody was erased or manifests were merged; the manifests that others stand for last.
 pub(crate) async fn remove_orphans(
     archive: &Archive,
     source: Source,
-    manifests: &[Manifest],
+    replaced: Replaced,
 ) -> Result<()> {
     let record = record(archive, source).await?;
-    let named = manifests.iter().filter_map(|m| m.file.as_deref());
-    let named: HashSet<&str> = named.filter(|path| !record.replaces(path)).collect();
+    let listed = list(archive, source).await?;
+    let manifests = read_all(archive, source).await?;
+    let next = manifests.last().map_or(0, |last| last.seq + 1);
+    let is_old = |entry: &&Entry| match replaced {
+        Replaced::All => true,
+        Replaced::Before(at_ms) => {
+            let mut by = listed.counting.iter();
+            let by = by.find(|by| (by.first..=by.last).contains(&entry.first));
+            by.is_some_and(|by| by.at_ms < at_ms)
+        }
+    };
+    let (gone, stay): (Vec<&Entry>, Vec<&Entry>) = listed.merged.iter().partition(is_old);
+    let mut named: BTreeSet<String> = manifests.into_iter().filter_map(|m| m.file).collect();
+    for entry in stay {
+        let manifest = read(archive, entry).await?;
+        named.extend(manifest.and_then(|manifest| manifest.file));
+    }
+    named.retain(|path| !record.replaces(path));
     let folder = data_folder(source);
     for path in archive.list(&folder).await? {
         let name = path.trim_start_matches(&folder).trim_start_matches('/');
-        let seq: Option<usize> = name.split('-').next().and_then(|seq| seq.parse().ok());
-        if seq.is_some_and(|seq| seq < manifests.len()) && !named.contains(path.as_str()) {
+        let seq: Option<u64> = name.split('-').next().and_then(|seq| seq.parse().ok());
+        if seq.is_some_and(|seq| seq < next) && !named.contains(&path) {
             archive.delete(&path).await?;
         }
     }
+    for entry in gone {
+        archive.delete(&entry.path).await?;
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(entries: &[(u64, u64)]) -> std::result::Result<Listed, u64> {
+        let entries = entries.iter().map(|(first, last)| Entry {
+            first: *first,
+            last: *last,
+            path: format!("{first}-{last}"),
+            at_ms: 0,
+        });
+        Listed::of(entries.collect())
+    }
+
+    #[test]
+    fn those_count_that_reach_the_farthest() {
+        let paths = |entries: Vec<Entry>| -> Vec<String> {
+            entries.into_iter().map(|entry| entry.path).collect()
+        };
+        let found = listed(&[(0, 0), (1, 1), (2, 2), (3, 3), (0, 1), (0, 2)]).expect("all");
+        assert_eq!(paths(found.counting), ["0-2", "3-3"]);
+        assert_eq!(paths(found.merged), ["0-1", "0-0", "1-1", "2-2"]);
+        // Two that merged at the same time, not the same ones.
+        let found = listed(&[(0, 4), (3, 6), (5, 5), (6, 6), (7, 7)]).expect("all");
+        assert_eq!(paths(found.counting), ["0-4", "5-5", "6-6", "7-7"]);
+        assert_eq!(paths(found.merged), ["3-6"]);
+        assert_eq!(listed(&[(0, 4), (6, 6)]).expect_err("a hole"), 5);
+        assert_eq!(listed(&[(1, 1)]).expect_err("a hole"), 0);
+        assert!(listed(&[]).expect("nothing").counting.is_empty());
+    }
 }

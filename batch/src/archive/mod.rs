@@ -2,6 +2,7 @@
 
 mod backfill;
 mod manifest;
+mod merge;
 mod read;
 mod reduced;
 mod scrub;
@@ -9,7 +10,8 @@ mod write;
 
 pub(crate) use backfill::backfilled;
 pub use backfill::{Backfill, BackfillReport};
-pub(crate) use manifest::{Manifest, read_all as read_manifests};
+pub(crate) use manifest::{Manifest, Replaced, read_all as read_manifests};
+pub(crate) use merge::merge;
 pub(crate) use read::{Base, DayTotals, EventStream};
 pub(crate) use reduced::{
     ReducedDays, event_files, event_folders, has_all_events, identities_folder, offsets, shown_day,

@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::ArchiveReport;
-use super::manifest::{DayRows, Manifest, create, data_folder, is_last, read_all, remove_orphans};
+use super::manifest::{
+    DayRows, Manifest, Replaced, create, data_folder, is_last, read_all, remove_orphans,
+};
 use crate::error::lost_log;
 use crate::{Error, Progress, Result};
 
@@ -111,7 +113,7 @@ impl<'a> Archiver<'a> {
         self.recognise_log().await?;
         let targets: Vec<Offset> = manifest.to.iter().map(|cut| cut.next_offset).collect();
         // A partition without records in this file ends as the file before says.
-        let before = manifest.seq.checked_sub(1).and_then(|seq| {
+        let before = manifest.first().checked_sub(1).and_then(|seq| {
             let mut all = self.manifests.iter();
             all.find(|manifest| manifest.seq == seq)
         });
@@ -145,9 +147,9 @@ impl<'a> Archiver<'a> {
         }
     }
 
-    /// Deletes what writers left behind that died.
-    pub(crate) async fn remove_orphans(&self) -> Result<()> {
-        remove_orphans(self.archive, self.source, &self.manifests).await
+    /// Deletes what writers left behind that died, and what others stand for.
+    pub(crate) async fn remove_orphans(&self, replaced: Replaced) -> Result<()> {
+        remove_orphans(self.archive, self.source, replaced).await
     }
 
     /// How many records below `targets` (a position for each partition) are not archived yet.
@@ -177,7 +179,7 @@ impl<'a> Archiver<'a> {
         self.recognise_log().await?;
         let mut report = ArchiveReport::default();
         while self.behind(&targets) > 0 && !stop.is_cancelled() {
-            let seq = u64::try_from(self.manifests.len()).unwrap_or(u64::MAX);
+            let seq = self.manifests.last().map_or(0, |last| last.seq + 1);
             let stretch = self
                 .read(self.ends(targets.len()), &targets, self.size)
                 .await?;
@@ -408,6 +410,7 @@ async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifes
             encode(&stretch.events).map_err(|e| Error::fault("writing Parquet", e))?;
         let manifest = Manifest {
             seq,
+            first: None,
             from: stretch.from,
             to: stretch.to,
             file: bytes.is_some().then_some(name),

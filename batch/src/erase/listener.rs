@@ -7,7 +7,7 @@ use stores::erasures::Kind;
 use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser, restorations};
-use crate::archive::{backfilled, remove_replaced, scrub};
+use crate::archive::{Replaced, backfilled, remove_replaced, scrub};
 use crate::run::go_on;
 use crate::{Batch, Error, Progress, Result, RunRequest};
 
@@ -73,7 +73,7 @@ impl Batch {
         let suppressed = self.ports.suppressions.now().await?;
         let (_, mut manifests) = backfilled(archive, source).await?;
         let archiver = self.archiver(source).await?;
-        archiver.remove_orphans().await?;
+        archiver.remove_orphans(Replaced::All).await?;
         manifests.extend(archiver.into_manifests());
         let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
         let (_, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;

@@ -18,7 +18,7 @@ use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
-use crate::archive::{backfilled, remove_replaced, scrub, take_reduced};
+use crate::archive::{backfilled, merge, remove_replaced, scrub, take_reduced};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
@@ -139,6 +139,11 @@ impl Batch {
         if stop.is_cancelled() {
             return Ok(());
         }
+        if request.jobs.is_empty() {
+            let below = (plan.cuts.as_slice(), self.options.archive_rows_max as u64);
+            let archive = &self.ports.archive;
+            merge(archive, plan.source, below, &plan.suppressed, stop).await?;
+        }
         self.remove_others::<ViewManifest>(results, stop).await
     }
 
@@ -171,7 +176,7 @@ impl Batch {
         let mut archiver = self.archiver(source).await?;
         // Before anything is recorded that would rest on the offsets of another log.
         archiver.recognise_log().await?;
-        archiver.remove_orphans().await?;
+        archiver.remove_orphans(self.replaced()).await?;
         let run = self.the_run(source, request, ends.len(), stop).await?;
         recognise_cuts(&self.ports, source, &run.cuts).await?;
         let cuts: Vec<Offset> = run.cuts.iter().map(|cut| cut.next_offset).collect();
