@@ -54,7 +54,7 @@ pub(crate) fn consume_and_decode(topic: &str, partitions: i32) -> u64 {
     });
     let mut open: Vec<Records> = (0..partitions).map(Records::new).collect();
     each_message(topic, partitions, |partition, offset, value| {
-        let records = &mut open[partition as usize];
+        let records = &mut open[usize::try_from(partition).expect("a partition")];
         records.offsets.push(offset);
         records.values.extend_from_slice(value);
         records.ends.push(records.values.len());

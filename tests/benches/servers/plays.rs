@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use arrow::array::Array;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::Value;
