@@ -102,6 +102,18 @@ fn until(server: &Server, command: &[&str], is_so: impl Fn(&str) -> bool) {
     }
 }
 
+/// How far a server is with what is replicated.
+fn offset(server: &Server, name: &str) -> u64 {
+    after(&server.ask(&["INFO", "replication"]), name)
+}
+
+/// The number after a name.
+fn after(info: &str, name: &str) -> u64 {
+    let mut lines = info.lines();
+    let number = lines.find_map(|line| line.trim().strip_prefix(name)?.parse().ok());
+    number.expect("an offset")
+}
+
 /// A master is killed and its replica takes its place; then it comes back and is a replica itself. Calls
 /// go to whoever has the keys, and every micro-batch counts once.
 #[tokio::test]
@@ -127,6 +139,11 @@ async fn a_replica_takes_the_place_of_its_master() -> Result<()> {
         assert_eq!(add(&live, 0, fence(offset, 1)).await?, Ok(()));
     }
     assert_eq!(one.ask(&["WAIT", "1", "5000"]), "1", "it has all of them");
+    // That waits for what the asking connection itself has written, which is nothing: what counts is how far it is.
+    let written = offset(&one, "master_repl_offset:");
+    until(&replica, &["INFO", "replication"], |info| {
+        after(info, "slave_repl_offset:") >= written
+    });
 
     one.kill();
     // Nobody has the keys now: the call is tried until somebody does.
