@@ -11,7 +11,6 @@ mod engine;
 mod error;
 mod fold;
 mod job;
-mod leb128;
 pub mod merge;
 mod min_struct;
 mod plan;

@@ -7,7 +7,7 @@ const MORE: u8 = 0x80;
 
 /// Why bytes are no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoNumber {
+pub enum NoNumber {
     /// They end too early.
     Cut,
     /// It has more than 64 bits.
@@ -15,7 +15,8 @@ pub(crate) enum NoNumber {
 }
 
 /// Appends a number.
-pub(crate) fn write(to: &mut Vec<u8>, mut number: u64) {
+#[inline]
+pub fn write(to: &mut Vec<u8>, mut number: u64) {
     while number >= u64::from(MORE) {
         to.push(number.to_le_bytes()[0] | MORE);
         number >>= BITS;
@@ -24,7 +25,11 @@ pub(crate) fn write(to: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Takes a number off the front of some bytes.
-pub(crate) fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
+///
+/// # Errors
+/// [`NoNumber`] if they do not begin with one.
+#[inline]
+pub fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
     // Most numbers have one byte.
     if let Some((byte, rest)) = bytes.split_first()
         && byte & MORE == 0
@@ -49,13 +54,18 @@ pub(crate) fn read(bytes: &mut &[u8]) -> Result<u64, NoNumber> {
 }
 
 /// Appends bytes, with their number before them.
-pub(crate) fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+#[inline]
+pub fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     write(to, bytes.len() as u64);
     to.extend_from_slice(bytes);
 }
 
 /// Takes bytes with their number before them off the front of others.
-pub(crate) fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], NoNumber> {
+///
+/// # Errors
+/// [`NoNumber`] if they do not begin with a number, or end before that many bytes have come.
+#[inline]
+pub fn read_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], NoNumber> {
     let length = usize::try_from(read(bytes)?).map_err(|_| NoNumber::TooLarge)?;
     let (value, rest) = bytes.split_at_checked(length).ok_or(NoNumber::Cut)?;
     *bytes = rest;

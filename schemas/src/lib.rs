@@ -11,6 +11,7 @@ pub mod dead_letter;
 pub mod draws;
 pub mod entities;
 pub mod key;
+pub mod leb128;
 pub mod line;
 pub mod partition;
 pub mod plays;

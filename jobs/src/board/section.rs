@@ -9,7 +9,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::Int64Type;
 use schemas::key::{KeyError, KeyShape};
 
-use crate::leb128;
+use schemas::leb128;
 
 /// What a column of a row must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

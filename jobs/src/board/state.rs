@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::leb128::{self, write_bytes};
+use schemas::leb128::{self, write_bytes};
 
 /// A row of a group: what a member has on one board.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::wire::{self, ENTRY_BYTES};
 use super::{NodeId, Sum};
-use crate::leb128;
+use schemas::leb128;
 
 /// A node in the making.
 #[derive(Debug, Default)]

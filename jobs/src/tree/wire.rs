@@ -10,7 +10,7 @@ use std::io;
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::{Damaged, NodeId};
-use crate::leb128::{self, NoNumber};
+use schemas::leb128::{self, NoNumber};
 
 /// The longest body, and the most bytes that its keys take in full.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;

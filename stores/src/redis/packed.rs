@@ -3,11 +3,13 @@
 //! A call costs a server more than what it does, and most micro-batches add a row or two to each of many groups. So the
 //! views whose groups are of the same have one string for each group, which a micro-batch appends to without reading it.
 //! The string is a row of segments: the number of the view, how many bytes its rows take, and these: of each how many
-//! bytes its key has, the key, and what is added (zigzag). Numbers are varints. A row may come several times; what is
+//! bytes its key has, the key, and what is added (zigzag). Numbers are in LEB128. A row may come several times; what is
 //! added adds up.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+use schemas::leb128;
 
 /// A string of so many bytes is full: what comes later goes into a hash of each view. So what is read for one view
 /// besides its own rows stays little, and no string grows without bound.
@@ -27,19 +29,15 @@ pub(super) const fn is_short(count: i64) -> bool {
 
 /// Adds a row to a segment.
 pub(super) fn put_row(segment: &mut Vec<u8>, row: &[u8], count: i64) {
-    put_number(segment, row.len() as u64);
-    segment.extend_from_slice(row);
-    put_number(
-        segment,
-        (count.cast_unsigned() << 1) ^ (count >> 63).cast_unsigned(),
-    );
+    leb128::write_bytes(segment, row);
+    let zigzag = (count.cast_unsigned() << 1) ^ (count >> 63).cast_unsigned();
+    leb128::write(segment, zigzag);
 }
 
 /// Adds the rows of a view, which has this number, to a string.
 pub(super) fn put_segment(string: &mut Vec<u8>, view: usize, rows: &[u8]) {
-    put_number(string, view as u64);
-    put_number(string, rows.len() as u64);
-    string.extend_from_slice(rows);
+    leb128::write(string, view as u64);
+    leb128::write_bytes(string, rows);
 }
 
 /// The rows of a segment.
@@ -52,10 +50,8 @@ pub(super) fn rows_of(string: &[u8], view: usize) -> Option<BTreeMap<&[u8], i64>
     let mut sums: BTreeMap<&[u8], i64> = BTreeMap::new();
     let mut left = string;
     while !left.is_empty() {
-        let number = take_number(&mut left)?;
-        let length = usize::try_from(take_number(&mut left)?).ok()?;
-        let (segment, after) = left.split_at_checked(length)?;
-        left = after;
+        let number = leb128::read(&mut left).ok()?;
+        let segment = leb128::read_bytes(&mut left).ok()?;
         if number == view as u64 {
             for row in rows(segment) {
                 let (row, count) = row?;
@@ -89,33 +85,10 @@ impl<'a> Iterator for Rows<'a> {
 }
 
 fn take_row<'a>(left: &mut &'a [u8]) -> Option<(&'a [u8], i64)> {
-    let length = usize::try_from(take_number(left)?).ok()?;
-    let (row, after) = left.split_at_checked(length)?;
-    *left = after;
-    let zigzag = take_number(left)?;
+    let row = leb128::read_bytes(left).ok()?;
+    let zigzag = leb128::read(left).ok()?;
     let count = (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed();
     Some((row, count))
-}
-
-fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push((number & 0x7F) as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push((number & 0x7F) as u8);
-}
-
-fn take_number(left: &mut &[u8]) -> Option<u64> {
-    let mut number = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, after) = left.split_first()?;
-        *left = after;
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 /// What a micro-batch adds to the groups of some views that share them: segments by group, in one piece of memory.

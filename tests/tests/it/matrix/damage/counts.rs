@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jobs::Job;
 use schemas::key::KeyValue;
+use schemas::leb128;
 use schemas::partition::partition_of;
 use serde_json::{Value, json};
 use tests::process::Server;
@@ -57,41 +58,16 @@ async fn damage_of_live_counts_is_put_right_on_servers() {
 fn without_first_rows(mut string: &[u8]) -> Vec<u8> {
     let (mut left, mut seen) = (Vec::new(), BTreeSet::new());
     while !string.is_empty() {
-        let view = take_number(&mut string);
-        let length = take_number(&mut string);
-        let (mut rows, after) = string.split_at(length);
-        string = after;
+        let view = leb128::read(&mut string).expect("a view");
+        let mut rows = leb128::read_bytes(&mut string).expect("rows");
         if seen.insert(view) {
-            let key = take_number(&mut rows);
-            rows = &rows[key..];
-            take_number(&mut rows);
+            leb128::read_bytes(&mut rows).expect("a row");
+            leb128::read(&mut rows).expect("a count");
         }
-        put_number(&mut left, view);
-        put_number(&mut left, rows.len());
-        left.extend_from_slice(rows);
+        leb128::write(&mut left, view);
+        leb128::write_bytes(&mut left, rows);
     }
     left
-}
-
-fn take_number(bytes: &mut &[u8]) -> usize {
-    let (mut number, mut shift) = (0, 0);
-    while let Some((byte, after)) = bytes.split_first() {
-        *bytes = after;
-        number |= usize::from(byte & 0x7F) << shift;
-        shift += 7;
-        if byte & 0x80 == 0 {
-            break;
-        }
-    }
-    number
-}
-
-fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
-    while number >= 0x80 {
-        bytes.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number.to_le_bytes()[0]);
 }
 
 /// One row of the owner in the live state of each view.
