@@ -51,7 +51,7 @@ pub struct RedisLive {
     read: Mutex<HashMap<SlotId, Arc<Seen>>>,
     /// Groups that are not kept as strings any more, as far as this process knows: each has a string of some
     /// thousand bytes on the server, so they are few beside what it holds.
-    full: Mutex<HashMap<SlotId, FullGroups>>,
+    full: Mutex<HashMap<SlotId, Arc<FullGroups>>>,
 }
 
 impl RedisLive {
@@ -157,7 +157,7 @@ impl RedisLive {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn full_groups(&self) -> MutexGuard<'_, HashMap<SlotId, FullGroups>> {
+    pub(super) fn full_groups(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<FullGroups>>> {
         self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,11 +289,9 @@ impl LiveWrite for RedisLive {
             Decided::Changes(Box::new(record), Ok(()))
         };
         let keys = self.keys(slot);
+        let full = self.full_groups().get(&slot).map(Arc::clone);
         let script = |record: &mut Record, applied: &std::result::Result<(), Moved>| match applied {
-            Ok(()) => {
-                let full = self.full_groups();
-                apply_script(&keys, record, &parts, full.get(&slot))
-            }
+            Ok(()) => apply_script(&keys, record, &parts, full.as_deref()),
             Err(_) => Ok((&CHANGE, Vec::new())),
         };
         self.change("applying a micro-batch", slot, script, decide)

@@ -157,24 +157,20 @@ impl RedisLive {
             self.remember(slot, None);
             note(sent, &bytes, &answer);
             let reply = self.script(doing, keys, script, arguments).await?;
-            match reply {
-                Value::Int(1) => {
-                    let record = Some(*record);
-                    self.remember(slot, Some(Arc::new(Seen { bytes, record })));
-                    return Ok(answer);
-                }
-                Value::Array(full) if full.first() == Some(&Value::Int(1)) => {
-                    self.note_full(slot, &record, full.into_iter().skip(1));
-                    let record = Some(*record);
-                    self.remember(slot, Some(Arc::new(Seen { bytes, record })));
-                    return Ok(answer);
-                }
+            let full = match reply {
+                Value::Int(1) => Vec::new(),
+                Value::Array(answer) if answer.first() == Some(&Value::Int(1)) => answer,
                 Value::BulkString(present) => {
                     fresh = true;
                     next = Some(Arc::new(self.seen_as(doing, keys, present.into())?));
+                    continue;
                 }
                 _ => return Err(fault::strange(&self.nodes.patience, doing)),
-            }
+            };
+            self.note_full(slot, &record, full.into_iter().skip(1));
+            let record = Some(*record);
+            self.remember(slot, Some(Arc::new(Seen { bytes, record })));
+            return Ok(answer);
         }
         let why = "others change the slot all the time";
         Err(self.nodes.patience.unavailable(doing, why))
@@ -183,13 +179,17 @@ impl RedisLive {
     /// Notes groups whose strings are full: what comes for them goes into hashes. Where that is not known, since
     /// another process wrote before, they are appended to once more, and said again.
     fn note_full(&self, slot: SlotId, record: &Record, groups: impl Iterator<Item = Value>) {
-        let mut all = self.full_groups();
-        let full = all.entry(slot).or_default();
-        full.retain(|place, _| record.has_shared(place));
-        let mut groups = groups.filter_map(|value| match value {
+        let groups = groups.filter_map(|value| match value {
             Value::BulkString(bytes) => Some(bytes),
             _ => None,
         });
+        let mut groups = groups.peekable();
+        if groups.peek().is_none() {
+            return;
+        }
+        let mut all = self.full_groups();
+        let full = Arc::make_mut(all.entry(slot).or_default());
+        full.retain(|place, _| record.has_shared(place));
         while let (Some(place), Some(group)) = (groups.next(), groups.next()) {
             let place = String::from_utf8_lossy(&place).into_owned();
             full.entry(place).or_default().insert(group);

@@ -82,7 +82,7 @@ pub(super) struct Record {
     /// By view: the name and the epoch of each place that can be read. The name of one that views share has the
     /// view's number there after it.
     live: BTreeMap<String, Vec<(String, Epoch)>>,
-    /// By name: the places that views share. Where none of its views has it any more, it goes.
+    /// By name: the places that views share, each of one epoch, with which it goes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     shared: BTreeMap<String, SharedPlace>,
     /// The names of places, of outboxes and of hashes of sums that can't be read any more.
@@ -184,15 +184,15 @@ impl Record {
             }
         });
         place.is_closed |= is_long;
+        let numbered = format!("{name}{NUMBER}");
         let mut numbers = Vec::with_capacity(views.len());
         for view in views {
             let places = self.live.entry(view.clone()).or_default();
-            let known = places.iter().find_map(|(at, _)| {
-                let (at, number) = at.split_once(NUMBER)?;
-                (at == name).then(|| number.parse().ok())?
-            });
+            let known = places
+                .iter()
+                .find_map(|(at, _)| at.strip_prefix(&numbered)?.parse().ok());
             let number = known.unwrap_or_else(|| {
-                places.push((format!("{name}{NUMBER}{}", place.views), epoch));
+                places.push((format!("{numbered}{}", place.views), epoch));
                 place.views += 1;
                 place.views - 1
             });

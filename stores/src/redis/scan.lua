@@ -27,23 +27,16 @@ local function groups_of(index, is_shared)
         local key = index .. ':' .. group
         local packed = is_shared and redis.call('GET', key)
         local rows = packed and math.ceil(#packed / ROW) or redis.call('HLEN', key)
-        if packed and sum + rows > rows_max and #found > 1 then
-            found[1] = 0
-            return found
-        elseif packed then
-            sum = sum + rows
-            found[#found + 1] = group
-            found[#found + 1] = packed
-        elseif rows > rows_max then
+        if rows > rows_max and not packed then
             found[#found + 1] = group
             found[#found + 1] = rows
-        elseif sum + rows > rows_max then
+        elseif sum + rows > rows_max and not (packed and #found == 1) then
             found[1] = 0
             return found
         else
             sum = sum + rows
             found[#found + 1] = group
-            found[#found + 1] = redis.call('HGETALL', key)
+            found[#found + 1] = packed or redis.call('HGETALL', key)
         end
     end
     return found
