@@ -84,10 +84,10 @@ async fn some_letters(place: &Place, world: &World) {
     } else {
         let name = place.options().namespace.topic(topic);
         let more = NewPartitions::new(&name, 3);
-        let made = kafka_admin().create_partitions([&more], &AdminOptions::new());
-        made.await.expect("an answer")[0]
-            .as_ref()
-            .expect("partitions");
+        let made = kafka_admin()
+            .create_partitions([&more], &AdminOptions::new())
+            .await;
+        made.expect("an answer")[0].as_ref().expect("partitions");
         // Until every client has heard of them.
         while world
             .stores
