@@ -65,6 +65,8 @@ pub struct BatchOptions {
     pub archive_wait_ms: u64,
     /// Events or rows that one task reads, about: the days of a task are computed together.
     pub task_rows_max: u64,
+    /// How long an executor elsewhere may take for a task before it is given to another one.
+    pub task_seconds_max: u64,
     /// Rows of one file of a snapshot, about: they are computed together, in memory. The rows of one
     /// key are never divided.
     pub snapshot_rows_max: u64,
@@ -121,6 +123,7 @@ impl Default for BatchOptions {
             archive_bytes_max: 256 * 1024 * 1024,
             archive_wait_ms: 30_000,
             task_rows_max: 1_000_000,
+            task_seconds_max: 3_600,
             snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,

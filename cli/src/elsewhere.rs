@@ -1,9 +1,10 @@
 //! Tasks of the batch layer on other machines: what the batch layer asks of workers, and what Ballista asks of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use batch::Workers;
+use batch::{BatchOptions, Workers};
 use scale::{Address, Cluster};
 use tokio_util::sync::CancellationToken;
 
@@ -43,12 +44,14 @@ impl Engine {
     /// A scheduler that can't be reached, or has no executor.
     pub(crate) async fn workers(
         &self,
+        options: &BatchOptions,
         stop: &CancellationToken,
     ) -> anyhow::Result<Option<Arc<dyn Workers>>> {
         match self {
             Self::Local => Ok(None),
             Self::Ballista(address) => {
-                let cluster = Cluster::connect(address.clone(), stop).await?;
+                let try_max = Duration::from_secs(options.task_seconds_max);
+                let cluster = Cluster::connect(address.clone(), try_max, stop).await?;
                 Ok(Some(Arc::new(Executors(cluster))))
             }
         }

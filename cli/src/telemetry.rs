@@ -9,7 +9,7 @@ use crate::failure::usage;
 use crate::settings::LogFormat;
 
 /// Libraries that log what they report to us anyway; they are heard where a filter names targets.
-const CLIENTS: &str = ",scylla=off,rdkafka=off,librdkafka=off,ballista_core=off,ballista_scheduler=warn,ballista_executor=off";
+const CLIENTS: &str = ",scylla=off,rdkafka=off,librdkafka=off,ballista_core=off,ballista_scheduler=warn,ballista_executor=warn";
 
 /// What is logged: the flags' wish, else `RUST_LOG`, else `level`.
 ///

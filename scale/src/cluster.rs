@@ -18,7 +18,7 @@ use ballista_core::serde::protobuf::{
     RemoveSessionParams,
 };
 use ballista_core::version::insert_version_header;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,7 @@ const NO_EXECUTOR_MAX: Duration = Duration::from_secs(30);
 const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 const FETCH_FOR: Duration = Duration::from_secs(60);
 const CALL_OFF_FOR: Duration = Duration::from_secs(5);
+const CALLED_OFF_AT_ONCE: usize = 16;
 /// How often it is asked whether an errand has ended: soon at first.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LAST: Duration = Duration::from_millis(200);
@@ -58,6 +59,8 @@ pub struct Cluster {
     /// Fetches answers.
     answers: OnceCell<BallistaClient>,
     session: String,
+    /// How long one try of an errand may take.
+    try_max: Duration,
     readiness: Readiness,
     /// The jobs that are under way.
     open: Mutex<BTreeSet<String>>,
@@ -81,11 +84,16 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// The executors of a scheduler, of which one is waited for.
+    /// The executors of a scheduler, of which one is waited for. An errand that has no end after `try_max` is called
+    /// off and sent out again: what an executor said of it may never have come to the scheduler.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::NoExecutor`].
-    pub async fn connect(address: Address, stop: &CancellationToken) -> Result<Self> {
+    pub async fn connect(
+        address: Address,
+        try_max: Duration,
+        stop: &CancellationToken,
+    ) -> Result<Self> {
         let unreachable = |why: String| Error::Unreachable {
             address: address.clone(),
             why,
@@ -109,6 +117,7 @@ impl Cluster {
                 .max_decoding_message_size(bytes_max),
             answers: OnceCell::new(),
             session: Uuid::new_v4().to_string(),
+            try_max,
             readiness,
             open: Mutex::default(),
             address,
@@ -159,9 +168,11 @@ impl Cluster {
     pub async fn call_off(&self) {
         let open: Vec<String> = self.open().iter().cloned().collect();
         let all = async {
-            for job_id in open {
-                self.cancel(job_id).await;
-            }
+            let cancelled = open.into_iter().map(|job_id| self.cancel(job_id));
+            futures::stream::iter(cancelled)
+                .buffer_unordered(CALLED_OFF_AT_ONCE)
+                .collect::<()>()
+                .await;
             let session_id = self.session.clone();
             let params = RemoveSessionParams { session_id };
             if let Err(error) = self.scheduler.clone().remove_session(params).await {
@@ -174,14 +185,26 @@ impl Cluster {
     }
 
     async fn once(&self, plan: &[u8], stop: &CancellationToken) -> Result<String, Broken> {
+        let submitting = self.submitted(plan);
+        tokio::pin!(submitting);
         let job = tokio::select! {
-            job = self.submitted(plan) => job?,
-            () = stop.cancelled() => return Err(Broken::Final(Error::Stopped)),
+            job = &mut submitting => job?,
+            () = stop.cancelled() => {
+                // One that the scheduler has taken can only be called off by its number.
+                if let Ok(Ok(job)) = timeout(CALL_OFF_FOR, submitting).await {
+                    self.cancel_soon(job).await;
+                }
+                return Err(Broken::Final(Error::Stopped));
+            }
         };
         self.open().insert(job.clone());
         let answer = tokio::select! {
             answer = self.answered(&job) => answer,
             () = stop.cancelled() => Err(Broken::Final(Error::Stopped)),
+            () = sleep(self.try_max) => {
+                let seconds = self.try_max.as_secs();
+                Err(Broken::Lost(format!("it had no end after {seconds} s (batch.task_seconds_max)")))
+            }
         };
         match &answer {
             Ok(_) => {
@@ -195,13 +218,7 @@ impl Cluster {
             }
             Err(_) => {
                 // Whoever is at it still must not go on for nothing.
-                let cancel = self.cancel(job.clone());
-                if timeout(CALL_OFF_FOR, cancel).await.is_err() {
-                    tracing::debug!(
-                        job,
-                        "the scheduler did not answer when a task was called off"
-                    );
-                }
+                self.cancel_soon(job.clone()).await;
             }
         }
         self.open().remove(&job);
@@ -327,6 +344,17 @@ impl Cluster {
         client.map_err(|error| error.to_string())
     }
 
+    /// Calls a job off, and does not wait for long.
+    async fn cancel_soon(&self, job: String) {
+        let cancel = self.cancel(job.clone());
+        if timeout(CALL_OFF_FOR, cancel).await.is_err() {
+            tracing::debug!(
+                job,
+                "the scheduler did not answer when a task was called off"
+            );
+        }
+    }
+
     async fn cancel(&self, job_id: String) {
         let params = CancelJobParams { job_id };
         if let Err(error) = self.scheduler.clone().cancel_job(params).await {
@@ -366,9 +394,16 @@ impl<'a> Away<'a> {
     async fn wait(&mut self, status: &tonic::Status) -> Result<(), Broken> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() > AWAY_MAX {
-            return Err(Broken::Final(Error::Unreachable {
-                address: self.address.clone(),
-                why: told(status.message(), status),
+            let (address, why) = (self.address.clone(), told(status.message(), status));
+            return Err(Broken::Final(match status.code() {
+                Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+                    Error::Unreachable { address, why }
+                }
+                // Somebody answers, and goes on saying no.
+                code => Error::Refused {
+                    address,
+                    why: format!("{why} ({code:?})"),
+                },
             }));
         }
         sleep(PAUSE).await;
@@ -389,4 +424,71 @@ fn told(said: &str, error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::{Executor, ExecutorOptions, SchedulerOptions, Worker, run_scheduler};
+
+    /// Says nothing to the first errand, as one whose answer was lost on its way.
+    #[derive(Debug, Default)]
+    struct Silent(AtomicU32);
+
+    #[async_trait]
+    impl Worker for Silent {
+        async fn carry_out(&self, errand: &str) -> String {
+            if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+                std::future::pending::<()>().await;
+            }
+            format!("{errand} is done")
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_try_without_an_end_is_followed_by_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let scheduler: Address = at.to_string().parse().expect("an address");
+        let folder = std::env::temp_dir().join(format!("backstitch-scale-{}", Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let stop = CancellationToken::new();
+        let mut processes = JoinSet::new();
+        let options = SchedulerOptions {
+            listener,
+            host: at.ip().to_string(),
+            executor_timeout_seconds: 20,
+        };
+        processes.spawn(run_scheduler(options, stop.clone()));
+        let executor = Executor::new(ExecutorOptions {
+            scheduler: scheduler.clone(),
+            listen: "127.0.0.1:0".parse().expect("an address"),
+            threads: 2,
+            folder: folder.clone(),
+        });
+        let worker = Arc::new(Silent::default());
+        let running = executor.expect("ports").run(Arc::clone(&worker) as _, stop);
+        processes.spawn(running);
+        let stop = CancellationToken::new();
+        let try_max = Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let cluster = loop {
+            match Cluster::connect(scheduler.clone(), try_max, &stop).await {
+                Err(Error::Unreachable { .. }) if Instant::now() < deadline => sleep(PAUSE).await,
+                connected => break connected.expect("a scheduler"),
+            }
+        };
+        let answer = cluster.carry_out("it", &stop).await;
+        assert_eq!(answer.expect("an answer"), "it is done");
+        assert_eq!(worker.0.load(Ordering::Relaxed), 2);
+        processes.shutdown().await;
+        std::fs::remove_dir_all(&folder).expect("its folder");
+    }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::Codec;
+use crate::plan::{Codec, ErrandsOnly};
 use crate::{Address, Error, MESSAGE_BYTES_MAX, Result, Worker};
 
 /// How often the scheduler hears of it. Ballista ends an executor whose scheduler is away five times in a row.
@@ -25,6 +25,8 @@ const SCHEDULER_WAIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(250);
 /// A signal is heard by Ballista and by us, in any order.
 const SIGNAL_WAIT: Duration = Duration::from_secs(2);
+/// How long it goes on with what it is at, once it is told to end; a little longer than its scheduler thinks.
+const STOP_MAX: Duration = Duration::from_secs(32);
 /// How often another pair of free ports is looked for.
 const PORT_TRIES: usize = 20;
 
@@ -73,7 +75,15 @@ impl Executor {
         let scheduler = &self.options.scheduler;
         reach(scheduler, &stop).await?;
         let process = Box::pin(start_executor_process(Arc::new(self.config(worker))));
-        let ended = process.await;
+        let ended = tokio::select! {
+            ended = process => ended,
+            () = overdue(&stop) => {
+                tracing::warn!(
+                    "what was begun has not come to its end in time, and is left to another executor"
+                );
+                return Ok(());
+            }
+        };
         if stop.is_cancelled() || timeout(SIGNAL_WAIT, stop.cancelled()).await.is_ok() {
             return Ok(());
         }
@@ -115,9 +125,16 @@ impl Executor {
             // Errands have memory of their own.
             memory_pool_size: Some(0),
             override_physical_codec: Some(Arc::new(Codec::of(worker))),
+            override_execution_engine: Some(Arc::new(ErrandsOnly::default())),
             ..ExecutorProcessConfig::default()
         }
     }
+}
+
+/// Ends once it was told to end long enough ago: Ballista waits for its tasks and for its scheduler without limit.
+async fn overdue(stop: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(STOP_MAX).await;
 }
 
 /// Two ports, one after the other, that nobody listens on.
@@ -161,10 +178,13 @@ async fn reach(scheduler: &Address, stop: &CancellationToken) -> Result<()> {
     let since = Instant::now();
     loop {
         let connecting = TcpStream::connect(scheduler.to_string());
-        let why = match timeout(SCHEDULER_WAIT, connecting).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "it does not answer".to_owned(),
+        let why = tokio::select! {
+            connected = timeout(SCHEDULER_WAIT, connecting) => match connected {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it does not answer".to_owned(),
+            },
+            () = stop.cancelled() => return Err(Error::Stopped),
         };
         if since.elapsed() >= SCHEDULER_WAIT {
             let address = scheduler.clone();

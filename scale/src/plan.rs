@@ -6,7 +6,12 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::array::{AsArray, BinaryArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use ballista_core::JobId;
+use ballista_core::execution_plans::ShuffleWriterExec;
 use ballista_core::serde::BallistaPhysicalExtensionCodec;
+use ballista_executor::execution_engine::{
+    DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
+};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
@@ -17,6 +22,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
     SendableRecordBatchStream,
 };
+use datafusion::prelude::SessionConfig;
 use datafusion_proto::physical_plan::{
     AsExecutionPlan, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
 };
@@ -193,9 +199,44 @@ impl PhysicalExtensionCodec for Codec {
     }
 }
 
+/// Carries errands out, and no other plan: one could read any file that the process may read.
+#[derive(Default)]
+pub(crate) struct ErrandsOnly(DefaultExecutionEngine);
+
+impl ExecutionEngine for ErrandsOnly {
+    fn create_query_stage_exec(
+        &self,
+        job_id: JobId,
+        stage_id: usize,
+        task_id: usize,
+        partitions: Vec<usize>,
+        plan: Arc<dyn ExecutionPlan>,
+        work_dir: &str,
+        config: &SessionConfig,
+    ) -> Result<Arc<dyn QueryStageExecutor>> {
+        if !is_errand(&plan) {
+            let what = "executors of Backstitch carry tasks of batch runs out, and no other plans";
+            return Err(DataFusionError::Execution(what.to_owned()));
+        }
+        self.0.create_query_stage_exec(
+            job_id, stage_id, task_id, partitions, plan, work_dir, config,
+        )
+    }
+}
+
+/// Whether a stage writes down what comes of one errand, and does nothing else.
+fn is_errand(stage: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_of_errand = |plan: &Arc<dyn ExecutionPlan>| plan.downcast_ref::<ErrandExec>().is_some();
+    let parts = stage.children();
+    stage.downcast_ref::<ShuffleWriterExec>().is_some()
+        && parts.len() == 1
+        && parts.into_iter().all(is_of_errand)
+}
+
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
+    use datafusion::physical_plan::empty::EmptyExec;
     use datafusion::prelude::SessionContext;
 
     use super::*;
@@ -230,5 +271,27 @@ mod tests {
         }
         assert_eq!(String::from_utf8(answer), Ok(errand.repeat(3)));
         assert_eq!(count, 3);
+    }
+
+    #[test]
+    fn other_plans_are_refused() {
+        let stage = |plan: Arc<dyn ExecutionPlan>| {
+            let stage = ShuffleWriterExec::try_new("job".into(), 1, plan, String::new());
+            Arc::new(stage.expect("a stage")) as Arc<dyn ExecutionPlan>
+        };
+        let carried_out = |plan: Arc<dyn ExecutionPlan>| {
+            let config = SessionConfig::new();
+            let engine = ErrandsOnly::default();
+            let stage =
+                engine.create_query_stage_exec("job".into(), 1, 1, vec![0], plan, "", &config);
+            stage.map(|_| ()).map_err(|error| error.to_string())
+        };
+        let errand = || Arc::new(ErrandExec::new("errand".into(), None)) as Arc<dyn ExecutionPlan>;
+        carried_out(stage(errand())).expect("an errand");
+        let other = Arc::new(EmptyExec::new(Arc::clone(&SCHEMA)));
+        for other in [stage(other), errand(), stage(stage(errand()))] {
+            let error = carried_out(other).expect_err("no errand");
+            assert!(error.contains("no other plans"), "{error}");
+        }
     }
 }

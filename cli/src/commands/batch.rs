@@ -49,7 +49,7 @@ async fn run_batch(
     let installation = Installation::open(context.settings()).await?;
     let mut batch = installation.batch(&installation.engine()?)?;
     // Before anything is begun that would have to wait for them.
-    let workers = engine.workers(&stop).await?;
+    let workers = engine.workers(&context.settings().batch, &stop).await?;
     if let Some(workers) = &workers {
         batch = batch.with_workers(Arc::clone(workers));
     }

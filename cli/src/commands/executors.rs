@@ -1,6 +1,7 @@
 //! `scheduler` and `executor`: batch runs on several machines.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -11,6 +12,9 @@ use crate::args::{ExecutorArgs, SchedulerArgs};
 use crate::elsewhere::BatchWorker;
 use crate::failure::usage;
 use crate::installation::{self, Installation};
+
+/// How long the scheduler is looked for by its own name.
+const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Where a process listens.
 #[derive(Debug, Serialize)]
@@ -44,6 +48,7 @@ pub(super) async fn scheduler(
     })?;
     let at = listener.local_addr()?;
     warn_if_open(at);
+    warn_if_unknown(&host, at.port()).await;
     announce(context, "scheduler", at)?;
     let options = scale::SchedulerOptions {
         listener,
@@ -62,18 +67,21 @@ pub(super) async fn executor(
     let scheduler = args.scheduler.parse::<scale::Address>();
     let scheduler = scheduler.map_err(|error| usage(format!("--scheduler: {error}")))?;
     let listen = resolved(&args.listen).await?;
-    let settings = context.settings();
-    let archive = installation::archive(settings)?;
-    let engine = installation::engine(settings)?;
+    let mut settings = context.settings().clone();
+    if let Some(threads) = args.threads {
+        settings.query.threads = threads;
+    }
+    let archive = installation::archive(&settings)?;
+    let engine = installation::engine(&settings)?;
     // It goes with the engine.
     let folder = engine.scratch()?;
     let name = installation::holder();
-    let catalog = Installation::catalog_of(settings)?;
+    let catalog = Installation::catalog_of(&settings)?;
     let worker = batch::Worker::new(archive, catalog, engine, name);
     let executor = scale::Executor::new(scale::ExecutorOptions {
         scheduler,
         listen,
-        threads: args.threads.unwrap_or(settings.query.threads),
+        threads: settings.query.threads,
         folder: folder.path().to_owned(),
     })?;
     warn_if_open(executor.address());
@@ -108,6 +116,23 @@ fn warn_if_open(at: SocketAddr) {
             "other machines can reach this port, and nobody is asked who they are: let only those in that belong to this installation"
         );
     }
+}
+
+/// Says so where the name by which executors are to reach the scheduler leads nowhere: they take tasks then, and what
+/// comes of these is never heard.
+async fn warn_if_unknown(host: &str, port: u16) {
+    let place = format!("{host}:{port}");
+    let connecting = tokio::net::TcpStream::connect(&place);
+    let why = match tokio::time::timeout(REACHED_WITHIN, connecting).await {
+        Ok(Ok(_)) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "nobody answers".to_owned(),
+    };
+    tracing::warn!(
+        place,
+        why,
+        "this machine does not reach its own scheduler by the name for executors: if they do not either, no task has an end; name another host with --advertise"
+    );
 }
 
 fn announce(context: &Context, what: &str, listening: SocketAddr) -> anyhow::Result<()> {

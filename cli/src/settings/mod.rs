@@ -276,6 +276,11 @@ impl Settings {
             ("batch.archive_wait_ms", batch.archive_wait_ms, 0..=DAY_MS),
             ("batch.task_rows_max", batch.task_rows_max, 1..=u64::MAX),
             (
+                "batch.task_seconds_max",
+                batch.task_seconds_max,
+                1..=DAY_MS / 1_000,
+            ),
+            (
                 "batch.result_bytes_max",
                 batch.result_bytes_max as u64,
                 1..=u64::MAX,
