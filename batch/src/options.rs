@@ -61,6 +61,8 @@ pub struct BatchOptions {
     pub archive_rows_max: usize,
     /// Bytes of records that go into one file of the archive, about: bounds the memory for it.
     pub archive_bytes_max: usize,
+    /// How long files stay that were merged into larger ones, for who reads or copies the archive meanwhile.
+    pub archive_merged_wait_ms: u64,
     /// How long events wait for enough others to fill a file, where the archiver follows the log.
     pub archive_wait_ms: u64,
     /// Events or rows that one task reads, about: the days of a task are computed together.
@@ -121,6 +123,7 @@ impl Default for BatchOptions {
             speed_wait_ms: 1_000,
             archive_rows_max: 1_000_000,
             archive_bytes_max: 256 * 1024 * 1024,
+            archive_merged_wait_ms: 3_600_000,
             archive_wait_ms: 30_000,
             task_rows_max: 1_000_000,
             task_seconds_max: 3_600,

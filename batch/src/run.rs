@@ -207,9 +207,9 @@ impl Batch {
                 return Err(Error::damaged(path, "it is missing"));
             }
         }
-        let days = manifests.iter().flat_map(|manifest| manifest.days.values());
-        let events = days.map(|day| day.rows).sum();
-        Ok((present.len(), events))
+        let files = manifests.iter().filter(|m| m.file.is_some()).count();
+        let events = manifests.iter().map(FileManifest::rows).sum();
+        Ok((files, events))
     }
 
     /// Runs: finishes the run that died, or makes a new one.

@@ -327,6 +327,7 @@ pub(crate) async fn backfilled(archive: &Archive, source: Source) -> Result<(u64
         let (seq, suppressed) = (manifest.seq, manifest.suppressed);
         manifest.files.into_iter().map(move |file| Manifest {
             seq,
+            first: None,
             from: Vec::new(),
             to: Vec::new(),
             file: Some(file.path),

@@ -1,7 +1,8 @@
 //! What the archive holds: one manifest for each file, numbered, create-only.
 //!
 //! Manifest n begins where manifest n - 1 ends. Two archivers at once write different files, and
-//! only one of them gets the manifest; the other one's file is never read.
+//! only one of them gets the manifest; the other one's file is never read. Of neighbours with little in them one with a file of
+//! all of it is made later, which counts in their place ([`super::merged`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -12,6 +13,7 @@ use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 
+use super::merged::{Merged, merged};
 use super::scrub::record;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
@@ -26,10 +28,13 @@ pub(crate) struct DayRows {
 }
 
 /// One file of events.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The number, from 0 on.
+    /// The number, from 0 on; of one that stands for several that of the last of them.
     pub(crate) seq: u64,
+    /// Of one that stands for several: the number of the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first: Option<u64>,
     /// By partition: the first offset of the stretch.
     pub(crate) from: Vec<Offset>,
     /// By partition: where the stretch ends.
@@ -72,9 +77,24 @@ impl Manifest {
                 .all(|(partition, from)| *from == at(partition))
     }
 
-    fn path(source: Source, seq: u64) -> String {
-        format!("{}/{seq:010}.json", folder(source))
+    /// The number of the first one that it stands for.
+    pub(crate) fn first(&self) -> u64 {
+        self.first.unwrap_or(self.seq)
     }
+
+    /// How many events its file holds.
+    pub(crate) fn rows(&self) -> u64 {
+        self.days.values().map(|day| day.rows).sum()
+    }
+
+    /// Where that of a single file is.
+    pub(super) fn path(&self, source: Source) -> String {
+        path_of(source, self.seq)
+    }
+}
+
+fn path_of(source: Source, seq: u64) -> String {
+    format!("{}/{seq:010}.json", folder(source))
 }
 
 fn folder(source: Source) -> String {
@@ -88,31 +108,77 @@ pub(crate) fn data_folder(source: Source) -> String {
 
 /// Writes a manifest; answers whether it is this one that counts.
 pub(crate) async fn create(archive: &Archive, source: Source, manifest: &Manifest) -> Result<bool> {
-    let path = Manifest::path(source, manifest.seq);
-    Ok(archive.create(&path, to_bytes(manifest)?).await? == Created::New)
+    let path = manifest.path(source);
+    if archive.create(&path, to_bytes(manifest)?).await? != Created::New {
+        return Ok(false);
+    }
+    // The one that had this number before may have gone, since another one stands for it.
+    Ok(!merged(archive, source).await?.covers(manifest.seq))
 }
 
 /// Manifests that are read at the same time.
 pub(super) const READS: usize = 16;
 
-/// All manifests, in order.
+/// How often is looked again where manifests are merged meanwhile.
+const LOOKS: usize = 3;
+
+/// All manifests that count, in order.
 pub(crate) async fn read_all(archive: &Archive, source: Source) -> Result<Vec<Manifest>> {
-    let paths = archive.list(&folder(source)).await?;
-    let manifests: Vec<Manifest> = futures::stream::iter(0_u64..)
-        .zip(futures::stream::iter(paths))
+    let mut looks = 0;
+    loop {
+        let merged = merged(archive, source).await?;
+        let before = merged.seq;
+        let found = read_over(archive, source, merged).await;
+        looks += 1;
+        // What was there for the record that was read may have gone since a newer one stands for it.
+        if found.is_err() && looks < LOOKS && self::merged(archive, source).await?.seq != before {
+            continue;
+        }
+        return found;
+    }
+}
+
+/// All manifests that count by a record of what was merged.
+async fn read_over(archive: &Archive, source: Source, merged: Merged) -> Result<Vec<Manifest>> {
+    let singles = listed(archive, source).await?;
+    let singles = singles.into_iter().filter(|(seq, _)| !merged.covers(*seq));
+    let mut manifests: Vec<Manifest> = futures::stream::iter(singles)
         .map(|(seq, path)| read(archive, seq, path))
         .buffered(READS)
         .try_collect()
         .await?;
+    manifests.extend(merged.manifests);
+    manifests.sort_by_key(Manifest::first);
+    let mut next = 0;
+    for manifest in &manifests {
+        if manifest.first() != next {
+            let what = format!("expected manifest {next} here: one is missing");
+            return Err(Error::damaged(&manifest.path(source), what));
+        }
+        next = manifest.seq + 1;
+    }
     for pair in manifests.windows(2) {
         if let [before, after] = pair
             && !after.follows(before)
         {
             let what = "it does not begin where the one before ends";
-            return Err(Error::damaged(&Manifest::path(source, after.seq), what));
+            return Err(Error::damaged(&after.path(source), what));
         }
     }
     Ok(manifests)
+}
+
+/// The manifests of single files that are there, with their numbers.
+pub(super) async fn listed(archive: &Archive, source: Source) -> Result<Vec<(u64, String)>> {
+    let paths = archive.list(&folder(source)).await?.into_iter();
+    let numbered = paths.map(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        match name.trim_end_matches(".json").parse() {
+            Ok(seq) => Ok((seq, path)),
+            Err(_) => Err(Error::damaged(&path, "its name is no number of a manifest")),
+        }
+    });
+    numbered.collect()
 }
 
 /// Whether the last of the manifests that are known is still the last one.
@@ -124,8 +190,12 @@ pub(crate) async fn is_last(
     let Some(last) = manifests.last() else {
         return Ok(true);
     };
-    let path = Manifest::path(source, last.seq);
-    let found = archive.get(&path).await?;
+    if last.first.is_some() {
+        let newest = merged(archive, source).await?;
+        let mut singles = listed(archive, source).await?.into_iter();
+        return Ok(newest.manifests.last() == Some(last) && singles.all(|(seq, _)| seq <= last.seq));
+    }
+    let found = archive.get(&last.path(source)).await?;
     Ok(found.is_some_and(|bytes| from_bytes::<Manifest>(&bytes).as_ref() == Ok(last)))
 }
 
@@ -144,20 +214,24 @@ async fn read(archive: &Archive, seq: u64, path: String) -> Result<Manifest> {
 
 /// Deletes files of events that no manifest names and none can name any more, since the manifest of
 /// their number is written: an archiver died between the two. And those that others stand for, since
-/// somebody was erased.
+/// somebody was erased. What others stand for since it was merged has a time of its own.
 pub(crate) async fn remove_orphans(
     archive: &Archive,
     source: Source,
     manifests: &[Manifest],
 ) -> Result<()> {
     let record = record(archive, source).await?;
+    // After the manifests were read: a file is named by these, or waits.
+    let merged = merged(archive, source).await?;
     let named = manifests.iter().filter_map(|m| m.file.as_deref());
-    let named: HashSet<&str> = named.filter(|path| !record.replaces(path)).collect();
+    let named = named.filter(|path| !record.replaces(path));
+    let named: HashSet<&str> = named.chain(merged.waiting()).collect();
+    let next = manifests.last().map_or(0, |last| last.seq + 1);
     let folder = data_folder(source);
     for path in archive.list(&folder).await? {
         let name = path.trim_start_matches(&folder).trim_start_matches('/');
-        let seq: Option<usize> = name.split('-').next().and_then(|seq| seq.parse().ok());
-        if seq.is_some_and(|seq| seq < manifests.len()) && !named.contains(path.as_str()) {
+        let seq: Option<u64> = name.split('-').next().and_then(|seq| seq.parse().ok());
+        if seq.is_some_and(|seq| seq < next) && !named.contains(path.as_str()) {
             archive.delete(&path).await?;
         }
     }

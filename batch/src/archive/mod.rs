@@ -2,6 +2,8 @@
 
 mod backfill;
 mod manifest;
+mod merge;
+mod merged;
 mod read;
 mod reduced;
 mod scrub;
@@ -10,6 +12,8 @@ mod write;
 pub(crate) use backfill::backfilled;
 pub use backfill::{Backfill, BackfillReport};
 pub(crate) use manifest::{Manifest, read_all as read_manifests};
+pub(crate) use merge::{MergeLimits, MergedSize, merge};
+pub(crate) use merged::{end_merging, end_what_was_left, merged, remove_merged};
 pub(crate) use read::{Base, DayTotals, EventStream};
 pub(crate) use reduced::{
     ReducedDays, event_files, event_folders, has_all_events, identities_folder, offsets, shown_day,

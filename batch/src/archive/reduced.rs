@@ -21,6 +21,7 @@ use stores::archive::Archive;
 use stores::parquet_file;
 
 use super::manifest::{DayRows, Manifest, READS, data_folder};
+use super::merged::merged_folder;
 use super::scrub::{record, scrubbed_folder};
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
@@ -145,15 +146,16 @@ pub(crate) async fn has_all_events(archive: &Archive, source: Source) -> Result<
 }
 
 /// Where files of events are.
-pub(crate) fn event_folders(source: Source) -> [String; 3] {
+pub(crate) fn event_folders(source: Source) -> [String; 4] {
     [
         data_folder(source),
+        merged_folder(source),
         super::backfill::data_folder(source),
         scrubbed_folder(source),
     ]
 }
 
-/// The files of events that are there: those of the log, those of backfills, and those that stand in the place of others.
+/// The files of events that are there: those of the log, those of backfills, and those that stand for others.
 pub(crate) async fn event_files(archive: &Archive, source: Source) -> Result<BTreeSet<String>> {
     let mut present: BTreeSet<String> = BTreeSet::new();
     for folder in event_folders(source) {

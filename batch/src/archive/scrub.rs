@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::manifest::{DayRows, Manifest};
+use super::merged::merged;
 use super::reduced::take_reduced;
 use super::write::encode;
 use crate::manifest_file::{from_bytes, to_bytes};
@@ -62,7 +63,7 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ArchiveScrubbed {
     /// Files that were looked at.
-    files: u64,
+    pub(crate) files: u64,
     /// Those of them that were written once more.
     pub(crate) rewritten: u64,
 }
@@ -135,6 +136,8 @@ pub(crate) async fn scrub(
     let through = suppressed.newest_listener();
     loop {
         let before = record(archive, source).await?;
+        // After the record: one that knows of a merged file comes after that of what was merged.
+        merged(archive, source).await?.expect_newest(&manifests)?;
         let mut next = Record {
             seq: before.seq + 1,
             ..before.clone()

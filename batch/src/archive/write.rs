@@ -111,7 +111,7 @@ impl<'a> Archiver<'a> {
         self.recognise_log().await?;
         let targets: Vec<Offset> = manifest.to.iter().map(|cut| cut.next_offset).collect();
         // A partition without records in this file ends as the file before says.
-        let before = manifest.seq.checked_sub(1).and_then(|seq| {
+        let before = manifest.first().checked_sub(1).and_then(|seq| {
             let mut all = self.manifests.iter();
             all.find(|manifest| manifest.seq == seq)
         });
@@ -177,7 +177,7 @@ impl<'a> Archiver<'a> {
         self.recognise_log().await?;
         let mut report = ArchiveReport::default();
         while self.behind(&targets) > 0 && !stop.is_cancelled() {
-            let seq = u64::try_from(self.manifests.len()).unwrap_or(u64::MAX);
+            let seq = self.manifests.last().map_or(0, |last| last.seq + 1);
             let stretch = self
                 .read(self.ends(targets.len()), &targets, self.size)
                 .await?;
@@ -408,6 +408,7 @@ async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifes
             encode(&stretch.events).map_err(|e| Error::fault("writing Parquet", e))?;
         let manifest = Manifest {
             seq,
+            first: None,
             from: stretch.from,
             to: stretch.to,
             file: bytes.is_some().then_some(name),
@@ -422,13 +423,8 @@ async fn write_file(seq: u64, name: String, stretch: Stretch) -> Result<(Manifes
         .map_err(|e| Error::fault("writing Parquet ended", e))?
 }
 
-pub(super) type Encoded = (Option<Bytes>, BTreeMap<i64, DayRows>);
-
-pub(super) fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
-    let events = concat_batches(&plays::schema(), events)?;
-    if events.num_rows() == 0 {
-        return Ok((None, BTreeMap::new()));
-    }
+/// By UTC day: which rows are its events, in their order.
+pub(super) fn by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
     let mut by_day: BTreeMap<i64, Vec<u32>> = BTreeMap::new();
     if let Some(at) = events.column_by_name("at") {
         let at = at.as_primitive::<TimestampMicrosecondType>().values();
@@ -439,12 +435,23 @@ pub(super) fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors:
                 .push(row);
         }
     }
+    let by_day = by_day.into_iter();
+    by_day.map(|(day, rows)| (day, rows.into())).collect()
+}
+
+pub(super) type Encoded = (Option<Bytes>, BTreeMap<i64, DayRows>);
+
+pub(super) fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
+    let events = concat_batches(&plays::schema(), events)?;
+    if events.num_rows() == 0 {
+        return Ok((None, BTreeMap::new()));
+    }
     let mut writer = parquet_file::begin(plays::schema(), GROUP_ROWS_MAX)?;
     let mut days = BTreeMap::new();
-    for (day, rows) in by_day {
+    for (day, rows) in by_day(&events) {
         let first = writer.flushed_row_groups().len();
         let count = rows.len() as u64;
-        writer.write(&take_record_batch(&events, &UInt32Array::from(rows))?)?;
+        writer.write(&take_record_batch(&events, &rows)?)?;
         writer.flush()?;
         let row_groups = first..writer.flushed_row_groups().len();
         days.insert(

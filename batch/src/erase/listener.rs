@@ -7,7 +7,7 @@ use stores::erasures::Kind;
 use tokio_util::sync::CancellationToken;
 
 use super::{EraseRequest, Eraser, restorations};
-use crate::archive::{backfilled, remove_replaced, scrub};
+use crate::archive::{backfilled, end_merging, merged, remove_merged, remove_replaced, scrub};
 use crate::run::go_on;
 use crate::{Batch, Error, Progress, Result, RunRequest};
 
@@ -72,15 +72,19 @@ impl Batch {
         let archive = &self.ports.archive;
         let suppressed = self.ports.suppressions.now().await?;
         let (_, mut manifests) = backfilled(archive, source).await?;
+        end_merging(archive, source, self.ports.clock.now_ms()).await?;
         let archiver = self.archiver(source).await?;
         archiver.remove_orphans().await?;
         manifests.extend(archiver.into_manifests());
         let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
         let (_, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;
-        if scrubbed.rewritten > 0 && !self.grace(stop).await {
+        let stays = merged(archive, source).await?.waits();
+        if (scrubbed.rewritten > 0 || stays) && !self.grace(stop).await {
             return Err(Error::Stopped);
         }
-        remove_replaced(archive, source, named.iter().map(String::as_str)).await
+        remove_replaced(archive, source, named.iter().map(String::as_str)).await?;
+        // They may hold somebody who is in none of those that stand for them.
+        remove_merged(archive, source, i64::MAX).await
     }
 
     /// The views of a source whose rows name a listener, by name.

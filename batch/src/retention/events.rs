@@ -270,6 +270,7 @@ mod tests {
         };
         Manifest {
             seq: 0,
+            first: None,
             from: vec![0; to.len()],
             to: to.iter().copied().map(cut).collect(),
             file: None,

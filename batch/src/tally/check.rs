@@ -97,8 +97,8 @@ fn shrinking(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mu
 fn null_rates(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &mut Vec<String>) {
     for column in view.job.row().0.iter().filter(|column| column.nullable) {
         let (Some(rate), Some(was)) = (
-            null_rate(now, &column.name),
-            null_rate(before, &column.name),
+            null_rate(now, before, &column.name),
+            null_rate(before, now, &column.name),
         ) else {
             continue;
         };
@@ -114,12 +114,16 @@ fn null_rates(view: &View, now: &ViewManifest, before: &ViewManifest, faults: &m
     }
 }
 
-/// The share of rows without a value, if there are enough rows.
-fn null_rate(manifest: &ViewManifest, column: &str) -> Option<f64> {
+/// The share of rows without a value, if there are enough rows: of the pieces of which both know it, since of one that was
+/// added up it is not known.
+fn null_rate(manifest: &ViewManifest, other: &ViewManifest, column: &str) -> Option<f64> {
     let mut rows = 0;
     let mut nulls = 0;
-    for piece in manifest.pieces.values() {
-        if let Some(n) = piece.nulls.get(column) {
+    for (start, piece) in &manifest.pieces {
+        let other = other.pieces.get(start);
+        if let Some(n) = piece.nulls.get(column)
+            && other.is_some_and(|other| other.nulls.contains_key(column))
+        {
             rows += piece.rows;
             nulls += n;
         }

@@ -23,7 +23,9 @@ use stores::archive::Archive;
 use stores::erasures::Suppressed;
 
 use super::held::{Held, Holder};
-use super::result::{Cursor, Diff, Piece, PieceWriter, RowStream, ViewManifest, Written, add};
+use super::result::{
+    Cursor, Diff, Piece, PieceWriter, Pieces, RowStream, ViewManifest, Written, add,
+};
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::Results;
 use crate::table::Table;
@@ -77,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) of: Generation,
     /// Who that is.
     pub(crate) suppressed: Arc<Suppressed>,
+    /// Whether files were looked at for somebody who was erased.
+    pub(crate) is_scrubbed: bool,
     /// Every piece of time, not only what was touched.
     pub(crate) full: bool,
     /// By touched day: the records in the archive.
@@ -277,8 +281,8 @@ impl Compute {
             .or(under.published.as_ref())
             .ok_or_else(|| Error::Fault(format!("job {name} reads from nothing")))?;
         let delta = match &view.published {
-            Some(old) if job.piece() == Width::All && !self.plan.full && view.dirty.is_empty() => {
-                self.delta(view, old, under, below).await?
+            Some(old) if !self.plan.full && view.dirty.is_empty() => {
+                self.delta((view, old, touched), (under, below)).await?
             }
             _ => None,
         };
@@ -294,14 +298,12 @@ impl Compute {
         self.query(job, Table::of(Arc::new(rows)), None).await
     }
 
-    /// All time as the old value and the touched pieces, new less old; nothing if that can't be
-    /// done, since a row is no longer given by any event there.
+    /// Touched pieces as their old values and what changed below them, new less old; nothing if that can't be
+    /// done, since a row is no longer given by any event there, or if it is more than making them anew.
     async fn delta(
         &self,
-        view: &View,
-        old: &ViewManifest,
-        under: &View,
-        below: &ViewManifest,
+        (view, old, touched): (&View, &ViewManifest, &BTreeSet<Seconds>),
+        (under, below): (&View, &ViewManifest),
     ) -> Result<Option<Written>> {
         let Some(before) = &under.published else {
             return Ok(None);
@@ -310,14 +312,23 @@ impl Compute {
             return Ok(None);
         }
         let (now, then) = (below.among(&below.touched), before.among(&below.touched));
+        let rows = |pieces: &Pieces<'_>| pieces.iter().map(|(_, piece)| piece.rows).sum::<u64>();
+        let piece_of = |start: &Seconds| view.job.piece().floor(*start);
+        let anew = below.pieces.iter();
+        let anew = anew.filter(|(start, _)| touched.contains(&piece_of(start)));
+        let anew: u64 = anew.map(|(_, piece)| piece.rows).sum();
+        // What changed is read twice, to see whether rows are gone and to add it up.
+        if 2 * (rows(&now) + rows(&then)) >= anew {
+            return Ok(None);
+        }
         let mut diff = Diff::open(&self.archive, now, then, Vec::new()).await?;
         while let Some(change) = diff.next().await? {
             if change.now.is_none() {
                 return Ok(None);
             }
         }
-        let touched = below.touched.iter();
-        let pieces = touched.flat_map(|start| {
+        let changed = below.touched.iter();
+        let pieces = changed.flat_map(|start| {
             let now = below.pieces.get(start).map(|piece| (piece, false));
             let then = before.pieces.get(start).map(|piece| (piece, true));
             now.into_iter().chain(then)
@@ -326,11 +337,35 @@ impl Compute {
         let scratch = self
             .query(&view.job, Table::of(Arc::new(changes)), None)
             .await?;
-        let changes = Cursor::open(&self.archive, &scratch.pieces).await?;
-        let held = Cursor::open(&self.archive, &old.pieces).await?;
-        let mut writer = self.writer(&view.job);
-        add(0, held, changes, &mut writer).await?;
-        Ok(Some(writer.finish().await?))
+        let mut written = Written::default();
+        for start in touched {
+            let piece = match (old.pieces.get(start), scratch.pieces.get(start)) {
+                (Some(held), Some(changes)) => {
+                    let sum = self.added(&view.job, *start, held, changes).await?;
+                    written.pieces.extend(sum.pieces);
+                    continue;
+                }
+                (Some(piece), None) | (None, Some(piece)) => piece.clone(),
+                (None, None) => continue,
+            };
+            written.pieces.insert(*start, piece);
+        }
+        Ok(Some(written))
+    }
+
+    /// A piece with changes added to its rows.
+    async fn added(
+        &self,
+        job: &Job,
+        start: Seconds,
+        held: &Piece,
+        changes: &Piece,
+    ) -> Result<Written> {
+        let held = Cursor::open(&self.archive, [(&start, held)]).await?;
+        let changes = Cursor::open(&self.archive, [(&start, changes)]).await?;
+        let mut writer = self.writer(job);
+        add(start, held, changes, &mut writer).await?;
+        writer.finish().await
     }
 
     /// The pieces of days of which events are gone: what the result before has of them, and what came since. Of other
@@ -353,11 +388,8 @@ impl Compute {
                 }
                 continue;
             };
-            let held = Cursor::open(&self.archive, [(&start, old)]).await?;
-            let changes = Cursor::open(&self.archive, [(&start, came)]).await?;
-            let mut writer = self.writer(&view.job);
-            add(start, held, changes, &mut writer).await?;
-            written.pieces.extend(writer.finish().await?.pieces);
+            let sum = self.added(&view.job, start, old, came).await?;
+            written.pieces.extend(sum.pieces);
         }
         Ok(written)
     }

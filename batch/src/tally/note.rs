@@ -92,6 +92,7 @@ impl Note {
                 named: Vec::new(),
                 of: Default::default(),
                 suppressed: self.suppressed.unwrap_or_default(),
+                is_scrubbed: false,
                 full: self.full,
                 days: BTreeMap::new(),
             },

@@ -85,6 +85,7 @@ pub(crate) fn plan(
         reduced,
         named: Vec::new(),
         suppressed: Arc::default(),
+        is_scrubbed: false,
         of,
         full,
         days,

@@ -18,13 +18,19 @@ use super::planning::{Archived, plan, refusal, whole_days};
 use super::publish::{Edition, NewRow, Published, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
-use crate::archive::{backfilled, remove_replaced, scrub, take_reduced};
+use crate::archive::{
+    MergeLimits, MergedSize, backfilled, end_what_was_left, merge, remove_merged, remove_replaced,
+    scrub, take_reduced,
+};
 use crate::drift::{Between, Drift};
 use crate::report::{RunReport, Stages};
 use crate::results::Results;
-use crate::run::{Batch, behind, go_on};
+use crate::run::{Batch, behind, expect_held, go_on};
 use crate::seal::recognise_cuts;
 use crate::{Error, Progress, Result, RunRequest};
+
+/// A file takes a part of the bytes of its records.
+const PARQUET_PART: u64 = 4;
 
 impl Batch {
     /// Runs the tallies of a source.
@@ -139,7 +145,48 @@ impl Batch {
         if stop.is_cancelled() {
             return Ok(());
         }
-        self.remove_others::<ViewManifest>(results, stop).await
+        self.remove_others::<ViewManifest>(results, stop).await?;
+        if !request.jobs.is_empty() || stop.is_cancelled() {
+            return Ok(());
+        }
+        match self.merge_files(results, plan, stop).await {
+            Err(Error::Stopped) => Ok(()),
+            merged => merged,
+        }
+    }
+
+    /// Merges files of the archive with little in them, and deletes those that were merged long enough ago.
+    async fn merge_files(
+        &self,
+        results: &Results<'_>,
+        plan: &Plan,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let (archive, options, source) = (&self.ports.archive, &self.options, plan.source);
+        let wait_ms = i64::try_from(options.archive_merged_wait_ms).unwrap_or(i64::MAX);
+        let now_ms = self.ports.clock.now_ms();
+        // Where somebody was looked for in files, those that others stand for may hold them.
+        let before_ms = match plan.is_scrubbed {
+            true => i64::MAX,
+            false => now_ms.saturating_sub(wait_ms),
+        };
+        expect_held(results.lease).await?;
+        end_what_was_left(archive, source, now_ms).await?;
+        remove_merged(archive, source, before_ms).await?;
+        let limits = MergeLimits {
+            cuts: &plan.cuts,
+            size: MergedSize {
+                rows_max: options.archive_rows_max as u64,
+                bytes_max: options.archive_bytes_max as u64 / PARQUET_PART,
+            },
+            clock: &*self.ports.clock,
+            deleted_before_ms: before_ms,
+        };
+        let (from, into) = merge(archive, source, limits, &plan.suppressed, stop).await?;
+        if into > 0 {
+            tracing::info!(%source, from, into, "files of the archive were merged");
+        }
+        Ok(())
     }
 
     /// Ends the epoch, archives what lies below the cuts, and plans what is to be computed.
@@ -184,7 +231,7 @@ impl Batch {
         manifests.extend(archiver.into_manifests());
         let named: Vec<String> = manifests.iter().filter_map(|m| m.file.clone()).collect();
         let archive = &self.ports.archive;
-        let (manifests, _) = scrub(archive, source, manifests, &suppressed, stop).await?;
+        let (manifests, scrubbed) = scrub(archive, source, manifests, &suppressed, stop).await?;
         let (manifests, reduced) = take_reduced(archive, source, manifests).await?;
         let listed = results.listed().await?;
         let held = self.held::<ViewManifest>(results).await?;
@@ -199,6 +246,7 @@ impl Batch {
         let mut plan = plan(source, request, &run, jobs, archived, held)?;
         plan.named = named;
         plan.suppressed = suppressed;
+        plan.is_scrubbed = scrubbed.files > 0;
         let names = plan.wanted().map(|view| view.job.name().to_owned());
         let report = RunReport {
             epoch: run.epoch,

@@ -273,6 +273,11 @@ impl Settings {
                 batch.archive_bytes_max as u64,
                 1..=ARCHIVE_BYTES_MAX,
             ),
+            (
+                "batch.archive_merged_wait_ms",
+                batch.archive_merged_wait_ms,
+                0..=7 * DAY_MS,
+            ),
             ("batch.archive_wait_ms", batch.archive_wait_ms, 0..=DAY_MS),
             ("batch.task_rows_max", batch.task_rows_max, 1..=u64::MAX),
             (

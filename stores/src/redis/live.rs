@@ -94,14 +94,28 @@ impl RedisLive {
         Ok(flaws)
     }
 
-    /// Writes a key and deletes it, as scripts do with those of slots.
+    /// Writes a key, calls what scripts call of strings, and deletes it, as they do with those of slots.
     async fn probe(&self) -> Result<()> {
         let doing = "trying to write";
         let keys = SlotKeys::of_tag(&self.namespace.key("check"));
-        for (before, after) in [("", "1"), ("1", "")] {
+        let change = async |before: &'static str, after: &'static str| {
             let arguments = vec![Bytes::from(before), Bytes::from(after)];
-            self.script(doing, &keys, &CHANGE, arguments).await?;
+            self.script(doing, &keys, &CHANGE, arguments).await
+        };
+        change("", "1").await?;
+        let commands = [
+            redis::cmd("APPEND").arg(&keys.record).arg("").take(),
+            redis::cmd("STRLEN").arg(&keys.record).take(),
+            redis::cmd("GETRANGE")
+                .arg(&keys.record)
+                .arg(0)
+                .arg(0)
+                .take(),
+        ];
+        for command in commands {
+            self.one(doing, &keys, Call::Command(command)).await?;
         }
+        change("1", "").await?;
         Ok(())
     }
 

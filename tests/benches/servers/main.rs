@@ -1,5 +1,5 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [dumps] [serving] [boards] [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS`
+//! same run: `deploy/bench [plays] [incremental] [dumps] [serving] [boards] [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS`
 //! makes it smaller or larger; `applications` has `recounts` in it.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
@@ -9,6 +9,7 @@ mod applications;
 mod bare;
 mod boards;
 mod dumps;
+mod incremental;
 mod load;
 mod minimal;
 mod plays;
@@ -42,6 +43,7 @@ fn main() {
     let rows = said.unwrap_or(ROWS);
     let known = [
         "plays",
+        "incremental",
         "dumps",
         "serving",
         "boards",
@@ -58,6 +60,9 @@ fn main() {
     let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
     if is_asked("plays") {
         plays::run(rows);
+    }
+    if is_asked("incremental") {
+        incremental::run(rows);
     }
     if is_asked("dumps") {
         dumps::run(rows);

@@ -38,12 +38,23 @@ pub(crate) fn run(rows: u64) {
 
 /// A file of made-up plays.
 pub(crate) fn generated(place: &Place, name: &str, rows: u64, seed: u64) -> String {
+    generated_with(place, name, rows, seed, &[])
+}
+
+/// The same, with more arguments.
+pub(crate) fn generated_with(
+    place: &Place,
+    name: &str,
+    rows: u64,
+    seed: u64,
+    more: &[&str],
+) -> String {
     let path = place.folder().join(name).to_string_lossy().into_owned();
     let (rows, seed) = (rows.to_string(), seed.to_string());
     let args = [
         "generate", "plays", "--rows", &rows, "--seed", &seed, "-o", &path,
     ];
-    done(place.data(), &args);
+    done(place.data(), &[&args, more].concat());
     path
 }
 

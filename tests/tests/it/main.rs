@@ -27,6 +27,7 @@ mod law;
 mod likes;
 mod live_sums;
 mod matrix;
+mod merging;
 mod notices;
 mod open_series;
 mod outbox;

@@ -12,7 +12,7 @@ mod read;
 mod write;
 
 pub(crate) use add::add;
-pub(crate) use diff::Diff;
+pub(crate) use diff::{Diff, Pieces};
 pub(crate) use manifest::{Piece, ViewManifest};
 pub(crate) use read::{Cursor, RowStream};
 pub(crate) use write::{PieceWriter, Written};

@@ -554,6 +554,11 @@ async fn the_least_rights_are_enough() -> Result<()> {
     server.ask(&["ACL", "SETUSER", "backstitch", "-append"]);
     let refused = add(&live, 0, fence(2, 1)).await.expect_err("no right to");
     assert_eq!(refused.kind(), ErrorKind::Fatal, "{refused}");
+    let flaws = live.flaws().await?;
+    assert!(
+        flaws.iter().any(|flaw| flaw.contains("rights")),
+        "{flaws:?}"
+    );
     let wrong = RedisOptions {
         password: "simsalabim".to_owned().into(),
         ..options
