@@ -24,7 +24,7 @@ use uuid::Uuid;
 use super::manifest::{DayRows, Manifest, READS};
 use super::reduced::has_all_events;
 use super::scrub::record;
-use super::write::encode;
+use super::write::encoded;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::lease_lost;
 use crate::{Batch, Error, Result};
@@ -160,9 +160,7 @@ impl Backfill {
 
     async fn write(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        let encoded = tokio::task::spawn_blocking(move || encode(&waiting)).await;
-        let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
-        let (bytes, days) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
+        let (_, (bytes, days)) = encoded(waiting).await?;
         let Some(bytes) = bytes else { return Ok(()) };
         let (folder, number) = (data_folder(self.source), self.files.len());
         let path = format!("{folder}/{:010}-{}-{number:06}.parquet", self.seq, self.id);

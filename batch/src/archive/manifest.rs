@@ -89,12 +89,8 @@ impl Manifest {
 
     /// Where that of a single file is.
     pub(super) fn path(&self, source: Source) -> String {
-        path_of(source, self.seq)
+        format!("{}/{:010}.json", folder(source), self.seq)
     }
-}
-
-fn path_of(source: Source, seq: u64) -> String {
-    format!("{}/{seq:010}.json", folder(source))
 }
 
 fn folder(source: Source) -> String {

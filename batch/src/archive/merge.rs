@@ -7,7 +7,6 @@
 //! others; and only what has as many events after it as it has itself, so that a file doubles each time, and an event is written a
 //! few times and not again and again.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use arrow::array::RecordBatch;
@@ -25,8 +24,8 @@ use uuid::Uuid;
 
 use super::manifest::{Manifest, read_all};
 use super::merged::{Merged, Replaced, merged, merged_folder};
-use super::reduced::{event_folders, take_reduced};
-use super::write::{by_day, encode};
+use super::reduced::{event_objects, take_reduced};
+use super::write::{by_day, encoded};
 use crate::run::go_on;
 use crate::{Error, Result};
 
@@ -79,15 +78,14 @@ pub(crate) async fn merge(
     let before = merged(archive, source).await?;
     let manifests = read_all(archive, source).await?;
     let (readable, _) = take_reduced(archive, source, manifests.clone()).await?;
-    let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
-    for folder in event_folders(source) {
-        let objects = archive.objects(&folder).await?.into_iter();
-        bytes.extend(objects.map(|object| (object.path, object.bytes)));
-    }
+    let objects = event_objects(archive, source).await?;
     let today = day_of(limits.clock.now_ms().div_euclid(1_000));
     let mut newest_day = None;
     let parts = readable.iter().zip(&manifests).map(|(readable, named)| {
-        let size = readable.file.as_ref().map(|path| bytes.get(path).copied());
+        let size = readable
+            .file
+            .as_ref()
+            .map(|path| objects.get(path).map(|object| object.bytes));
         // Late events alone are no older file, and a wrong clock makes no newer one: neither is to keep neighbours apart.
         let newest = readable.days.keys().next_back();
         newest_day = newest_day.max(newest.map(|day| (*day).min(today)));
@@ -282,13 +280,7 @@ async fn written(
             return Err(Error::damaged(path, what));
         }
     }
-    let work = move || {
-        let encoded = encode(&events)?;
-        Ok::<_, parquet::errors::ParquetError>((events, encoded))
-    };
-    let encoded = tokio::task::spawn_blocking(work).await;
-    let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
-    let (events, (bytes, days)) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
+    let (events, (bytes, days)) = encoded(events).await?;
     let manifest = Manifest {
         seq: last.seq,
         first: Some(first.first()),

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use stores::archive::{Archive, Created};
 
 use super::manifest::{self, Manifest};
+use super::numbered::{newest, number};
 use super::reduced::{event_files, take_reduced};
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::{Error, Result};
@@ -100,27 +101,17 @@ pub(crate) fn merged_folder(source: Source) -> String {
 
 /// The newest record.
 pub(crate) async fn merged(archive: &Archive, source: Source) -> Result<Merged> {
-    loop {
-        let paths = archive.list(&records_folder(source)).await?;
-        let Some(path) = paths.last() else {
-            return Ok(Merged::default());
-        };
-        // Whoever writes newer ones deletes this one then.
-        if let Some(merged) = read(archive, path).await? {
-            return Ok(merged);
-        }
+    match newest(archive, &records_folder(source)).await? {
+        Some((path, bytes)) => parsed(&path, &bytes),
+        None => Ok(Merged::default()),
     }
 }
 
-async fn read(archive: &Archive, path: &str) -> Result<Option<Merged>> {
-    let Some(bytes) = archive.get(path).await? else {
-        return Ok(None);
-    };
-    let merged = from_bytes(&bytes).map_err(|what| {
+fn parsed(path: &str, bytes: &[u8]) -> Result<Merged> {
+    from_bytes(bytes).map_err(|what| {
         let what = format!("{what}. It names all merged files: put it back from a copy");
         Error::damaged(path, what)
-    })?;
-    Ok(Some(merged))
+    })
 }
 
 /// Makes sure that what somebody has read who is merging still, without the lease, never counts, nor what was left by who died.
@@ -205,17 +196,11 @@ pub(crate) async fn remove_merged(archive: &Archive, source: Source, before_ms: 
     let records = archive.list(&records_folder(source)).await?;
     for pair in records.windows(2) {
         if let [path, next] = pair
-            && let Some(next) = read(archive, next).await?
-            && next.at_ms < before_ms
+            && let Some(bytes) = archive.get(next).await?
+            && parsed(next, &bytes)?.at_ms < before_ms
         {
             archive.delete(path).await?;
         }
     }
     Ok(())
-}
-
-/// The number that the name of a merged file begins with; nothing if it is another file.
-fn number(path: &str, folder: &str) -> Option<u64> {
-    let name = path.strip_prefix(folder)?.trim_start_matches('/');
-    name.get(..10)?.parse().ok()
 }

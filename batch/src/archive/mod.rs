@@ -4,6 +4,7 @@ mod backfill;
 mod manifest;
 mod merge;
 mod merged;
+mod numbered;
 mod read;
 mod reduced;
 mod scrub;
@@ -16,7 +17,7 @@ pub(crate) use merge::{MergeLimits, MergedSize, merge};
 pub(crate) use merged::{end_merging, end_what_was_left, merged, remove_merged};
 pub(crate) use read::{Base, DayTotals, EventStream};
 pub(crate) use reduced::{
-    ReducedDays, event_files, event_folders, has_all_events, identities_folder, offsets, shown_day,
+    ReducedDays, event_files, event_objects, has_all_events, identities_folder, offsets, shown_day,
     take_reduced, write_identities,
 };
 pub(crate) use scrub::{listeners, record, remove_replaced, scrub};

@@ -17,7 +17,7 @@ use schemas::plays::identities;
 use schemas::seam::{Cut, Offset};
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
-use stores::archive::Archive;
+use stores::archive::{Archive, StoredObject};
 use stores::parquet_file;
 
 use super::manifest::{DayRows, Manifest, READS, data_folder};
@@ -146,13 +146,26 @@ pub(crate) async fn has_all_events(archive: &Archive, source: Source) -> Result<
 }
 
 /// Where files of events are.
-pub(crate) fn event_folders(source: Source) -> [String; 4] {
+fn event_folders(source: Source) -> [String; 4] {
     [
         data_folder(source),
         merged_folder(source),
         super::backfill::data_folder(source),
         scrubbed_folder(source),
     ]
+}
+
+/// The files of events that are there, by their paths.
+pub(crate) async fn event_objects(
+    archive: &Archive,
+    source: Source,
+) -> Result<BTreeMap<String, StoredObject>> {
+    let mut objects = BTreeMap::new();
+    for folder in event_folders(source) {
+        let found = archive.objects(&folder).await?.into_iter();
+        objects.extend(found.map(|object| (object.path.clone(), object)));
+    }
+    Ok(objects)
 }
 
 /// The files of events that are there: those of the log, those of backfills, and those that stand for others.

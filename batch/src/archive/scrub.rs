@@ -25,8 +25,9 @@ use uuid::Uuid;
 
 use super::manifest::{DayRows, Manifest};
 use super::merged::merged;
+use super::numbered::{newest, number};
 use super::reduced::take_reduced;
-use super::write::encode;
+use super::write::encoded;
 use crate::manifest_file::{from_bytes, to_bytes};
 use crate::run::go_on;
 use crate::{Error, Result};
@@ -107,17 +108,10 @@ pub(crate) fn scrubbed_folder(source: Source) -> String {
 
 /// The newest record.
 pub(crate) async fn record(archive: &Archive, source: Source) -> Result<Record> {
-    loop {
-        let paths = archive.list(&records_folder(source)).await?;
-        let Some(path) = paths.last() else {
-            return Ok(Record::default());
-        };
-        // Whoever writes a newer one deletes this one then.
-        let Some(bytes) = archive.get(path).await? else {
-            continue;
-        };
-        return from_bytes(&bytes).map_err(|what| Error::damaged(path, what));
-    }
+    let Some((path, bytes)) = newest(archive, &records_folder(source)).await? else {
+        return Ok(Record::default());
+    };
+    from_bytes(&bytes).map_err(|what| Error::damaged(&path, what))
 }
 
 /// Takes those who are suppressed out of the files of some manifests, and answers what is to be read of
@@ -218,9 +212,7 @@ async fn rewrite(
         let without = without_listeners(&batch, |id| suppressed.has_listener(id));
         events.push(without.unwrap_or(batch));
     }
-    let encoded = tokio::task::spawn_blocking(move || encode(&events)).await;
-    let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
-    let (bytes, days) = encoded.map_err(|e| Error::fault("writing Parquet", e))?;
+    let (_, (bytes, days)) = encoded(events).await?;
     if let Some(bytes) = bytes {
         archive.put(&name, bytes).await?;
     }
@@ -285,10 +277,4 @@ async fn remove_dead(archive: &Archive, source: Source) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The number that the name of a file begins with.
-fn number(path: &str, folder: &str) -> Option<u64> {
-    let name = path.strip_prefix(folder)?.trim_start_matches('/');
-    name.get(..10)?.parse().ok()
 }

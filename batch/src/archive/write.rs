@@ -441,7 +441,18 @@ pub(super) fn by_day(events: &RecordBatch) -> BTreeMap<i64, UInt32Array> {
 
 pub(super) type Encoded = (Option<Bytes>, BTreeMap<i64, DayRows>);
 
-pub(super) fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
+/// The Parquet file of some events, sorted by day and then in their order, made where it blocks nobody; with the events.
+pub(super) async fn encoded(events: Vec<RecordBatch>) -> Result<(Vec<RecordBatch>, Encoded)> {
+    let work = move || {
+        let encoded = encode(&events);
+        encoded.map(|encoded| (events, encoded))
+    };
+    let encoded = tokio::task::spawn_blocking(work).await;
+    let encoded = encoded.map_err(|e| Error::fault("writing Parquet ended", e))?;
+    encoded.map_err(|e| Error::fault("writing Parquet", e))
+}
+
+fn encode(events: &[RecordBatch]) -> Result<Encoded, parquet::errors::ParquetError> {
     let events = concat_batches(&plays::schema(), events)?;
     if events.num_rows() == 0 {
         return Ok((None, BTreeMap::new()));

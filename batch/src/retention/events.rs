@@ -4,8 +4,6 @@
 //! next try may need them. Then the events of its days are never asked for again, but by what is refused
 //! ([`crate::archive::take_reduced`]).
 
-use std::collections::BTreeMap;
-
 use jobs::tables::{Generation, table_name};
 use jobs::{Job, Layers, Tally};
 use schemas::seam::{Cut, RunState, Runs};
@@ -17,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Doing, Kind, KindReport, Retention, busy, policy_of};
 use crate::archive::{
-    Manifest, event_folders, identities_folder, read_manifests, record, shown_day, write_identities,
+    Manifest, event_objects, identities_folder, read_manifests, record, shown_day, write_identities,
 };
 use crate::results::{Held, Results};
 use crate::run::{expect_held, go_on, while_held};
@@ -160,11 +158,7 @@ impl Retention {
         manifests.extend(read_manifests(archive, source).await?);
         // Of a file that somebody was taken out of goes the one that stands in its place.
         let manifests = record(archive, source).await?.applied(manifests);
-        let mut objects = BTreeMap::new();
-        for folder in event_folders(source) {
-            let found = archive.objects(&folder).await?.into_iter();
-            objects.extend(found.map(|object| (object.path.clone(), object)));
-        }
+        let mut objects = event_objects(archive, source).await?;
         let files = manifests.into_iter().filter_map(|manifest| {
             let object = objects.remove(manifest.file.as_deref()?)?;
             Some(EventFile { manifest, object })
@@ -261,6 +255,8 @@ fn is_covered(manifest: &Manifest, cuts: &[Cut]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn manifest(to: &[i64]) -> Manifest {
