@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
-use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use schemas::key::{KeyColumn, KeyError, KeyKind, KeyShape};
 use schemas::time::Width;
 
 use crate::job::{Job, Layers};
 use crate::sketch::{self, cell_column, is_cell_column};
+use crate::sums::{Sums, bare, bucket_of};
 use crate::{BUCKET, COUNT};
 
 /// How live parts of a finer view become those of a coarser one.
@@ -132,52 +132,6 @@ fn take(from: &Job, column: &KeyColumn) -> Option<Take> {
     })
 }
 
-/// A query that adds the counts of all rows of a table up by some groups, and does nothing else.
-struct Sums<'a> {
-    /// What is given, with its names.
-    columns: Vec<(&'a Expr, &'a str)>,
-    groups: &'a [Expr],
-}
-
-impl<'a> Sums<'a> {
-    /// What a plan is; nothing if it leaves rows out or makes other counts of them.
-    fn of(plan: &'a LogicalPlan) -> Option<Self> {
-        let LogicalPlan::Projection(projection) = plan else {
-            return None;
-        };
-        let LogicalPlan::Aggregate(aggregate) = projection.input.as_ref() else {
-            return None;
-        };
-        let sums = |expr: &Expr| match bare(expr) {
-            Expr::AggregateFunction(call) => {
-                let mut arguments = call.params.args.iter();
-                let plain = call.params.filter.is_none() && !call.params.distinct;
-                call.func.name() == "sum" && plain && arguments.all(|arg| is_column(arg, COUNT))
-            }
-            _ => false,
-        };
-        let table = match aggregate.input.as_ref() {
-            LogicalPlan::SubqueryAlias(alias) => alias.input.as_ref(),
-            table => table,
-        };
-        let reads_all = matches!(
-            table,
-            LogicalPlan::TableScan(scan) if scan.filters.is_empty() && scan.fetch.is_none()
-        );
-        let fields = projection.schema.fields().iter();
-        let names = fields.map(|field| field.name().as_str());
-        let columns: Vec<(&Expr, &str)> = projection.expr.iter().zip(names).collect();
-        let given =
-            |(expr, name): &(&Expr, &str)| *name != COUNT || matches!(bare(expr), Expr::Column(_));
-        (reads_all && aggregate.aggr_expr.iter().all(sums) && columns.iter().all(given)).then_some(
-            Self {
-                columns,
-                groups: &aggregate.group_expr,
-            },
-        )
-    }
-}
-
 /// Whether a query over another job's rows does nothing but make buckets coarser, leave columns out
 /// or take the cells of one, and add the counts up.
 pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
@@ -186,16 +140,11 @@ pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
     };
     let groups = |expr: &Expr| match bare(expr) {
         Expr::Column(_) => true,
-        Expr::ScalarFunction(call) => match (call.func.name(), call.args.as_slice()) {
-            ("date_bin" | "date_trunc", [width, of]) => {
-                is_column(of, BUCKET) && is_width(width, bucket)
-            }
-            (name, _) => name == sketch::FUNCTION,
-        },
-        _ => false,
+        Expr::ScalarFunction(call) if call.func.name() == sketch::FUNCTION => true,
+        expr => bucket_of(expr).is_some_and(|(width, of)| width == bucket && of.name == BUCKET),
     };
     let cells = |name: &str| {
-        sums.groups.iter().any(|expr| match bare(expr) {
+        sums.groups().iter().any(|expr| match bare(expr) {
             Expr::ScalarFunction(call) => call.args.iter().any(
                 |arg| matches!(bare(arg), Expr::Column(column) if cell_column(&column.name) == name),
             ),
@@ -205,41 +154,11 @@ pub(crate) fn is_rollup(plan: &LogicalPlan, bucket: Width) -> bool {
     // Under its own name, all but what is made of others.
     let named = |(expr, name): &(&Expr, &str)| {
         let made = [BUCKET, COUNT].contains(name) || is_cell_column(name) && cells(name);
-        is_column(expr, name) || made && matches!(bare(expr), Expr::Column(_))
+        matches!(bare(expr), Expr::Column(column) if made || column.name == *name)
     };
-    sums.columns.iter().all(named) && sums.groups.iter().all(groups)
-}
-
-/// Whether a literal is the width of a bucket: an interval, or the name of one.
-fn is_width(literal: &Expr, bucket: Width) -> bool {
-    let seconds = match bucket {
-        Width::Quarter => 900,
-        Width::Hour => 3_600,
-        Width::Day => 86_400,
-        Width::Month | Width::All => 0,
-    };
-    match bare(literal) {
-        Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(interval)), _) => {
-            let days = i64::from(interval.days) * 86_400;
-            interval.months == 0
-                && seconds > 0
-                && days + interval.nanoseconds / 1_000_000_000 == seconds
-        }
-        Expr::Literal(ScalarValue::Utf8(Some(name)), _) => *name == bucket.name(),
-        _ => false,
-    }
-}
-
-fn bare(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Alias(alias) => bare(&alias.expr),
-        Expr::Cast(cast) => bare(&cast.expr),
-        expr => expr,
-    }
-}
-
-fn is_column(expr: &Expr, name: &str) -> bool {
-    matches!(bare(expr), Expr::Column(column) if column.name == name)
+    sums.summed().all(|column| column.name == COUNT)
+        && sums.columns.iter().all(named)
+        && sums.groups().iter().all(groups)
 }
 
 #[cfg(test)]

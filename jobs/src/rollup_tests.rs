@@ -77,6 +77,12 @@ fn only_a_plain_roll_up_has_live_parts_of_another_view() {
     assert!(rollup(DAYS, &truncated).is_some());
     let having = format!("{DAYS_SQL} HAVING sum(count) > 1");
     assert!(rollup(DAYS, &having).is_none());
+    // The quarter of a year, which is no quarter of an hour.
+    let quarters = DAYS_SQL.replace(
+        "date_bin(INTERVAL '1 day', bucket)",
+        "date_trunc('quarter', bucket)",
+    );
+    assert!(rollup(&DAYS.replace("\"day\"", "\"quarter\""), &quarters).is_none());
     // A column under the name of another one.
     let renamed = DAYS_SQL.replace(" country, sum", " kind AS country, sum");
     let renamed = renamed.replace("bucket), country", "bucket), kind");

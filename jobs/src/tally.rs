@@ -15,6 +15,7 @@ use crate::job::{Job, Layers, layers, source, version};
 use crate::plan::output;
 use crate::rollup::is_rollup;
 use crate::spec::{File, TallySpec};
+use crate::sums::Adding;
 
 /// The column of a row's bucket.
 pub const BUCKET: &str = "bucket";
@@ -30,6 +31,7 @@ pub struct Tally {
     group: KeyShape,
     row: KeyShape,
     is_rollup: bool,
+    adding: Option<Adding>,
     is_partial: bool,
 }
 
@@ -73,6 +75,11 @@ impl Job<Tally> {
     /// Whether its query does nothing but make the rows of another job coarser and add them up.
     pub(crate) const fn is_rollup(&self) -> bool {
         self.kind.is_rollup
+    }
+
+    /// How its rows come from what it reads, where its query does nothing but add up.
+    pub(crate) const fn adding(&self) -> Option<&Adding> {
+        self.kind.adding.as_ref()
     }
 
     /// Whether it counts only a part of what it reads: else its counts must add up to those.
@@ -123,13 +130,15 @@ impl Job<Tally> {
         let table = under.map_or(source.name(), |job| job.name.as_str());
         let plan = output(table, &input, sql, query_file);
         let (group, row) = keys(file, &spec, (&input, plan.as_ref().ok()), bucket)?;
-        let is_rollup = under.is_some() && is_rollup(&plan?, bucket);
+        let plan = plan?;
+        let is_rollup = under.is_some() && is_rollup(&plan, bucket);
         let fields: Vec<Field> = group
             .iter()
             .chain(&row)
             .map(KeyColumn::field)
             .chain([Field::new(COUNT, DataType::Int64, false)])
             .collect();
+        let adding = Adding::of(&plan, &input, &fields);
         let rests_on = under.map(Self::view);
         Ok(Self {
             view: format!("{name}@{}", version(file.text, sql, rests_on)),
@@ -146,6 +155,7 @@ impl Job<Tally> {
                 group: KeyShape(group),
                 row: KeyShape(row),
                 is_rollup,
+                adding,
                 is_partial: spec.partial,
             },
         })

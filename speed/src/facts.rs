@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
-use jobs::Fold;
+use jobs::TallyFold;
 use schemas::avro::{Writers, is_framed};
 use schemas::plays::{Decoded, Decoder, Line, identities, without_listeners};
 use schemas::seam::{Fence, LastRecord, Offset};
@@ -25,7 +25,7 @@ use crate::{Error, Result};
 pub(crate) struct Facts {
     partition: u32,
     homes: Homes,
-    fold: Fold,
+    fold: TallyFold,
     schemas: Arc<dyn Schemas>,
     /// Listeners who are taken out of events.
     suppressed: Arc<Suppressed>,
@@ -38,7 +38,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn new(partition: u32, fold: Fold, schemas: Arc<dyn Schemas>) -> Self {
+    pub(crate) fn new(partition: u32, fold: TallyFold, schemas: Arc<dyn Schemas>) -> Self {
         Self {
             partition,
             homes: Homes::new(partition),
@@ -165,16 +165,14 @@ impl Facts {
         }
         let mut deltas = Vec::new();
         if events.num_rows() > 0 {
-            for folded in self.fold.run(&events).await? {
-                let (groups, rows, counts) = folded.encoded()?;
-                deltas.push(Deltas {
-                    view: folded.job.view().to_owned(),
-                    grouped_by: folded.job.group().names(),
-                    groups,
-                    rows,
-                    counts,
-                });
-            }
+            let folded = self.fold.run(&events).await?.into_iter();
+            deltas.extend(folded.map(|of| Deltas {
+                view: of.job.view().to_owned(),
+                grouped_by: of.job.group().names(),
+                groups: of.groups,
+                rows: of.rows,
+                counts: of.counts,
+            }));
         }
         let taken = Taken {
             records: records.len(),

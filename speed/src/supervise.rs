@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jobs::{Board, Catalog, Engine, Fold, Job, Layers};
+use jobs::{Board, Catalog, Engine, Fold, Job, Layers, TallyFold};
 use schemas::seam::Offset;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
@@ -168,7 +168,7 @@ impl Speed {
     async fn taker(&self, partition: u32) -> Result<Taker> {
         Ok(match &self.views {
             Views::Tallies(jobs) => {
-                let fold = Fold::new(&self.engine, jobs).await?;
+                let fold = TallyFold::new(&self.engine, jobs).await?;
                 let schemas = Arc::clone(&self.ports.schemas);
                 Taker::Facts(Box::new(Facts::new(partition, fold, schemas)))
             }

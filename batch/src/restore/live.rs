@@ -12,7 +12,7 @@ use arrow::compute::{filter, filter_record_batch};
 use arrow::datatypes::{Int32Type, Int64Type};
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::TryStreamExt;
-use jobs::{Catalog, Engine, Fold, Job, Rollup};
+use jobs::{Catalog, Engine, Job, Rollup, TallyFold, TallyRows};
 use schemas::seam::{Cut, Epoch, Offset, Runs, Slot, whole};
 use schemas::source::Source;
 use stores::live::SlotId;
@@ -216,7 +216,7 @@ impl<'a> LiveSide<'a> {
         let Some(moved) = moved.await? else {
             return Ok(false);
         };
-        let fold = Fold::new(engine, &chain(catalog, &self.from)?).await?;
+        let fold = TallyFold::new(engine, &chain(catalog, &self.from)?).await?;
         for (partition, stood) in read.stood.iter().enumerate() {
             for pair in stood.windows(2) {
                 go_on(told.1)?;
@@ -234,7 +234,7 @@ impl<'a> LiveSide<'a> {
     /// Adds events that came between two pages, for keys after the first of them.
     async fn add_moved(
         &self,
-        fold: &Fold,
+        fold: &TallyFold,
         events: &RecordBatch,
         after: Option<&LivePlace>,
         sides: &Sides,
@@ -242,11 +242,15 @@ impl<'a> LiveSide<'a> {
         if events.num_rows() == 0 {
             return Ok(());
         }
-        let folded = fold.run(events).await?;
-        let Some(folded) = folded.last() else {
+        let Some(folded) = fold.run(events).await?.pop() else {
             return Ok(());
         };
-        let (groups, rows, counts) = folded.encoded()?;
+        let TallyRows {
+            groups,
+            rows,
+            counts,
+            ..
+        } = folded;
         let is_after = |(group, row): (Option<&[u8]>, Option<&[u8]>)| {
             let place = (group.unwrap_or_default(), row.unwrap_or_default());
             let after = after.map(|(group, row)| (group.as_slice(), row.as_slice()));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jobs::merge::{BatchRow, LivePart, Seam, merge};
 use jobs::tree::{Builder, Node, NodeId, Nodes, Options, Tree};
-use jobs::{Catalog, Engine, EngineOptions, Fold, Job, Layers};
+use jobs::{Catalog, Engine, EngineOptions, Job, Layers, TallyFold};
 use schemas::avro::Writers;
 use schemas::plays::{Decoded, Decoder, Line};
 use schemas::seam::{Cut, Fence, Run, RunState, Runs, Slot};
@@ -65,19 +65,16 @@ fn decode(lines: &[Vec<u8>]) -> Decoded {
     decoded.expect("decoding")
 }
 
-async fn fold(fold: &Fold, decoded: &Decoded) -> Vec<Deltas> {
+async fn fold(fold: &TallyFold, decoded: &Decoded) -> Vec<Deltas> {
     let folded = fold.run(&decoded.events).await.expect("folding");
-    let encoded = folded.iter().map(|folded| {
-        let (groups, rows, counts) = folded.encoded().expect("encoding");
-        Deltas {
-            view: folded.job.view().to_owned(),
-            grouped_by: folded.job.group().names(),
-            groups,
-            rows,
-            counts,
-        }
+    let deltas = folded.into_iter().map(|of| Deltas {
+        view: of.job.view().to_owned(),
+        grouped_by: of.job.group().names(),
+        groups: of.groups,
+        rows: of.rows,
+        counts: of.counts,
     });
-    encoded.collect()
+    deltas.collect()
 }
 
 fn fence(next_offset: i64) -> Fence {
@@ -174,7 +171,7 @@ async fn hot_paths() {
     let catalog = Catalog::built_in().expect("the catalog");
     let jobs = catalog.of_layer(Source::Plays, Layers::Speed);
     let jobs: Vec<Arc<Job>> = jobs.cloned().collect();
-    let plans = Fold::new(&engine.expect("an engine"), &jobs).await;
+    let plans = TallyFold::new(&engine.expect("an engine"), &jobs).await;
     let plans = plans.expect("plans");
     let lines = lines();
     // What is done only once, such as growing and reading zones, is not counted.

@@ -4,6 +4,8 @@
 //! planning would cost more than the work. A job that reads another one's rows is given what that
 //! one has just made of the micro-batch.
 
+mod tally;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,12 +19,15 @@ use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::catalog::streaming::StreamingTable;
+use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, collect};
 use datafusion::prelude::SessionContext;
+
+pub use tally::{TallyFold, TallyRows};
 
 /// What one job makes of a micro-batch.
 #[derive(Debug, Clone)]
@@ -82,10 +87,17 @@ impl<K: fmt::Debug> fmt::Debug for Fold<K> {
 #[derive(Debug)]
 struct Step<K> {
     job: Arc<Job<K>>,
-    input: Arc<Exchange>,
-    plan: Arc<dyn ExecutionPlan>,
+    /// Nothing where the query is not run.
+    planned: Option<Planned>,
     /// The step whose rows this one reads, where it does not read the events.
     reads: Option<usize>,
+}
+
+/// A query that was planned, and what it reads.
+#[derive(Debug)]
+struct Planned {
+    input: Arc<Exchange>,
+    plan: Arc<dyn ExecutionPlan>,
 }
 
 impl<K> Fold<K> {
@@ -95,41 +107,30 @@ impl<K> Fold<K> {
     /// [`Error::Query`] if a query can't be planned; [`Error::Rows`] if a job reads from one that
     /// is not among them.
     pub async fn new(engine: &Engine, jobs: &[Arc<Job<K>>]) -> Result<Self> {
+        Self::of_those(engine, jobs, &reads(jobs)?, |_| true).await
+    }
+
+    /// The same, but of the jobs at these places alone, among which are those whose rows they read.
+    async fn of_those(
+        engine: &Engine,
+        jobs: &[Arc<Job<K>>],
+        reads: &[Option<usize>],
+        is_planned: impl Fn(usize) -> bool,
+    ) -> Result<Self> {
         let context = engine.session();
         let mut steps: Vec<Step<K>> = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let reads = match job.over() {
-                None => None,
-                Some(name) => Some(
-                    steps
-                        .iter()
-                        .position(|step| step.job.name() == name)
-                        .ok_or_else(|| Error::Rows {
-                            job: job.name().to_owned(),
-                            what: format!("it reads from {name:?}, which this layer does not run"),
-                        })?,
-                ),
-            };
+        for (place, (job, reads)) in jobs.iter().zip(reads).enumerate() {
             let schema = reads
                 .and_then(|step| steps.get(step))
                 .map_or_else(|| source_schema(job.source()), |step| step.job.schema());
-            let input = Arc::new(Exchange {
-                schema: Arc::clone(&schema),
-                rows: Mutex::default(),
-            });
-            let stream: Arc<dyn PartitionStream> = Arc::<Exchange>::clone(&input);
-            let table = StreamingTable::try_new(schema, vec![stream])
-                .map_err(|source| failed(job, source))?;
-            let plan = query(&context, job, Arc::new(table))
-                .await?
-                .create_physical_plan()
-                .await
-                .map_err(|source| failed(job, source))?;
+            let planned = match is_planned(place) {
+                true => Some(Planned::new(&context, job, schema).await?),
+                false => None,
+            };
             steps.push(Step {
                 job: Arc::clone(job),
-                input,
-                plan,
-                reads,
+                planned,
+                reads: *reads,
             });
         }
         Ok(Self { steps, context })
@@ -151,20 +152,29 @@ impl<K> Fold<K> {
     /// # Errors
     /// [`Error::Query`] or [`Error::Rows`] if a query fails; then nothing of the micro-batch counts.
     pub async fn run(&self, events: &RecordBatch) -> Result<Vec<Folded<K>>> {
-        let mut folded: Vec<Folded<K>> = Vec::with_capacity(self.steps.len());
+        let folded = self.run_those(events).await?;
+        Ok(folded.into_iter().flatten().collect())
+    }
+
+    /// Runs those jobs that are planned; nothing stands in the places of others.
+    async fn run_those(&self, events: &RecordBatch) -> Result<Vec<Option<Folded<K>>>> {
+        let mut folded: Vec<Option<Folded<K>>> = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
-            let input = step
-                .reads
-                .and_then(|index| folded.get(index))
-                .map_or(events, |before| &before.rows);
-            step.input.put(input.clone());
-            // Fresh state and fresh metrics: those of a plan that runs for ever would grow.
-            let plan = reset_plan_states(Arc::clone(&step.plan))
-                .map_err(|source| failed(&step.job, source))?;
-            let batches = collect(plan, self.context.task_ctx())
+            let Some(planned) = &step.planned else {
+                folded.push(None);
+                continue;
+            };
+            let input = match step.reads {
+                None => events,
+                Some(index) => match folded.get(index) {
+                    Some(Some(before)) => &before.rows,
+                    _ => return Err(unread(&step.job)),
+                },
+            };
+            let batches = planned
+                .run(&self.context, input)
                 .await
                 .map_err(|source| failed(&step.job, source))?;
-            step.input.clear();
             let rows = match batches.first() {
                 None => RecordBatch::new_empty(step.job.schema()),
                 Some(first) => {
@@ -173,16 +183,71 @@ impl<K> Fold<K> {
                     checked(&step.job, &all)?
                 }
             };
-            folded.push(Folded {
+            folded.push(Some(Folded {
                 job: Arc::clone(&step.job),
                 rows,
-            });
+            }));
         }
         Ok(folded)
     }
 }
 
-fn failed<K>(job: &Job<K>, source: datafusion::error::DataFusionError) -> Error {
+/// Which job's rows each job reads, by its place, where it does not read the events.
+fn reads<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
+    let reads = jobs.iter().enumerate().map(|(place, job)| {
+        let Some(name) = job.over() else {
+            return Ok(None);
+        };
+        let mut before = jobs.iter().take(place);
+        let found = before.position(|other| other.name() == name);
+        found.map(Some).ok_or_else(|| Error::Rows {
+            job: job.name().to_owned(),
+            what: format!("it reads from {name:?}, which this layer does not run"),
+        })
+    });
+    reads.collect()
+}
+
+impl Planned {
+    async fn new<K>(context: &SessionContext, job: &Job<K>, schema: SchemaRef) -> Result<Self> {
+        let input = Arc::new(Exchange {
+            schema: Arc::clone(&schema),
+            rows: Mutex::default(),
+        });
+        let stream: Arc<dyn PartitionStream> = Arc::<Exchange>::clone(&input);
+        let table = StreamingTable::try_new(schema, vec![stream]);
+        let table = table.map_err(|source| failed(job, source))?;
+        let plan = query(context, job, Arc::new(table))
+            .await?
+            .create_physical_plan()
+            .await
+            .map_err(|source| failed(job, source))?;
+        Ok(Self { input, plan })
+    }
+
+    /// Runs the plan over some rows.
+    async fn run(
+        &self,
+        context: &SessionContext,
+        rows: &RecordBatch,
+    ) -> Result<Vec<RecordBatch>, DataFusionError> {
+        self.input.put(rows.clone());
+        // Fresh state and fresh metrics: those of a plan that runs for ever would grow.
+        let plan = reset_plan_states(Arc::clone(&self.plan))?;
+        let batches = collect(plan, context.task_ctx()).await?;
+        self.input.clear();
+        Ok(batches)
+    }
+}
+
+fn unread<K>(job: &Job<K>) -> Error {
+    Error::Rows {
+        job: job.name().to_owned(),
+        what: "the rows that it reads were not made".to_owned(),
+    }
+}
+
+fn failed<K>(job: &Job<K>, source: DataFusionError) -> Error {
     Error::Query {
         job: job.name().to_owned(),
         source,

@@ -1,0 +1,316 @@
+//! What is added up is what the queries give.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use schemas::plays::{Decoder, Line};
+use schemas::source::Source;
+use serde::Serialize;
+
+use super::*;
+use crate::{Catalog, EngineOptions, Layers};
+
+fn engine(folder: &tempfile::TempDir) -> Engine {
+    Engine::new(EngineOptions {
+        threads: 1,
+        memory_bytes: 256 << 20,
+        spill_folder: folder.path().to_owned(),
+        spill_bytes_max: 1 << 30,
+    })
+    .unwrap()
+}
+
+/// A play; `at` in microseconds.
+#[derive(Debug, Clone, Serialize)]
+struct Play {
+    owner_id: i64,
+    track_id: i64,
+    listener_id: Option<i64>,
+    country: Option<&'static str>,
+    referrer: Option<&'static str>,
+    app_id: Option<i64>,
+    kind: &'static str,
+    amount: i64,
+    #[serde(skip)]
+    at_us: i64,
+}
+
+fn play() -> impl Strategy<Value = Play> {
+    let ids = || {
+        prop_oneof![
+            Just(1_i64),
+            Just(2),
+            Just(-1),
+            Just(i64::MAX),
+            Just(i64::MIN)
+        ]
+    };
+    let seconds = schemas::plays::AT_SECONDS;
+    let near = prop_oneof![Just(0_i64), Just(1_772_000_000), Just(-86_400)];
+    let at = prop_oneof![
+        (near, -200_000_i64..200_000).prop_map(|(at, off)| at + off),
+        seconds
+    ];
+    (
+        (ids(), ids(), prop::option::of(ids())),
+        prop::option::of(prop::sample::select(vec!["DE", "SE"])),
+        prop::option::of(prop::sample::select(vec!["", "a\0", "a", "a\0b", "é"])),
+        prop::option::of(ids()),
+        prop::sample::select(vec!["play", "download"]),
+        -3_i64..4,
+        (at, 0_i64..1_000_000),
+    )
+        .prop_map(
+            |(
+                (owner_id, track_id, listener_id),
+                country,
+                referrer,
+                app_id,
+                kind,
+                amount,
+                (at, us),
+            )| Play {
+                owner_id,
+                track_id,
+                listener_id,
+                country,
+                referrer,
+                app_id,
+                kind,
+                amount,
+                at_us: at * 1_000_000 + us,
+            },
+        )
+}
+
+fn events(plays: &[Play]) -> RecordBatch {
+    let lines = plays.iter().enumerate().map(|(place, play)| {
+        let mut line = serde_json::to_value(play).unwrap();
+        line["event_id"] = format!("e{place}").into();
+        line["at"] = jiff::Timestamp::from_microsecond(play.at_us)
+            .unwrap()
+            .to_string()
+            .into();
+        line.to_string().into_bytes()
+    });
+    let lines: Vec<Vec<u8>> = lines.collect();
+    let lines = lines.iter().map(|bytes| Line {
+        offset: 0,
+        logged_at_ms: 0,
+        bytes,
+    });
+    let decoded = Decoder::new(0).decode(lines).unwrap();
+    assert_eq!(decoded.rejected, vec![]);
+    decoded.events
+}
+
+type Sums = BTreeMap<(Vec<u8>, Vec<u8>), i64>;
+
+fn sums((groups, rows, counts): (&BinaryArray, &BinaryArray, &Int64Array)) -> Sums {
+    let mut sums = Sums::new();
+    for ((group, row), count) in groups.iter().zip(rows).zip(counts.values()) {
+        let key = (group.unwrap().to_vec(), row.unwrap().to_vec());
+        *sums.entry(key).or_default() += count;
+    }
+    sums
+}
+
+/// Compares what is made of plays with what the queries give.
+fn agrees(jobs: &[Arc<Job>], plays: &[Play]) {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let engine = engine(&folder);
+        let (tallies, queries) = (
+            TallyFold::new(&engine, jobs).await.unwrap(),
+            Fold::new(&engine, jobs).await.unwrap(),
+        );
+        let events = events(plays);
+        let (found, expected) = (
+            tallies.run(&events).await.unwrap(),
+            queries.run(&events).await.unwrap(),
+        );
+        assert_eq!((found.len(), expected.len()), (jobs.len(), jobs.len()));
+        for (found, expected) in found.iter().zip(expected) {
+            let (groups, rows, counts) = expected.encoded().unwrap();
+            assert_eq!(found.job.name(), expected.job.name());
+            let found_sums = sums((&found.groups, &found.rows, &found.counts));
+            assert_eq!(found_sums.len(), found.counts.len(), "each key once");
+            assert_eq!(
+                found_sums,
+                sums((&groups, &rows, &counts)),
+                "{}",
+                found.job.name()
+            );
+        }
+    });
+}
+
+fn built_in() -> Vec<Arc<Job>> {
+    let catalog = Catalog::built_in().unwrap();
+    catalog.jobs().to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn all_built_in_views_are_those_of_their_queries(plays in prop::collection::vec(play(), 0..60)) {
+        agrees(&built_in(), &plays);
+    }
+
+    #[test]
+    fn so_are_views_among_which_some_do_more_than_adding_up(plays in prop::collection::vec(play(), 0..60)) {
+        agrees(own().jobs(), &plays);
+    }
+}
+
+/// Views of which some are no plain sums, below, above and between those that are: name, which view it reads, buckets,
+/// dimensions, query.
+const OWN: &[[&str; 5]] = &[
+    [
+            "a_detail",
+            "",
+            "quarter",
+            "\"kind\", \"country\", \"listener_id\"",
+            "SELECT owner_id, date_bin(INTERVAL '15 minutes', at) AS bucket, kind, country, listener_id,
+        sum(amount) AS count FROM plays GROUP BY 1, 2, 3, 4, 5",
+    ],
+    [
+            "b_days",
+            "a_detail",
+            "day",
+            "\"country\"",
+            "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, country, sum(count) AS count
+            FROM a_detail GROUP BY 1, 2, 3",
+    ],
+    [
+            "c_some",
+            "a_detail",
+            "quarter",
+            "\"country\", \"listener_id\"",
+            "SELECT owner_id, bucket, country, listener_id, sum(count) AS count
+            FROM a_detail WHERE kind = 'play' GROUP BY 1, 2, 3, 4",
+    ],
+    [
+            "d_months_of_some",
+            "c_some",
+            "month",
+            "\"listener_id\"",
+            "SELECT owner_id, date_trunc('month', bucket) AS bucket, listener_id, sum(count) AS count
+            FROM c_some GROUP BY 1, 2, 3",
+    ],
+    [
+            "e_hours",
+            "",
+            "hour",
+            "\"track_id\"",
+            "SELECT owner_id, date_trunc('hour', at) AS bucket, track_id, sum(amount) AS count
+            FROM plays GROUP BY owner_id, date_trunc('hour', at), track_id",
+    ],
+    [
+            "f_all_of_hours",
+            "e_hours",
+            "all",
+            "\"track_id\"",
+            "SELECT owner_id, track_id, sum(count) AS count FROM e_hours GROUP BY 1, 2",
+    ],
+    [
+            "g_tracks_added_up",
+            "e_hours",
+            "day",
+            "\"track_id\"",
+            "SELECT owner_id, date_bin(INTERVAL '1 day', bucket) AS bucket, track_id, sum(track_id / 4) AS count
+            FROM e_hours GROUP BY 1, 2, 3",
+    ],
+    [
+            "g_wider",
+            "",
+            "hour",
+            "\"track_id\"",
+            "SELECT owner_id, date_trunc('hour', at) AS bucket, track_id, sum(amount) AS count
+            FROM plays GROUP BY owner_id, date_trunc('hour', at), track_id, referrer",
+    ],
+    [
+            "h_events",
+            "",
+            "hour",
+            "\"kind\"",
+            "SELECT owner_id, date_bin(INTERVAL '1 hour', at) AS bucket, kind, count(*) AS count
+            FROM plays GROUP BY 1, 2, 3",
+    ],
+];
+
+fn own() -> Catalog {
+    let root = tempfile::tempdir().unwrap();
+    for [name, over, bucket, dimensions, sql] in OWN {
+        let folder = root.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let over = match *over {
+            "" => String::new(),
+            over => format!("over = \"{over}\"\n"),
+        };
+        let definition = format!(
+            "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\npartial = true\n\
+            layers = \"both\"\nbucket = \"{bucket}\"\npartition = \"all\"\ndimensions = [{dimensions}]\n{over}"
+        );
+        std::fs::write(folder.join("job.toml"), definition).unwrap();
+        std::fs::write(folder.join("query.sql"), sql).unwrap();
+    }
+    Catalog::read(root.path()).unwrap()
+}
+
+/// Which views are folded by their queries, of those of a catalog.
+fn queries(jobs: &[Arc<Job>]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(&folder);
+    let fold = TallyFold::new(&engine, jobs);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let fold = runtime.block_on(fold).unwrap();
+    let names = fold.steps.iter().zip(jobs);
+    let names = names.filter(|(step, _)| step.is_query());
+    names.map(|(_, job)| job.name().to_owned()).collect()
+}
+
+#[test]
+fn no_live_view_that_is_built_in_needs_its_query() {
+    let catalog = Catalog::built_in().unwrap();
+    let jobs = catalog.of_layer(Source::Plays, Layers::Speed);
+    let jobs: Vec<Arc<Job>> = jobs.cloned().collect();
+    assert!(jobs.len() > 5);
+    assert_eq!(queries(&jobs), Vec::<String>::new());
+}
+
+/// A query is run for what does more than adding up, and for what such a one reads.
+#[test]
+fn queries_are_run_where_it_takes_them() {
+    let own = own();
+    let expected = [
+        "a_detail",
+        "c_some",
+        "e_hours",
+        "g_tracks_added_up",
+        "h_events",
+    ];
+    assert_eq!(queries(own.jobs()), expected);
+}
+
+#[test]
+fn counts_that_leave_64_bits_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = built_in();
+    let job = jobs
+        .iter()
+        .find(|job| job.name() == "plays_owner_all")
+        .unwrap();
+    let columns = [BinaryArray::from_iter_values([b"a", b"b"])];
+    let added = sum(job, &columns, 1, [(0, i64::MAX), (1, 1)].into_iter());
+    assert_eq!(added.unwrap().counts, [i64::MAX, 1]);
+    let added = sum(job, &columns, 1, [(0, i64::MAX), (0, 1)].into_iter());
+    assert!(added.unwrap_err().to_string().contains("64 bits"));
+    drop(folder);
+}
