@@ -13,7 +13,7 @@ use schemas::seam::{Epoch, Fence, Offset, Slot};
 use schemas::source::Source;
 use stores::dead_letters::set_aside;
 use stores::erasures::Suppressed;
-use stores::live::Changes;
+use stores::live::{Changes, LiveWrite};
 use stores::log::Records;
 
 use crate::boards::Stepped;
@@ -161,6 +161,14 @@ impl Taker {
         match self {
             Self::Facts(_) => Ok(Stepped::Idle),
             Self::Entities(entities) => entities.step(fence, partitions).await,
+        }
+    }
+
+    /// So many rows of live state should change at once, at most.
+    pub(crate) fn rows_max(&self, live: &dyn LiveWrite) -> usize {
+        match self {
+            Self::Facts(_) => live.deltas_max(),
+            Self::Entities(_) => live.states_max(),
         }
     }
 

@@ -312,9 +312,14 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
 /// Changing live state. Each call is one atomic script on one slot.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
-    /// How many rows the changes of one [`LiveWrite::apply`] should have, at most: a server that does
+    /// How many deltas the changes of one [`LiveWrite::apply`] should have, at most: a server that does
     /// one thing at a time serves nobody else meanwhile. More are taken too.
-    fn rows_max(&self) -> usize {
+    fn deltas_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// The same for states.
+    fn states_max(&self) -> usize {
         usize::MAX
     }
 

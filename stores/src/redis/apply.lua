@@ -8,10 +8,13 @@
 -- change, and for each of these the hash that it is in, its field there, the sum that is believed to be
 -- there (empty: none) and the one that takes its place (empty: none); after how many bytes a string of packed
 -- rows is full, how many places of such there are, and for each of these its name and how many groups follow;
--- for each group its key and what is appended to its string; then for each other place its name and how many
+-- for each group its key and what is appended to its string; how many strings go, and for each of these its place and its
+-- key; from how many chunks up to how many hashes of as many are told of, how many places of chunks there are, and for each
+-- of these its name and how many groups follow; for each group its key, 1 if the chunks that are there go, how many chunks
+-- follow, and these, each a field and a value; then for each other place its name and how many
 -- groups follow; for each group its key, how many rows follow, and the rows, each a field and a value.
--- Answers 1, or a list: 1, and then by turns the place and the key of each group whose string is full; or the
--- present record (empty: missing), and then nothing was changed.
+-- Answers 1, or a list: 1, and then by turns the place and the key of each group whose string is full, or which has come to
+-- so many chunks or to twice as many, and so on; or the present record (empty: missing), and then nothing was changed.
 --
 -- Redis does not roll back, so everything that can go wrong is looked at before the first write:
 -- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Strings alone are not asked for
@@ -62,6 +65,23 @@ first_place = first_string
 for _ = 1, strings do
     redis.call('ZCARD', prefix .. ARGV[first_place])
     first_place = first_place + 2 + 2 * tonumber(ARGV[first_place + 1])
+end
+
+-- And strings that go, and chunks.
+local first_emptied, emptied = first_place + 1, tonumber(ARGV[first_place])
+local first_chunks = first_emptied + 2 * emptied
+local crowded_from, crowded_to = tonumber(ARGV[first_chunks]), tonumber(ARGV[first_chunks + 1])
+local chunk_places, held = tonumber(ARGV[first_chunks + 2]), {}
+first_chunks = first_chunks + 3
+first_place = first_chunks
+for _ = 1, chunk_places do
+    local index, groups = prefix .. ARGV[first_place], tonumber(ARGV[first_place + 1])
+    redis.call('ZCARD', index)
+    first_place = first_place + 2
+    for _ = 1, groups do
+        held[first_place] = redis.call('HLEN', index .. ':' .. ARGV[first_place])
+        first_place = first_place + 3 + 2 * tonumber(ARGV[first_place + 2])
+    end
 end
 
 -- A number of 64 bits as high * 10^9 + low.
@@ -210,6 +230,46 @@ local function set(key, list, from, to)
     for start = from, to, CHUNK do
         redis.call('HSET', key, unpack(list, start, math.min(start + CHUNK - 1, to)))
     end
+end
+
+for at = first_emptied, first_emptied + 2 * emptied - 1, 2 do
+    redis.call('UNLINK', prefix .. ARGV[at] .. ':' .. ARGV[at + 1])
+end
+
+-- Whether a hash comes to so many chunks that it is to be told of.
+local function is_crowded(before, after)
+    local count = crowded_from
+    while count <= after and count <= crowded_to do
+        if before < count then
+            return true
+        end
+        count = 2 * count
+    end
+    return false
+end
+
+at = first_chunks
+for _ = 1, chunk_places do
+    local place, groups, fresh = ARGV[at], tonumber(ARGV[at + 1]), {}
+    local index = prefix .. place
+    at = at + 2
+    for _ = 1, groups do
+        local group, chunks, before = ARGV[at], tonumber(ARGV[at + 2]), held[at]
+        local key = index .. ':' .. group
+        if before == 0 then
+            fresh[#fresh + 1] = '0'
+            fresh[#fresh + 1] = group
+        end
+        if ARGV[at + 1] == '1' then
+            redis.call('UNLINK', key)
+        elseif is_crowded(before, before + chunks) then
+            answer[#answer + 1] = place
+            answer[#answer + 1] = group
+        end
+        set(key, ARGV, at + 3, at + 2 + 2 * chunks)
+        at = at + 3 + 2 * chunks
+    end
+    name_groups(index, fresh)
 end
 
 at = of_boards + 3

@@ -10,7 +10,8 @@ use redis::Value;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
-use super::live_write::{Decided, FullGroups, apply_script, prepare};
+use super::live_chunks::NotedGroups;
+use super::live_write::{Decided, apply_script, prepare};
 use super::nodes::{Call, Nodes, Request};
 use super::record::{Record, SlotKeys};
 use super::script::{CHANGE, Script};
@@ -27,9 +28,11 @@ use crate::{Error, Result};
 /// So many old bounds are remembered when epochs are let go.
 const KEEP_BOUNDS: u64 = 8;
 
-/// A call of so many rows keeps a server busy for some tens of milliseconds, in which it does nothing
+/// A call of so many states keeps a server busy for some tens of milliseconds, in which it does nothing
 /// else.
-const ROWS_MAX: usize = 10_000;
+const STATES_MAX: usize = 10_000;
+/// And one of so many deltas, since these are packed.
+const DELTAS_MAX: usize = 40_000;
 
 /// A record as it stood at some moment.
 #[derive(Debug)]
@@ -49,9 +52,9 @@ pub struct RedisLive {
     seen: Mutex<HashMap<SlotId, Arc<Seen>>>,
     /// Records as readers of cached boards met them last: they need not be sent and parsed each time.
     read: Mutex<HashMap<SlotId, Arc<Seen>>>,
-    /// Groups that are not kept as strings any more, as far as this process knows: each has a string of some
-    /// thousand bytes on the server, so they are few beside what it holds.
-    full: Mutex<HashMap<SlotId, Arc<FullGroups>>>,
+    /// Groups whose strings are full, or that have many chunks, as far as this process knows: each has some thousand
+    /// bytes on the server, so they are few beside what it holds.
+    pub(super) noted: Mutex<HashMap<SlotId, Arc<NotedGroups>>>,
 }
 
 impl RedisLive {
@@ -65,7 +68,7 @@ impl RedisLive {
             namespace: namespace.clone(),
             seen: Mutex::default(),
             read: Mutex::default(),
-            full: Mutex::default(),
+            noted: Mutex::default(),
         })
     }
 
@@ -171,10 +174,6 @@ impl RedisLive {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn full_groups(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<FullGroups>>> {
-        self.full.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn seen_last(&self, slot: SlotId) -> Option<Arc<Seen>> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(&slot).map(Arc::clone)
@@ -268,8 +267,12 @@ impl LiveRead for RedisLive {
 
 #[async_trait]
 impl LiveWrite for RedisLive {
-    fn rows_max(&self) -> usize {
-        ROWS_MAX
+    fn deltas_max(&self) -> usize {
+        DELTAS_MAX
+    }
+
+    fn states_max(&self) -> usize {
+        STATES_MAX
     }
 
     fn board_cache(&self) -> Option<&dyn BoardCache> {
@@ -303,13 +306,17 @@ impl LiveWrite for RedisLive {
             Decided::Changes(Box::new(record), Ok(()))
         };
         let keys = self.keys(slot);
-        let full = self.full_groups().get(&slot).map(Arc::clone);
+        let doing = "applying a micro-batch";
+        let taken = self.take_in(doing, slot, &parts.families).await?;
         let script = |record: &mut Record, applied: &std::result::Result<(), Moved>| match applied {
-            Ok(()) => apply_script(&keys, record, &parts, full.as_deref()),
+            Ok(()) => apply_script(&keys, record, &parts, &taken),
             Err(_) => Ok((&CHANGE, Vec::new())),
         };
-        self.change("applying a micro-batch", slot, script, decide)
-            .await
+        let applied = self.change(doing, slot, script, decide).await?;
+        if applied.is_ok() {
+            self.forget_taken(slot, taken);
+        }
+        Ok(applied)
     }
 
     async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {

@@ -13,8 +13,8 @@ use super::fault;
 use super::live::RedisLive;
 use super::live_write::STATE;
 use super::nodes::{Call, Request};
-use super::packed::rows_of;
-use super::record::{PlaceKind, Record, SlotKeys, number_of};
+use super::packed::{self, Sums, rows_of};
+use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::READ;
 use crate::kept_sum::KeptSum;
 use crate::live::{LiveAnswer, LiveParts, LiveQuery, LiveStates, SlotId, StateQuery, StatesAnswer};
@@ -57,7 +57,7 @@ pub(super) struct Row {
     pub(super) epoch: Epoch,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
-    /// Whether it comes from a place that views share.
+    /// Whether it was packed: then other places may have the same row.
     pub(super) is_packed: bool,
 }
 
@@ -75,9 +75,22 @@ impl Row {
 
 /// The rows of a view in a string, as they would be stored in a hash; nothing if it is no such string.
 pub(super) fn unpacked(string: &[u8], view: usize) -> Option<Pairs> {
-    let sums = rows_of(string, view)?.into_iter();
+    Some(stored(rows_of(string, view)?))
+}
+
+/// The rows of chunks, in the same way; nothing if they are none.
+pub(super) fn of_chunks(chunks: &Pairs) -> Option<Pairs> {
+    let mut sums = Sums::new();
+    for (_, chunk) in chunks {
+        packed::add_rows(&mut sums, chunk)?;
+    }
+    Some(stored(sums))
+}
+
+fn stored(sums: Sums<'_>) -> Pairs {
+    let sums = sums.into_iter();
     let pairs = sums.map(|(row, sum)| (row.to_vec(), sum.to_string().into_bytes()));
-    Some(pairs.collect())
+    pairs.collect()
 }
 
 /// What was read of one slot.
@@ -98,6 +111,8 @@ type LargeGroup = (usize, (String, Epoch), usize);
 
 /// So many rows are asked for at once where a group is read in several answers.
 const PAGE_ROWS: usize = 5_000;
+/// And so many chunks.
+const PAGE_CHUNKS: usize = 200;
 
 /// The cursor that a scan begins with, and ends with.
 const FIRST_PAGE: &[u8] = b"0";
@@ -251,7 +266,9 @@ impl RedisLive {
                 }
                 for (place, epoch) in record.places(question.view, question.kind) {
                     let number = number_of(place);
-                    let of_place = Row::of(slot.partition, *epoch, number.is_some());
+                    let is_of_chunks = has_chunks(place);
+                    let is_packed = number.is_some() || is_of_chunks;
+                    let of_place = Row::of(slot.partition, *epoch, is_packed);
                     match answer.next() {
                         Some(Value::Int(rows)) => {
                             let rows = usize::try_from(rows).unwrap_or(usize::MAX);
@@ -263,7 +280,10 @@ impl RedisLive {
                             rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
                         }
                         Some(Value::Array(values)) => {
-                            let found = pairs(values).ok_or_else(strange)?;
+                            let mut found = pairs(values).ok_or_else(strange)?;
+                            if is_of_chunks {
+                                found = of_chunks(&found).ok_or_else(strange)?;
+                            }
                             rows.extend(found.into_iter().map(|pair| (index, of_place(pair))));
                         }
                         _ => return Err(strange()),
@@ -299,7 +319,7 @@ impl RedisLive {
                 let of_group = (&keys, place.as_str(), question.group);
                 let pages = || self.all_rows(doing, of_group, question.ranges, count);
                 let found = patience.repeated(doing, pages).await?;
-                let of_place = Row::of(slot.partition, epoch, false);
+                let of_place = Row::of(slot.partition, epoch, has_chunks(&place));
                 let rows = found.into_iter().map(|pair| (index, of_place(pair)));
                 read.rows.extend(rows);
             }
@@ -345,7 +365,8 @@ impl RedisLive {
         Ok(rows)
     }
 
-    /// Hands on every row of a group once, in no order, asking for some at a time.
+    /// Hands on every row of a group, in no order, asking for some at a time: once, or, of chunks, as many times as parts
+    /// of it come, which add up.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if there are fewer than expected: a node that takes over from another, or
@@ -357,15 +378,19 @@ impl RedisLive {
         expected: usize,
         mut keep: impl FnMut(Vec<u8>, Vec<u8>) -> Result<()> + Send,
     ) -> Result<()> {
-        // A row may come twice. Two rows with one hash would be one too few, and all is read again.
+        // A field may come twice. Two with one hash would be one too few, and all is read again.
         let (hashes, mut seen) = (RandomState::new(), HashSet::new());
+        let is_of_chunks = has_chunks(of_group.1);
         let mut cursor = Some(FIRST_PAGE.to_vec());
         while let Some(from) = cursor {
-            let (next, page) = self.row_page(doing, of_group, &from).await?;
+            let (next, mut page) = self.row_page(doing, of_group, &from).await?;
+            page.retain(|(field, _)| seen.insert(hashes.hash_one(field)));
+            if is_of_chunks {
+                let strange = || fault::strange(&self.nodes.patience, doing);
+                page = of_chunks(&page).ok_or_else(strange)?;
+            }
             for (row, value) in page {
-                if seen.insert(hashes.hash_one(&row)) {
-                    keep(row, value)?;
-                }
+                keep(row, value)?;
             }
             cursor = next;
         }
@@ -385,7 +410,11 @@ impl RedisLive {
     ) -> Result<(Option<Vec<u8>>, Pairs)> {
         let key = [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat();
         let mut command = redis::cmd("HSCAN");
-        command.arg(key).arg(cursor).arg("COUNT").arg(PAGE_ROWS);
+        let fields = match has_chunks(place) {
+            true => PAGE_CHUNKS,
+            false => PAGE_ROWS,
+        };
+        command.arg(key).arg(cursor).arg("COUNT").arg(fields);
         let answer = self.one(doing, keys, Call::Command(command)).await?;
         let strange = || fault::strange(&self.nodes.patience, doing);
         let Value::Array(answer) = answer else {
@@ -468,7 +497,7 @@ pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
 #[derive(Debug, Default)]
 struct Found {
     parts: Vec<(u32, Epoch, Vec<u8>, i64)>,
-    /// How many of them come from places that views share.
+    /// How many of them were packed.
     packed: usize,
 }
 
@@ -478,10 +507,10 @@ impl Found {
         self.parts.push((row.partition, row.epoch, row.key, count));
     }
 
-    /// Adds up what a place that views share has of a row and what its own place has; nothing if a sum is too large.
+    /// Adds up what places have of a row; nothing if a sum is too large.
     fn finish(mut self) -> Option<LiveParts> {
-        // A row comes twice only from two kinds of places.
-        if self.packed > 0 && self.packed < self.parts.len() {
+        // A row comes twice only where it was packed.
+        if self.packed > 0 && !self.parts.is_sorted() {
             self.parts.sort_unstable();
         }
         let mut is_summed = true;

@@ -13,10 +13,10 @@ use schemas::seam::{Epoch, Slot};
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::{GROUP_TRIES, Pairs, pairs, unpacked};
+use super::live_read::{GROUP_TRIES, Pairs, of_chunks, pairs, unpacked};
 use super::live_write::STATE;
 use super::nodes::Call;
-use super::record::{PlaceKind, Record, SlotKeys, number_of};
+use super::record::{PlaceKind, Record, SlotKeys, has_chunks, number_of};
 use super::script::SCAN;
 use crate::live::SlotId;
 use crate::live_scan::{
@@ -150,14 +150,26 @@ impl RedisLive {
             let mut sum = 0_i64;
             for (_, value) in values {
                 let count = self.count(doing, &value)?;
-                sum = sum.checked_add(count).ok_or_else(|| {
-                    let why = "the sum over epochs is larger than 64 bits can hold; look for wrong amounts among the events";
-                    Error::broken(self.nodes.patience.what(doing), why)
-                })?;
+                sum = sum
+                    .checked_add(count)
+                    .ok_or_else(|| self.too_large(doing))?;
             }
             rows.push((key, sum));
         }
         Ok(deltas_page(view, page.slot, rows, page.is_last))
+    }
+
+    /// The sum of two counts as they are stored.
+    fn sum(&self, doing: &str, one: &[u8], other: &[u8]) -> Result<Vec<u8>> {
+        let (one, other) = (self.count(doing, one)?, self.count(doing, other)?);
+        let sum = one.checked_add(other);
+        let sum = sum.ok_or_else(|| self.too_large(doing))?;
+        Ok(sum.to_string().into_bytes())
+    }
+
+    fn too_large(&self, doing: &str) -> Error {
+        let why = "a sum is larger than 64 bits can hold; look for wrong amounts among the events";
+        Error::broken(self.nodes.patience.what(doing), why)
     }
 
     /// A page of states, of each member the newest.
@@ -283,9 +295,14 @@ impl RedisLive {
         expected: usize,
         asked: Asked<'_>,
     ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        let mut first = BTreeMap::new();
+        let mut first: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if asked.is_after(of_group.2, &row) {
+                // Parts of a row that is among the first at the end were never left out.
+                let value = match first.get(&row) {
+                    Some(part) => self.sum(doing, part, &value)?,
+                    None => value,
+                };
                 first.insert(row, value);
             }
             if first.len() > asked.rows_max() {
@@ -375,6 +392,9 @@ fn place_groups(name: String, epoch: Epoch, answer: Option<Value>) -> Option<Pla
         };
         let rows = match answer.next() {
             Some(Value::Int(rows)) => Rows::Many(usize::try_from(rows).unwrap_or(usize::MAX)),
+            Some(Value::Array(values)) if has_chunks(&name) => {
+                Rows::All(of_chunks(&pairs(values)?)?)
+            }
             Some(Value::Array(values)) => Rows::All(pairs(values)?),
             Some(Value::BulkString(string)) => Rows::All(unpacked(&string, number_of(&name)?)?),
             _ => return None,

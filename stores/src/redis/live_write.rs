@@ -12,11 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::Array;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use redis::Value;
 
 use super::boards::change_arguments;
 use super::fault;
 use super::live::{RedisLive, Seen};
+use super::live_chunks::{Chunks, TakenIn};
 use super::packed::{self, FULL_BYTES, Groups};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
@@ -34,7 +36,7 @@ const GARBAGE_PARTS: usize = 2_000;
 /// A command of Redis has about a million arguments at most.
 const ARGUMENTS_MAX: usize = 1_000_000;
 
-/// Above so many rows, sorting them is work for a thread of its own.
+/// Above so many rows, putting them in order is work for a thread of its own.
 const HEAVY_ROWS: usize = 2_000;
 
 /// What stands for a member that is gone; a state has a sign before it.
@@ -61,21 +63,18 @@ pub(super) struct Part {
 
 /// What a micro-batch adds to views whose groups are of the same columns.
 #[derive(Debug)]
-struct Family {
-    name: String,
+pub(super) struct Family {
+    pub(super) name: String,
     views: Vec<String>,
-    groups: Groups,
+    pub(super) groups: Groups,
     /// Whether there are counts among them that can't be packed.
     is_long: bool,
 }
 
-/// The groups of each place whose strings are full.
-pub(super) type FullGroups = HashMap<String, HashSet<Vec<u8>>>;
-
 /// What a micro-batch changes besides the record.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    families: Vec<Family>,
+    pub(super) families: Vec<Family>,
     /// Of states.
     parts: Vec<Part>,
     /// What is appended to the outbox.
@@ -157,7 +156,7 @@ impl RedisLive {
             self.remember(slot, None);
             note(sent, &bytes, &answer);
             let reply = self.script(doing, keys, script, arguments).await?;
-            let full = match reply {
+            let told = match reply {
                 Value::Int(1) => Vec::new(),
                 Value::Array(answer) if answer.first() == Some(&Value::Int(1)) => answer,
                 Value::BulkString(present) => {
@@ -167,33 +166,13 @@ impl RedisLive {
                 }
                 _ => return Err(fault::strange(&self.nodes.patience, doing)),
             };
-            self.note_full(slot, &record, full.into_iter().skip(1));
+            self.note_groups(slot, &record, told.into_iter().skip(1));
             let record = Some(*record);
             self.remember(slot, Some(Arc::new(Seen { bytes, record })));
             return Ok(answer);
         }
         let why = "others change the slot all the time";
         Err(self.nodes.patience.unavailable(doing, why))
-    }
-
-    /// Notes groups whose strings are full: what comes for them goes into hashes. Where that is not known, since
-    /// another process wrote before, they are appended to once more, and said again.
-    fn note_full(&self, slot: SlotId, record: &Record, groups: impl Iterator<Item = Value>) {
-        let groups = groups.filter_map(|value| match value {
-            Value::BulkString(bytes) => Some(bytes),
-            _ => None,
-        });
-        let mut groups = groups.peekable();
-        if groups.peek().is_none() {
-            return;
-        }
-        let mut all = self.full_groups();
-        let full = Arc::make_mut(all.entry(slot).or_default());
-        full.retain(|place, _| record.has_shared(place));
-        while let (Some(place), Some(group)) = (groups.next(), groups.next()) {
-            let place = String::from_utf8_lossy(&place).into_owned();
-            full.entry(place).or_default().insert(group);
-        }
     }
 
     /// Deletes parts of the places that the record calls garbage.
@@ -247,7 +226,7 @@ pub(super) fn apply_script(
     keys: &SlotKeys,
     record: &mut Record,
     changes: &Parts,
-    full: Option<&FullGroups>,
+    taken: &TakenIn,
 ) -> Result<(&'static Script, Vec<Bytes>)> {
     let Parts {
         families,
@@ -257,13 +236,14 @@ pub(super) fn apply_script(
         ..
     } = changes;
     let of_sums = sum_arguments(record, changes);
+    // What was taken in waits for a micro-batch that has deltas.
     let is_alone =
         families.is_empty() && parts.is_empty() && outbox.is_empty() && boards.boards.is_empty();
     if is_alone && of_sums.len() == 1 {
         return Ok((&CHANGE, Vec::new()));
     }
     let of_boards = change_arguments(record.slot.epoch, boards)?;
-    let (strings, hashes) = delta_arguments(record, families, full)?;
+    let (strings, hashes) = delta_arguments(record, families, taken)?;
     let of_parts = parts.iter().chain(&hashes);
     let of_parts = of_parts.map(|part| part.arguments.len() + 2);
     let all =
@@ -293,23 +273,37 @@ pub(super) fn apply_script(
     Ok((&APPLY, arguments))
 }
 
-/// What is added to deltas: what is appended to strings of packed rows, after how many places of such there are, and
-/// what goes into hashes.
+/// What is added to deltas: what is appended to strings of packed rows, after how many places of such there are; which
+/// strings go, after how many these are; the chunks; and what goes into hashes by row.
 fn delta_arguments(
     record: &mut Record,
     families: &[Family],
-    full: Option<&FullGroups>,
+    taken: &TakenIn,
 ) -> Result<(Vec<Bytes>, Vec<Part>)> {
     let (mut strings, mut places) = (Vec::new(), 0_usize);
+    let mut emptied: Vec<Bytes> = Vec::new();
+    let mut chunks = Chunks::default();
     let mut hashes: BTreeMap<&str, Part> = BTreeMap::new();
     for family in families {
         let sharing = record.ensure_shared(&family.name, &family.views, family.is_long);
-        let full = sharing.as_ref().and_then(|to| full?.get(&to.place));
+        let Some(sharing) = sharing else {
+            for (group, segments) in family.groups.each() {
+                for (view, rows) in segments {
+                    let Some(view) = family.views.get(view) else {
+                        continue;
+                    };
+                    let part = hashes.entry(view).or_insert_with(|| Part::of_deltas(view));
+                    part.add_packed(group, rows)?;
+                }
+            }
+            continue;
+        };
+        let sharers = record.sharers(&sharing.place);
         let (head, mut count) = (strings.len(), 0_usize);
         for (group, segments) in family.groups.each() {
             let bytes: usize = segments.iter().map(|(_, rows)| rows.len()).sum();
-            let is_small = bytes < FULL_BYTES && full.is_none_or(|full| !full.contains(group));
-            if let Some(sharing) = sharing.as_ref().filter(|_| is_small) {
+            let string = taken.string(&sharing.place, group);
+            if string.is_none() && bytes < FULL_BYTES {
                 let mut string = Vec::with_capacity(bytes + 4 * segments.len());
                 for (view, rows) in segments {
                     let number = sharing.numbers.get(view).copied().unwrap_or_default();
@@ -319,17 +313,21 @@ fn delta_arguments(
                 count += 1;
                 continue;
             }
+            if let Some(string) = string {
+                for segment in packed::segments(string) {
+                    let (number, rows) = segment.ok_or_else(no_rows)?;
+                    let view = sharers.get(&number).ok_or_else(no_rows)?;
+                    chunks.add(view, group, rows).ok_or_else(no_rows)?;
+                }
+                emptied.extend([sharing.place.clone().into(), Bytes::copy_from_slice(group)]);
+            }
             for (view, rows) in segments {
-                let Some(view) = family.views.get(view) else {
-                    continue;
-                };
-                let part = hashes.entry(view).or_insert_with(|| Part::of_deltas(view));
-                part.add_packed(group, rows)?;
+                if let Some(view) = family.views.get(view) {
+                    chunks.add(view, group, rows).ok_or_else(no_rows)?;
+                }
             }
         }
-        if let Some(sharing) = sharing
-            && count > 0
-        {
+        if count > 0 {
             let of_place = [sharing.place.into(), count.to_string().into()];
             strings.splice(head..head, of_place);
             places += 1;
@@ -337,7 +335,14 @@ fn delta_arguments(
     }
     let head = [FULL_BYTES.to_string().into(), places.to_string().into()];
     strings.splice(0..0, head);
+    strings.push((emptied.len() / 2).to_string().into());
+    strings.extend(emptied);
+    strings.extend(chunks.arguments(record, taken).ok_or_else(no_rows)?);
     Ok((strings, hashes.into_values().collect()))
+}
+
+fn no_rows() -> Error {
+    Error::broken("packing live parts", "what is there are no rows")
 }
 
 /// How many sums may change, and these: those of which something is said, and those of other groups whose
@@ -443,16 +448,10 @@ fn parts_of(changes: &Changes) -> Result<(Vec<Family>, Vec<Part>)> {
 }
 
 fn family(name: &str, of: &[&Deltas]) -> Family {
-    let mut order: Vec<(&[u8], usize, usize)> = Vec::new();
-    for (view, deltas) in of.iter().enumerate() {
-        let groups = deltas.groups.iter().enumerate();
-        order.extend(groups.map(|(row, group)| (group.unwrap_or_default(), view, row)));
-    }
-    order.sort_unstable();
-    let rows = order.into_iter().filter_map(|(group, view, row)| {
+    let rows = by_group(of).into_iter().filter_map(|(view, row)| {
         let deltas = of.get(view)?;
         Some((
-            group,
+            deltas.groups.value(row),
             view,
             deltas.rows.value(row),
             deltas.counts.value(row),
@@ -465,6 +464,42 @@ fn family(name: &str, of: &[&Deltas]) -> Family {
         groups: Groups::of(rows),
         is_long: counts.any(|count| !packed::is_short(*count)),
     }
+}
+
+/// The rows of some views, each by the places of view and row, so that those of a group stand together, view by view.
+fn by_group(of: &[&Deltas]) -> Vec<(usize, usize)> {
+    let length = of.iter().map(|deltas| deltas.groups.len()).sum();
+    let mut numbers: HashMap<&[u8], usize, RandomState> = HashMap::default();
+    // How many rows each group has, then where its next one goes.
+    let mut next: Vec<usize> = Vec::new();
+    let mut group_of: Vec<usize> = Vec::with_capacity(length);
+    for group in of.iter().flat_map(|deltas| &deltas.groups) {
+        let fresh = next.len();
+        let number = *numbers.entry(group.unwrap_or_default()).or_insert(fresh);
+        if number == fresh {
+            next.push(0);
+        }
+        if let Some(rows) = next.get_mut(number) {
+            *rows += 1;
+        }
+        group_of.push(number);
+    }
+    let mut from = 0;
+    for rows in &mut next {
+        from += std::mem::replace(rows, from);
+    }
+    let rows = of.iter().enumerate();
+    let rows = rows.flat_map(|(view, deltas)| (0..deltas.groups.len()).map(move |row| (view, row)));
+    let mut order = vec![(0, 0); length];
+    for (number, row) in group_of.into_iter().zip(rows) {
+        if let Some(place) = next.get_mut(number) {
+            if let Some(slot) = order.get_mut(*place) {
+                *slot = row;
+            }
+            *place += 1;
+        }
+    }
+    order
 }
 
 fn expect_length(view: &str, (groups, rows): (usize, usize), values: usize) -> Result<()> {
@@ -493,7 +528,7 @@ impl Part {
         let head = self.arguments.len();
         let mut count = 0_usize;
         for row in packed::rows(rows) {
-            let (row, more) = row.ok_or_else(|| Error::broken("packing live parts", "no row"))?;
+            let (row, more) = row.ok_or_else(no_rows)?;
             self.arguments.push(Bytes::copy_from_slice(row));
             self.arguments.push(more.to_string().into());
             count += 1;

@@ -11,9 +11,12 @@ use std::ops::Range;
 
 use schemas::leb128;
 
-/// A string of so many bytes is full: what comes later goes into a hash of each view. So what is read for one view
+/// A string of so many bytes is full: what it holds goes into chunks of each view. So what is read for one view
 /// besides its own rows stays little, and no string grows without bound.
 pub(super) const FULL_BYTES: usize = 4_096;
+
+/// So many bytes a chunk has, about.
+const CHUNK_BYTES: usize = 4_096;
 
 /// Counts beyond this go into hashes, whose sums are checked. A string has too few rows for sums of others to leave 64
 /// bits.
@@ -45,22 +48,66 @@ pub(super) fn rows(segment: &[u8]) -> Rows<'_> {
     Rows { left: segment }
 }
 
+/// What there is of each row: the sums.
+pub(super) type Sums<'a> = BTreeMap<&'a [u8], i64>;
+
+/// Adds the rows of a segment or a chunk; nothing if it is neither.
+pub(super) fn add_rows<'a>(sums: &mut Sums<'a>, packed: &'a [u8]) -> Option<()> {
+    for row in rows(packed) {
+        let (row, count) = row?;
+        let sum = sums.entry(row).or_default();
+        *sum = sum.checked_add(count)?;
+    }
+    Some(())
+}
+
 /// What a string has of a view, by row: the sums. Nothing if it is no such string.
-pub(super) fn rows_of(string: &[u8], view: usize) -> Option<BTreeMap<&[u8], i64>> {
-    let mut sums: BTreeMap<&[u8], i64> = BTreeMap::new();
-    let mut left = string;
-    while !left.is_empty() {
-        let number = leb128::read(&mut left).ok()?;
-        let segment = leb128::read_bytes(&mut left).ok()?;
-        if number == view as u64 {
-            for row in rows(segment) {
-                let (row, count) = row?;
-                let sum = sums.entry(row).or_default();
-                *sum = sum.checked_add(count)?;
-            }
+pub(super) fn rows_of(string: &[u8], view: usize) -> Option<Sums<'_>> {
+    let mut sums = Sums::new();
+    for segment in segments(string) {
+        let (number, packed) = segment?;
+        if number == view {
+            add_rows(&mut sums, packed)?;
         }
     }
     Some(sums)
+}
+
+/// The segments of a string, each with the number of its view; nothing in the place of what is none.
+pub(super) fn segments(string: &[u8]) -> impl Iterator<Item = Option<(usize, &[u8])>> {
+    let mut left = string;
+    std::iter::from_fn(move || {
+        if left.is_empty() {
+            return None;
+        }
+        let segment = take_segment(&mut left);
+        if segment.is_none() {
+            left = &[];
+        }
+        Some(segment)
+    })
+}
+
+fn take_segment<'a>(left: &mut &'a [u8]) -> Option<(usize, &'a [u8])> {
+    let number = leb128::read(left).ok()?;
+    let packed = leb128::read_bytes(left).ok()?;
+    Some((usize::try_from(number).ok()?, packed))
+}
+
+/// Rows as chunks.
+pub(super) fn chunks<'a>(rows: impl Iterator<Item = (&'a [u8], i64)>) -> Vec<Vec<u8>> {
+    let mut chunks: Vec<Vec<u8>> = Vec::new();
+    for (row, count) in rows {
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK_BYTES => put_row(chunk, row, count),
+            _ => {
+                let mut chunk = Vec::new();
+                put_row(&mut chunk, row, count);
+                chunks.push(chunk);
+            }
+        }
+    }
+    chunks
 }
 
 /// Rows, one after the other; nothing in the place of what is no row.
@@ -105,7 +152,7 @@ pub(super) struct Groups {
 pub(super) type OfGroup<'a> = (&'a [u8], Vec<(usize, &'a [u8])>);
 
 impl Groups {
-    /// Of rows in the order of group and view.
+    /// Of rows of which those of a group stand together, and of these those of a view.
     pub(super) fn of<'a>(sorted: impl Iterator<Item = (&'a [u8], usize, &'a [u8], i64)>) -> Self {
         let mut groups = Self::default();
         for (group, view, row, count) in sorted {
@@ -140,6 +187,12 @@ impl Groups {
         if let Some((_, rows)) = self.segments.last_mut() {
             rows.end = self.bytes.len();
         }
+    }
+
+    /// The key of each group.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let keys = self.groups.iter();
+        keys.map(|(key, _)| self.bytes.get(key.clone()).unwrap_or_default())
     }
 
     /// Each group with its segments.

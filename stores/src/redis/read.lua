@@ -6,11 +6,11 @@
 -- question a view and a group.
 -- Answers the record (empty: missing), then for each question the sum that is kept of the group's states
 -- (empty: none) and, unless that takes their place, for each place of its view, in the record's order, the
--- fields and values of the group, of a place that views share its string (empty: none); the number of its rows
--- if these were too many.
+-- fields and values of the group (of a place of chunks these), of a place that views share its string (empty: none); the
+-- number of its fields if these were too many.
 
--- About so many bytes a packed row has.
-local ROW = 32
+-- About so many bytes a packed row has, and so many rows a chunk.
+local ROW, CHUNK = 32, 64
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }
@@ -33,11 +33,12 @@ for at = 5, #ARGV, 2 do
             local rows = redis.call('GET', key) or ''
             budget = math.max(0, budget - math.ceil(#rows / ROW))
             answer[#answer + 1] = rows
-        elseif letter == kind and not is_summed then
+        elseif (letter == kind or letter == 'c' and kind == 'd') and not is_summed then
             local key = prefix .. place[1] .. ':' .. ARGV[at + 1]
-            local rows = redis.call('HLEN', key)
+            local fields = redis.call('HLEN', key)
+            local rows = letter == 'c' and fields * CHUNK or fields
             if rows > budget then
-                answer[#answer + 1] = rows
+                answer[#answer + 1] = fields
             else
                 budget = budget - rows
                 answer[#answer + 1] = redis.call('HGETALL', key)

@@ -15,15 +15,18 @@ use crate::{Error, Result};
 
 /// A program that knows format 1 only would leave cached boards as they are when it applies changes, one
 /// of format 2 would count the changes of their register, one of format 3 would leave sums of states
-/// as they are, and one of format 4 would not see packed rows.
-const FORMAT: u32 = 5;
+/// as they are, one of format 4 would not see packed rows, and one of format 5 would not see chunks of them.
+const FORMAT: u32 = 6;
 /// The formats that are read.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=FORMAT;
 
 /// What a place holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlaceKind {
+    /// Deltas, each in a field of its own.
     Deltas,
+    /// Chunks of packed deltas, which are deltas too.
+    Chunks,
     States,
 }
 
@@ -32,11 +35,14 @@ impl PlaceKind {
     pub(super) const fn letter(self) -> &'static str {
         match self {
             Self::Deltas => "d",
+            Self::Chunks => CHUNKS,
             Self::States => "s",
         }
     }
 }
 
+/// The first letter of a place of chunks.
+const CHUNKS: &str = "c";
 /// The first letter of a place of deltas that views share: its groups are strings of packed rows.
 const SHARED: char = 'p';
 /// What stands between the name of such a place and the number of a view.
@@ -46,6 +52,11 @@ const NUMBER: char = '#';
 pub(super) fn number_of(place: &str) -> Option<usize> {
     let (_, number) = place.strip_prefix(SHARED)?.split_once(NUMBER)?;
     number.parse().ok()
+}
+
+/// Whether this is the name of a place of chunks.
+pub(super) fn has_chunks(place: &str) -> bool {
+    place.starts_with(CHUNKS)
 }
 
 /// A place that the views of one family share, in one epoch.
@@ -153,8 +164,8 @@ impl Record {
     ) -> impl Iterator<Item = &(String, Epoch)> {
         let places = self.live.get(view).into_iter().flatten();
         places.filter(move |(name, _)| {
-            let is_shared = kind == PlaceKind::Deltas && name.starts_with(SHARED);
-            is_shared || name.starts_with(kind.letter())
+            let is_packed = name.starts_with(SHARED) || has_chunks(name);
+            kind == PlaceKind::Deltas && is_packed || name.starts_with(kind.letter())
         })
     }
 
@@ -205,16 +216,44 @@ impl Record {
         })
     }
 
-    /// Whether a place that views share is there.
-    pub(super) fn has_shared(&self, place: &str) -> bool {
-        self.shared.contains_key(place)
+    /// The family whose views share a place, if that is of the epoch that is being filled.
+    pub(super) fn family_of(&self, place: &str) -> Option<&str> {
+        let shared = self.shared.get(place)?;
+        (shared.epoch == self.slot.epoch).then_some(&shared.family)
+    }
+
+    /// The views that share a place, by their numbers there.
+    pub(super) fn sharers(&self, place: &str) -> BTreeMap<usize, &str> {
+        let places = self.live.iter();
+        let places = places.flat_map(|(view, of)| of.iter().map(move |(name, _)| (view, name)));
+        let numbered = places.filter_map(|(view, name)| {
+            let (of, _) = name.split_once(NUMBER)?;
+            Some((number_of(name).filter(|_| of == place)?, view.as_str()))
+        });
+        numbered.collect()
+    }
+
+    /// The view that a place is of, if that is of the epoch that is being filled.
+    pub(super) fn view_of(&self, place: &str) -> Option<&str> {
+        let is_it = |(name, epoch): &(String, Epoch)| name == place && *epoch == self.slot.epoch;
+        let mut views = self.live.iter();
+        let found = views.find(|(_, places)| places.iter().any(is_it));
+        found.map(|(view, _)| view.as_str())
+    }
+
+    /// Whether a place is there that views share, or one of chunks.
+    pub(super) fn has_packed(&self, place: &str) -> bool {
+        let mut places = self.live.values().flatten();
+        self.shared.contains_key(place) || places.any(|(name, _)| name == place)
     }
 
     /// The place of a view's parts in the epoch that is being filled; made if it is not there.
     pub(super) fn ensure_place(&mut self, view: &str, kind: PlaceKind) -> String {
         let epoch = self.slot.epoch;
         let mut places = self.places(view, kind);
-        let is_it = |(name, of): &&(String, Epoch)| *of == epoch && number_of(name).is_none();
+        let is_it = |(name, of): &&(String, Epoch)| {
+            *of == epoch && name.starts_with(kind.letter()) && number_of(name).is_none()
+        };
         if let Some((name, _)) = places.find(is_it) {
             return name.clone();
         }
@@ -438,7 +477,17 @@ mod tests {
         later.oldest = 2;
         let record = record.with_slot(later);
         assert_eq!(record.garbage, [own, first.place.clone(), other.place]);
-        assert!(record.has_shared(&next.place) && !record.has_shared(&first.place));
+        assert!(record.has_packed(&next.place) && !record.has_packed(&first.place));
+        assert_eq!(record.family_of(&next.place), Some("f"));
+        let sharers = record.sharers(&next.place).into_iter();
+        assert!(sharers.eq([(0, b.as_str()), (1, a.as_str())]));
+        let mut record = record;
+        let chunks = record.ensure_place(&a, PlaceKind::Chunks);
+        assert!(has_chunks(&chunks) && record.has_packed(&chunks));
+        assert_ne!(record.ensure_place(&a, PlaceKind::Deltas), chunks);
+        assert_eq!(record.ensure_place(&a, PlaceKind::Chunks), chunks);
+        assert_eq!(record.view_of(&chunks), Some(a.as_str()));
+        assert_eq!(record.places(&a, PlaceKind::Deltas).count(), 3);
     }
 
     #[test]

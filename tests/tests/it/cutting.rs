@@ -98,7 +98,7 @@ impl LiveRead for Narrow {
 
 #[async_trait]
 impl LiveWrite for Narrow {
-    fn rows_max(&self) -> usize {
+    fn deltas_max(&self) -> usize {
         self.rows_max
     }
 

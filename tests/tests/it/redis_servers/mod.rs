@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use arrow::array::BinaryArray;
 use schemas::seam::{Cut, Fence, Moved};
 use schemas::source::Source;
 use stores::live::{Changes, Deltas, LiveQuery, LiveRead, LiveWrite};
@@ -275,12 +276,39 @@ async fn wrong_types_change_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A group that has grown goes on as a hash of each view, also where a process writes that did not see it grow: what is
-/// read and scanned is the sum of both, each row once.
+/// Rows of a round in one group.
+const ROWS: i64 = 20;
+
+/// What a round adds: the same rows of one group, one row of another, and of a third one rows that no other round has.
+fn grown(view: &str, round: i64) -> Deltas {
+    let of = |name: &str| {
+        let name = name.to_owned();
+        (0..ROWS).map(move |row| (format!("{name} row of some length {row:02}"), 1))
+    };
+    let deltas = [
+        rows("g", of("a")),
+        rows("small", [("r".to_owned(), 1)]),
+        rows("wide", of(&format!("round {round:03}"))),
+    ];
+    let deltas: Vec<Deltas> = deltas.into_iter().flatten().collect();
+    let all = |of: fn(&Deltas) -> &BinaryArray| {
+        let all = deltas.iter().flat_map(|deltas| of(deltas).iter().flatten());
+        BinaryArray::from_iter_values(all.collect::<Vec<_>>())
+    };
+    Deltas {
+        view: view.to_owned(),
+        groups: all(|deltas| &deltas.groups),
+        rows: all(|deltas| &deltas.rows),
+        counts: deltas.iter().flat_map(|deltas| &deltas.counts).collect(),
+        ..deltas[0].clone()
+    }
+}
+
+/// What a group that grows has in its string becomes chunks of each view, also where a process writes that did not see it
+/// grow: what is read and scanned is the sum of both, each row once. Many chunks of the same rows are put together.
 #[tokio::test]
 async fn groups_that_grow_lose_nothing() -> Result<()> {
-    const ROWS: i64 = 20;
-    const ROUNDS: i64 = 40;
+    const ROUNDS: i64 = 320;
     const OTHER_VIEW: &str = "other@1";
     let server = Server::start(&[]);
     let (one, other) = (
@@ -289,34 +317,27 @@ async fn groups_that_grow_lose_nothing() -> Result<()> {
     );
     heal(&one, 0).await?;
     for round in 0..ROUNDS {
-        let of_view = |view: &str| {
-            let all = (0..ROWS).map(|row| (format!("a row of some length {row:02}"), 1));
-            let mut deltas = rows("g", all);
-            deltas[0].view = view.to_owned();
-            deltas.extend(rows("small", [("r".to_owned(), 1)]));
-            deltas[1].view = view.to_owned();
-            let [large, small] = &deltas[..] else {
-                panic!()
-            };
-            Deltas {
-                groups: binary(large.groups.iter().chain(&small.groups).flatten()),
-                rows: binary(large.rows.iter().chain(&small.rows).flatten()),
-                counts: large.counts.iter().chain(&small.counts).collect(),
-                ..large.clone()
-            }
-        };
-        let changes = Changes::from(vec![of_view(VIEW), of_view(OTHER_VIEW)]);
+        let changes = Changes::from(vec![grown(VIEW, round), grown(OTHER_VIEW, round)]);
         let live = if round % 4 == 3 { &other } else { &one };
         let views = [VIEW, OTHER_VIEW];
         let apply = live.apply(slot(0), fence(round, 1), cut(round + 1), &views, &changes);
         assert_eq!(apply.await?, Ok(()));
         assert_eq!(sums(&one, 0, "g").await?, (round + 1, (round + 1) * ROWS));
     }
-    let string = server.ask(&["KEYS", "*}:p*:g"]);
-    let bytes: i64 = server.ask(&["STRLEN", &string]).parse().expect("a number");
-    assert!((4_096..8_000).contains(&bytes), "{bytes} bytes");
-    let hashes = server.ask(&["KEYS", "*}:d*:*"]);
-    assert_eq!(hashes.lines().count(), 2, "one of each view: {hashes}");
+    let number = |command: &[&str]| server.ask(command).parse::<i64>().expect("a number");
+    let strings = server.ask(&["KEYS", "*}:p*:*"]);
+    for string in strings.lines() {
+        assert!(number(&["STRLEN", string]) < 8_000, "{string} is small");
+    }
+    assert_eq!(server.ask(&["KEYS", "*}:d*:*"]), "", "no row has a field");
+    for (group, chunks) in [("g", 1..40), ("wide", 40..200)] {
+        let hashes = server.ask(&["KEYS", &format!("*}}:c*:{group}")]);
+        assert_eq!(hashes.lines().count(), 2, "one of each view: {hashes}");
+        for hash in hashes.lines() {
+            let held = number(&["HLEN", hash]);
+            assert!(chunks.contains(&held), "{held} chunks of {group}");
+        }
+    }
     for view in [VIEW, OTHER_VIEW] {
         for live in [&one, &other] {
             let query = LiveQuery {
@@ -328,10 +349,20 @@ async fn groups_that_grow_lose_nothing() -> Result<()> {
             let answer = live.read(Source::Plays, 1, &[query]).await?;
             let counts = &answer.parts[0].counts;
             assert_eq!(counts.values(), &vec![ROUNDS; 20][..]);
-            let page = live.scan(slot(0), view, (0, 9), None, 100).await?;
-            assert_eq!(page.counts.values(), &vec![ROUNDS; 21][..]);
+            let all = live.scan(slot(0), view, (0, 9), None, 1_000_000).await?;
+            let (few, many) = all.counts.values().split_at(21);
+            assert_eq!(few, &vec![ROUNDS; 21][..]);
+            assert_eq!(many, &vec![1; 20 * 320][..]);
+            // A row a page: the order is the same, and none is left out.
+            let mut after = None;
+            for row in 0..40 {
+                let page = live.scan_deltas(slot(0), view, (0, 9), after, 1).await?;
+                assert_eq!(page.deltas.rows.value(0), all.rows.value(row), "row {row}");
+                after = page.next;
+            }
         }
     }
+    assert_eq!(sums(&one, 0, "wide").await?, (ROUNDS, ROUNDS * ROWS));
     assert_eq!(one.roll(slot(0), 1).await?, Ok(cut(ROUNDS)));
     assert!(one.drop_through(slot(0), 1, cut(ROUNDS)).await?);
     while one.collect_garbage(slot(0), 7).await? > 0 {}
@@ -584,23 +615,36 @@ async fn large_groups_are_scanned_and_deleted() -> Result<()> {
     large_groups(&live).await
 }
 
+/// With counts that are packed and lie in chunks, and with such that each row has a field for.
 async fn large_groups(live: &RedisLive) -> Result<()> {
+    large_group(live, 1, (1, [51, 51, 51])).await?;
+    large_group(live, 2, (1 << 40, [5_001, 20_999, 26_000])).await
+}
+
+/// Parts of a group that are deleted: so many, then the others of the epoch, then those of the next one.
+async fn large_group(
+    live: &RedisLive,
+    partition: u32,
+    (unit, deleted): (i64, [usize; 3]),
+) -> Result<()> {
     const ROWS: i64 = 26_000;
-    heal(live, 1).await?;
+    heal(live, partition).await?;
     for (batch, epoch) in [(0, 1), (1, 1), (2, 2)] {
-        let all = (0..ROWS).map(|row| (format!("{row:06}"), 1 + batch));
+        let all = (0..ROWS).map(|row| (format!("{row:06}"), unit * (1 + batch)));
         let one = Changes::from(rows("large", all));
         let (believed, next) = (fence(batch, epoch), cut(batch + 1));
-        let done = live.apply(slot(1), believed, next, &[VIEW], &one);
+        let done = live.apply(slot(partition), believed, next, &[VIEW], &one);
         assert_eq!(done.await?, Ok(()));
         if batch == 1 {
-            assert_eq!(live.roll(slot(1), 1).await?, Ok(cut(2)));
+            assert_eq!(live.roll(slot(partition), 1).await?, Ok(cut(2)));
         }
     }
     let (mut after, mut found) = (None, 0);
     loop {
-        let page = live.scan(slot(1), VIEW, (1, 2), after, 5_000).await?;
-        assert!(page.counts.values().iter().all(|count| *count == 6));
+        let page = live
+            .scan(slot(partition), VIEW, (1, 2), after, 5_000)
+            .await?;
+        assert!(page.counts.values().iter().all(|count| *count == 6 * unit));
         found += page.counts.len();
         let Some(last) = page.counts.len().checked_sub(1) else {
             break;
@@ -610,15 +654,17 @@ async fn large_groups(live: &RedisLive) -> Result<()> {
         after = Some((b"large".to_vec(), row.to_vec()));
     }
     assert_eq!(found, 26_000);
-    assert_eq!(sums(live, 1, "large").await?, (3, 6 * ROWS));
-    assert!(live.drop_through(slot(1), 1, cut(2)).await?);
-    assert_eq!(live.collect_garbage(slot(1), 5_001).await?, 5_001);
-    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 20_999);
-    assert_eq!(sums(live, 1, "large").await?, (3, 3 * ROWS));
+    assert_eq!(sums(live, partition, "large").await?, (3, 6 * ROWS * unit));
+    assert!(live.drop_through(slot(partition), 1, cut(2)).await?);
+    let [first, others, last] = deleted;
+    assert_eq!(live.collect_garbage(slot(partition), first).await?, first);
+    let deleted = live.collect_garbage(slot(partition), 100_000).await?;
+    assert_eq!(deleted, others);
+    assert_eq!(sums(live, partition, "large").await?, (3, 3 * ROWS * unit));
     let healed = live
-        .heal(slot(1), Some(fence(3, 2)), &life(2, 3, 9))
+        .heal(slot(partition), Some(fence(3, 2)), &life(2, 3, 9))
         .await?;
     assert_eq!(healed, Ok(()));
-    assert_eq!(live.collect_garbage(slot(1), 100_000).await?, 26_000);
+    assert_eq!(live.collect_garbage(slot(partition), 100_000).await?, last);
     Ok(())
 }
