@@ -1,14 +1,17 @@
 //! Tasks and what they give, as text that travels between processes of the same version.
 
+use std::collections::BTreeSet;
+
+use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::board::ResultFile;
 use crate::snapshot::SnapshotFile;
-use crate::tally::{OfDays, Written};
+use crate::tally::{Edition, OfDays, Published, Written};
 use crate::{Error, Result};
 
 /// What both sides must be of. The second number changes with the form of what is sent.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// A task. Notes are named by their path in the archive.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,6 +32,19 @@ pub(crate) enum Errand {
         /// The job.
         job: String,
     },
+    /// Publishing some pieces of a tally.
+    Publish {
+        /// The note of the plan.
+        plan: String,
+        /// The note of what was computed.
+        computed: String,
+        /// As what its rows are published.
+        edition: Edition,
+        /// The job.
+        job: String,
+        /// The pieces, by their starts.
+        pieces: BTreeSet<Seconds>,
+    },
     /// Boards over a file of a snapshot.
     Boards {
         /// The note of the boards.
@@ -45,8 +61,22 @@ pub(crate) enum Outcome {
     Days(OfDays),
     /// Of [`Errand::Coarse`].
     Coarse(Written),
+    /// Of [`Errand::Publish`].
+    Published(Published),
     /// Of [`Errand::Boards`]: by job, the files of its rows.
     Boards(Vec<Vec<ResultFile>>),
+}
+
+impl Outcome {
+    /// Of which task it is, for logs.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Days(_) => "days",
+            Self::Coarse(_) => "coarse",
+            Self::Published(_) => "publish",
+            Self::Boards(_) => "boards",
+        }
+    }
 }
 
 /// An errand as it is sent.

@@ -69,6 +69,8 @@ pub struct BatchOptions {
     pub task_rows_max: u64,
     /// How long an executor elsewhere may take for a task before it is given to another one.
     pub task_seconds_max: u64,
+    /// Whether executors elsewhere also write the rows of tallies: they need the store of the views then.
+    pub executors_publish: bool,
     /// Rows of one file of a snapshot, about: they are computed together, in memory. The rows of one
     /// key are never divided.
     pub snapshot_rows_max: u64,
@@ -127,6 +129,7 @@ impl Default for BatchOptions {
             archive_wait_ms: 30_000,
             task_rows_max: 1_000_000,
             task_seconds_max: 3_600,
+            executors_publish: false,
             snapshot_rows_max: 250_000,
             result_bytes_max: 64 * 1024 * 1024,
             publish_rows: 50_000,

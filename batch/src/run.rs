@@ -76,6 +76,16 @@ impl Batch {
         }
     }
 
+    /// Who writes the rows of tallies.
+    pub(crate) fn publishing_hands(&self) -> Hands {
+        match self.hands() {
+            Hands::Elsewhere(_) if !self.options.executors_publish => {
+                Hands::Here(self.engine.threads())
+            }
+            hands => hands,
+        }
+    }
+
     /// Makes the tables of a source's views that are not there.
     ///
     /// # Errors

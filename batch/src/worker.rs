@@ -7,7 +7,9 @@ use std::time::Instant;
 use jobs::{Catalog, Engine};
 use serde::de::DeserializeOwned;
 use stores::archive::Archive;
+use stores::views::ViewsWrite;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::errand::{Answer, Errand, Failure, Outcome, Sent};
 use crate::hands::read_note;
@@ -18,10 +20,12 @@ use crate::{Error, Result, board, tally};
 /// Notes that are remembered: those of the tasks that come side by side.
 const NOTES_MAX: usize = 4;
 
-/// Carries out tasks of runs. It needs the archive of the run and nothing else of the installation.
+/// Carries out tasks of runs. It needs the archive of the run and, where it is to publish, the store of the views; nothing
+/// else of the installation.
 #[derive(Debug)]
 pub struct Worker {
     archive: Archive,
+    views: Option<Arc<dyn ViewsWrite>>,
     catalog: Catalog,
     engine: Engine,
     /// Who it is, for people.
@@ -38,11 +42,18 @@ enum Noted {
 }
 
 impl Worker {
-    /// A worker on an archive; `name` says who it is, for people.
+    /// A worker on an archive and the store of views, which is asked only where it publishes; `name` says who it is, for
+    /// people.
     #[must_use]
-    pub fn new(archive: Archive, catalog: Catalog, engine: Engine, name: String) -> Self {
+    pub fn new(
+        (archive, views): (Archive, Option<Arc<dyn ViewsWrite>>),
+        catalog: Catalog,
+        engine: Engine,
+        name: String,
+    ) -> Self {
         Self {
             archive,
+            views,
             catalog,
             engine,
             name,
@@ -56,7 +67,7 @@ impl Worker {
         let answer = match self.done(errand).await {
             Ok(outcome) => {
                 let seconds = since.elapsed().as_secs_f64();
-                tracing::info!(seconds, "a task is done");
+                tracing::info!(task = outcome.name(), seconds, "a task is done");
                 Answer::Done(outcome)
             }
             Err(error) => {
@@ -80,11 +91,29 @@ impl Worker {
                 job,
             } => {
                 let compute = self.tallies(&plan).await?;
-                let read = |manifests| Ok(Noted::Computed(Arc::new(manifests)));
-                let Noted::Computed(computed) = self.noted(&computed, read).await? else {
-                    return Err(mixed_up());
-                };
+                let computed = self.computed(&computed).await?;
                 Ok(Outcome::Coarse(compute.coarse(&job, &computed).await?))
+            }
+            Errand::Publish {
+                plan,
+                computed,
+                edition,
+                job,
+                pieces,
+            } => {
+                let compute = self.tallies(&plan).await?;
+                let computed = self.computed(&computed).await?;
+                let views = self.views.as_ref().ok_or_else(|| self.without_views())?;
+                let publisher = tally::Publisher {
+                    views: Arc::clone(views),
+                    archive: self.archive.clone(),
+                    edition,
+                    // Who calls a task off lets go of it.
+                    stop: CancellationToken::new(),
+                };
+                let of = (job.as_str(), &pieces);
+                let published = compute.publish(&publisher, &computed, of).await?;
+                Ok(Outcome::Published(published))
             }
             Errand::Boards { plan, file } => {
                 let read = |note: board::Note| {
@@ -97,6 +126,14 @@ impl Worker {
                 };
                 Ok(Outcome::Boards(compute.file(&file).await?))
             }
+        }
+    }
+
+    async fn computed(&self, path: &str) -> Result<Arc<Manifests>> {
+        let read = |manifests| Ok(Noted::Computed(Arc::new(manifests)));
+        match self.noted(path, read).await? {
+            Noted::Computed(computed) => Ok(computed),
+            _ => Err(mixed_up()),
         }
     }
 
@@ -130,6 +167,13 @@ impl Worker {
         }
         notes.push_back((path.to_owned(), noted.clone()));
         Ok(noted)
+    }
+
+    fn without_views(&self) -> Error {
+        Error::Request(format!(
+            "{} is to publish and has no store of the views: name that of the run in its [cassandra], or leave batch.executors_publish out of the run's configuration",
+            self.name
+        ))
     }
 
     fn other_archive(&self, path: &str) -> Error {

@@ -113,6 +113,22 @@ impl StoresOptions {
         }
     }
 
+    /// The views alone, for processes that need no other store but the archive: on a server, of which nothing is asked
+    /// yet, or else in the folder that holds the archive too. Nothing if the archive is on a server and they are not.
+    ///
+    /// # Errors
+    /// As [`Stores::open`].
+    pub async fn views(&self) -> Result<Option<Arc<dyn ViewsWrite>>> {
+        if let Some(cassandra) = self.cassandra() {
+            return Ok(Some(cassandra.stores().0));
+        }
+        if self.s3().is_some() {
+            return Ok(None);
+        }
+        let folder = DataFolder::open(&self.folder())?;
+        Ok(Some(Arc::new(folder.views().await?)))
+    }
+
     fn kafka(&self) -> Option<Result<KafkaLog>> {
         let is_named = !self.kafka.bootstrap_servers.is_empty();
         is_named.then(|| KafkaLog::open(&self.kafka, &self.namespace))

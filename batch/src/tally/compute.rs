@@ -160,7 +160,7 @@ impl Plan {
         self.views.iter().filter(|view| view.wanted)
     }
 
-    fn view(&self, name: &str) -> Result<&View> {
+    pub(super) fn view(&self, name: &str) -> Result<&View> {
         self.views
             .iter()
             .find(|view| view.job.name() == name)

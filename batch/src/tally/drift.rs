@@ -7,11 +7,14 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use jobs::Job;
 use schemas::key::KeyValue;
 use schemas::seam::Generation;
 use schemas::source::Source;
 use schemas::time::Width;
+use serde::{Deserialize, Serialize};
 use stores::live::{Deltas, SlotId};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -29,8 +32,35 @@ const DAY_SECONDS: i64 = 86_400;
 const KEYS_MAX: usize = 100_000;
 
 /// Sums of changes by a hash of the key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct Fingerprint(Vec<(u64, u64)>);
+
+/// As it travels: the numbers of all buckets, packed.
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> Self {
+        let sums = fingerprint.0.iter();
+        let bytes = sums.flat_map(|(sum, weighted)| [sum.to_le_bytes(), weighted.to_le_bytes()]);
+        BASE64.encode(bytes.collect::<Vec<_>>().concat())
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        let bytes = BASE64.decode(text).map_err(|error| error.to_string())?;
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let (pairs, odd) = numbers.as_chunks::<2>();
+        if pairs.len() != BUCKETS || !rest.is_empty() || !odd.is_empty() {
+            return Err(format!("a fingerprint of {} bytes", bytes.len()));
+        }
+        let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+        let pairs = pairs.iter();
+        let sums = pairs.map(|[sum, weighted]| (number(sum), number(weighted)));
+        Ok(Self(sums.collect()))
+    }
+}
 
 impl Fingerprint {
     pub(crate) fn new() -> Self {
@@ -50,6 +80,14 @@ impl Fingerprint {
             // Differences of two keys in one bucket can cancel out; weighted by their hashes as well
             // they don't.
             *weighted = weighted.wrapping_add(delta.wrapping_mul(weight | 1));
+        }
+    }
+
+    /// Adds what was noted elsewhere.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        for ((sum, weighted), (more, more_weighted)) in self.0.iter_mut().zip(&other.0) {
+            *sum = sum.wrapping_add(*more);
+            *weighted = weighted.wrapping_add(*more_weighted);
         }
     }
 
@@ -263,7 +301,7 @@ impl Stretch<'_> {
         fingerprint: &Fingerprint,
     ) -> Result<Differences> {
         let mut sides = Sides::default();
-        let mut diff = diff_of(self.ports, view, new).await?;
+        let mut diff = diff_of(&self.ports.archive, view, new, &new.touched).await?;
         while let Some(change) = diff.next().await? {
             let (_, group, row) = diff.key();
             if fingerprint.differs(group, row)

@@ -5,6 +5,7 @@ mod check;
 mod compute;
 mod drift;
 mod held;
+mod loading;
 mod note;
 mod planning;
 mod publish;
@@ -15,7 +16,7 @@ mod tasks;
 
 pub(crate) use compute::{Compute, Manifests, OfDays, failed_of};
 pub(crate) use note::Note;
-pub(crate) use publish::{NewRow, new_rows};
+pub(crate) use publish::{Edition, NewRow, Published, Publisher, new_rows};
 pub(crate) use result::{RowStream, ViewManifest, Written};
 pub(crate) use run::{kept_shape, shape};
 

@@ -1,31 +1,49 @@
 //! Publishing: only what differs from the published result, and what a run that died may have
 //! written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::Array;
 use schemas::seam::Epoch;
 use schemas::source::Source;
-use stores::views::{NewRows, TallyShape};
+use schemas::time::Seconds;
+use serde::{Deserialize, Serialize};
+use stores::archive::Archive;
+use stores::views::{NewRows, TallyShape, ViewsWrite};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::compute::View;
 use super::drift::Fingerprint;
 use super::result::{Diff, ViewManifest};
-use crate::{BatchPorts, Error, Progress, Result};
+use crate::{Error, Result};
 
 /// Rows of a view that were written, and those that stayed as they were.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Published {
     pub(crate) written: u64,
     pub(crate) skipped: u64,
+    /// Every change, if that was wanted.
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
-/// Where and as what rows are published.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Edition<'a> {
-    pub(crate) ports: &'a BatchPorts,
+impl Published {
+    /// Adds what became of other rows of the view.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.written += other.written;
+        self.skipped += other.skipped;
+        match (&mut self.fingerprint, other.fingerprint) {
+            (Some(all), Some(other)) => all.add_all(&other),
+            (all @ None, other) => *all = other,
+            (Some(_), None) => {}
+        }
+    }
+}
+
+/// As what rows are published.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Edition {
     pub(crate) source: Source,
     pub(crate) epoch: Epoch,
     pub(crate) stamp_us: i64,
@@ -33,24 +51,31 @@ pub(crate) struct Edition<'a> {
     pub(crate) rows_max: usize,
 }
 
+/// Publishes rows of results.
+#[derive(Debug, Clone)]
+pub(crate) struct Publisher {
+    pub(crate) views: Arc<dyn ViewsWrite>,
+    pub(crate) archive: Archive,
+    pub(crate) edition: Edition,
+    pub(crate) stop: CancellationToken,
+}
+
 /// Chunks that are on their way to the store at once: while one is written, the next ones are made.
 const AT_ONCE: usize = 2;
 
 /// Rows of a view on their way to the store.
 struct Sending<'a> {
-    edition: &'a Edition<'a>,
+    publisher: &'a Publisher,
     view: &'a View,
-    stop: &'a CancellationToken,
     under_way: JoinSet<stores::Result<()>>,
     rows: u64,
 }
 
 impl<'a> Sending<'a> {
-    fn new(edition: &'a Edition<'a>, view: &'a View, stop: &'a CancellationToken) -> Self {
+    fn new(publisher: &'a Publisher, view: &'a View) -> Self {
         Self {
-            edition,
+            publisher,
             view,
-            stop,
             under_way: JoinSet::new(),
             rows: 0,
         }
@@ -59,7 +84,7 @@ impl<'a> Sending<'a> {
     /// Sends a chunk once there is room for it, and empties it.
     async fn send(&mut self, chunk: &mut Vec<NewRow>) -> Result<()> {
         self.arrived(AT_ONCE - 1).await?;
-        if self.stop.is_cancelled() {
+        if self.publisher.stop.is_cancelled() {
             return Err(Error::Stopped);
         }
         let mut chunk = std::mem::take(chunk);
@@ -69,8 +94,8 @@ impl<'a> Sending<'a> {
             epoch,
             stamp_us,
             ..
-        } = *self.edition;
-        let views = Arc::clone(&self.edition.ports.views);
+        } = self.publisher.edition;
+        let views = Arc::clone(&self.publisher.views);
         let table = self.view.table.clone();
         self.under_way.spawn(async move {
             let rows = new_rows(&mut chunk);
@@ -93,66 +118,60 @@ impl<'a> Sending<'a> {
     /// Waits until all rows are written, and answers how many these were.
     async fn finish(mut self) -> Result<u64> {
         self.arrived(0).await?;
-        match self.stop.is_cancelled() {
+        match self.publisher.stop.is_cancelled() {
             true => Err(Error::Stopped),
             false => Ok(self.rows),
         }
     }
 }
 
-impl Edition<'_> {
-    /// Publishes a view, and notes every change in the fingerprint if one is wanted.
+impl Publisher {
+    /// Publishes some pieces of a view, and notes every change in a fingerprint if one is wanted.
     pub(crate) async fn publish(
         &self,
         view: &View,
         new: &ViewManifest,
-        mut fingerprint: Option<&mut Fingerprint>,
-        (progress, stop): (&dyn Progress, &CancellationToken),
+        pieces: &BTreeSet<Seconds>,
+        with_fingerprint: bool,
     ) -> Result<Published> {
-        let mut published = Published::default();
+        let mut fingerprint = with_fingerprint.then(Fingerprint::new);
         let mut chunk: Vec<NewRow> = Vec::new();
-        let mut sending = Sending::new(self, view, stop);
-        let mut diff = diff_of(self.ports, view, new).await?;
-        let mut waiting = new.touched.iter().peekable();
+        let mut sending = Sending::new(self, view);
+        let mut diff = diff_of(&self.archive, view, new, pieces).await?;
         while let Some(change) = diff.next().await? {
             let (start, group, row) = diff.key();
-            while waiting.next_if(|piece| **piece < start).is_some() {
-                progress.advance(1);
-            }
             if let Some(fingerprint) = &mut fingerprint {
                 fingerprint.batch(group, row, change.delta());
             }
             let time = view.job.partition().floor(start);
             chunk.push((TallyShape::part(time, group), row.to_vec(), change.now));
-            if chunk.len() >= self.rows_max {
+            if chunk.len() >= self.edition.rows_max {
                 sending.send(&mut chunk).await?;
             }
         }
-        published.skipped += diff.same;
-        progress.advance(waiting.count() as u64);
         if !chunk.is_empty() || sending.rows == 0 {
             // Once even without rows: a run that was overtaken must hear it.
             sending.send(&mut chunk).await?;
         }
-        published.written += sending.finish().await?;
-        if view.is_unknown {
-            published.written += self.take_out(view, stop).await?;
-        }
-        let touched = new.touched.iter().filter_map(|start| new.pieces.get(start));
-        let rows: u64 = touched.map(|piece| piece.rows).sum();
-        let all: u64 = new.pieces.values().map(|piece| piece.rows).sum();
-        published.skipped += all.saturating_sub(rows);
-        Ok(published)
+        Ok(Published {
+            written: sending.finish().await?,
+            skipped: diff.same,
+            fingerprint,
+        })
     }
 
-    /// Makes a marker of every row that was not written: no event gives it.
-    async fn take_out(&self, view: &View, stop: &CancellationToken) -> Result<u64> {
-        let mut sending = Sending::new(self, view, stop);
+    /// Makes a marker of every row that was not written, once all others are: no event gives it. Answers how many
+    /// these are.
+    pub(crate) async fn take_out(&self, view: &View) -> Result<u64> {
+        let mut sending = Sending::new(self, view);
         let mut after: Option<(Vec<u8>, Vec<u8>)> = None;
+        let Edition {
+            stamp_us, rows_max, ..
+        } = self.edition;
         loop {
-            let (name, views) = (&view.table, &self.ports.views);
-            let keys = views
-                .rows_before(name, self.stamp_us, after, self.rows_max)
+            let keys = self
+                .views
+                .rows_before(&view.table, stamp_us, after, rows_max)
                 .await?;
             let Some(last) = keys.rows.len().checked_sub(1) else {
                 return sending.finish().await;
@@ -187,19 +206,19 @@ pub(crate) fn new_rows(rows: &mut [NewRow]) -> NewRows {
     }
 }
 
-/// What differs in the touched pieces of a view.
-pub(crate) async fn diff_of(ports: &BatchPorts, view: &View, new: &ViewManifest) -> Result<Diff> {
+/// What differs in some touched pieces of a view.
+pub(crate) async fn diff_of(
+    archive: &Archive,
+    view: &View,
+    new: &ViewManifest,
+    pieces: &BTreeSet<Seconds>,
+) -> Result<Diff> {
     let before = view.published.as_ref();
-    let before = before
-        .map(|old| old.among(&new.touched))
-        .unwrap_or_default();
-    let dirty = view.dirty.iter();
-    let dirty = dirty.map(|other| (other.touched.clone(), other.among(&other.touched)));
-    Diff::open(
-        &ports.archive,
-        new.among(&new.touched),
-        before,
-        dirty.collect(),
-    )
-    .await
+    let before = before.map(|old| old.among(pieces)).unwrap_or_default();
+    let dirty = view.dirty.iter().map(|other| {
+        let touched: BTreeSet<Seconds> = other.touched.intersection(pieces).copied().collect();
+        let rows = other.among(&touched);
+        (touched, rows)
+    });
+    Diff::open(archive, new.among(pieces), before, dirty.collect()).await
 }

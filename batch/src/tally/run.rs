@@ -14,8 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::check::check;
 use super::compute::{Compute, Computed, Plan, View, record};
 use super::drift::{Compared, Difference, Fingerprint, Stretch};
+use super::loading::load;
 use super::planning::{Archived, plan, refusal, whole_days};
-use super::publish::{Edition, NewRow, Published, new_rows};
+use super::publish::{Edition, NewRow, Publisher, new_rows};
 use super::result::ViewManifest;
 use super::tasks;
 use crate::archive::{
@@ -52,7 +53,7 @@ impl Batch {
             result_bytes_max: self.options.result_bytes_max,
             plan,
         });
-        let computed = tasks::compute(&compute, &self.hands(), (progress, stop)).await?;
+        let mut computed = tasks::compute(&compute, &self.hands(), (progress, stop)).await?;
         report.duplicates = computed.totals.duplicates;
         stages.begin("check", 0);
         let plan = &compute.plan;
@@ -63,7 +64,7 @@ impl Batch {
         let touched = computed.manifests.values().map(|m| m.touched.len() as u64);
         stages.begin("publish", touched.sum());
         let (prints, stamp_us) = self
-            .publish(plan, &computed, &mut report, (progress, stop))
+            .publish(&compute, &mut computed, &mut report, (progress, stop))
             .await?;
         let at = (plan.epoch, stamp_us);
         if request.jobs.is_empty() {
@@ -274,38 +275,49 @@ impl Batch {
     /// Publishes every view; answers the fingerprints of those that read the events, and the stamp.
     async fn publish(
         &self,
-        plan: &Plan,
-        computed: &Computed,
+        compute: &Arc<Compute>,
+        computed: &mut Computed,
         report: &mut RunReport,
         told: (&dyn Progress, &CancellationToken),
     ) -> Result<(BTreeMap<String, Fingerprint>, i64)> {
+        let (plan, views) = (&compute.plan, &self.ports.views);
         let source = plan.source;
         let now_ms = self.ports.clock.now_ms();
-        let stamp_us = self
-            .ports
-            .views
+        let stamp_us = views
             .begin_publishing(source, report.epoch, &computed.results(), now_ms)
             .await?;
-        let edition = Edition {
-            ports: &self.ports,
-            source,
-            epoch: report.epoch,
-            stamp_us,
-            rows_max: self.options.publish_rows.max(1),
+        let publisher = Publisher {
+            views: Arc::clone(views),
+            archive: self.ports.archive.clone(),
+            edition: Edition {
+                source,
+                epoch: report.epoch,
+                stamp_us,
+                rows_max: self.options.publish_rows.max(1),
+            },
+            stop: told.1.clone(),
         };
+        let hands = self.publishing_hands();
+        let manifests = &mut computed.manifests;
+        let mut published = load(compute, &hands, manifests, publisher.clone(), told).await?;
         let mut prints = BTreeMap::new();
         for view in plan.wanted() {
-            let Some(manifest) = computed.manifests.get(view.job.name()) else {
+            let name = view.job.name();
+            let (Some(manifest), Some(published)) = (manifests.get(name), published.remove(name))
+            else {
                 continue;
             };
-            let mut print = compared(view).then(Fingerprint::new);
-            let Published { written, skipped } = edition
-                .publish(view, manifest, print.as_mut(), told)
-                .await?;
-            report.rows_written += written;
-            report.rows_skipped += skipped;
-            if let Some(print) = print {
-                prints.insert(view.job.name().to_owned(), print);
+            report.rows_written += published.written;
+            if view.is_unknown {
+                report.rows_written += publisher.take_out(view).await?;
+            }
+            let touched = manifest.touched.iter();
+            let touched = touched.filter_map(|start| manifest.pieces.get(start));
+            let touched: u64 = touched.map(|piece| piece.rows).sum();
+            let all: u64 = manifest.pieces.values().map(|piece| piece.rows).sum();
+            report.rows_skipped += published.skipped + all.saturating_sub(touched);
+            if let Some(print) = published.fingerprint {
+                prints.insert(name.to_owned(), print);
             }
         }
         Ok((prints, stamp_us))
@@ -425,7 +437,7 @@ pub(crate) fn kept_shape(job: &Job, of: Generation) -> Option<ViewShape> {
 }
 
 /// Views that read the events are compared with live state; the others follow from them.
-fn compared(view: &View) -> bool {
+pub(crate) fn compared(view: &View) -> bool {
     is_compared(&view.job)
 }
 

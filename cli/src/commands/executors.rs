@@ -71,13 +71,16 @@ pub(super) async fn executor(
     if let Some(threads) = args.threads {
         settings.query.threads = threads;
     }
-    let archive = installation::archive(&settings)?;
+    let stores = (
+        installation::archive(&settings)?,
+        settings.stores().views().await?,
+    );
     let engine = installation::engine(&settings)?;
     // It goes with the engine.
     let folder = engine.scratch()?;
     let name = installation::holder();
     let catalog = Installation::catalog_of(&settings)?;
-    let worker = batch::Worker::new(archive, catalog, engine, name);
+    let worker = batch::Worker::new(stores, catalog, engine, name);
     let executor = scale::Executor::new(scale::ExecutorOptions {
         scheduler,
         listen,

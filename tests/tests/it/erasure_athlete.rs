@@ -371,12 +371,12 @@ async fn scene(mut world: World) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_brings_an_athlete_back() {
-    scene(World::new().await).await;
+    Box::pin(scene(World::new().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_brings_an_athlete_back_on_servers() {
-    scene(World::on_servers().await).await;
+    Box::pin(scene(World::on_servers().await)).await;
 }
 
 /// Cut off anywhere, it goes on under the same number when it is run again; nobody else's place is ever wrong.

@@ -116,9 +116,19 @@ fn ingest(places: [&Place; 2], seed: &str, rows: [u32; 6]) {
 }
 
 fn configured() -> Place {
+    configured_with("")
+}
+
+/// A place whose executors publish as well.
+fn publishing() -> Place {
+    configured_with("executors_publish = true\n")
+}
+
+fn configured_with(more: &str) -> Place {
     let place = Place::embedded();
     std::fs::create_dir_all(place.data()).expect("a folder");
-    std::fs::write(place.data().join(CONFIG), CONFIGURATION).expect("a configuration");
+    let configuration = format!("{CONFIGURATION}{more}");
+    std::fs::write(place.data().join(CONFIG), configuration).expect("a configuration");
     place
 }
 
@@ -217,7 +227,7 @@ fn notes(data: &Path) -> Vec<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_view_is_the_same_by_two_executors() {
-    let places = [configured(), configured()];
+    let places = [configured(), publishing()];
     let [local, elsewhere] = &places;
     let cluster = {
         ingest([local, elsewhere], "1", [60, 20, 8, 2_500, 900, 200]);
@@ -237,7 +247,10 @@ async fn every_view_is_the_same_by_two_executors() {
     assert_eq!(notes(elsewhere.data()), Vec::<PathBuf>::new());
     for executor in &cluster.executors {
         let [_, log] = executor.said();
-        assert!(log.contains("a task is done"), "both have worked: {log}");
+        for task in ["days", "publish"] {
+            let done = format!("a task is done task=\"{task}\"");
+            assert!(log.contains(&done), "both have worked: {log}");
+        }
     }
     let job = [
         "batch",
@@ -255,38 +268,39 @@ async fn every_view_is_the_same_by_two_executors() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_executor_that_is_killed_changes_nothing() {
-    let places = [configured(), configured()];
+    let places = [configured(), publishing()];
     let [local, elsewhere] = &places;
-    ingest([local, elsewhere], "3", [60, 20, 8, 4_000, 900, 200]);
     let mut cluster = Cluster::start(&[elsewhere.data(), elsewhere.data()]).await;
-    let expected = reports(local.data(), &[]);
-    let engine = cluster.engine();
-    let args = ["--json", "batch", "run", "--engine", &engine];
-    let batch = Process::start(elsewhere.data(), &args);
-    let begun = || {
-        let results = elsewhere.data().join("archive/results/plays/data");
-        files(&results, &|name| name.ends_with(".parquet")).len()
-    };
-    let since = Instant::now();
-    while begun() < 30 {
-        assert!(
-            since.elapsed() < Duration::from_secs(60),
-            "{:?}",
-            batch.said()
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    for (seed, task) in [("3", "task=\"days\""), ("4", "task=\"publish\"")] {
+        ingest([local, elsewhere], seed, [60, 20, 8, 4_000, 900, 200]);
+        let expected = reports(local.data(), &[]);
+        let engine = cluster.engine();
+        let args = ["--json", "batch", "run", "--engine", &engine];
+        let done = |executor: &Process| executor.said()[1].matches(task).count();
+        let before = done(&cluster.executors[0]);
+        let batch = Process::start(elsewhere.data(), &args);
+        let since = Instant::now();
+        while done(&cluster.executors[0]) < before + 2 {
+            assert!(
+                since.elapsed() < Duration::from_secs(60),
+                "{:?}",
+                batch.said()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!notes(elsewhere.data()).is_empty(), "the run goes on");
+        assert!(cluster.executors.remove(0).kill(), "it was at work");
+        let (succeeded, said) = batch.finish();
+        assert!(succeeded, "{said:?}");
+        let mut found: Value = serde_json::from_str(&said[0]).expect("JSON");
+        for report in found.as_array_mut().expect("several sources") {
+            report["seconds"].take();
+        }
+        assert_eq!(found, expected, "round {seed}");
+        compare(local, elsewhere).await;
+        assert_eq!(notes(elsewhere.data()), Vec::<PathBuf>::new());
+        cluster.add(elsewhere.data()).await;
     }
-    assert!(!notes(elsewhere.data()).is_empty(), "the run goes on");
-    assert!(cluster.executors.remove(0).kill(), "it was at work");
-    let (succeeded, said) = batch.finish();
-    assert!(succeeded, "{said:?}");
-    let mut found: Value = serde_json::from_str(&said[0]).expect("JSON");
-    for report in found.as_array_mut().expect("several sources") {
-        report["seconds"].take();
-    }
-    assert_eq!(found, expected);
-    compare(local, elsewhere).await;
-    assert_eq!(notes(elsewhere.data()), Vec::<PathBuf>::new());
     cluster.end();
 }
 
