@@ -79,10 +79,10 @@ impl Batch {
     /// Who writes the rows of tallies.
     pub(crate) fn publishing_hands(&self) -> Hands {
         match self.hands() {
-            Hands::Elsewhere(_) if !self.options.executors_publish => {
-                Hands::Here(self.engine.threads())
+            Hands::Elsewhere(workers) if self.options.executors_publish => {
+                Hands::Elsewhere(workers)
             }
-            hands => hands,
+            _ => Hands::Here(self.engine.threads().min(self.ports.views.publishers_max())),
         }
     }
 

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use jobs::{Catalog, Engine};
 use serde::de::DeserializeOwned;
+use stores::StoresOptions;
 use stores::archive::Archive;
 use stores::views::ViewsWrite;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 
 use crate::errand::{Answer, Errand, Failure, Outcome, Sent};
@@ -25,7 +26,9 @@ const NOTES_MAX: usize = 4;
 #[derive(Debug)]
 pub struct Worker {
     archive: Archive,
-    views: Option<Arc<dyn ViewsWrite>>,
+    /// Opened by the first task that publishes.
+    stores: StoresOptions,
+    views: OnceCell<Option<Arc<dyn ViewsWrite>>>,
     catalog: Catalog,
     engine: Engine,
     /// Who it is, for people.
@@ -42,18 +45,19 @@ enum Noted {
 }
 
 impl Worker {
-    /// A worker on an archive and the store of views, which is asked only where it publishes; `name` says who it is, for
-    /// people.
+    /// A worker on the archive of some stores, of which it opens the views only where it publishes; `name` says who it is,
+    /// for people.
     #[must_use]
     pub fn new(
-        (archive, views): (Archive, Option<Arc<dyn ViewsWrite>>),
+        (archive, stores): (Archive, StoresOptions),
         catalog: Catalog,
         engine: Engine,
         name: String,
     ) -> Self {
         Self {
             archive,
-            views,
+            stores,
+            views: OnceCell::new(),
             catalog,
             engine,
             name,
@@ -103,7 +107,9 @@ impl Worker {
             } => {
                 let compute = self.tallies(&plan).await?;
                 let computed = self.computed(&computed).await?;
-                let views = self.views.as_ref().ok_or_else(|| self.without_views())?;
+                let views = self.views.get_or_try_init(|| self.stores.views());
+                let views = views.await?.as_ref();
+                let views = views.ok_or_else(|| self.without_views())?;
                 let publisher = tally::Publisher {
                     views: Arc::clone(views),
                     archive: self.archive.clone(),

@@ -70,17 +70,14 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// The column of which an expression is the plain sum.
+/// The column of which an expression is the plain sum. That of what a cast makes of a column is none.
 fn summed(expr: &Expr) -> Option<&Column> {
-    let Expr::AggregateFunction(call) = bare(expr) else {
+    let Expr::AggregateFunction(call) = without_alias(expr) else {
         return None;
     };
     let is_plain = call.params.filter.is_none() && !call.params.distinct;
     match call.params.args.as_slice() {
-        [argument] if is_plain && call.func.name() == "sum" => match bare(argument) {
-            Expr::Column(column) => Some(column),
-            _ => None,
-        },
+        [Expr::Column(column)] if is_plain && call.func.name() == "sum" => Some(column),
         _ => None,
     }
 }
@@ -144,15 +141,16 @@ fn is_instant(data_type: &DataType) -> bool {
     )
 }
 
-/// The width of the buckets that an expression makes of a column, and the column.
+/// The width of the buckets that an expression makes of a column, and the column. A cast makes other buckets: one to another
+/// time zone, as `AT TIME ZONE` is, or to a date.
 pub(crate) fn bucket_of(expr: &Expr) -> Option<(Width, &Column)> {
-    let Expr::ScalarFunction(call) = bare(expr) else {
+    let Expr::ScalarFunction(call) = without_alias(expr) else {
         return None;
     };
     let [width, of] = call.args.as_slice() else {
         return None;
     };
-    let Expr::Column(column) = bare(of) else {
+    let Expr::Column(column) = of else {
         return None;
     };
     let Expr::Literal(width, _) = bare(width) else {

@@ -13,7 +13,7 @@ use schemas::seam::{Epoch, Fence, Offset, Slot};
 use schemas::source::Source;
 use stores::dead_letters::set_aside;
 use stores::erasures::Suppressed;
-use stores::live::{Changes, LiveWrite};
+use stores::live::{Changes, LiveWrite, SlotId};
 use stores::log::Records;
 
 use crate::boards::Stepped;
@@ -165,9 +165,9 @@ impl Taker {
     }
 
     /// So many rows of live state should change at once, at most.
-    pub(crate) fn rows_max(&self, live: &dyn LiveWrite) -> usize {
+    pub(crate) fn rows_max(&self, live: &dyn LiveWrite, slot: SlotId) -> usize {
         match self {
-            Self::Facts(_) => live.deltas_max(),
+            Self::Facts(_) => live.deltas_max(slot),
             Self::Entities(_) => live.states_max(),
         }
     }

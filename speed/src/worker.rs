@@ -317,7 +317,7 @@ impl Worker {
     /// position after the records, with the last one before them.
     async fn apply(&mut self, fence: Fence, end: Cut, records: Records) -> Result<Option<Cut>> {
         let limits = Limits {
-            rows_max: self.taker.rows_max(&*self.ports.live),
+            rows_max: self.taker.rows_max(&*self.ports.live, self.slot_id()),
             partitions: self.partitions,
             fence,
         };

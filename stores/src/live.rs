@@ -312,9 +312,10 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
 /// Changing live state. Each call is one atomic script on one slot.
 #[async_trait]
 pub trait LiveWrite: LiveRead {
-    /// How many deltas the changes of one [`LiveWrite::apply`] should have, at most: a server that does
+    /// How many deltas the changes of one [`LiveWrite::apply`] to a slot should have, at most: a server that does
     /// one thing at a time serves nobody else meanwhile. More are taken too.
-    fn deltas_max(&self) -> usize {
+    fn deltas_max(&self, slot: SlotId) -> usize {
+        let _ = slot;
         usize::MAX
     }
 

@@ -304,6 +304,12 @@ pub trait ViewsRead: std::fmt::Debug + Send + Sync {
 /// Writing batch rows and run records. The records change by compare-and-set.
 #[async_trait]
 pub trait ViewsWrite: ViewsRead + ViewsScan {
+    /// By how many rows should be published at the same time, at most: a store that writes one thing at a time gains
+    /// nothing by more, and keeps them waiting.
+    fn publishers_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Makes the table of a view if it is not there.
     async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()>;
 

@@ -93,6 +93,23 @@ pub fn run_with_input(data: &Path, args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().expect("waiting")
 }
 
+/// What a process took.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Measured {
+    /// The most memory that it had, in bytes.
+    pub memory_bytes: u64,
+    /// The time of processors, in seconds.
+    pub cpu_s: f64,
+}
+
+/// The time of processors in what Linux says of a process in `stat`: of user and system, in hundredths of seconds.
+fn cpu_s(stat: &str) -> Option<f64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    Some((next()? + next()?) / 100.0)
+}
+
 /// A process that is killed when this is dropped.
 #[derive(Debug)]
 pub struct Process {
@@ -172,19 +189,21 @@ impl Process {
         (ended.success(), self.said())
     }
 
-    /// The same, with the most memory that it had, in bytes; what it took within its last moments may be missing.
+    /// The same, with what it took; what it took within its last moments may be missing.
     ///
     /// # Panics
     /// If it can't be waited for.
     #[must_use]
-    pub fn finish_measured(mut self) -> (bool, [String; 2], u64) {
-        let mut most = 0;
+    pub fn finish_measured(mut self) -> (bool, [String; 2], Measured) {
+        let mut most = Measured::default();
         while self.is_running() {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
             let status = status.unwrap_or_default();
             let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
             let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-            most = most.max(kib.unwrap_or(0) * 1_024);
+            most.memory_bytes = most.memory_bytes.max(kib.unwrap_or(0) * 1_024);
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+            most.cpu_s = cpu_s(&stat.unwrap_or_default()).unwrap_or(most.cpu_s);
             #[expect(clippy::disallowed_methods, reason = "it is looked at now and then")]
             std::thread::sleep(Duration::from_millis(10));
         }

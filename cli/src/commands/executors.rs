@@ -71,10 +71,7 @@ pub(super) async fn executor(
     if let Some(threads) = args.threads {
         settings.query.threads = threads;
     }
-    let stores = (
-        installation::archive(&settings)?,
-        settings.stores().views().await?,
-    );
+    let stores = (installation::archive(&settings)?, settings.stores());
     let engine = installation::engine(&settings)?;
     // It goes with the engine.
     let folder = engine.scratch()?;

@@ -237,6 +237,10 @@ impl ViewsScan for SqliteViews {
 
 #[async_trait]
 impl ViewsWrite for SqliteViews {
+    fn publishers_max(&self) -> usize {
+        1
+    }
+
     async fn ensure_view(&self, source: Source, shape: &ViewShape) -> Result<()> {
         let doing = "making the table of a view";
         let db = self.db.current().await?;

@@ -13,8 +13,8 @@
 -- of these its name and how many groups follow; for each group its key, 1 if the chunks that are there go, how many chunks
 -- follow, and these, each a field and a value; then for each other place its name and how many
 -- groups follow; for each group its key, how many rows follow, and the rows, each a field and a value.
--- Answers 1, or a list: 1, and then by turns the place and the key of each group whose string is full, or which has come to
--- so many chunks or to twice as many, and so on; or the present record (empty: missing), and then nothing was changed.
+-- Answers 1, or a list: 1, and then by turns place, key and number of chunks of each group whose string is full (0), or which
+-- has come to so many chunks or to twice as many, and so on; or the present record (empty: missing), and then nothing was changed.
 --
 -- Redis does not roll back, so everything that can go wrong is looked at before the first write:
 -- calls raise for keys of a wrong type, and sums are checked to fit in 64 bits. Strings alone are not asked for
@@ -219,6 +219,7 @@ for _ = 1, strings do
         if length >= full_bytes then
             answer[#answer + 1] = place
             answer[#answer + 1] = ARGV[at]
+            answer[#answer + 1] = 0
         end
         at = at + 2
     end
@@ -265,6 +266,7 @@ for _ = 1, chunk_places do
         elseif is_crowded(before, before + chunks) then
             answer[#answer + 1] = place
             answer[#answer + 1] = group
+            answer[#answer + 1] = before + chunks
         end
         set(key, ARGV, at + 3, at + 2 + 2 * chunks)
         at = at + 3 + 2 * chunks

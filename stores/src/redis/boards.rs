@@ -206,7 +206,7 @@ impl RedisLive {
             let answer = next(&mut record);
             Decided::Changes(Box::new(record), Ok(answer))
         };
-        let script = |_: &mut Record, answer: &std::result::Result<T, Moved>| {
+        let script = |_: &Seen, _: &mut Record, answer: &std::result::Result<T, Moved>| {
             let mut all = vec![Bytes::from(keys.prefix.clone())];
             if let Ok(answer) = answer {
                 all.extend(arguments(answer));

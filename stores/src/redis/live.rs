@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use redis::Value;
 use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 
-use super::live_chunks::NotedGroups;
+use super::live_chunks::{NotedGroups, TakenIn};
 use super::live_write::{Decided, apply_script, prepare};
 use super::nodes::{Call, Nodes, Request};
 use super::record::{Record, SlotKeys};
@@ -107,6 +108,7 @@ impl RedisLive {
         };
         change("", "1").await?;
         let commands = [
+            redis::cmd("MGET").arg(&keys.record).take(),
             redis::cmd("APPEND").arg(&keys.record).arg("").take(),
             redis::cmd("STRLEN").arg(&keys.record).take(),
             redis::cmd("GETRANGE")
@@ -267,8 +269,13 @@ impl LiveRead for RedisLive {
 
 #[async_trait]
 impl LiveWrite for RedisLive {
-    fn deltas_max(&self) -> usize {
-        DELTAS_MAX
+    fn deltas_max(&self, slot: SlotId) -> usize {
+        let seen = self.seen_last(slot);
+        let record = seen.as_ref().and_then(|seen| seen.record.as_ref());
+        match record.is_some_and(Record::has_closed) {
+            true => STATES_MAX,
+            false => DELTAS_MAX,
+        }
     }
 
     fn states_max(&self) -> usize {
@@ -308,15 +315,23 @@ impl LiveWrite for RedisLive {
         let keys = self.keys(slot);
         let doing = "applying a micro-batch";
         let taken = self.take_in(doing, slot, &parts.families).await?;
-        let script = |record: &mut Record, applied: &std::result::Result<(), Moved>| match applied {
-            Ok(()) => apply_script(&keys, record, &parts, &taken),
+        let (nothing, is_taken) = (TakenIn::default(), AtomicBool::new(false));
+        let script = |seen: &Seen,
+                      record: &mut Record,
+                      applied: &std::result::Result<(), Moved>| match applied {
+            Ok(()) => {
+                let is_under = taken.under == seen.bytes;
+                is_taken.store(is_under, Ordering::Relaxed);
+                let taken = if is_under { &taken } else { &nothing };
+                apply_script(&keys, record, &parts, taken)
+            }
             Err(_) => Ok((&CHANGE, Vec::new())),
         };
-        let applied = self.change(doing, slot, script, decide).await?;
-        if applied.is_ok() {
-            self.forget_taken(slot, taken);
+        let applied = self.change(doing, slot, script, decide).await;
+        if !matches!(applied, Ok(Ok(()))) || !is_taken.into_inner() {
+            self.note_again(slot, taken);
         }
-        Ok(applied)
+        applied
     }
 
     async fn take_out(&self, slot: SlotId, read: &Outbox) -> Result<bool> {

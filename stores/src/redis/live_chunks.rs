@@ -1,55 +1,58 @@
 //! Groups with many packed rows: what a full string holds goes into chunks, a hash for each view.
 //!
-//! A chunk is a field of that hash, whose value has some kilobytes of packed rows. So a full string costs a few calls for
-//! what a hundred micro-batches appended to it, and rows cost none. Rows may be in several chunks, and add up; where there
-//! are many chunks, they are put together if that takes less than half of the room.
+//! A chunk is a field of that hash, whose value is packed rows, up to some kilobytes of them. So a full string costs a few
+//! calls for what many micro-batches appended to it, and rows cost none. Rows may be in several chunks, and add up; where
+//! there are many chunks, they are put together if that takes less than half of the room.
 //!
-//! Only who fills the epoch changes strings and chunks, and each time the fence moves. So what is read here before an apply
-//! is what is there when it goes through.
+//! Strings and chunks change only together with the record, of which no two have the same bytes. So what was read under a
+//! record is what is there when a script finds that same record; where it would find another, nothing is taken in.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use redis::Value;
+use uuid::Uuid;
 
 use super::fault;
 use super::live::RedisLive;
-use super::live_read::pairs;
+use super::live_read::{Pairs, pairs};
 use super::live_write::Family;
 use super::nodes::{Call, Request};
-use super::packed::{self, Sums};
+use super::packed;
 use super::record::{PlaceKind, Record, SlotKeys, has_chunks};
-use crate::Result;
 use crate::live::SlotId;
+use crate::{Error, Result};
 
 /// So many full strings are read before one apply, at most: others go on growing.
 const STRINGS_MAX: usize = 1_000;
-/// So many hashes of chunks are put together in one apply, at most.
-const HASHES_MAX: usize = 32;
-/// A hash is looked at when it comes to so many chunks, to twice as many, and so on up to the last number: one that could
-/// not be put together until then is of different rows.
+/// A hash is looked at when it comes to so many chunks, to twice as many, and so on up to the last number, above which it
+/// would be much to read at once.
 const CHUNKS_FIRST: usize = 32;
-const CHUNKS_LAST: usize = 4_096;
+const CHUNKS_LAST: usize = 16_384;
+/// So many chunks are read before one apply, at most.
+const CHUNKS_MAX: usize = 16_384;
 
-/// By place: groups of which there is something to do.
-pub(super) type NotedGroups = HashMap<String, HashSet<Vec<u8>>>;
+/// By place: groups of which there is something to do, with how many chunks they have (none: their string is full).
+pub(super) type NotedGroups = HashMap<String, HashMap<Vec<u8>, usize>>;
+
+/// A place, a group, and how many chunks it has.
+type Noted = (String, Vec<u8>, usize);
 
 /// By place and group.
 type ByGroup<T> = HashMap<String, HashMap<Vec<u8>, T>>;
 
-/// What there is of each row.
-type RowSums = BTreeMap<Vec<u8>, i64>;
-
 /// What was read of noted groups, by place and group.
 #[derive(Debug, Default)]
 pub(super) struct TakenIn {
+    /// The record under which it was read.
+    pub(super) under: Bytes,
     /// What strings hold.
     strings: ByGroup<Vec<u8>>,
-    /// All rows of hashes of chunks that are to be put together.
-    hashes: ByGroup<RowSums>,
-    /// What is done with these, and where nothing is to be done.
-    noted: Vec<(String, Vec<u8>)>,
+    /// All rows of hashes of chunks that are to be put together, packed.
+    hashes: ByGroup<Vec<u8>>,
+    /// What this is of; it is noted again if it does not go through.
+    noted: Vec<(String, Vec<u8>, usize)>,
 }
 
 impl TakenIn {
@@ -61,7 +64,8 @@ impl TakenIn {
 /// What becomes of the chunks of a group.
 #[derive(Debug, Default)]
 struct OfGroup {
-    rows: RowSums,
+    /// Packed; a row may come several times.
+    rows: Vec<u8>,
     /// Whether they take the place of all chunks that are there.
     replaces: bool,
 }
@@ -71,8 +75,8 @@ struct OfGroup {
 pub(super) struct Chunks(BTreeMap<String, BTreeMap<Vec<u8>, OfGroup>>);
 
 impl Chunks {
-    /// Adds packed rows of a group; nothing if they are none.
-    pub(super) fn add(&mut self, view: &str, group: &[u8], rows: &[u8]) -> Option<()> {
+    /// Adds packed rows of a group.
+    pub(super) fn add(&mut self, view: &str, group: &[u8], rows: &[u8]) {
         let of_view = match self.0.get_mut(view) {
             Some(of_view) => of_view,
             None => self.0.entry(view.to_owned()).or_default(),
@@ -81,17 +85,16 @@ impl Chunks {
             Some(of_group) => of_group,
             None => of_view.entry(group.to_vec()).or_default(),
         };
-        for row in packed::rows(rows) {
-            let (row, count) = row?;
-            add(&mut of_group.rows, row, count)?;
-        }
-        Some(())
+        of_group.rows.extend_from_slice(rows);
     }
 
     /// What a script is told: from how many chunks up to how many it tells of hashes with as many, how many places there
     /// are, and for each of these its name and how many groups follow; for each group its key, 1 if the chunks that are
     /// there go, how many chunks follow, and these: a name and the rows.
-    pub(super) fn arguments(mut self, record: &mut Record, taken: &TakenIn) -> Option<Vec<Bytes>> {
+    ///
+    /// # Errors
+    /// [`Error::Broken`] where something that was added is no rows.
+    pub(super) fn arguments(mut self, record: &mut Record, taken: &TakenIn) -> Result<Vec<Bytes>> {
         for (place, groups) in &taken.hashes {
             // Those of epochs that have ended stay as they are.
             let Some(view) = record.view_of(place) else {
@@ -101,9 +104,7 @@ impl Chunks {
                 let of_view = self.0.entry(view.to_owned()).or_default();
                 let of_group = of_view.entry(group.clone()).or_default();
                 of_group.replaces = true;
-                for (row, count) in rows {
-                    add(&mut of_group.rows, row, *count)?;
-                }
+                of_group.rows.extend_from_slice(rows);
             }
         }
         let number = |n: usize| Bytes::from(n.to_string());
@@ -112,13 +113,16 @@ impl Chunks {
             number(CHUNKS_LAST),
             number(self.0.len()),
         ];
-        let at = record.slot.position.next_offset;
+        // No other apply names chunks so.
+        let (own, ..) = Uuid::new_v4().as_fields();
+        let own = format!("{}.{own:08x}", record.slot.position.next_offset);
         for (view, groups) in self.0 {
-            arguments.push(record.ensure_place(&view, PlaceKind::Chunks).into());
+            let place = record.ensure_place(&view, PlaceKind::Chunks);
+            arguments.push(place.clone().into());
             arguments.push(number(groups.len()));
             for (group, of_group) in groups {
-                let rows = of_group.rows.iter();
-                let chunks = packed::chunks(rows.map(|(row, count)| (row.as_slice(), *count)));
+                let rows = packed::summed([of_group.rows.as_slice()]);
+                let chunks = packed::chunks(rows.ok_or_else(|| no_rows(&place, &group))?);
                 arguments.push(group.into());
                 arguments.push(Bytes::from_static(if of_group.replaces {
                     b"1"
@@ -127,178 +131,214 @@ impl Chunks {
                 }));
                 arguments.push(number(chunks.len()));
                 for (index, chunk) in chunks.into_iter().enumerate() {
-                    // Where the fence moves to there is no other chunk of.
-                    arguments.push(format!("{at}.{index}").into());
+                    arguments.push(format!("{own}.{index}").into());
                     arguments.push(chunk.into());
                 }
             }
         }
-        Some(arguments)
+        Ok(arguments)
     }
 }
 
-fn add(rows: &mut RowSums, row: &[u8], count: i64) -> Option<()> {
-    match rows.get_mut(row) {
-        Some(sum) => *sum = sum.checked_add(count)?,
-        None => {
-            rows.insert(row.to_vec(), count);
-        }
-    }
-    Some(())
+/// The error for a group that holds something else than rows.
+pub(super) fn no_rows(place: &str, group: &[u8]) -> Error {
+    let why = format!(
+        "{place}:{} holds no live parts, or counts whose sum is larger than 64 bits can hold; another program has written this key; delete all keys of the slot, and it is made again from the log",
+        group.escape_ascii()
+    );
+    Error::broken("packing live parts", why)
 }
 
 impl RedisLive {
     /// Reads what there is to take in of noted groups: strings of groups that get more rows, and chunks to be put together.
+    /// What can't be read now is left for another time.
     pub(super) async fn take_in(
         &self,
         doing: &str,
         slot: SlotId,
         families: &[Family],
     ) -> Result<TakenIn> {
-        let mut taken = TakenIn::default();
-        let Some(noted) = self.noted_groups().get(&slot).map(Arc::clone) else {
-            return Ok(taken);
+        let Some((strings, hashes)) = self.to_take_in(slot, families) else {
+            return Ok(TakenIn::default());
         };
-        let Some(seen) = self.seen_last(slot) else {
-            return Ok(taken);
-        };
-        let Some(record) = &seen.record else {
-            return Ok(taken);
-        };
-        let (mut strings, mut hashes) = (Vec::new(), Vec::new());
-        for (place, groups) in &*noted {
-            if has_chunks(place) {
-                let groups = groups.iter().take(HASHES_MAX.saturating_sub(hashes.len()));
-                hashes.extend(groups.map(|group| (place.as_str(), group.as_slice())));
-                continue;
-            }
-            let family = record.family_of(place);
-            let family = families.iter().find(|of| Some(of.name.as_str()) == family);
-            let changing = family.into_iter().flat_map(|of| of.groups.keys());
-            let full = changing.filter(|group| groups.contains(*group));
-            let full = full.take(STRINGS_MAX.saturating_sub(strings.len()));
-            strings.extend(full.map(|group| (place.as_str(), group)));
-        }
-        if strings.is_empty() && hashes.is_empty() {
-            return Ok(taken);
-        }
         let keys = self.keys(slot);
         let requests: Vec<Request> = requests(&keys, &strings, &hashes);
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
-        let mut answers = answers.await?.into_iter();
-        let strange = || fault::strange(patience, doing);
-        if !strings.is_empty() {
-            let Some(Value::Array(found)) = answers.next() else {
-                return Err(strange());
-            };
-            for ((place, group), string) in strings.into_iter().zip(found) {
-                let string = match string {
-                    Value::BulkString(string) => string,
-                    Value::Nil => Vec::new(),
-                    _ => return Err(strange()),
-                };
-                let of_place = taken.strings.entry(place.to_owned()).or_default();
-                of_place.insert(group.to_vec(), string);
-                taken.noted.push((place.to_owned(), group.to_vec()));
+        let answers = match self.nodes.ask(doing, &requests).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                tracing::debug!(%error, "full strings stay as they are for now");
+                self.note(slot, strings);
+                return Ok(TakenIn::default());
             }
+        };
+        let strange = || fault::strange(&self.nodes.patience, doing);
+        let mut answers = answers.into_iter();
+        let (first, last) = (answers.next(), answers.next_back());
+        let (Some(Value::Array(found)), Some(record)) = (first, last) else {
+            return Err(strange());
+        };
+        let mut found = found.into_iter();
+        let under = found.next();
+        if under.as_ref() != Some(&record) {
+            // Somebody else fills the epoch.
+            return Ok(TakenIn::default());
         }
-        for ((place, group), found) in hashes.into_iter().zip(answers) {
+        let mut taken = TakenIn::default();
+        if let Some(Value::BulkString(bytes)) = under {
+            taken.under = bytes.into();
+        }
+        for ((place, group, chunks), string) in strings.into_iter().zip(found) {
+            let string = match string {
+                Value::BulkString(string) => string,
+                Value::Nil => Vec::new(),
+                _ => return Err(strange()),
+            };
+            let of_place = taken.strings.entry(place.clone()).or_default();
+            of_place.insert(group.clone(), string);
+            taken.noted.push((place, group, chunks));
+        }
+        let mut read = Vec::new();
+        for (hash, found) in hashes.into_iter().zip(answers) {
             let Value::Array(values) = found else {
                 return Err(strange());
             };
-            let chunks = pairs(values).ok_or_else(strange)?;
-            taken.noted.push((place.to_owned(), group.to_vec()));
-            if let Some(rows) = put_together(&chunks).ok_or_else(strange)? {
-                let of_place = taken.hashes.entry(place.to_owned()).or_default();
-                of_place.insert(group.to_vec(), rows);
+            read.push((hash, pairs(values).ok_or_else(strange)?));
+        }
+        if !read.is_empty() {
+            let put = tokio::task::spawn_blocking(move || {
+                let put = |(hash, chunks): (Noted, Pairs)| (hash, put_together(&chunks));
+                read.into_iter().map(put).collect::<Vec<_>>()
+            });
+            let put = put.await.map_err(|error| Error::broken(doing, error))?;
+            for ((place, group, chunks), rows) in put {
+                let rows = rows.ok_or_else(|| no_rows(&place, &group))?;
+                if let Some(rows) = rows {
+                    let of_place = taken.hashes.entry(place.clone()).or_default();
+                    of_place.insert(group.clone(), rows);
+                    taken.noted.push((place, group, chunks));
+                }
             }
         }
         Ok(taken)
     }
 
-    /// Forgets groups of which nothing is to be done any more.
-    pub(super) fn forget_taken(&self, slot: SlotId, taken: TakenIn) {
-        if taken.noted.is_empty() {
-            return;
-        }
+    /// Takes out of what is noted what there is to be read: strings and hashes.
+    fn to_take_in(&self, slot: SlotId, families: &[Family]) -> Option<(Vec<Noted>, Vec<Noted>)> {
+        let seen = self.seen_last(slot)?;
+        let record = seen.record.as_ref().filter(|_| !families.is_empty())?;
         let mut all = self.noted_groups();
-        if let Some(noted) = all.get_mut(&slot) {
-            let noted = Arc::make_mut(noted);
-            for (place, group) in taken.noted {
-                if let Some(groups) = noted.get_mut(&place) {
-                    groups.remove(&group);
+        let noted = Arc::make_mut(all.get_mut(&slot)?);
+        let (mut strings, mut hashes, mut chunks) = (Vec::new(), Vec::new(), 0);
+        for (place, groups) in &mut *noted {
+            if has_chunks(place) {
+                if record.view_of(place).is_none() {
+                    groups.clear();
+                }
+                let fit = groups.extract_if(|_, of_group| {
+                    let fits = chunks == 0 || chunks + *of_group <= CHUNKS_MAX;
+                    chunks += if fits { *of_group } else { 0 };
+                    fits
+                });
+                hashes.extend(fit.map(|(group, of_group)| (place.clone(), group, of_group)));
+                continue;
+            }
+            let family = record.family_of(place);
+            let family = families.iter().find(|of| Some(of.name.as_str()) == family);
+            for group in family.into_iter().flat_map(|of| of.groups.keys()) {
+                if strings.len() < STRINGS_MAX
+                    && let Some((group, none)) = groups.remove_entry(group)
+                {
+                    strings.push((place.clone(), group, none));
                 }
             }
-            noted.retain(|_, groups| !groups.is_empty());
         }
+        noted.retain(|_, groups| !groups.is_empty());
+        (!strings.is_empty() || !hashes.is_empty()).then_some((strings, hashes))
     }
 
-    /// Notes groups that a script tells of, by turns a place and a group: strings that are full, and hashes of many chunks.
-    /// What is not noted, since another process wrote before, is told of once more.
+    /// Notes again what was taken in and did not go through.
+    pub(super) fn note_again(&self, slot: SlotId, taken: TakenIn) {
+        self.note(slot, taken.noted);
+    }
+
+    /// Notes groups that a script tells of, by turns a place, a group, and how many chunks it has: strings that are full,
+    /// and hashes of many chunks. A string that is not noted, since another process wrote before, is told of once more; a
+    /// hash when it has twice as many.
     pub(super) fn note_groups(
         &self,
         slot: SlotId,
         record: &Record,
-        told: impl Iterator<Item = Value>,
+        mut told: impl Iterator<Item = Value>,
     ) {
-        let told = told.filter_map(|value| match value {
-            Value::BulkString(bytes) => Some(bytes),
-            _ => None,
-        });
-        let mut told = told.peekable();
-        if told.peek().is_none() {
+        let mut groups: Vec<Noted> = Vec::new();
+        while let (
+            Some(Value::BulkString(place)),
+            Some(Value::BulkString(group)),
+            Some(Value::Int(chunks)),
+        ) = (told.next(), told.next(), told.next())
+        {
+            let place = String::from_utf8_lossy(&place).into_owned();
+            groups.push((place, group, usize::try_from(chunks).unwrap_or(usize::MAX)));
+        }
+        if !groups.is_empty() {
+            if let Some(noted) = self.noted_groups().get_mut(&slot) {
+                Arc::make_mut(noted).retain(|place, _| record.has_packed(place));
+            }
+            self.note(slot, groups);
+        }
+    }
+
+    fn note(&self, slot: SlotId, groups: Vec<Noted>) {
+        if groups.is_empty() {
             return;
         }
         let mut all = self.noted_groups();
         let noted = Arc::make_mut(all.entry(slot).or_default());
-        noted.retain(|place, _| record.has_packed(place));
-        while let (Some(place), Some(group)) = (told.next(), told.next()) {
-            let place = String::from_utf8_lossy(&place).into_owned();
-            noted.entry(place).or_default().insert(group);
+        for (place, group, chunks) in groups {
+            noted.entry(place).or_default().insert(group, chunks);
         }
     }
 
-    fn noted_groups(&self) -> std::sync::MutexGuard<'_, HashMap<SlotId, Arc<NotedGroups>>> {
+    fn noted_groups(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<NotedGroups>>> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One request for strings, and one for each hash.
-fn requests(keys: &SlotKeys, strings: &[(&str, &[u8])], hashes: &[(&str, &[u8])]) -> Vec<Request> {
-    let key = |(place, group): &(&str, &[u8])| {
+/// One request for the record and strings, one for each hash, and one for the record again.
+fn requests(keys: &SlotKeys, strings: &[Noted], hashes: &[Noted]) -> Vec<Request> {
+    let key = |(place, group, _): &Noted| {
         [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat()
     };
     let request = |command| Request {
         hash_slot: keys.hash_slot,
         call: Call::Command(command),
     };
-    let mut get = redis::cmd("MGET");
+    let mut first = redis::cmd("MGET");
+    first.arg(&keys.record);
     for string in strings {
-        get.arg(key(string));
+        first.arg(key(string));
     }
-    let get = (!strings.is_empty()).then(|| request(get));
     let hashes = hashes.iter().map(|hash| {
         let mut command = redis::cmd("HGETALL");
         command.arg(key(hash));
-        request(command)
+        command
     });
-    get.into_iter().chain(hashes).collect()
+    let last = redis::cmd("GET").arg(&keys.record).take();
+    let all = [first].into_iter().chain(hashes).chain([last]);
+    all.map(request).collect()
 }
 
-/// The rows of chunks, if these take less than half of the room together; nothing for what are no chunks.
+/// The rows of chunks, packed, if these take less than half of the room together; nothing for what are no chunks.
 #[expect(
     clippy::option_option,
     reason = "what is damaged, and what is to be left alone"
 )]
-fn put_together(chunks: &[(Vec<u8>, Vec<u8>)]) -> Option<Option<RowSums>> {
-    let mut sums = Sums::new();
-    for (_, chunk) in chunks {
-        packed::add_rows(&mut sums, chunk)?;
+fn put_together(chunks: &[(Vec<u8>, Vec<u8>)]) -> Option<Option<Vec<u8>>> {
+    let chunks = chunks.iter().map(|(_, chunk)| chunk.as_slice());
+    let before: usize = chunks.clone().map(<[u8]>::len).sum();
+    let mut rows = Vec::new();
+    for (row, count) in packed::summed(chunks)? {
+        packed::put_row(&mut rows, row, count);
     }
-    let before: usize = chunks.iter().map(|(_, chunk)| chunk.len()).sum();
-    let rows = sums.iter().map(|(row, count)| (*row, *count));
-    let after: usize = packed::chunks(rows).iter().map(Vec::len).sum();
-    let rows = sums.into_iter().map(|(row, count)| (row.to_vec(), count));
-    Some((after < before / 2).then(|| rows.collect()))
+    Some((rows.len() < before / 2).then_some(rows))
 }

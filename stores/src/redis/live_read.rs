@@ -1,6 +1,7 @@
 //! Reading slots together with their parts: one script for each slot, all of them side by side.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::{Array, BinaryArray, BinaryBuilder, UInt32Builder, UInt64Builder};
@@ -80,11 +81,8 @@ pub(super) fn unpacked(string: &[u8], view: usize) -> Option<Pairs> {
 
 /// The rows of chunks, in the same way; nothing if they are none.
 pub(super) fn of_chunks(chunks: &Pairs) -> Option<Pairs> {
-    let mut sums = Sums::new();
-    for (_, chunk) in chunks {
-        packed::add_rows(&mut sums, chunk)?;
-    }
-    Some(stored(sums))
+    let chunks = chunks.iter().map(|(_, chunk)| chunk.as_slice());
+    Some(stored(packed::summed(chunks)?))
 }
 
 fn stored(sums: Sums<'_>) -> Pairs {
@@ -348,10 +346,10 @@ impl RedisLive {
         ranges: Option<&[Range]>,
         expected: usize,
     ) -> Result<Pairs> {
-        let mut rows = Vec::new();
+        let mut rows: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if ranges.is_none_or(|ranges| is_within(ranges, &row)) {
-                rows.push((row, value));
+                self.add_part(doing, rows.entry(row), value)?;
             }
             if rows.len() <= GROUP_ROWS {
                 return Ok(());
@@ -362,7 +360,26 @@ impl RedisLive {
             Err(Error::broken(self.nodes.patience.what(doing), why))
         };
         self.each_row(doing, of_group, expected, keep).await?;
-        Ok(rows)
+        Ok(rows.into_iter().collect())
+    }
+
+    /// Adds a part of a row.
+    fn add_part(
+        &self,
+        doing: &str,
+        entry: Entry<'_, Vec<u8>, Vec<u8>>,
+        value: Vec<u8>,
+    ) -> Result<()> {
+        match entry {
+            Entry::Vacant(vacant) => {
+                vacant.insert(value);
+            }
+            Entry::Occupied(mut occupied) => {
+                let sum = self.sum(doing, occupied.get(), &value)?;
+                occupied.insert(sum);
+            }
+        }
+        Ok(())
     }
 
     /// Hands on every row of a group, in no order, asking for some at a time: once, or, of chunks, as many times as parts
@@ -397,8 +414,26 @@ impl RedisLive {
         if seen.len() >= expected {
             return Ok(());
         }
+        if is_of_chunks && self.fields(doing, of_group).await? < expected {
+            // They were put together meanwhile: then the record is another one, for which whoever asks looks.
+            return Ok(());
+        }
         let why = format!("{} of {expected} rows of a group came", seen.len());
         Err(self.nodes.patience.unavailable(doing, why))
+    }
+
+    /// How many fields the hash of a group has.
+    async fn fields(
+        &self,
+        doing: &str,
+        (keys, place, group): (&SlotKeys, &str, &[u8]),
+    ) -> Result<usize> {
+        let key = [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat();
+        let command = redis::cmd("HLEN").arg(key).take();
+        match self.one(doing, keys, Call::Command(command)).await? {
+            Value::Int(fields) => Ok(usize::try_from(fields).unwrap_or(usize::MAX)),
+            _ => Err(fault::strange(&self.nodes.patience, doing)),
+        }
     }
 
     /// Some rows of a group, and where to go on.

@@ -160,7 +160,7 @@ impl RedisLive {
     }
 
     /// The sum of two counts as they are stored.
-    fn sum(&self, doing: &str, one: &[u8], other: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn sum(&self, doing: &str, one: &[u8], other: &[u8]) -> Result<Vec<u8>> {
         let (one, other) = (self.count(doing, one)?, self.count(doing, other)?);
         let sum = one.checked_add(other);
         let sum = sum.ok_or_else(|| self.too_large(doing))?;

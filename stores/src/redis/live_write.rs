@@ -18,7 +18,7 @@ use redis::Value;
 use super::boards::change_arguments;
 use super::fault;
 use super::live::{RedisLive, Seen};
-use super::live_chunks::{Chunks, TakenIn};
+use super::live_chunks::{Chunks, TakenIn, no_rows};
 use super::packed::{self, FULL_BYTES, Groups};
 use super::record::{PlaceKind, Record, SlotKeys};
 use super::script::{APPLY, CHANGE, COLLECT, Script};
@@ -96,17 +96,17 @@ impl RedisLive {
         slot: SlotId,
         decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
     ) -> Result<T> {
-        let alone = |_: &mut Record, _: &T| Ok((&CHANGE, Vec::new()));
+        let alone = |_: &Seen, _: &mut Record, _: &T| Ok((&CHANGE, Vec::new()));
         self.change(doing, slot, alone, decide).await
     }
 
     /// Changes a slot as `decide` says, with a script that is told the record before and after, and
-    /// what `script` says.
+    /// what `script` says, who is shown both.
     pub(super) async fn change<T: Clone + Send>(
         &self,
         doing: &str,
         slot: SlotId,
-        script: impl Fn(&mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync,
+        script: impl Fn(&Seen, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync,
         decide: impl Fn(Option<&Record>) -> Decided<T> + Sync,
     ) -> Result<T> {
         let (keys, decide, script) = (self.keys(slot), &decide, &script);
@@ -122,7 +122,7 @@ impl RedisLive {
         &self,
         doing: &str,
         (slot, keys): (SlotId, &SlotKeys),
-        script: &(impl Fn(&mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync),
+        script: &(impl Fn(&Seen, &mut Record, &T) -> Result<(&'static Script, Vec<Bytes>)> + Sync),
         decide: &(impl Fn(Option<&Record>) -> Decided<T> + Sync),
         sent: &Sent<T>,
     ) -> Result<T> {
@@ -149,7 +149,7 @@ impl RedisLive {
                 Decided::Stays(_) => continue,
                 Decided::Changes(record, answer) => (record, answer),
             };
-            let (script, more) = script(&mut record, &answer)?;
+            let (script, more) = script(&seen, &mut record, &answer)?;
             let bytes = Bytes::from(record.encode()?);
             let records = [seen.bytes.clone(), bytes.clone()];
             let arguments = records.into_iter().chain(more).collect();
@@ -236,7 +236,6 @@ pub(super) fn apply_script(
         ..
     } = changes;
     let of_sums = sum_arguments(record, changes);
-    // What was taken in waits for a micro-batch that has deltas.
     let is_alone =
         families.is_empty() && parts.is_empty() && outbox.is_empty() && boards.boards.is_empty();
     if is_alone && of_sums.len() == 1 {
@@ -315,15 +314,16 @@ fn delta_arguments(
             }
             if let Some(string) = string {
                 for segment in packed::segments(string) {
-                    let (number, rows) = segment.ok_or_else(no_rows)?;
-                    let view = sharers.get(&number).ok_or_else(no_rows)?;
-                    chunks.add(view, group, rows).ok_or_else(no_rows)?;
+                    let named =
+                        segment.and_then(|(number, rows)| Some((sharers.get(&number)?, rows)));
+                    let (view, rows) = named.ok_or_else(|| no_rows(&sharing.place, group))?;
+                    chunks.add(view, group, rows);
                 }
                 emptied.extend([sharing.place.clone().into(), Bytes::copy_from_slice(group)]);
             }
             for (view, rows) in segments {
                 if let Some(view) = family.views.get(view) {
-                    chunks.add(view, group, rows).ok_or_else(no_rows)?;
+                    chunks.add(view, group, rows);
                 }
             }
         }
@@ -337,12 +337,8 @@ fn delta_arguments(
     strings.splice(0..0, head);
     strings.push((emptied.len() / 2).to_string().into());
     strings.extend(emptied);
-    strings.extend(chunks.arguments(record, taken).ok_or_else(no_rows)?);
+    strings.extend(chunks.arguments(record, taken)?);
     Ok((strings, hashes.into_values().collect()))
-}
-
-fn no_rows() -> Error {
-    Error::broken("packing live parts", "what is there are no rows")
 }
 
 /// How many sums may change, and these: those of which something is said, and those of other groups whose
@@ -528,7 +524,7 @@ impl Part {
         let head = self.arguments.len();
         let mut count = 0_usize;
         for row in packed::rows(rows) {
-            let (row, more) = row.ok_or_else(no_rows)?;
+            let (row, more) = row.ok_or_else(|| Error::broken("packing live parts", "no row"))?;
             self.arguments.push(Bytes::copy_from_slice(row));
             self.arguments.push(more.to_string().into());
             count += 1;

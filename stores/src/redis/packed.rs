@@ -6,7 +6,6 @@
 //! bytes its key has, the key, and what is added (zigzag). Numbers are in LEB128. A row may come several times; what is
 //! added adds up.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use schemas::leb128;
@@ -48,29 +47,37 @@ pub(super) fn rows(segment: &[u8]) -> Rows<'_> {
     Rows { left: segment }
 }
 
-/// What there is of each row: the sums.
-pub(super) type Sums<'a> = BTreeMap<&'a [u8], i64>;
+/// Rows in the order of their keys, each once.
+pub(super) type Sums<'a> = Vec<(&'a [u8], i64)>;
 
-/// Adds the rows of a segment or a chunk; nothing if it is neither.
-pub(super) fn add_rows<'a>(sums: &mut Sums<'a>, packed: &'a [u8]) -> Option<()> {
-    for row in rows(packed) {
-        let (row, count) = row?;
-        let sum = sums.entry(row).or_default();
-        *sum = sum.checked_add(count)?;
+/// Adds the rows of segments or chunks up; nothing if one of these is neither.
+pub(super) fn summed<'a>(packed: impl IntoIterator<Item = &'a [u8]>) -> Option<Sums<'a>> {
+    let all = packed.into_iter().flat_map(rows);
+    let mut sums = all.collect::<Option<Sums<'a>>>()?;
+    if sums.is_sorted_by(|(one, _), (next, _)| one < next) {
+        return Some(sums);
     }
-    Some(())
+    sums.sort_unstable_by_key(|(row, _)| *row);
+    let mut is_summed = true;
+    sums.dedup_by(|(more, count), (row, sum)| {
+        let is_same = more == row;
+        if is_same {
+            let both = sum.checked_add(*count);
+            is_summed &= both.is_some();
+            *sum = both.unwrap_or(*sum);
+        }
+        is_same
+    });
+    is_summed.then_some(sums)
 }
 
-/// What a string has of a view, by row: the sums. Nothing if it is no such string.
+/// What a string has of a view. Nothing if it is no such string.
 pub(super) fn rows_of(string: &[u8], view: usize) -> Option<Sums<'_>> {
-    let mut sums = Sums::new();
-    for segment in segments(string) {
-        let (number, packed) = segment?;
-        if number == view {
-            add_rows(&mut sums, packed)?;
-        }
-    }
-    Some(sums)
+    let of_view = segments(string).filter_map(|segment| match segment {
+        Some((number, rows)) => (number == view).then_some(Some(rows)),
+        None => Some(None),
+    });
+    summed(of_view.collect::<Option<Vec<&[u8]>>>()?)
 }
 
 /// The segments of a string, each with the number of its view; nothing in the place of what is none.
@@ -95,7 +102,7 @@ fn take_segment<'a>(left: &mut &'a [u8]) -> Option<(usize, &'a [u8])> {
 }
 
 /// Rows as chunks.
-pub(super) fn chunks<'a>(rows: impl Iterator<Item = (&'a [u8], i64)>) -> Vec<Vec<u8>> {
+pub(super) fn chunks(rows: Sums<'_>) -> Vec<Vec<u8>> {
     let mut chunks: Vec<Vec<u8>> = Vec::new();
     for (row, count) in rows {
         match chunks.last_mut() {
@@ -208,6 +215,8 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -238,6 +247,7 @@ mod tests {
                             *expected.entry(row).or_default() += 2 * count;
                         }
                     }
+                    let expected: Sums<'_> = expected.into_iter().collect();
                     prop_assert_eq!(rows_of(string, 3 - view), Some(expected));
                 }
             }

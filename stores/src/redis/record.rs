@@ -241,6 +241,12 @@ impl Record {
         found.map(|(view, _)| view.as_str())
     }
 
+    /// Whether a count came in the epoch that is being filled that can't be packed.
+    pub(super) fn has_closed(&self) -> bool {
+        let mut shared = self.shared.values();
+        shared.any(|place| place.is_closed && place.epoch == self.slot.epoch)
+    }
+
     /// Whether a place is there that views share, or one of chunks.
     pub(super) fn has_packed(&self, place: &str) -> bool {
         let mut places = self.live.values().flatten();

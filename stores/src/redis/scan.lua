@@ -10,7 +10,7 @@
 -- place that views share; the number of its fields if these were too many by themselves.
 
 -- About so many bytes a packed row has, and so many rows a chunk.
-local ROW, CHUNK = 32, 64
+local ROW, CHUNK = 32, 16
 local record = redis.call('GET', KEYS[1])
 if not record then
     return { '' }

@@ -1,5 +1,5 @@
 //! What the whole system reaches on real servers, beside what the servers and bare clients do in the
-//! same run: `deploy/bench [plays] [incremental] [dumps] [serving] [boards] [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS`
+//! same run: `deploy/bench [plays] [speed] [incremental] [dumps] [serving] [boards] [applications] [recounts] [scan] [restorate]`. `BACKSTITCH_BENCH_ROWS`
 //! makes it smaller or larger; `applications` has `recounts` in it.
 //!
 //! Nothing here is a test: figures move with the machine, their ratios less.
@@ -17,6 +17,7 @@ mod recounts;
 mod restorate;
 mod scan;
 mod serving;
+mod speed;
 mod sql;
 mod stored;
 mod streams;
@@ -43,6 +44,7 @@ fn main() {
     let rows = said.unwrap_or(ROWS);
     let known = [
         "plays",
+        "speed",
         "incremental",
         "dumps",
         "serving",
@@ -60,6 +62,9 @@ fn main() {
     let is_asked = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
     if is_asked("plays") {
         plays::run(rows);
+    }
+    if is_asked("speed") {
+        speed::run(rows);
     }
     if is_asked("incremental") {
         incremental::run(rows);

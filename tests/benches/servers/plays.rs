@@ -12,6 +12,8 @@ use stores::live::SlotId;
 use tests::place::Place;
 use tests::process::{Process, Server, done};
 use tests::servers::{self, Addresses};
+use tests::world::World;
+use tokio::runtime::Runtime;
 
 use super::{ROUNDS, bare, median, rate, say, say_rates, streams, timed};
 
@@ -108,30 +110,10 @@ fn kafka_to_redis(place: &Place, rows: u64) {
 
 /// Compares what live state has of each view with what the reference counted: how many rows, and their sum.
 fn expect_the_same(place: &Place, reference: &Value) {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("a runtime");
     let world = runtime.block_on(place.world());
-    let live = &world.stores.live;
     for (name, expected) in reference["views"].as_object().expect("views") {
-        let job = world.catalog.job(name).expect("a job");
-        let (mut rows, mut sum) = (0_u64, 0_i64);
-        for partition in 0..PARTITIONS {
-            let slot = SlotId {
-                source: Source::Plays,
-                partition,
-            };
-            let mut after = None;
-            loop {
-                let all = (0, Epoch::MAX >> 1);
-                let page = live.scan_deltas(slot, job.view(), all, after, PAGE_ROWS);
-                let page = runtime.block_on(page).expect("a page");
-                rows += page.deltas.counts.len() as u64;
-                sum += page.deltas.counts.values().iter().sum::<i64>();
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
-        }
+        let (rows, sum) = live_sums(&runtime, &world, PARTITIONS, name);
         assert_eq!(
             (expected["rows"].as_u64(), expected["sum"].as_i64()),
             (Some(rows), Some(sum)),
@@ -141,13 +123,44 @@ fn expect_the_same(place: &Place, reference: &Value) {
     println!("  the same rows and sums in each view");
 }
 
+/// What live state has of a view: how many rows, and their sum.
+pub(crate) fn live_sums(
+    runtime: &Runtime,
+    world: &World,
+    partitions: u32,
+    name: &str,
+) -> (u64, i64) {
+    let job = world.catalog.job(name).expect("a job");
+    let (mut rows, mut sum) = (0_u64, 0_i64);
+    for partition in 0..partitions {
+        let slot = SlotId {
+            source: Source::Plays,
+            partition,
+        };
+        let mut after = None;
+        loop {
+            let all = (0, Epoch::MAX >> 1);
+            let live = &world.stores.live;
+            let page = live.scan_deltas(slot, job.view(), all, after, PAGE_ROWS);
+            let page = runtime.block_on(page).expect("a page");
+            rows += page.deltas.counts.len() as u64;
+            sum += page.deltas.counts.values().iter().sum::<i64>();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    (rows, sum)
+}
+
 fn cassandra(place: &Place) {
     let (took, report) = timed(|| done(place.data(), &["batch", "run", "--json"]));
     let report: Value = serde_json::from_str(&report).expect("a report");
     let written = report["rows_written"].as_u64().expect("rows");
     let publish = report["seconds"]["publish"].as_f64().expect("seconds");
     let ours = rate(written, Duration::from_secs_f64(publish));
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("a runtime");
     let bares: Vec<f64> = (0..ROUNDS)
         .map(|_| rate(written, runtime.block_on(bare::write_rows(written))))
         .collect();
@@ -205,7 +218,7 @@ fn heal(place: &Place, before: &str, rows: u64) {
 }
 
 /// The owner of the first play in a file.
-fn first_owner(file: &Path) -> i64 {
+pub(crate) fn first_owner(file: &Path) -> i64 {
     let mut line = String::new();
     BufReader::new(File::open(file).expect("the plays"))
         .read_line(&mut line)
@@ -215,6 +228,6 @@ fn first_owner(file: &Path) -> i64 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark asks at its leisure")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }

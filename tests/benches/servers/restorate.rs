@@ -110,7 +110,8 @@ fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Re
         expected,
     ];
     let args = [&args[..], more].concat();
-    let (took, (_, said, bytes)) = timed(|| Process::start(place.data(), &args).finish_measured());
+    let (took, (_, said, measured)) =
+        timed(|| Process::start(place.data(), &args).finish_measured());
     let report: Value = serde_json::from_str(&said[0]).unwrap_or_default();
     let restored = Restored {
         keys: report["keys"].as_u64().unwrap_or(0),
@@ -118,7 +119,7 @@ fn restored(place: &Place, (view, expected): (&str, &str), more: &[&str]) -> (Re
         report,
         said: said[1].clone(),
     };
-    (restored, bytes)
+    (restored, measured.memory_bytes)
 }
 
 /// Compares, and expects so many differences.

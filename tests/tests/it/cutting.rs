@@ -98,7 +98,7 @@ impl LiveRead for Narrow {
 
 #[async_trait]
 impl LiveWrite for Narrow {
-    fn deltas_max(&self) -> usize {
+    fn deltas_max(&self, _: SlotId) -> usize {
         self.rows_max
     }
 

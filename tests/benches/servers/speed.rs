@@ -1,0 +1,302 @@
+//! The speed layer under other loads than that of `plays`: hot keys, very many keys, small and large micro-batches, several
+//! processes of which one is killed, a Redis that stalls, and catching up while questions are answered.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use schemas::source::Source;
+use serde_json::Value;
+use tests::place::Place;
+use tests::process::{CONFIG, Measured, Process, Server, done};
+use tests::servers::{self, Addresses};
+use tests::world::World;
+use tokio::runtime::Runtime;
+
+use super::load::{Load, load};
+use super::plays::{first_owner, generated_with, live_sums, pause};
+use super::{ROUNDS, bare, median, rate, say, timed};
+
+const PARTITIONS: u32 = 4;
+const SPEED: [&str; 5] = ["speed", "--until-caught-up", "--source", "plays", "--json"];
+const BENCH: &str = "bench.toml";
+/// What the events are spread over: owners and tracks.
+const SHAPES: [(&str, u64, u64); 3] = [
+    ("1,000 owners, 20,000 tracks", 1_000, 20_000),
+    ("hot keys: 4 owners, 8 tracks", 4, 8),
+    (
+        "very many: 200,000 owners, 1,000,000 tracks",
+        200_000,
+        1_000_000,
+    ),
+];
+/// Records of a micro-batch, at most.
+const RECORDS: [usize; 4] = [100, 1_000, 10_000, 50_000];
+/// Events for micro-batches of each size.
+const RECORDS_ROWS: u64 = 500_000;
+const PROCESSES: [usize; 3] = [1, 2, 4];
+/// How long processes may take, and live state to be whole.
+const CAUGHT_UP_MAX: Duration = Duration::from_secs(900);
+/// Redis answers nobody for so long, each time after as long again.
+const STALL: Duration = Duration::from_millis(1_000);
+const CONNECTIONS: usize = 32;
+
+pub(crate) fn run(rows: u64) {
+    println!(
+        "speed: {rows} plays in {PARTITIONS} partitions; CPU of this process and of the main thread of Redis, µs an event"
+    );
+    for (index, (name, owners, tracks)) in SHAPES.into_iter().enumerate() {
+        let place = filled(rows, owners, tracks);
+        shape(&place, name, rows);
+        if index == 0 {
+            stalls(&place, rows);
+            processes(&place, rows);
+            catching_up(&place, rows);
+        }
+    }
+    let place = filled(RECORDS_ROWS.min(rows), SHAPES[0].1, SHAPES[0].2);
+    micro_batches(&place, RECORDS_ROWS.min(rows));
+}
+
+/// An installation with so many plays in its log.
+fn filled(rows: u64, owners: u64, tracks: u64) -> Place {
+    let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
+    let [owners, tracks] = [owners, tracks].map(|number| number.to_string());
+    let spread = ["--owners", &owners, "--tracks", &tracks];
+    let file = generated_with(&place, "plays.jsonl", rows, 1, &spread);
+    done(place.data(), &["ingest", "plays", &file]);
+    place
+}
+
+/// What counting all events took.
+struct Counted {
+    took: Duration,
+    process: Measured,
+    redis_cpu_s: f64,
+    redis_bytes: f64,
+    micro_batches: u64,
+}
+
+/// Counts all events of a place anew, while something else is done.
+fn counted(
+    place: &Place,
+    config: &str,
+    rows: u64,
+    meanwhile: impl FnOnce(&mut Process),
+) -> Counted {
+    servers::forget_live(&place.options().namespace);
+    let before = redis_info();
+    let (took, (said, process)) = timed(|| {
+        let mut process = Process::start_with(place.data(), config, &SPEED);
+        meanwhile(&mut process);
+        let (succeeded, said, measured) = process.finish_measured();
+        assert!(succeeded, "{said:?}");
+        (said, measured)
+    });
+    let after = redis_info();
+    let report: Value = serde_json::from_str(&said[0]).expect("a report");
+    let report = &report["plays"];
+    assert_eq!(report["events"], rows, "everything is counted: {report}");
+    let more = |name: &str| after[name] - before[name];
+    Counted {
+        took,
+        process,
+        redis_cpu_s: more("used_cpu_user_main_thread") + more("used_cpu_sys_main_thread"),
+        redis_bytes: more("used_memory"),
+        micro_batches: report["micro_batches"].as_u64().expect("a number"),
+    }
+}
+
+/// The numbers that Redis tells of itself.
+fn redis_info() -> BTreeMap<String, f64> {
+    let told = redis(&["INFO", "everything"]);
+    let numbers = told.lines().filter_map(|line| {
+        let (name, value) = line.trim().split_once(':')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    });
+    numbers.collect()
+}
+
+fn redis(command: &[&str]) -> String {
+    let address = servers::redis();
+    let port = address.rsplit(':').next().expect("a port");
+    let output = Command::new("redis-cli")
+        .args(["-e", "-p", port])
+        .args(command)
+        .output();
+    let output = output.expect("redis-cli");
+    assert!(output.status.success(), "redis-cli: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn say_counted(what: &str, rows: u64, counted: &Counted) {
+    let each = |seconds: f64| seconds * 1e6 / rows as f64;
+    say(
+        what,
+        format_args!(
+            "{:.0}/s; CPU {:.2} and {:.2} µs; Redis keeps {:.0} bytes an event; {} micro-batches; at most {:.0} MiB",
+            rate(rows, counted.took),
+            each(counted.process.cpu_s),
+            each(counted.redis_cpu_s),
+            counted.redis_bytes / rows as f64,
+            counted.micro_batches,
+            counted.process.memory_bytes as f64 / f64::from(1 << 20),
+        ),
+    );
+}
+
+/// The median round of one shape, beside decoding alone in the same rounds.
+fn shape(place: &Place, name: &str, rows: u64) {
+    let topic = place.topic(Source::Plays);
+    let partitions = i32::try_from(PARTITIONS).expect("partitions");
+    let (mut decoded, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (took, count) = timed(|| bare::consume_and_decode(&topic, partitions));
+        assert_eq!(count, rows, "everything is decoded");
+        decoded.push(rate(count, took));
+        ours.push(counted(place, CONFIG, rows, |_| {}));
+    }
+    ours.sort_by_key(|counted| counted.took);
+    say_counted(name, rows, &ours[ROUNDS / 2]);
+    let ratios = rate(rows, ours[ROUNDS / 2].took) / median(decoded);
+    say(
+        "  ratio to a bare consumer that decodes",
+        format_args!("{ratios:.2}"),
+    );
+}
+
+fn micro_batches(place: &Place, rows: u64) {
+    for records in RECORDS {
+        let more = format!("\n[speed]\nrecords_max = {records}\n");
+        place.configure(BENCH, &Addresses::default(), &more);
+        let counted = counted(place, BENCH, rows, |_| {});
+        say_counted(
+            &format!("micro-batches of up to {records} records"),
+            rows,
+            &counted,
+        );
+    }
+}
+
+/// Redis stands still half of the time.
+fn stalls(place: &Place, rows: u64) {
+    let stalled = counted(place, CONFIG, rows, |process| {
+        while process.is_running() {
+            let stall_ms = STALL.as_millis().to_string();
+            assert_eq!(redis(&["CLIENT", "PAUSE", &stall_ms, "ALL"]).trim(), "OK");
+            pause(2 * STALL);
+        }
+    });
+    say_counted("Redis answers nobody half of the time", rows, &stalled);
+}
+
+/// Processes that share the partitions; and of two one is killed in the middle.
+fn processes(place: &Place, rows: u64) {
+    let runtime = Runtime::new().expect("a runtime");
+    let world = runtime.block_on(place.world());
+    for (count, is_killed) in PROCESSES
+        .map(|count| (count, false))
+        .into_iter()
+        .chain([(2, true)])
+    {
+        servers::forget_live(&place.options().namespace);
+        let start = || Process::start(place.data(), &["speed", "--source", "plays"]);
+        let begun = Instant::now();
+        let mut processes: Vec<Process> = (0..count).map(|_| start()).collect();
+        let until = if is_killed { rows / 3 } else { rows };
+        wait_for(&runtime, &world, until, begun);
+        let mut told = String::new();
+        if is_killed {
+            let killed = Instant::now();
+            let at = position(&runtime, &world);
+            assert!(processes.remove(0).kill(), "it was at work");
+            // The others have its partitions once the group has noticed.
+            let fewest = |slots: Vec<i64>| slots.into_iter().min().unwrap_or(0);
+            let last = fewest(at.clone());
+            while fewest(position(&runtime, &world)) <= last {
+                assert!(begun.elapsed() < CAUGHT_UP_MAX, "{at:?}");
+                pause(Duration::from_millis(20));
+            }
+            told = format!(
+                "; its partitions go on after {:.1} s",
+                killed.elapsed().as_secs_f64()
+            );
+            wait_for(&runtime, &world, rows, begun);
+        }
+        let took = begun.elapsed();
+        for process in processes {
+            let (succeeded, said) = process.end();
+            assert!(succeeded, "{said:?}");
+        }
+        let sums = live_sums(&runtime, &world, PARTITIONS, "plays_detail");
+        assert_eq!(sums.1.unsigned_abs(), rows, "each event once");
+        let what = if is_killed {
+            ", one killed after a third"
+        } else {
+            ""
+        };
+        let rate = rate(rows, took);
+        say(
+            format!("{count} processes{what}"),
+            format_args!("{rate:.0}/s{told}"),
+        );
+    }
+}
+
+/// Where each slot stands; those that are missing at 0.
+fn position(runtime: &Runtime, world: &World) -> Vec<i64> {
+    let read = world.stores.live.read(Source::Plays, PARTITIONS, &[]);
+    let slots = runtime.block_on(read).expect("live state").slots;
+    let at = slots
+        .into_iter()
+        .map(|slot| slot.map_or(0, |slot| slot.position.next_offset));
+    at.collect()
+}
+
+fn wait_for(runtime: &Runtime, world: &World, rows: u64, begun: Instant) {
+    let rows = i64::try_from(rows).expect("a number");
+    while position(runtime, world).iter().sum::<i64>() < rows {
+        assert!(
+            begun.elapsed() < CAUGHT_UP_MAX,
+            "{:?}",
+            position(runtime, world)
+        );
+        pause(Duration::from_millis(20));
+    }
+}
+
+/// The log is counted anew while a server answers.
+fn catching_up(place: &Place, rows: u64) {
+    let runtime = Runtime::new().expect("a runtime");
+    done(place.data(), &SPEED);
+    let owner = first_owner(&place.folder().join("plays.jsonl"));
+    let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
+    let server = Server::start(place.data(), &[]);
+    assert_eq!(server.client.get(&path).0, 200);
+    let questions = [vec![path]];
+    let ask = || runtime.block_on(load(server.client.address(), &questions, CONNECTIONS));
+    let shown = |load: &Load| {
+        assert_eq!(load.failed, 0, "all are answered");
+        format!(
+            "p50 {:.2} p99 {:.2} ms, {:.0}/s",
+            load.p50_ms, load.p99_ms, load.rate
+        )
+    };
+    say("a total at 32 connections, nothing to count", shown(&ask()));
+    let mut rounds: Vec<Load> = Vec::new();
+    let counted = counted(place, CONFIG, rows, |process| {
+        while process.is_running() {
+            rounds.push(ask());
+        }
+    });
+    // The last round may have ended after the counting.
+    rounds.truncate(rounds.len().saturating_sub(1).max(1));
+    rounds.sort_by(|one, other| one.p99_ms.total_cmp(&other.p99_ms));
+    say(
+        "  the same while the log is counted, median round",
+        shown(&rounds[rounds.len() / 2]),
+    );
+    say("  the worst round", shown(&rounds[rounds.len() - 1]));
+    say_counted("  counting meanwhile", rows, &counted);
+}
