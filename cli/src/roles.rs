@@ -10,7 +10,7 @@ use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When};
 use jobs::Engine;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use schemas::source::Source;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,8 @@ use crate::reconciling;
 
 /// How often old things are let go, after a batch run: it looks through all that there is.
 const LET_GO_EVERY: Duration = Duration::from_secs(3600);
+/// How many connections may wait to be taken, if the system allows as many: of more that come at once some are reset.
+const CONNECTIONS_WAITING: u32 = 16_384;
 /// How often the recorder of metrics tidies up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -43,11 +45,27 @@ pub(crate) async fn listen(address: &str) -> anyhow::Result<(TcpListener, Socket
             other.ip()
         )));
     }
-    let listener = TcpListener::bind(resolved.as_slice())
-        .await
+    let mut outcome = Err(std::io::Error::from(std::io::ErrorKind::AddrNotAvailable));
+    for address in resolved {
+        outcome = listener_at(address);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let listener = outcome
         .with_context(|| format!("--listen {address}: choose another port, or 0 for a free one"))?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
+}
+
+fn listener_at(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(CONNECTIONS_WAITING)
 }
 
 /// What the batch role has done so far.
