@@ -223,4 +223,4 @@ fn missing(file: &str, why: &str) -> Error {
 
 #[cfg(test)]
 #[path = "catalog_tests.rs"]
-mod tests;
+pub(crate) mod tests;

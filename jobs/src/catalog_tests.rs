@@ -18,7 +18,8 @@ FROM plays
 GROUP BY owner_id, date_bin(INTERVAL '1 hour', at), kind
 ";
 
-fn write(root: &Path, name: &str, definition: &str, sql: &str) {
+/// Writes a folder of a definition.
+pub(crate) fn write(root: &Path, name: &str, definition: &str, sql: &str) {
     let folder = root.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("job.toml"), definition).unwrap();

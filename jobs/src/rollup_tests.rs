@@ -3,6 +3,7 @@ use schemas::key::KeyValue;
 
 use super::*;
 use crate::Catalog;
+use crate::catalog::tests::write;
 
 const DETAIL: (&str, &str) = (
     "layers = \"both\"\nbucket = \"quarter\"\npartition = \"day\"\ndimensions = [\"kind\", \"country\", \"listener_id\"]",
@@ -18,12 +19,9 @@ fn with(fields: &str, sql: &str) -> Catalog {
         ("detail", "", DETAIL.0, DETAIL.1),
         ("coarse", "over = \"detail\"\n", fields, sql),
     ] {
-        let folder = root.path().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
         let head =
             "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\n";
-        std::fs::write(folder.join("job.toml"), format!("{head}{over}{fields}\n")).unwrap();
-        std::fs::write(folder.join("query.sql"), sql).unwrap();
+        write(root.path(), name, &format!("{head}{over}{fields}\n"), sql);
     }
     Catalog::read(root.path()).unwrap()
 }

@@ -314,8 +314,7 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
 pub trait LiveWrite: LiveRead {
     /// How many deltas the changes of one [`LiveWrite::apply`] to a slot should have, at most: a server that does
     /// one thing at a time serves nobody else meanwhile. More are taken too.
-    fn deltas_max(&self, slot: SlotId) -> usize {
-        let _ = slot;
+    fn deltas_max(&self, _slot: SlotId) -> usize {
         usize::MAX
     }
 

@@ -417,18 +417,28 @@ pub fn forget_live(namespace: &Namespace) {
 /// # Panics
 /// If the server does not do it.
 pub fn delete_keys(pattern: &str) -> i64 {
-    let address = redis();
-    let port = address.rsplit(':').next().expect("a port");
     // Keys hold any bytes, so they stay on the server.
     let script = "local cursor, deleted = '0', 0 repeat \
         local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000) cursor = page[1] \
         for _, key in ipairs(page[2]) do deleted = deleted + redis.call('UNLINK', key) end \
         until cursor == '0' return deleted";
+    let deleted = ask_redis(&["EVAL", script, "0", pattern]);
+    deleted.trim().parse().expect("a number of keys")
+}
+
+/// What Redis answers to a command.
+///
+/// # Panics
+/// If it can't be reached, or refuses.
+#[must_use]
+pub fn ask_redis(command: &[&str]) -> String {
+    let address = redis();
+    let port = address.rsplit(':').next().expect("a port");
     let output = Command::new("redis-cli")
-        .args(["-e", "-p", port, "EVAL", script, "0", pattern])
+        .args(["-e", "-p", port])
+        .args(command)
         .output();
     let output = output.expect("redis-cli");
     assert!(output.status.success(), "redis-cli: {output:?}");
-    let deleted = String::from_utf8_lossy(&output.stdout);
-    deleted.trim().parse().expect("a number of keys")
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

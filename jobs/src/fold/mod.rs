@@ -48,10 +48,7 @@ impl Folded<Tally> {
         let keys = groups + self.job.row().0.len();
         let columns: &[ArrayRef] = self.rows.columns();
         let part = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
-        let wrong = |error: schemas::key::KeyError| Error::Rows {
-            job: self.job.name().to_owned(),
-            what: error.to_string(),
-        };
+        let wrong = |error| wrong(&self.job, error);
         Ok((
             self.job.group().encode(part(0..groups)).map_err(wrong)?,
             self.job.row().encode(part(groups..keys)).map_err(wrong)?,
@@ -168,7 +165,7 @@ impl<K> Fold<K> {
                 None => events,
                 Some(index) => match folded.get(index) {
                     Some(Some(before)) => &before.rows,
-                    _ => return Err(unread(&step.job)),
+                    _ => return Err(wrong(&step.job, "the rows that it reads were not made")),
                 },
             };
             let batches = planned
@@ -200,10 +197,8 @@ fn reads<K>(jobs: &[Arc<Job<K>>]) -> Result<Vec<Option<usize>>> {
         };
         let mut before = jobs.iter().take(place);
         let found = before.position(|other| other.name() == name);
-        found.map(Some).ok_or_else(|| Error::Rows {
-            job: job.name().to_owned(),
-            what: format!("it reads from {name:?}, which this layer does not run"),
-        })
+        let missing = || format!("it reads from {name:?}, which this layer does not run");
+        found.map(Some).ok_or_else(|| wrong(job, missing()))
     });
     reads.collect()
 }
@@ -240,10 +235,10 @@ impl Planned {
     }
 }
 
-fn unread<K>(job: &Job<K>) -> Error {
+fn wrong<K>(job: &Job<K>, what: impl ToString) -> Error {
     Error::Rows {
         job: job.name().to_owned(),
-        what: "the rows that it reads were not made".to_owned(),
+        what: what.to_string(),
     }
 }
 

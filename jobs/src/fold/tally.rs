@@ -17,11 +17,11 @@ use foldhash::fast::RandomState;
 use schemas::key::{KeyColumn, KeyKind, KeyShape};
 use schemas::time::Width;
 
-use super::{Fold, Folded, reads};
+use super::{Fold, Folded, reads, wrong};
 use crate::job::Job;
 use crate::sums::Take;
 use crate::tally::Tally;
-use crate::{Engine, Error, Result};
+use crate::{Engine, Result};
 
 /// What one job makes of a micro-batch: its rows, encoded.
 #[derive(Debug, Clone)]
@@ -89,7 +89,7 @@ type Piece = (Base, Take, bool);
 struct Added {
     /// For each key a row of the base that has it.
     firsts: Vec<usize>,
-    counts: Vec<i64>,
+    counts: Int64Array,
     groups: BinaryArray,
     rows: BinaryArray,
 }
@@ -128,7 +128,7 @@ impl TallyFold {
     /// times.
     ///
     /// # Errors
-    /// [`Error::Query`] or [`Error::Rows`] if a query fails or rows don't fit; then nothing of the micro-batch counts.
+    /// [`crate::Error::Query`] or [`crate::Error::Rows`] if a query fails or rows don't fit; then nothing of the micro-batch counts.
     pub async fn run(&self, events: &RecordBatch) -> Result<Vec<TallyRows>> {
         let folded = self.fold.run_those(events).await?;
         let mut pieces = Pieces {
@@ -149,8 +149,14 @@ impl TallyFold {
                 (Step::Adds(adds), _) => {
                     let under = adds.under.and_then(|place| added.get(place)?.as_ref());
                     let of_job = pieces.add(&job, adds, under)?;
-                    let counts = of_job.counts.clone().into();
-                    let keys = (of_job.groups.clone(), of_job.rows.clone(), counts);
+                    // Arrays are shared, so this copies none.
+                    let Added {
+                        groups,
+                        rows,
+                        counts,
+                        ..
+                    } = &of_job;
+                    let keys = (groups.clone(), rows.clone(), counts.clone());
                     added.push(Some(of_job));
                     keys
                 }
@@ -252,7 +258,7 @@ impl<'a> Pieces<'a> {
                     .firsts
                     .iter()
                     .copied()
-                    .zip(under.counts.iter().copied());
+                    .zip(under.counts.values().iter().copied());
                 Ok(sum(&columns, adds.groups, rows))
             }
             None => {
@@ -348,16 +354,9 @@ fn sum(
     }
     Added {
         firsts,
-        counts,
+        counts: counts.into(),
         groups: group_keys.finish(),
         rows: row_keys.finish(),
-    }
-}
-
-fn wrong(job: &Job, what: impl ToString) -> Error {
-    Error::Rows {
-        job: job.name().to_owned(),
-        what: what.to_string(),
     }
 }
 

@@ -8,6 +8,7 @@ use schemas::source::Source;
 use serde::Serialize;
 
 use super::*;
+use crate::catalog::tests::write;
 use crate::{Catalog, EngineOptions, Layers};
 
 fn engine(folder: &tempfile::TempDir) -> Engine {
@@ -244,10 +245,13 @@ const OWN: &[[&str; 5]] = &[
 ];
 
 fn own() -> Catalog {
+    catalog(OWN)
+}
+
+/// The catalog of some views of owners, each as in [`OWN`].
+fn catalog(views: &[[&str; 5]]) -> Catalog {
     let root = tempfile::tempdir().unwrap();
-    for [name, over, bucket, dimensions, sql] in OWN {
-        let folder = root.path().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+    for [name, over, bucket, dimensions, sql] in views {
         let over = match *over {
             "" => String::new(),
             over => format!("over = \"{over}\"\n"),
@@ -256,8 +260,7 @@ fn own() -> Catalog {
             "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\npartial = true\n\
             layers = \"both\"\nbucket = \"{bucket}\"\npartition = \"all\"\ndimensions = [{dimensions}]\n{over}"
         );
-        std::fs::write(folder.join("job.toml"), definition).unwrap();
-        std::fs::write(folder.join("query.sql"), sql).unwrap();
+        write(root.path(), name, &definition, sql);
     }
     Catalog::read(root.path()).unwrap()
 }
@@ -302,17 +305,7 @@ fn queries_are_run_where_it_takes_them() {
 /// What a cast makes of a column is not added up as the column itself.
 #[test]
 fn casts_are_left_to_the_query() {
-    let with = |sql: &str| {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("one");
-        std::fs::create_dir_all(&folder).unwrap();
-        let definition = "kind = \"tally\"\nmetric = \"plays\"\nsource = \"plays\"\ngroup = [\"owner_id\"]\n\
-            partial = true\nlayers = \"both\"\nbucket = \"day\"\npartition = \"all\"\ndimensions = [\"kind\"]\n";
-        std::fs::write(folder.join("job.toml"), definition).unwrap();
-        std::fs::write(folder.join("query.sql"), sql).unwrap();
-        let catalog = Catalog::read(root.path()).unwrap();
-        queries(catalog.jobs()).len()
-    };
+    let with = |sql: &str| queries(catalog(&[["one", "", "day", "\"kind\"", sql]]).jobs()).len();
     let plain = "SELECT owner_id, date_trunc('day', at) AS bucket, kind, sum(amount) AS count FROM plays GROUP BY 1, 2, 3";
     assert_eq!(with(plain), 0);
     for (from, to) in [

@@ -55,7 +55,7 @@ pub struct RedisLive {
     read: Mutex<HashMap<SlotId, Arc<Seen>>>,
     /// Groups whose strings are full, or that have many chunks, as far as this process knows: each has some thousand
     /// bytes on the server, so they are few beside what it holds.
-    pub(super) noted: Mutex<HashMap<SlotId, Arc<NotedGroups>>>,
+    pub(super) noted: Mutex<HashMap<SlotId, NotedGroups>>,
 }
 
 impl RedisLive {

@@ -8,7 +8,7 @@
 //! record is what is there when a script finds that same record; where it would find another, nothing is taken in.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use redis::Value;
@@ -49,10 +49,8 @@ pub(super) struct TakenIn {
     pub(super) under: Bytes,
     /// What strings hold.
     strings: ByGroup<Vec<u8>>,
-    /// All rows of hashes of chunks that are to be put together, packed.
-    hashes: ByGroup<Vec<u8>>,
-    /// What this is of; it is noted again if it does not go through.
-    noted: Vec<(String, Vec<u8>, usize)>,
+    /// All rows of hashes of chunks that are to be put together, packed, with how many chunks these are.
+    hashes: ByGroup<(usize, Vec<u8>)>,
 }
 
 impl TakenIn {
@@ -100,7 +98,7 @@ impl Chunks {
             let Some(view) = record.view_of(place) else {
                 continue;
             };
-            for (group, rows) in groups {
+            for (group, (_, rows)) in groups {
                 let of_view = self.0.entry(view.to_owned()).or_default();
                 let of_group = of_view.entry(group.clone()).or_default();
                 of_group.replaces = true;
@@ -187,15 +185,14 @@ impl RedisLive {
         if let Some(Value::BulkString(bytes)) = under {
             taken.under = bytes.into();
         }
-        for ((place, group, chunks), string) in strings.into_iter().zip(found) {
+        for ((place, group, _), string) in strings.into_iter().zip(found) {
             let string = match string {
                 Value::BulkString(string) => string,
                 Value::Nil => Vec::new(),
                 _ => return Err(strange()),
             };
-            let of_place = taken.strings.entry(place.clone()).or_default();
-            of_place.insert(group.clone(), string);
-            taken.noted.push((place, group, chunks));
+            let of_place = taken.strings.entry(place).or_default();
+            of_place.insert(group, string);
         }
         let mut read = Vec::new();
         for (hash, found) in hashes.into_iter().zip(answers) {
@@ -213,9 +210,8 @@ impl RedisLive {
             for ((place, group, chunks), rows) in put {
                 let rows = rows.ok_or_else(|| no_rows(&place, &group))?;
                 if let Some(rows) = rows {
-                    let of_place = taken.hashes.entry(place.clone()).or_default();
-                    of_place.insert(group.clone(), rows);
-                    taken.noted.push((place, group, chunks));
+                    let of_place = taken.hashes.entry(place).or_default();
+                    of_place.insert(group, (chunks, rows));
                 }
             }
         }
@@ -227,9 +223,9 @@ impl RedisLive {
         let seen = self.seen_last(slot)?;
         let record = seen.record.as_ref().filter(|_| !families.is_empty())?;
         let mut all = self.noted_groups();
-        let noted = Arc::make_mut(all.get_mut(&slot)?);
+        let noted = all.get_mut(&slot)?;
         let (mut strings, mut hashes, mut chunks) = (Vec::new(), Vec::new(), 0);
-        for (place, groups) in &mut *noted {
+        for (place, groups) in noted.iter_mut() {
             if has_chunks(place) {
                 if record.view_of(place).is_none() {
                     groups.clear();
@@ -258,7 +254,9 @@ impl RedisLive {
 
     /// Notes again what was taken in and did not go through.
     pub(super) fn note_again(&self, slot: SlotId, taken: TakenIn) {
-        self.note(slot, taken.noted);
+        let strings = each(taken.strings).map(|(place, group, _)| (place, group, 0));
+        let hashes = each(taken.hashes).map(|(place, group, (chunks, _))| (place, group, chunks));
+        self.note(slot, strings.chain(hashes));
     }
 
     /// Notes groups that a script tells of, by turns a place, a group, and how many chunks it has: strings that are full,
@@ -282,33 +280,41 @@ impl RedisLive {
         }
         if !groups.is_empty() {
             if let Some(noted) = self.noted_groups().get_mut(&slot) {
-                Arc::make_mut(noted).retain(|place, _| record.has_packed(place));
+                noted.retain(|place, _| record.has_packed(place));
             }
             self.note(slot, groups);
         }
     }
 
-    fn note(&self, slot: SlotId, groups: Vec<Noted>) {
-        if groups.is_empty() {
+    fn note(&self, slot: SlotId, groups: impl IntoIterator<Item = Noted>) {
+        let mut groups = groups.into_iter().peekable();
+        if groups.peek().is_none() {
             return;
         }
         let mut all = self.noted_groups();
-        let noted = Arc::make_mut(all.entry(slot).or_default());
+        let noted = all.entry(slot).or_default();
         for (place, group, chunks) in groups {
             noted.entry(place).or_default().insert(group, chunks);
         }
     }
 
-    fn noted_groups(&self) -> MutexGuard<'_, HashMap<SlotId, Arc<NotedGroups>>> {
+    fn noted_groups(&self) -> MutexGuard<'_, HashMap<SlotId, NotedGroups>> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Each group with its place.
+fn each<T>(of: ByGroup<T>) -> impl Iterator<Item = (String, Vec<u8>, T)> {
+    let places = of.into_iter();
+    places.flat_map(|(place, groups)| {
+        let groups = groups.into_iter();
+        groups.map(move |(group, of_group)| (place.clone(), group, of_group))
+    })
+}
+
 /// One request for the record and strings, one for each hash, and one for the record again.
 fn requests(keys: &SlotKeys, strings: &[Noted], hashes: &[Noted]) -> Vec<Request> {
-    let key = |(place, group, _): &Noted| {
-        [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat()
-    };
+    let key = |(place, group, _): &Noted| keys.group(place, group);
     let request = |command| Request {
         hash_slot: keys.hash_slot,
         call: Call::Command(command),

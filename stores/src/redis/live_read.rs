@@ -1,7 +1,6 @@
 //! Reading slots together with their parts: one script for each slot, all of them side by side.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::{Array, BinaryArray, BinaryBuilder, UInt32Builder, UInt64Builder};
@@ -346,10 +345,10 @@ impl RedisLive {
         ranges: Option<&[Range]>,
         expected: usize,
     ) -> Result<Pairs> {
-        let mut rows: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        let mut rows = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if ranges.is_none_or(|ranges| is_within(ranges, &row)) {
-                self.add_part(doing, rows.entry(row), value)?;
+                self.add_part(doing, &mut rows, (row, value))?;
             }
             if rows.len() <= GROUP_ROWS {
                 return Ok(());
@@ -363,22 +362,18 @@ impl RedisLive {
         Ok(rows.into_iter().collect())
     }
 
-    /// Adds a part of a row.
-    fn add_part(
+    /// Adds a part of a row, which others may have come of.
+    pub(super) fn add_part(
         &self,
         doing: &str,
-        entry: Entry<'_, Vec<u8>, Vec<u8>>,
-        value: Vec<u8>,
+        rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+        (row, part): (Vec<u8>, Vec<u8>),
     ) -> Result<()> {
-        match entry {
-            Entry::Vacant(vacant) => {
-                vacant.insert(value);
-            }
-            Entry::Occupied(mut occupied) => {
-                let sum = self.sum(doing, occupied.get(), &value)?;
-                occupied.insert(sum);
-            }
-        }
+        let value = match rows.get(&row) {
+            Some(others) => self.sum(doing, others, &part)?,
+            None => part,
+        };
+        rows.insert(row, value);
         Ok(())
     }
 
@@ -428,8 +423,7 @@ impl RedisLive {
         doing: &str,
         (keys, place, group): (&SlotKeys, &str, &[u8]),
     ) -> Result<usize> {
-        let key = [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat();
-        let command = redis::cmd("HLEN").arg(key).take();
+        let command = redis::cmd("HLEN").arg(keys.group(place, group)).take();
         match self.one(doing, keys, Call::Command(command)).await? {
             Value::Int(fields) => Ok(usize::try_from(fields).unwrap_or(usize::MAX)),
             _ => Err(fault::strange(&self.nodes.patience, doing)),
@@ -443,7 +437,7 @@ impl RedisLive {
         (keys, place, group): (&SlotKeys, &str, &[u8]),
         cursor: &[u8],
     ) -> Result<(Option<Vec<u8>>, Pairs)> {
-        let key = [keys.prefix.as_bytes(), place.as_bytes(), b":", group].concat();
+        let key = keys.group(place, group);
         let mut command = redis::cmd("HSCAN");
         let fields = match has_chunks(place) {
             true => PAGE_CHUNKS,
@@ -532,20 +526,20 @@ pub(super) fn pairs(values: Vec<Value>) -> Option<Pairs> {
 #[derive(Debug, Default)]
 struct Found {
     parts: Vec<(u32, Epoch, Vec<u8>, i64)>,
-    /// How many of them were packed.
-    packed: usize,
+    /// Whether some were packed.
+    is_packed: bool,
 }
 
 impl Found {
     fn add(&mut self, row: Row, count: i64) {
-        self.packed += usize::from(row.is_packed);
+        self.is_packed |= row.is_packed;
         self.parts.push((row.partition, row.epoch, row.key, count));
     }
 
     /// Adds up what places have of a row; nothing if a sum is too large.
     fn finish(mut self) -> Option<LiveParts> {
         // A row comes twice only where it was packed.
-        if self.packed > 0 && !self.parts.is_sorted() {
+        if self.is_packed && !self.parts.is_sorted() {
             self.parts.sort_unstable();
         }
         let mut is_summed = true;

@@ -295,15 +295,11 @@ impl RedisLive {
         expected: usize,
         asked: Asked<'_>,
     ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        let mut first: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut first = BTreeMap::new();
         let keep = |row: Vec<u8>, value: Vec<u8>| {
             if asked.is_after(of_group.2, &row) {
                 // Parts of a row that is among the first at the end were never left out.
-                let value = match first.get(&row) {
-                    Some(part) => self.sum(doing, part, &value)?,
-                    None => value,
-                };
-                first.insert(row, value);
+                self.add_part(doing, &mut first, (row, value))?;
             }
             if first.len() > asked.rows_max() {
                 first.pop_last();

@@ -359,6 +359,11 @@ impl SlotKeys {
         Self::of_tag(&namespace.key(&format!("{}:{}", slot.source.name(), slot.partition)))
     }
 
+    /// The key of a group in a place.
+    pub(super) fn group(&self, place: &str, group: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), place.as_bytes(), b":", group].concat()
+    }
+
     /// Keys with a hash tag.
     pub(super) fn of_tag(tag: &str) -> Self {
         let prefix = format!("{{{tag}}}:");

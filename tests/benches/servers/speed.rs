@@ -2,7 +2,6 @@
 //! processes of which one is killed, a Redis that stalls, and catching up while questions are answered.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use schemas::source::Source;
@@ -109,24 +108,12 @@ fn counted(
 
 /// The numbers that Redis tells of itself.
 fn redis_info() -> BTreeMap<String, f64> {
-    let told = redis(&["INFO", "everything"]);
+    let told = servers::ask_redis(&["INFO", "everything"]);
     let numbers = told.lines().filter_map(|line| {
         let (name, value) = line.trim().split_once(':')?;
         Some((name.to_owned(), value.parse().ok()?))
     });
     numbers.collect()
-}
-
-fn redis(command: &[&str]) -> String {
-    let address = servers::redis();
-    let port = address.rsplit(':').next().expect("a port");
-    let output = Command::new("redis-cli")
-        .args(["-e", "-p", port])
-        .args(command)
-        .output();
-    let output = output.expect("redis-cli");
-    assert!(output.status.success(), "redis-cli: {output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
@@ -184,7 +171,10 @@ fn stalls(place: &Place, rows: u64) {
     let stalled = counted(place, CONFIG, rows, |process| {
         while process.is_running() {
             let stall_ms = STALL.as_millis().to_string();
-            assert_eq!(redis(&["CLIENT", "PAUSE", &stall_ms, "ALL"]).trim(), "OK");
+            assert_eq!(
+                servers::ask_redis(&["CLIENT", "PAUSE", &stall_ms, "ALL"]).trim(),
+                "OK"
+            );
             pause(2 * STALL);
         }
     });
