@@ -10,6 +10,7 @@ use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When};
 use jobs::Engine;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use schemas::source::Source;
+use stores::keys::Keys;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -25,11 +26,14 @@ const CONNECTIONS_WAITING: u32 = 16_384;
 /// How often the recorder of metrics tidies up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Listens on an address of this machine only: without keys nobody else is served.
+/// Listens on an address: without keys on one of this machine only, since nobody else is served.
 ///
 /// # Errors
-/// An address that can't be used.
-pub(crate) async fn listen(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+/// An address that can't be used, and a store of keys that can't be asked where it has to be.
+pub(crate) async fn listen(
+    address: &str,
+    keys: &dyn Keys,
+) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let wrong = |why: String| usage(format!("--listen {address}: {why}"));
     let resolved: Vec<SocketAddr> = tokio::net::lookup_host(address)
         .await
@@ -39,9 +43,11 @@ pub(crate) async fn listen(address: &str) -> anyhow::Result<(TcpListener, Socket
             ))
         })?
         .collect();
-    if let Some(other) = resolved.iter().find(|found| !found.ip().is_loopback()) {
+    if let Some(other) = resolved.iter().find(|found| !found.ip().is_loopback())
+        && !keys.any_key().await?
+    {
         return Err(wrong(format!(
-            "{} can be reached from other machines, and no keys are configured; listen on 127.0.0.1, and put a proxy that checks who is asking before it",
+            "{} can be reached from other machines, and there is no key; make one (backstitch keys create), or listen on 127.0.0.1",
             other.ip()
         )));
     }

@@ -4,6 +4,7 @@
 //! Everything here is pure. Nothing in this crate reads a clock, a file, an environment variable or
 //! a socket, and it names no store and no query engine.
 
+pub mod access;
 pub mod achievement;
 pub mod avro;
 pub mod clock;

@@ -1,6 +1,7 @@
 //! What the serving layer is given, and what can be set.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use stores::achievements::AchievementsRead;
 use stores::admin::CanonAdmin;
 use stores::counts::CountsRead;
 use stores::erasures::Suppressions;
+use stores::keys::Keys;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::reconciliations::ReconciliationsRead;
@@ -36,6 +38,8 @@ pub struct ServingPorts {
     pub counts: Arc<dyn CountsRead>,
     /// What was compared.
     pub reconciliations: Arc<dyn ReconciliationsRead>,
+    /// Keys of the API, and what administrators did.
+    pub keys: Arc<dyn Keys>,
     /// Who is taken out of what comes in.
     pub suppressions: Suppressions,
     /// The present moment.
@@ -102,6 +106,24 @@ pub struct ServingOptions {
     pub ingests_max: usize,
     /// The largest body of events, in bytes.
     pub body_bytes_max: u64,
+    /// Requests that are answered at once, at most; who comes then is asked to come again (503).
+    pub requests_max: usize,
+    /// The largest head of a request, in bytes.
+    pub head_bytes_max: u32,
+    /// How long a key that was looked up is used: one that is taken back is refused after this time.
+    pub keys_kept_ms: u64,
+    /// How long it is used where the store of keys does not answer.
+    pub keys_kept_stale_ms: u64,
+    /// Requests of one key in a second, at most, and twice as many at once; 0 for no limit.
+    pub key_requests_per_second_max: u32,
+    /// Requests in a second from one address that is not known to have a key, at most, and twice as many at once; 0 for no limit.
+    pub stranger_requests_per_second_max: u32,
+    /// Addresses of proxies, of which the header `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpAddr>,
+    /// Names by which it is reached while there is no key, besides those of this machine.
+    pub hosts: Vec<String>,
+    /// Origins of pages of others that may ask, as in `https://app.example.org`; none if empty.
+    pub cors_origins: Vec<String>,
     /// How long requests that are under way may go on after a shutdown was asked for.
     pub drain_timeout_ms: u64,
 }
@@ -122,6 +144,15 @@ impl Default for ServingOptions {
             runs_kept_for_ms: 500,
             ingests_max: 64,
             body_bytes_max: 64 * 1024 * 1024,
+            requests_max: 4_096,
+            head_bytes_max: 64 * 1024,
+            keys_kept_ms: 5_000,
+            keys_kept_stale_ms: 900_000,
+            key_requests_per_second_max: 1_000,
+            stranger_requests_per_second_max: 50,
+            trusted_proxies: Vec::new(),
+            hosts: Vec::new(),
+            cors_origins: Vec::new(),
             drain_timeout_ms: 10_000,
         }
     }
@@ -146,7 +177,29 @@ impl ServingOptions {
         positive("head_timeout_ms", self.head_timeout_ms)?;
         positive("request_timeout_ms", self.request_timeout_ms)?;
         positive("body_idle_timeout_ms", self.body_idle_timeout_ms)?;
-        positive("body_bytes_max", self.body_bytes_max)
+        positive("body_bytes_max", self.body_bytes_max)?;
+        positive("requests_max", self.requests_max as u64)?;
+        if !(8_192..=1_048_576).contains(&self.head_bytes_max) {
+            return Err(Error::Option {
+                option: "head_bytes_max",
+                given: self.head_bytes_max.to_string(),
+                expected: "set it to a number from 8192 to 1048576",
+            });
+        }
+        for origin in &self.cors_origins {
+            let rest = (origin.strip_prefix("https://")).or_else(|| origin.strip_prefix("http://"));
+            let plain = |host: &str| {
+                !host.is_empty() && !host.contains(|char: char| char == '/' || !char.is_ascii_graphic())
+            };
+            if !rest.is_some_and(plain) {
+                return Err(Error::Option {
+                    option: "cors_origins",
+                    given: origin.clone(),
+                    expected: "write each origin as in https://app.example.org, without a path",
+                });
+            }
+        }
+        Ok(())
     }
 
     pub(crate) const fn whole_wait(&self) -> Duration {

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::http::Peer;
 use crate::options::ServingOptions;
 use crate::{Error, Result};
 
@@ -58,6 +59,7 @@ pub(crate) async fn run(
         let connection = Connection {
             router: router.clone(),
             head_timeout: options.head_timeout(),
+            head_bytes_max: options.head_bytes_max,
             watcher: graceful.watcher(),
         };
         connections.spawn(async move {
@@ -100,6 +102,7 @@ async fn accept(
 struct Connection {
     router: Router,
     head_timeout: Duration,
+    head_bytes_max: u32,
     watcher: Watcher,
 }
 
@@ -112,8 +115,9 @@ impl Connection {
         let service = service_fn({
             let begun = Arc::clone(&begun);
             let router = self.router;
-            move |request: hyper::Request<Incoming>| {
+            move |mut request: hyper::Request<Incoming>| {
                 begun.store(true, Ordering::Relaxed);
+                request.extensions_mut().insert(Peer(peer));
                 router.clone().oneshot(request)
             }
         });
@@ -121,11 +125,13 @@ impl Connection {
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.head_timeout);
+            .header_read_timeout(self.head_timeout)
+            .max_buf_size(self.head_bytes_max as usize);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(self.head_bytes_max)
             .keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
         let connection = builder.serve_connection(TokioIo::new(stream), service);

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::http::{Api, router};
+use crate::http::{Api, Caller, router};
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::{Error, Result, server};
@@ -57,13 +57,25 @@ impl Serving {
             path: path.to_owned(),
             what,
         };
-        let request = Request::get(path).body(Body::empty());
+        let request = Request::get(path).extension(Caller::trusted()).body(Body::empty());
         let request = request.map_err(|error| asked(error.to_string()))?;
         let Ok(response) = self.router().oneshot(request).await;
         let status = response.status().as_u16();
         let body = to_bytes(response.into_body(), usize::MAX).await;
         let body = body.map_err(|error| asked(error.to_string()))?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// The description of the API, in OpenAPI.
+    #[cfg(test)]
+    pub(crate) fn openapi(&self) -> String {
+        drop(self.router());
+        self.api.openapi()
     }
 
     /// All routes, for use without a socket.

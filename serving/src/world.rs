@@ -3,6 +3,7 @@
 mod admin;
 pub(crate) mod boards;
 mod counts;
+pub(crate) mod keys;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -112,6 +113,7 @@ pub(crate) struct World {
     /// Reads of live state, and of batch rows.
     pub(crate) live_reads: Mutex<usize>,
     pub(crate) row_reads: Mutex<usize>,
+    pub(crate) keys: Arc<keys::PlainKeys>,
 }
 
 pub(crate) const NOW_MS: i64 = 1_784_000_000_000;
@@ -224,6 +226,7 @@ impl World {
             achievements: Arc::clone(&world) as _,
             counts: Arc::clone(&world) as _,
             reconciliations: Arc::clone(&world) as _,
+            keys: Arc::clone(&world.keys) as _,
             suppressions: stores::erasures::Suppressions::nobody(),
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };

@@ -29,6 +29,7 @@ use crate::canon::{
 };
 use crate::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use crate::erasures::{Erasure, Erasures, Key};
+use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
@@ -165,6 +166,18 @@ hand_on! { Reconciliations {
     async fn aged(source: Source, before_ms: i64) -> Result<AgedCount>;
     async fn forget_aged(source: Source, before_ms: i64, limit: usize) -> Result<u64>;
     async fn change_note(scope: &str, name: &str, seen: Option<u64>, value: Option<&serde_json::Value>) -> Result<bool>;
+} }
+
+hand_on! { Keys {
+    async fn any_key() -> Result<bool>;
+    async fn key(id: &str) -> Result<Option<KeptKey>>;
+    async fn keys(before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>>;
+    async fn add_key(key: &KeptKey) -> Result<()>;
+    async fn rotate_key(id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated>;
+    async fn revoke_key(id: &str, by: &str, now_ms: i64) -> Result<Option<ApiKey>>;
+    async fn key_used(id: &str, at_ms: i64) -> Result<()>;
+    async fn record_action(action: &Action) -> Result<()>;
+    async fn actions(before: Option<i64>, limit: usize) -> Result<Vec<Action>>;
 } }
 
 hand_on! { Leases {

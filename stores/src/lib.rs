@@ -25,6 +25,7 @@ mod error;
 pub mod intake;
 pub mod kafka;
 pub mod kept_sum;
+pub mod keys;
 mod lazily;
 pub mod lease;
 pub mod listing;

@@ -88,6 +88,8 @@ pub struct Listing {
     pub descends: bool,
     /// Those whose id is this, or in whose name or owner this is found, whatever the case.
     pub search: Option<String>,
+    /// Those of this owner only.
+    pub owner: Option<String>,
     /// Those of whose capacity at least this part is in use: 0.8 for 80 %.
     pub usage_from: Option<f64>,
 }
@@ -131,15 +133,18 @@ impl Listing {
 
     fn is_among(&self, usage: &Usage) -> bool {
         let application = &usage.application;
+        let owner = match &application.owner {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        if self.owner.as_ref().is_some_and(|of| *of != owner) {
+            return false;
+        }
         let is_found = self.search.as_deref().is_none_or(|search| {
             let search = search.to_lowercase();
-            let owner = match &application.owner {
-                Value::String(text) => text.to_lowercase(),
-                other => other.to_string(),
-            };
             application.id.to_string() == search
                 || application.name.to_lowercase().contains(&search)
-                || owner.contains(&search)
+                || owner.to_lowercase().contains(&search)
         });
         #[expect(
             clippy::cast_precision_loss,
@@ -175,7 +180,7 @@ impl Listing {
             _ => None,
         };
         loop {
-            let is_filtered = self.search.is_some() || self.usage_from.is_some();
+            let is_filtered = self.search.is_some() || self.owner.is_some() || self.usage_from.is_some();
             let step = if in_order && !is_filtered {
                 limit
             } else {

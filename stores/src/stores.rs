@@ -19,6 +19,7 @@ use crate::embedded::DataFolder;
 use crate::erasures::{Erasures, Suppressions};
 use crate::kafka::{KafkaLog, KafkaOptions};
 use crate::lazily::Lazy;
+use crate::keys::Keys;
 use crate::lease::Leases;
 use crate::live::LiveWrite;
 use crate::log::Log;
@@ -55,6 +56,8 @@ pub struct Stores {
     pub reconciliations: Arc<dyn Reconciliations>,
     /// Leases.
     pub leases: Arc<dyn Leases>,
+    /// Keys of the API.
+    pub keys: Arc<dyn Keys>,
     /// Schemas of records of Avro.
     pub schemas: Arc<dyn Schemas>,
     /// Where notices go besides the log, if anywhere.
@@ -419,6 +422,11 @@ impl Stores {
             Some(database) => Sifted::both(database.store(), suppressions),
             None => Sifted::both(folder.canon().await?, suppressions),
         };
+        // Connections of their own: who asks is looked up while others wait for rows.
+        let keys: Arc<dyn Keys> = match options.database() {
+            Some(database) => Arc::new(database.store()),
+            None => Arc::new(folder.keys().await?),
+        };
         let archive = options.archive()?;
         let schemas: Arc<dyn Schemas> = match options.registry() {
             Some(registry) => Arc::new(registry?),
@@ -437,6 +445,7 @@ impl Stores {
             erasures,
             reconciliations,
             leases,
+            keys,
             schemas,
             hook,
         })
@@ -466,6 +475,7 @@ impl Stores {
             erasures,
             reconciliations: Arc::new(folder.reconciliations().await?),
             leases: Arc::new(folder.leases()),
+            keys: Arc::new(folder.keys().await?),
             schemas: Arc::new(NoRegistry),
             hook: None,
         })

@@ -559,6 +559,7 @@ impl World {
             achievements: Arc::clone(&self.stores.achievements) as _,
             counts: Arc::clone(&self.stores.counts) as _,
             reconciliations: Arc::clone(&self.stores.reconciliations) as _,
+            keys: Arc::clone(&self.stores.keys),
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };

@@ -36,6 +36,9 @@ pub(crate) enum ApplicationsCommand {
         /// Only those whose id is this, or in whose name or owner it is found, whatever the case
         #[arg(long, value_name = "TEXT")]
         search: Option<String>,
+        /// Only those of this owner
+        #[arg(long, value_name = "OWNER")]
+        owner: Option<String>,
     },
     /// Show one application, what it asks for and what was changed
     Show {

@@ -5,6 +5,7 @@ mod complaint;
 mod dead_letters;
 mod erase;
 mod generate;
+mod keys;
 mod restorate;
 mod values;
 
@@ -17,6 +18,7 @@ pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
 pub(crate) use erase::EraseArgs;
+pub(crate) use keys::KeysCommand;
 pub(crate) use generate::{Format, GenerateArgs, Shape};
 pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
 
@@ -94,6 +96,9 @@ pub(crate) enum Command {
     /// Look after applications: how many athletes may connect, and who asks for more
     #[command(subcommand)]
     Applications(ApplicationsCommand),
+    /// Make, list and take back keys of the API
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// Make on the servers what is missing: topics, keyspaces, schemas, buckets
     Migrate,
     /// Test every store and name what is wrong

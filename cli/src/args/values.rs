@@ -36,3 +36,34 @@ pub(super) fn date(text: &str) -> Result<Date, String> {
     let date = is_plain.then(|| text.parse::<Date>().ok()).flatten();
     date.ok_or_else(|| "a date is expected, such as 2026-01-01".to_owned())
 }
+
+/// A moment to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// In milliseconds since the Unix epoch.
+    At(i64),
+    /// After so many days.
+    AfterDays(u32),
+}
+
+impl When {
+    /// In milliseconds since the Unix epoch.
+    pub(crate) fn at_ms(self, now_ms: i64) -> i64 {
+        match self {
+            Self::At(at_ms) => at_ms,
+            Self::AfterDays(days) => now_ms.saturating_add(i64::from(days) * 86_400_000),
+        }
+    }
+}
+
+/// An instant, a date, or a number of days as in `90d`.
+pub(super) fn when(text: &str) -> Result<When, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse().ok());
+    if let Some(days @ 1..=36_500) = days {
+        return Ok(When::AfterDays(days));
+    }
+    instant(text).map(When::At).map_err(|_| {
+        "an RFC 3339 instant, a date or a number of days is expected, such as 2027-01-01 or 90d"
+            .to_owned()
+    })
+}

@@ -39,6 +39,7 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
         ApplicationsCommand::List {
             limit,
             search,
+            owner,
             sort,
             usage_from,
         } => {
@@ -47,6 +48,7 @@ pub(super) async fn run(command: ApplicationsCommand, context: &Context) -> anyh
                 sort,
                 descends: sort.descends(),
                 search,
+                owner,
                 usage_from,
             };
             list(context, &installation, listing, usize::try_from(limit)?).await

@@ -11,6 +11,7 @@ mod explain;
 mod follow;
 mod generate;
 mod ingest;
+mod keys;
 mod migrate;
 mod restorate;
 mod retention;
@@ -121,6 +122,7 @@ pub(crate) async fn run(
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
         Command::Erase(args) => erase::run(&args, context, stop).await,
         Command::Applications(command) => applications::run(command, context).await,
+        Command::Keys(command) => keys::run(command, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,
         Command::Config(command) => config::run(command, context),

@@ -24,8 +24,9 @@ pub(super) async fn serve(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (listener, address) = roles::listen(&args.listen).await?;
     let installation = Installation::open(context.settings()).await?;
+    let keys = &*installation.stores().keys;
+    let (listener, address) = roles::listen(&args.listen, keys).await?;
     let mut roles = Roles::new(stop);
     roles.serving(&installation, listener)?;
     announce(context, address)?;
@@ -38,8 +39,9 @@ pub(super) async fn up(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (listener, address) = roles::listen(&args.listen).await?;
     let installation = Installation::open(context.settings()).await?;
+    let keys = &*installation.stores().keys;
+    let (listener, address) = roles::listen(&args.listen, keys).await?;
     let every = Duration::from_secs(args.batch_interval);
     let schedule = Schedule {
         first: every,

@@ -63,7 +63,6 @@ pub(crate) async fn run(
             )));
         }
     }
-    let (listener, address) = listen(args).await?;
     let mut settings = context.settings().clone();
     let folder = if context.loaded().is_set("data_dir") {
         None
@@ -76,6 +75,14 @@ pub(crate) async fn run(
         Some(folder)
     };
     let installation = Installation::open(&settings).await?;
+    let keys = &*installation.stores().keys;
+    if keys.any_key().await? {
+        return Err(usage(format!(
+            "{}: there are keys, and the demo asks without one; take another folder by --data-dir",
+            settings.data_dir.display()
+        )));
+    }
+    let (listener, address) = listen(args, keys).await?;
     let outcome = Box::pin(show(
         args,
         context,
@@ -96,12 +103,12 @@ fn remove(folder: TempDir) -> anyhow::Result<()> {
         .with_context(|| format!("removing {}", path.display()))
 }
 
-async fn listen(args: &DemoArgs) -> anyhow::Result<(TcpListener, SocketAddr)> {
+async fn listen(args: &DemoArgs, keys: &dyn Keys) -> anyhow::Result<(TcpListener, SocketAddr)> {
     match &args.listen {
-        Some(address) => roles::listen(address).await,
-        None => match roles::listen("127.0.0.1:8080").await {
+        Some(address) => roles::listen(address, keys).await,
+        None => match roles::listen("127.0.0.1:8080", keys).await {
             Ok(bound) => Ok(bound),
-            Err(_) => roles::listen("127.0.0.1:0").await,
+            Err(_) => roles::listen("127.0.0.1:0", keys).await,
         },
     }
 }

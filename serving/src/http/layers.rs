@@ -2,17 +2,23 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::{Instant, timeout};
+use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::Instrument;
 
 use super::Api;
 use super::problem::{Kind, Problem};
+use crate::options::ServingOptions;
+
+/// How long browsers keep what pages of others may ask.
+const CORS_KEPT: Duration = Duration::from_secs(600);
 
 /// Gives up on an answer that takes too long.
 pub(crate) async fn time_out(
@@ -36,6 +42,50 @@ pub(crate) async fn in_time<T>(api: &Api, work: impl Future<Output = T>) -> Resu
             format!("no answer within {limit} ms: ask for less (a shorter period, fewer rows), or ask again later"),
         )
     })
+}
+
+/// Refuses a request where too many are answered already, and one that writes and comes from a page of others.
+pub(crate) async fn within_limits(
+    State(api): State<Arc<Api>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Ok(_place) = api.requests.try_acquire() else {
+        let detail = "as many requests are answered at once as may be: ask again later";
+        return Problem::new(Kind::Busy, detail).into_response();
+    };
+    if !request.method().is_safe()
+        && let Some(origin) = stranger_page(&api.options, request.headers())
+    {
+        let detail = format!("pages of {origin:?} may not write here");
+        return Problem::new(Kind::NotPermitted, detail).into_response();
+    }
+    next.run(request).await
+}
+
+/// The origin of a page of others from which a browser sends a request; browsers say it of all that write.
+fn stranger_page(options: &ServingOptions, headers: &HeaderMap) -> Option<String> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let origin = text(header::ORIGIN)?;
+    let of = origin.split_once("://").map(|(_, host)| host);
+    let is_own = of.is_some() && of == text(header::HOST);
+    let is_let_in = || options.cors_origins.iter().any(|known| known == origin);
+    (!is_own && !is_let_in()).then(|| origin.to_owned())
+}
+
+/// What pages of others may ask: nothing, but for origins that are named.
+pub(crate) fn cors(options: &ServingOptions) -> Option<CorsLayer> {
+    let origins = options.cors_origins.iter();
+    let origins: Vec<HeaderValue> = origins.filter_map(|origin| origin.parse().ok()).collect();
+    let layer = || {
+        CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
+            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+            .expose_headers([header::ETAG, header::LINK, header::RETRY_AFTER])
+            .max_age(CORS_KEPT)
+    };
+    (!options.cors_origins.is_empty()).then(layer)
 }
 
 /// Makes a problem of a panic.
@@ -118,12 +168,27 @@ fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
     );
+    for (name, value) in SECURE {
+        let value = HeaderValue::from_static(value);
+        headers.entry(HeaderName::from_static(name)).or_insert(value);
+    }
     // An answer is of its moment.
     headers
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
     response
 }
+
+/// What a page that is none may do in a browser: nothing. Pages say themselves what they need.
+const SECURE: [(&str, &str); 4] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("x-frame-options", "DENY"),
+];
 
 fn kind_of(status: StatusCode) -> Kind {
     match status {
@@ -138,8 +203,7 @@ fn kind_of(status: StatusCode) -> Kind {
 }
 
 /// Methods as labels: one for all that nobody serves, since a client can make up any.
-fn method_label(method: &axum::http::Method) -> &'static str {
-    use axum::http::Method;
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
@@ -152,8 +216,6 @@ fn method_label(method: &axum::http::Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::Method;
-
     use super::*;
 
     #[test]

@@ -1,5 +1,6 @@
 //! The HTTP edge: routes, and what goes around every one of them.
 
+mod access;
 mod achievements;
 mod applications;
 mod boards;
@@ -50,6 +51,9 @@ use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::read::{Memory, Reading};
+use access::limits::Limits;
+use access::ring::KeyRing;
+pub(crate) use access::{Caller, Peer};
 use problem::{Kind, Problem};
 
 /// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
@@ -83,6 +87,10 @@ pub(crate) struct Api {
     pub(crate) gathered_members: Gather<Result<Arc<[i64]>, Problem>>,
     /// What was noted of cached boards.
     pub(crate) noted: Noted,
+    /// How many more requests can be answered at once.
+    pub(crate) requests: Semaphore,
+    pub(crate) key_ring: KeyRing,
+    pub(crate) limits: Limits,
     openapi: OnceLock<String>,
 }
 
@@ -111,6 +119,9 @@ impl Api {
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             letter_reads: Semaphore::new(LETTER_READS_MAX),
+            requests: Semaphore::new(options.requests_max.min(Semaphore::MAX_PERMITS)),
+            key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
+            limits: Limits::new(&options),
             ports,
             options,
             metrics,
@@ -119,6 +130,11 @@ impl Api {
             intakes: Mutex::default(),
             openapi: OnceLock::new(),
         }
+    }
+
+    /// The description of the API; empty before there are routes.
+    pub(crate) fn openapi(&self) -> String {
+        self.openapi.get().cloned().unwrap_or_default()
     }
 
     pub(crate) fn now(&self) -> jiff::Timestamp {
@@ -202,8 +218,11 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::clone(api))
+        .layer(from_fn_with_state(Arc::clone(api), access::guard))
+        .layer(from_fn_with_state(Arc::clone(api), layers::within_limits))
         .layer(CatchPanicLayer::custom(layers::on_panic))
         .layer(from_fn(layers::finish))
+        .layer(layers::cors(&api.options))
         .layer(CompressionLayer::new().gzip(true))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
@@ -217,8 +236,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
     responses((status = 200, description = "OpenAPI", content_type = "application/json"))
 )]
 async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    let json = api.openapi.get().cloned().unwrap_or_default();
-    ([(header::CONTENT_TYPE, "application/json")], json)
+    ([(header::CONTENT_TYPE, "application/json")], api.openapi())
 }
 
 async fn unknown_path() -> Problem {

@@ -45,6 +45,14 @@ pub(crate) fn one(uri: &Uri, name: &str) -> Option<String> {
     pairs.find(|(of, _)| of == name).map(|(_, value)| value)
 }
 
+/// Each value that a parameter is given, as [`Params::read`] decodes it.
+pub(crate) fn all_of(uri: &Uri, name: &str) -> Vec<String> {
+    let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
+    let pairs = pairs.map_or_else(|_| Vec::new(), |Query(pairs)| pairs);
+    let of = pairs.into_iter().filter(|(of, _)| of == name);
+    of.map(|(_, value)| value).collect()
+}
+
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {

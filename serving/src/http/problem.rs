@@ -17,11 +17,17 @@ pub(crate) struct Problem {
     kind: Kind,
     detail: String,
     extensions: Map<String, Value>,
+    /// After how many seconds to ask again, where that is known.
+    retry_after_s: Option<u64>,
 }
 
 /// What kind of problem it is: the `type` of the document and its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
+    NoKey,
+    NotPermitted,
+    TooOften,
+    Busy,
     BadParameter,
     BadBody,
     UnknownPath,
@@ -77,6 +83,10 @@ impl Kind {
     /// The `type` of the document.
     const fn path(self) -> &'static str {
         match self {
+            Self::NoKey => "/problems/no-key",
+            Self::NotPermitted => "/problems/not-permitted",
+            Self::TooOften => "/problems/too-often",
+            Self::Busy => "/problems/busy",
             Self::BadParameter => "/problems/bad-parameter",
             Self::BadBody => "/problems/bad-body",
             Self::UnknownPath => "/problems/unknown-path",
@@ -111,6 +121,10 @@ impl Kind {
 
     const fn title(self) -> &'static str {
         match self {
+            Self::NoKey => "Nobody knows who is asking",
+            Self::NotPermitted => "This is not permitted",
+            Self::TooOften => "This was asked too often",
+            Self::Busy => "Too many are asking at once",
             Self::BadParameter => "A parameter can't be used",
             Self::BadBody => "The body can't be read",
             Self::UnknownPath => "There is nothing here",
@@ -145,6 +159,9 @@ impl Kind {
 
     pub(crate) const fn status(self) -> StatusCode {
         match self {
+            Self::NoKey => StatusCode::UNAUTHORIZED,
+            Self::NotPermitted => StatusCode::FORBIDDEN,
+            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::BadParameter | Self::BadBody => StatusCode::BAD_REQUEST,
             Self::UnknownPath
             | Self::UnknownMetric
@@ -168,7 +185,11 @@ impl Kind {
             Self::EncodedBody => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooManyWriters => StatusCode::TOO_MANY_REQUESTS,
             Self::CountOverflow | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::NotWhole | Self::NotReady | Self::StoreUnavailable | Self::TimedOut => {
+            Self::NotWhole
+            | Self::NotReady
+            | Self::StoreUnavailable
+            | Self::TimedOut
+            | Self::Busy => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         }
@@ -181,6 +202,7 @@ impl Problem {
             kind,
             detail: detail.into(),
             extensions: Map::new(),
+            retry_after_s: None,
         }
     }
 
@@ -197,6 +219,12 @@ impl Problem {
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.extensions.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The same, with when to ask again.
+    pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
         self
     }
 
@@ -226,8 +254,12 @@ impl Problem {
             .with_extensions(extensions);
         let mut response = document.into_response();
         if let StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS = status {
-            let soon = HeaderValue::from_static("1");
+            let soon = HeaderValue::from(self.retry_after_s.unwrap_or(1));
             response.headers_mut().insert(header::RETRY_AFTER, soon);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer realm=\"backstitch\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
         }
         response
     }

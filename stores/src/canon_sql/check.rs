@@ -28,7 +28,7 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 16] = [
     "efforts",
     "athletes",
     "disqualified",
@@ -43,6 +43,8 @@ const TABLES: [&str; 14] = [
     "capacity_requests",
     "capacity_notices",
     "recounts",
+    "api_keys",
+    "admin_actions",
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
@@ -291,6 +293,8 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
                 "application_audit" | "capacity_requests" => "reason",
                 "capacity_notices" => "done",
                 "recounts" => "ticket",
+                "api_keys" => "name",
+                "admin_actions" => "target",
                 _ => "version",
             };
             statements.push(format!(
@@ -312,6 +316,13 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
                     (application_id, threshold, athlete_capacity, connected, made_at_ms)
                     SELECT application_id, threshold, athlete_capacity, connected, made_at_ms
                     FROM capacity_notices WHERE 1 = 0"
+                    .to_owned(),
+                "api_keys" => "INSERT INTO api_keys
+                    (id, name, scopes, digest, made_at_ms, made_by)
+                    SELECT id, name, scopes, digest, made_at_ms, made_by FROM api_keys WHERE 1 = 0"
+                    .to_owned(),
+                "admin_actions" => "INSERT INTO admin_actions (at_ms, actor, action, target)
+                    SELECT at_ms, actor, action, target FROM admin_actions WHERE 1 = 0"
                     .to_owned(),
                 _ => format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"),
             });

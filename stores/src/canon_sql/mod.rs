@@ -28,6 +28,7 @@ pub(crate) mod decode;
 pub(crate) mod dump;
 pub(crate) mod erase;
 mod fault;
+pub(crate) mod keys;
 pub(crate) mod notices;
 mod options;
 pub(crate) mod outbox;

@@ -9,6 +9,7 @@
 //! | `counts.db` | counts of members by day |
 //! | `erasures.db` | who was erased |
 //! | `reconciliations.db` | what was compared, and notes beside it |
+//! | `keys.db` | keys of the API, and what administrators did |
 //! | `canon.db` | the rows of entities, and the outbox of their notifications |
 //! | `archive/` | Parquet files and manifests |
 //! | `locks/` | leases |
@@ -34,6 +35,7 @@ mod db;
 mod editions;
 mod erasures;
 mod fault;
+mod keys;
 mod lease;
 mod live;
 mod live_outbox;
@@ -56,6 +58,7 @@ pub use achievements::SqliteAchievements;
 pub use canon::SqliteCanon;
 pub use counts::SqliteCounts;
 pub use erasures::SqliteErasures;
+pub use keys::SqliteKeys;
 pub use lease::FileLeases;
 pub use live::SqliteLive;
 pub use log::SqliteLog;
@@ -146,6 +149,14 @@ impl DataFolder {
     /// As [`DataFolder::log`].
     pub async fn reconciliations(&self) -> Result<SqliteReconciliations> {
         SqliteReconciliations::open(&self.0).await
+    }
+
+    /// Keys of the API.
+    ///
+    /// # Errors
+    /// As [`DataFolder::log`].
+    pub async fn keys(&self) -> Result<SqliteKeys> {
+        SqliteKeys::open(&self.0).await
     }
 
     /// Entities.

@@ -39,6 +39,7 @@ pub(crate) const MIGRATIONS: [(&str, &str); 6] = [
         include_str!("migrations/0005_deleted_athletes.sql"),
     ),
     ("recounts", include_str!("migrations/0006_recounts.sql")),
+    ("keys", include_str!("migrations/0007_keys.sql")),
 ];
 
 /// The names of this schema that are views.

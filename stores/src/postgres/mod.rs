@@ -41,6 +41,7 @@ pub(crate) const MIGRATIONS: [(&str, &str); 7] = [
         include_str!("migrations/0006_deleted_athletes.sql"),
     ),
     ("recounts", include_str!("migrations/0007_recounts.sql")),
+    ("keys", include_str!("migrations/0008_keys.sql")),
 ];
 
 /// The names of this schema that are views.

@@ -20,6 +20,7 @@ pub mod canon_recounts;
 pub mod canon_rows;
 pub mod counts;
 pub mod editions;
+pub mod keys;
 pub mod lease;
 pub mod live;
 pub mod live_model;

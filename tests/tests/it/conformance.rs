@@ -272,6 +272,19 @@ macro_rules! laws_of {
             } and with two {}
         }
     };
+    (@keys $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, keys {
+                keys_are_found
+                keys_are_taken_back
+                keys_are_rotated
+                uses_are_noted
+                actions_are_recorded
+            } and with two {
+                one_of_two_rotates
+            }
+        }
+    };
     (@reconciliations $stage:ty) => {
         $crate::conformance::laws! {
             $stage, reconciliations {

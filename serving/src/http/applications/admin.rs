@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use axum::Json;
+use axum::{Extension, Json};
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
@@ -18,7 +18,7 @@ use crate::http::layers::in_time;
 use crate::http::params::{Format, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::stats::link_to_next;
-use crate::http::{Api, body, csv, cursor};
+use crate::http::{Api, Caller, body, csv, cursor};
 
 /// Who changes something where nobody says who it is.
 const SOMEBODY: &str = "http";
@@ -105,6 +105,7 @@ pub(crate) struct Audit {
 )]
 pub(crate) async fn change(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     Path(application): Path<String>,
     uri: Uri,
     request: Request,
@@ -119,7 +120,7 @@ pub(crate) async fn change(
     if let Some(capacity) = asked.athlete_capacity {
         in_range("athlete_capacity", capacity)?;
     }
-    let by = by(asked.by, ("reason", asked.reason))?;
+    let by = by(&caller, asked.by, ("reason", asked.reason))?;
     let canon = &api.ports.canon;
     // What is answered is read before: if that fails nothing has changed.
     let read = async {
@@ -243,8 +244,9 @@ pub(super) fn in_range(name: &str, capacity: i64) -> Result<(), Problem> {
     Err(Problem::new(Kind::BadBody, detail))
 }
 
-/// Who does something and why, as a body says it.
+/// Who does something and why, as a body says it; whose key it was is said beside it.
 pub(super) fn by(
+    caller: &Caller,
     actor: Option<String>,
     (why, reason): (&str, Option<String>),
 ) -> Result<By, Problem> {
@@ -267,8 +269,15 @@ pub(super) fn by(
         return Err(Problem::new(Kind::BadBody, detail));
     }
     let actor = actor.filter(|actor| !actor.trim().is_empty());
-    Ok(By {
-        actor: actor.unwrap_or_else(|| SOMEBODY.to_owned()),
-        reason,
-    })
+    let actor = match (actor, caller.actor()) {
+        (Some(actor), Some(key)) => {
+            let room = TEXT_BYTES_MAX.saturating_sub(key.len() + 2);
+            let end = actor.floor_char_boundary(room);
+            format!("{}, {key}", actor.get(..end).unwrap_or_default())
+        }
+        (Some(actor), None) => actor,
+        (None, Some(key)) => key,
+        (None, None) => SOMEBODY.to_owned(),
+    };
+    Ok(By { actor, reason })
 }

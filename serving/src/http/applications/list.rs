@@ -46,6 +46,7 @@ pub(crate) struct Applications {
         ("sort" = Option<String>, Query, description = "id (if left out), name, connected or usage: connected athletes by capacity"),
         ("order" = Option<String>, Query, description = "asc or desc; if left out, the largest of connected and usage come first, and the smallest of the others"),
         ("search" = Option<String>, Query, description = "Applications whose id is this, or in whose name or owner this is found, whatever the case"),
+        ("owner" = Option<String>, Query, description = "Applications of this owner; a key of one owner has to say it"),
         ("usage_from" = Option<f64>, Query, description = "Applications of whose capacity at least this part is in use: 0.8 for 80 %"),
         ("limit" = Option<usize>, Query, description = "Applications of a page, at most 1,000; 50 if left out"),
         ("cursor" = Option<String>, Query, description = "cursor of the page before"),
@@ -63,6 +64,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         "sort",
         "order",
         "search",
+        "owner",
         "usage_from",
         "limit",
         "cursor",
@@ -185,6 +187,7 @@ fn listing(params: &Params) -> Result<Listing, Problem> {
         sort,
         descends,
         search,
+        owner: params.get("owner").map(str::to_owned),
         usage_from: usage_from.transpose()?,
     })
 }

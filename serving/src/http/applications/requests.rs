@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
+use axum::{Extension, Json};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,7 @@ use crate::http::boards::id;
 use crate::http::params::{Format, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::stats::link_to_next;
-use crate::http::{Api, body, csv, cursor};
+use crate::http::{Api, Caller, body, csv, cursor};
 
 /// What is asked for.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -116,6 +116,7 @@ impl From<CapacityRequest> for RequestShown {
 )]
 pub(crate) async fn ask(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     Path(application): Path<String>,
     uri: Uri,
     request: Request,
@@ -125,7 +126,7 @@ pub(crate) async fn ask(
     let example = "{\"athlete_capacity\": 100, \"reason\": \"we launch in May\"}";
     let asked: Ask = body::object(&api, request, example).await?;
     in_range("athlete_capacity", asked.athlete_capacity)?;
-    let by = by(asked.by, ("reason", asked.reason))?;
+    let by = by(&caller, asked.by, ("reason", asked.reason))?;
     let now_ms = api.ports.clock.now_ms();
     let canon = &api.ports.canon;
     let made = canon.request_capacity(application, asked.athlete_capacity, &by, now_ms);
@@ -285,6 +286,7 @@ async fn listed(
 )]
 pub(crate) async fn decide(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     Path(request_id): Path<String>,
     uri: Uri,
     request: Request,
@@ -308,7 +310,7 @@ pub(crate) async fn decide(
             return Err(Problem::new(Kind::BadBody, detail));
         }
     };
-    let by = by(asked.by, ("answer", asked.answer))?;
+    let by = by(&caller, asked.by, ("answer", asked.answer))?;
     let now_ms = api.ports.clock.now_ms();
     let decided = api.ports.canon.decide(request_id, decision, &by, now_ms);
     match decided.await.map_err(refused)? {

@@ -127,6 +127,7 @@ impl Staged {
         let canon = Arc::new(self.0.canon().await?);
         Ok(Stores {
             canon: Arc::clone(&canon) as _,
+            keys: Arc::clone(&canon) as _,
             canon_erase: canon,
             ..self.1.ports().await?
         })
@@ -176,7 +177,7 @@ impl Stage for OnMariaDb {
 mod postgres {
     use super::OnPostgres;
 
-    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged }
+    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged keys }
 
     #[test]
     fn entities_follow_the_model() {
@@ -187,7 +188,7 @@ mod postgres {
 mod mariadb {
     use super::OnMariaDb;
 
-    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged }
+    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged keys }
 
     #[test]
     fn entities_follow_the_model() {

@@ -1,0 +1,348 @@
+//! Who is asking, and whether that is permitted: keys, what each route needs, limits, and the record of what
+//! administrators ask for.
+//!
+//! As long as there is no key, only this machine is served, and everything is permitted. From the first key on
+//! each request needs one, but for what the table gives to everybody.
+
+pub(crate) mod limits;
+pub(crate) mod ring;
+pub(crate) mod table;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{MatchedPath, RawPathParams, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::RequestExt;
+use schemas::access::Scopes;
+use serde_json::Value;
+use stores::keys::{Action, KeyState, Token};
+
+use super::Api;
+use super::params::{all_of, integer};
+use super::problem::{Kind, Problem};
+use limits::network;
+use table::{Known, Need};
+
+/// The header that a key may be in instead.
+const X_API_KEY: &str = "x-api-key";
+/// The most bytes of a target that are recorded.
+const TARGET_BYTES_MAX: usize = 512;
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// Who is asking.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// The name and the id of the key; nothing of who needs none.
+    key: Option<(String, String)>,
+    scopes: Scopes,
+}
+
+impl Caller {
+    /// Who may do everything: this process, or this machine while there is no key.
+    pub(crate) fn trusted() -> Self {
+        Self {
+            key: None,
+            scopes: Scopes::all(),
+        }
+    }
+
+    /// Who has no key.
+    fn stranger() -> Self {
+        Self {
+            key: None,
+            scopes: Scopes::default(),
+        }
+    }
+
+    /// What records say of who did something: the key, if there is one.
+    pub(crate) fn actor(&self) -> Option<String> {
+        let (name, id) = self.key.as_ref()?;
+        Some(format!("{name} (key {id})"))
+    }
+}
+
+/// Lets a request through that is permitted.
+pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    match permitted(&api, request).await {
+        Ok(request) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn permitted(api: &Api, mut request: Request) -> Result<Request, Problem> {
+    let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
+        // Nothing is there.
+        return Ok(request);
+    };
+    let need = match table::needs(request.method(), path.as_str()) {
+        Known::Needs(need) => need,
+        Known::OtherMethods => return Ok(request),
+        Known::Forgotten => {
+            tracing::error!(path = path.as_str(), "nobody is served here: the table of routes does not say what it needs");
+            return Err(Problem::new(Kind::NotPermitted, "nobody is served here"));
+        }
+    };
+    if let Some(trusted) = request.extensions().get::<Caller>() {
+        debug_assert!(trusted.scopes.may_administer(), "only this process says who is asking");
+        return Ok(request);
+    }
+    let asked = (request.headers(), request.uri());
+    let caller = caller(api, asked, peer(api, &request), need).await?;
+    let may = is_permitted(api, &mut request, &caller, need).await?;
+    if !may {
+        return Err(refused(&caller, need));
+    }
+    if need == Need::Admin && request.method() != Method::GET {
+        record(api, &request, &caller).await?;
+    }
+    request.extensions_mut().insert(caller);
+    Ok(request)
+}
+
+/// The address of who is asking: behind a proxy that is trusted what it says.
+fn peer(api: &Api, request: &Request) -> Option<IpAddr> {
+    let Peer(peer) = request.extensions().get::<Peer>()?;
+    let peer = peer.ip().to_canonical();
+    if !api.options.trusted_proxies.contains(&peer) {
+        return Some(peer);
+    }
+    // Each proxy adds whom it heard: the last one that is none of ours is who is asking.
+    let said = request.headers().get_all("x-forwarded-for");
+    let said: Vec<IpAddr> = said
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map_while(|one| one.trim().parse::<IpAddr>().ok())
+        .map(|one| one.to_canonical())
+        .collect();
+    let stranger = said.into_iter().rev().find(|one| !api.options.trusted_proxies.contains(one));
+    Some(stranger.unwrap_or(peer))
+}
+
+async fn caller(
+    api: &Api,
+    (headers, uri): (&HeaderMap, &Uri),
+    peer: Option<IpAddr>,
+    need: Need,
+) -> Result<Caller, Problem> {
+    let sent = token(headers);
+    if need == Need::Nothing && matches!(sent, Sent::Nothing) {
+        // Whether the process lives is told whatever the stores do.
+        if api.key_ring.is_known_to_be_asked_for() {
+            stranger_may_ask(api, peer)?;
+        }
+        return Ok(Caller::stranger());
+    }
+    if !api.key_ring.is_asked_for().await? {
+        return here(api, (headers, uri), peer);
+    }
+    let token = match sent {
+        Sent::Nothing => {
+            stranger_may_ask(api, peer)?;
+            return Err(Problem::new(
+                Kind::NoKey,
+                "a key is needed: send `Authorization: Bearer bsk_…`",
+            ));
+        }
+        Sent::NoKey => {
+            stranger_may_ask(api, peer)?;
+            return Err(unknown_key());
+        }
+        Sent::Token(token) => token,
+    };
+    if !api.key_ring.knows(&token) {
+        stranger_may_ask(api, peer)?;
+    }
+    let now_ms = api.ports.clock.now_ms();
+    let found = api.key_ring.key(&token, now_ms).await?;
+    let kept = found.ok_or_else(unknown_key)?;
+    match kept.key.state(now_ms) {
+        KeyState::Valid => {}
+        KeyState::Expired => {
+            return Err(Problem::new(Kind::NoKey, "the key has expired: ask for a new one"));
+        }
+        KeyState::Revoked => {
+            return Err(Problem::new(Kind::NoKey, "the key was taken back: ask for a new one"));
+        }
+    }
+    let id = kept.key.id.clone();
+    let taken = api.limits.of_keys.take(&id);
+    taken.map_err(|wait| too_often("this key", wait))?;
+    Ok(Caller {
+        key: Some((kept.key.name.clone(), id)),
+        scopes: kept.key.scopes.clone(),
+    })
+}
+
+/// Who asks while there is no key: this machine, by a name of its own. A page of others whose name was made to lead
+/// here has another.
+fn here(
+    api: &Api,
+    (headers, uri): (&HeaderMap, &Uri),
+    peer: Option<IpAddr>,
+) -> Result<Caller, Problem> {
+    if peer.is_some_and(|peer| !peer.is_loopback()) {
+        return Err(Problem::new(
+            Kind::NoKey,
+            "only this machine is served until there is a key: make one with `backstitch keys create`",
+        ));
+    }
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = uri.authority().map(Authority::as_str).or(host);
+    let is_ours = host.is_none_or(|host| {
+        let name = host.parse::<Authority>();
+        name.is_ok_and(|name| is_here(name.host()) || api.options.hosts.iter().any(|of| of == name.host()))
+    });
+    if is_ours {
+        return Ok(Caller::trusted());
+    }
+    Err(Problem::new(
+        Kind::NotPermitted,
+        "without a key only names of this machine are served, as localhost: make a key, or name the host in serving.hosts",
+    ))
+}
+
+/// Whether a host is this machine whatever a name server says.
+fn is_here(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_address = host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback());
+    is_address || host.eq_ignore_ascii_case("localhost")
+}
+
+fn stranger_may_ask(api: &Api, peer: Option<IpAddr>) -> Result<(), Problem> {
+    let Some(peer) = peer else { return Ok(()) };
+    let taken = api.limits.of_strangers.take(&network(peer));
+    taken.map_err(|wait| too_often("this address without a key that is known", wait))
+}
+
+fn too_often(who: &str, wait: Duration) -> Problem {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    Problem::new(
+        Kind::TooOften,
+        format!("{who} has asked too often: ask again after {seconds} s"),
+    )
+    .retry_after(seconds)
+}
+
+fn unknown_key() -> Problem {
+    Problem::new(Kind::NoKey, "there is no such key: look whether it was copied whole")
+}
+
+/// What a request brings.
+enum Sent {
+    Nothing,
+    /// Something that is no key.
+    NoKey,
+    Token(Token),
+}
+
+fn token(headers: &HeaderMap) -> Sent {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let sent = match (text(header::AUTHORIZATION.as_str()), text(X_API_KEY)) {
+        (None, None) => return Sent::Nothing,
+        (Some(authorization), _) => {
+            let parts = authorization.split_once(' ');
+            let bearer = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            bearer.map(|(_, key)| key.trim())
+        }
+        (None, key) => key.map(str::trim),
+    };
+    sent.and_then(Token::of).map_or(Sent::NoKey, Sent::Token)
+}
+
+async fn is_permitted(
+    api: &Api,
+    request: &mut Request,
+    caller: &Caller,
+    need: Need,
+) -> Result<bool, Problem> {
+    let scopes = &caller.scopes;
+    Ok(match need {
+        Need::Nothing => true,
+        Need::Read => scopes.may_read_all(),
+        Need::Ingest => scopes.may_ingest(),
+        Need::Admin => scopes.may_administer(),
+        Need::Owner(_) | Need::Application if scopes.may_read_all() => true,
+        Need::Owner(_) | Need::Application if scopes.owners().next().is_none() => false,
+        Need::Owner(parameter) => {
+            let named = all_of(request.uri(), parameter);
+            // Ids are read as numbers, so they are compared as such: 07 is 7.
+            let owner = match (named.as_slice(), parameter) {
+                ([one], "owner_id") => integer(one).map(|id| id.to_string()),
+                ([one], _) => Some(one.clone()),
+                _ => None,
+            };
+            owner.is_some_and(|owner| scopes.may_read_owner(&owner))
+        }
+        Need::Application => {
+            let params = request.extract_parts::<RawPathParams>().await.ok();
+            let id = params.as_ref().and_then(|params| {
+                let mut params = params.iter();
+                params.find(|(name, _)| *name == "id").and_then(|(_, value)| integer(value))
+            });
+            let Some(id) = id else { return Ok(false) };
+            let owner = api.ports.canon.application(id).await?.map(|found| found.owner);
+            owner.is_some_and(|owner| scopes.may_read_owner(&owner_text(&owner)))
+        }
+    })
+}
+
+/// An application's owner as scopes name it.
+pub(crate) fn owner_text(owner: &Value) -> String {
+    match owner {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn refused(caller: &Caller, need: Need) -> Problem {
+    let owners: Vec<&str> = caller.scopes.owners().collect();
+    let detail = match (need, owners.as_slice()) {
+        (Need::Owner(parameter), [owner]) => {
+            format!("this key reads what {owner} has: say {parameter}={owner}")
+        }
+        (Need::Owner(parameter), [_, _, ..]) => format!(
+            "this key reads what {} have: say whom by {parameter}",
+            owners.join(", ")
+        ),
+        (Need::Application, [_, ..]) => {
+            "this key does not read this application: it is another owner's, or not there".to_owned()
+        }
+        (Need::Owner(_) | Need::Application | Need::Read, _) => {
+            "this key does not read this: it takes the scope read:*".to_owned()
+        }
+        (Need::Ingest, _) => "this key does not write: it takes the scope ingest".to_owned(),
+        (Need::Admin | Need::Nothing, _) => {
+            "this key does not administer: it takes the scope admin".to_owned()
+        }
+    };
+    Problem::new(Kind::NotPermitted, detail)
+}
+
+/// Records what an administrator asks for, before it is done: what can't be recorded is not done.
+async fn record(api: &Api, request: &Request, caller: &Caller) -> Result<(), Problem> {
+    let mut target = request.uri().path().to_owned();
+    let end = target.floor_char_boundary(TARGET_BYTES_MAX);
+    target.truncate(end);
+    let action = Action {
+        number: 0,
+        at_ms: api.ports.clock.now_ms(),
+        actor: caller.actor().unwrap_or_else(|| "this machine".to_owned()),
+        action: format!("http.{}", request.method().as_str().to_ascii_lowercase()),
+        target,
+        detail: None,
+    };
+    Ok(api.ports.keys.record_action(&action).await?)
+}
+
+#[cfg(test)]
+#[path = "access/tests.rs"]
+mod tests;

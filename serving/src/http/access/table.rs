@@ -1,0 +1,156 @@
+//! What each route needs. A route that is not here is served to nobody.
+
+use axum::http::Method;
+
+/// What a key must permit for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing: it is for who has no key, too.
+    Nothing,
+    /// To read all, or what one owner has, whom this parameter names.
+    Owner(&'static str),
+    /// To read all, or what one owner has, whose the application in the path is.
+    Application,
+    /// To read all.
+    Read,
+    /// To write events and rows.
+    Ingest,
+    /// To administer.
+    Admin,
+}
+
+use Need::{Admin, Application, Ingest, Nothing, Owner, Read};
+
+const OWNER_ID: Need = Owner("owner_id");
+
+/// By path and method. HEAD is as GET.
+const TABLE: &[(&str, &[(Method, Need)])] = &[
+    ("/", &[(Method::GET, Read)]),
+    ("/livez", &[(Method::GET, Nothing)]),
+    ("/readyz", &[(Method::GET, Nothing)]),
+    ("/metrics", &[(Method::GET, Read)]),
+    ("/openapi.json", &[(Method::GET, Nothing)]),
+    ("/api/v1/overview", &[(Method::GET, Read)]),
+    ("/api/v1/explain", &[(Method::GET, OWNER_ID)]),
+    ("/api/v1/stats/{metric}/total", &[(Method::GET, OWNER_ID)]),
+    ("/api/v1/stats/{metric}/series", &[(Method::GET, OWNER_ID)]),
+    (
+        "/api/v1/stats/{metric}/breakdown",
+        &[(Method::GET, OWNER_ID)],
+    ),
+    ("/api/v1/stats/{metric}/uniques", &[(Method::GET, OWNER_ID)]),
+    (
+        "/api/v1/stats/{metric}/uniques/series",
+        &[(Method::GET, OWNER_ID)],
+    ),
+    ("/api/v1/boards/{name}/ranks", &[(Method::POST, Read)]),
+    ("/api/v1/boards/{name}/{key}", &[(Method::GET, Read)]),
+    (
+        "/api/v1/boards/{name}/{key}/athletes/{athlete_id}",
+        &[(Method::GET, Read)],
+    ),
+    (
+        "/api/v1/segments/{segment_id}/counts",
+        &[(Method::GET, Read)],
+    ),
+    (
+        "/api/v1/athletes/{athlete_id}/achievements",
+        &[(Method::GET, Read)],
+    ),
+    (
+        "/api/v1/activities/{id}/achievements",
+        &[(Method::GET, Read)],
+    ),
+    ("/api/v1/applications", &[(Method::GET, Owner("owner"))]),
+    (
+        "/api/v1/applications/{id}",
+        &[(Method::GET, Application), (Method::PATCH, Admin)],
+    ),
+    (
+        "/api/v1/applications/{id}/audit",
+        &[(Method::GET, Application)],
+    ),
+    (
+        "/api/v1/applications/{id}/history",
+        &[(Method::GET, Application)],
+    ),
+    // An app sends people there whom it can't connect.
+    (
+        "/api/v1/applications/{id}/limit",
+        &[(Method::GET, Nothing)],
+    ),
+    (
+        "/api/v1/applications/{id}/capacity-notices",
+        &[(Method::GET, Application)],
+    ),
+    (
+        "/api/v1/applications/{id}/capacity-requests",
+        &[(Method::GET, Application), (Method::POST, Application)],
+    ),
+    (
+        "/api/v1/applications/{id}/authorizations",
+        &[(Method::POST, Ingest)],
+    ),
+    (
+        "/api/v1/applications/{id}/authorizations/{athlete_id}",
+        &[(Method::DELETE, Ingest)],
+    ),
+    ("/api/v1/capacity-notices", &[(Method::GET, Read)]),
+    ("/api/v1/capacity-requests", &[(Method::GET, Read)]),
+    ("/api/v1/capacity-requests/{id}", &[(Method::PATCH, Admin)]),
+    ("/api/v1/ingest/{source}", &[(Method::POST, Ingest)]),
+    ("/api/v1/batch/runs", &[(Method::GET, Read)]),
+    ("/api/v1/batch/runs/{epoch}", &[(Method::GET, Read)]),
+    ("/api/v1/reconciliations", &[(Method::GET, Read)]),
+    // They hold what somebody sent, as it came.
+    ("/api/v1/dead-letters", &[(Method::GET, Read)]),
+    ("/api/v1/dead-letters/counts", &[(Method::GET, Read)]),
+    ("/api/v1/dead-letters/{id}", &[(Method::GET, Read)]),
+    ("/api/v1/dead-letters/{id}/{place}", &[(Method::GET, Read)]),
+];
+
+/// What is known of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// What it needs.
+    Needs(Need),
+    /// The path is served, by other methods.
+    OtherMethods,
+    /// It was forgotten in the table.
+    Forgotten,
+}
+
+/// What a route needs.
+pub(crate) fn needs(method: &Method, path: &str) -> Known {
+    let method = match *method {
+        Method::HEAD => Method::GET,
+        _ => method.clone(),
+    };
+    let Some((_, methods)) = TABLE.iter().find(|(of, _)| *of == path) else {
+        return Known::Forgotten;
+    };
+    let found = methods.iter().find(|(of, _)| *of == method);
+    found.map_or(Known::OtherMethods, |(_, need)| Known::Needs(*need))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_path_stands_there_once() {
+        let paths: BTreeSet<&str> = TABLE.iter().map(|(path, _)| *path).collect();
+        assert_eq!(paths.len(), TABLE.len());
+    }
+
+    #[test]
+    fn what_is_not_there_is_forgotten() {
+        assert_eq!(needs(&Method::HEAD, "/livez"), Known::Needs(Nothing));
+        assert_eq!(needs(&Method::POST, "/livez"), Known::OtherMethods);
+        assert_eq!(needs(&Method::GET, "/api/v1/new"), Known::Forgotten);
+        let change = needs(&Method::PATCH, "/api/v1/applications/{id}");
+        assert_eq!(change, Known::Needs(Admin));
+    }
+}

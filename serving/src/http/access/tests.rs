@@ -1,0 +1,391 @@
+//! Who is let in where: by scopes, by route, by owner; and what becomes of keys that are over.
+
+use std::sync::atomic::Ordering;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use schemas::entities::Application;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::*;
+use crate::world::World;
+use crate::world::boards::serving;
+use crate::{Serving, ServingOptions};
+
+const OUTSIDE: &str = "203.0.113.9:1234";
+const HERE: &str = "127.0.0.1:1234";
+
+fn options() -> ServingOptions {
+    ServingOptions {
+        whole_wait_ms: 0,
+        keys_kept_ms: 0,
+        stranger_requests_per_second_max: 0,
+        ..ServingOptions::default()
+    }
+}
+
+/// A service with an application of owner 1 and one of owner 2.
+fn service(options: ServingOptions) -> (Serving, Arc<World>) {
+    let (serving, world) = serving(options);
+    for (id, owner) in [(7, Value::from(1)), (8, Value::from("2"))] {
+        world.boards.lock().unwrap().applications.push(Application {
+            id,
+            name: "an app".to_owned(),
+            owner,
+            athlete_capacity: 5,
+            version: 0,
+        });
+    }
+    (serving, world)
+}
+
+fn asked(method: &str, uri: &str, key: Option<&str>, from: &str) -> Request<Body> {
+    let peer: SocketAddr = from.parse().unwrap();
+    let mut request = Request::builder().method(method).uri(uri).extension(Peer(peer));
+    if let Some(key) = key {
+        request = request.header("authorization", format!("Bearer {key}"));
+    }
+    request.body(Body::from("{\"athlete_capacity\": 9}")).unwrap()
+}
+
+async fn answer(serving: &Serving, request: Request<Body>) -> (StatusCode, String) {
+    let response = serving.router().oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+async fn status(serving: &Serving, method: &str, uri: &str, key: Option<&str>) -> u16 {
+    let (status, _) = answer(serving, asked(method, uri, key, OUTSIDE)).await;
+    status.as_u16()
+}
+
+/// Every route that there is: those that are described, and those that are not.
+fn routes(serving: &Serving) -> Vec<(String, String)> {
+    let text = serving.openapi();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let mut routes = vec![(
+        "get".to_owned(),
+        "/api/v1/dead-letters/{id}/{place}".to_owned(),
+    )];
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            routes.push((method.clone(), path.clone()));
+        }
+    }
+    routes
+}
+
+#[tokio::test]
+async fn every_route_stands_in_the_table() {
+    let (serving, _) = service(options());
+    let routes = routes(&serving);
+    assert!(routes.len() > 35, "{routes:?}");
+    for (method, path) in &routes {
+        let method: Method = method.to_ascii_uppercase().parse().unwrap();
+        let known = table::needs(&method, path);
+        assert!(matches!(known, Known::Needs(_)), "{method} {path}: {known:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_let_in_without_a_key_once_there_is_one() {
+    let (serving, world) = service(options());
+    assert_eq!(status(&serving, "GET", "/api/v1/applications", None).await, 401);
+    let (here, _) = answer(&serving, asked("GET", "/api/v1/applications", None, HERE)).await;
+    assert_eq!(here, 200, "this machine is served while there is no key");
+    world.keys.make("read:*", None);
+    for (method, path) in routes(&serving) {
+        let need = table::needs(&method.to_ascii_uppercase().parse().unwrap(), &path);
+        let uri = path
+            .replace("{metric}", "plays")
+            .replace("{source}", "plays")
+            .replace("{name}", "segments")
+            .replace("{id}", "7");
+        let uri = uri.replace(|char| matches!(char, '{' | '}'), "1");
+        let uri = uri.replace("1segment_id1", "1").replace("1athlete_id1", "1");
+        for from in [OUTSIDE, HERE] {
+            for key in [None, Some("bsk_0123456789ab_x"), Some("nonsense")] {
+                let method = method.to_ascii_uppercase();
+                let (status, body) = answer(&serving, asked(&method, &uri, key, from)).await;
+                let is_open = need == Known::Needs(Need::Nothing) && key.is_none();
+                assert_eq!(status != 401, is_open, "{method} {uri} {key:?}: {status} {body}");
+                assert!(is_open || body.contains("/problems/no-key"), "{body}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_permits_what_its_scopes_say() {
+    let (serving, world) = service(options());
+    let key = |scopes: &str| world.keys.make(scopes, None).reveal().to_owned();
+    let (reads, owner, writes) = (key("read:*"), key("read:owner:1"), key("ingest"));
+    let (nothing, admin) = (key("read:owner:3"), key("admin"));
+    let total = "/api/v1/stats/plays/total";
+    let of = |query: &str| format!("{total}?{query}");
+    let cases = [
+        // By method and path: who is let in of all readers, owner 1, writers, owner 3, administrators.
+        ("GET", of("owner_id=1"), [true, true, false, false, true]),
+        ("GET", of("owner_id=01"), [true, true, false, false, true]),
+        ("GET", of("owner_id=%31&track_id=2"), [true, true, false, false, true]),
+        ("GET", of("owner_id=2"), [true, false, false, false, true]),
+        ("GET", of("track_id=1"), [true, false, false, false, true]),
+        ("GET", of("owner_id=1&owner_id=2"), [true, false, false, false, true]),
+        ("GET", of("owner_id=2&owner_id=1"), [true, false, false, false, true]),
+        ("GET", of("owner_id"), [true, false, false, false, true]),
+        ("HEAD", of("owner_id=2"), [true, false, false, false, true]),
+        ("GET", "/api/v1/explain?owner_id=1".to_owned(), [true, true, false, false, true]),
+        ("GET", "/api/v1/explain?segment_id=1".to_owned(), [true, false, false, false, true]),
+        ("GET", "/api/v1/applications".to_owned(), [true, false, false, false, true]),
+        ("GET", "/api/v1/applications?owner=1".to_owned(), [true, true, false, false, true]),
+        ("GET", "/api/v1/applications?owner=2".to_owned(), [true, false, false, false, true]),
+        ("GET", "/api/v1/applications/7".to_owned(), [true, true, false, false, true]),
+        ("GET", "/api/v1/applications/07".to_owned(), [true, true, false, false, true]),
+        ("GET", "/api/v1/applications/8".to_owned(), [true, false, false, false, true]),
+        ("GET", "/api/v1/applications/9".to_owned(), [true, false, false, false, true]),
+        ("GET", "/api/v1/applications/8/audit".to_owned(), [true, false, false, false, true]),
+        ("POST", "/api/v1/applications/7/capacity-requests".to_owned(), [true, true, false, false, true]),
+        ("PATCH", "/api/v1/applications/7".to_owned(), [false, false, false, false, true]),
+        ("PATCH", "/api/v1/capacity-requests/1".to_owned(), [false, false, false, false, true]),
+        ("POST", "/api/v1/ingest/plays".to_owned(), [false, false, true, false, true]),
+        ("POST", "/api/v1/applications/7/authorizations".to_owned(), [false, false, true, false, true]),
+        ("DELETE", "/api/v1/applications/7/authorizations/1".to_owned(), [false, false, true, false, true]),
+        ("GET", "/api/v1/boards/segments/1".to_owned(), [true, false, false, false, true]),
+        ("GET", "/api/v1/overview".to_owned(), [true, false, false, false, true]),
+        ("GET", "/metrics".to_owned(), [true, false, false, false, true]),
+        ("GET", "/livez".to_owned(), [true, true, true, true, true]),
+    ];
+    for (method, uri, let_in) in cases {
+        for (key, is_let_in) in [&reads, &owner, &writes, &nothing, &admin].into_iter().zip(let_in) {
+            let (status, body) = answer(&serving, asked(method, &uri, Some(key), OUTSIDE)).await;
+            let is_refused = status == 403;
+            assert_eq!(is_refused, !is_let_in, "{method} {uri}: {status} {body}");
+            assert!(status != 401 && status != 500, "{method} {uri}: {status} {body}");
+            assert!(
+                !is_refused || method == "HEAD" || body.contains("/problems/not-permitted"),
+                "{body}"
+            );
+        }
+    }
+    // What is nowhere is nowhere for everybody, and what is not served by a method says so.
+    assert_eq!(status(&serving, "GET", "/nowhere", None).await, 404);
+    assert_eq!(status(&serving, "PUT", "/livez", Some(&owner)).await, 405);
+}
+
+#[tokio::test]
+async fn the_answer_of_an_owner_holds_nothing_of_another() {
+    let (serving, world) = service(options());
+    let key = world.keys.make("read:owner:1", None);
+    let uri = "/api/v1/applications?owner=1";
+    let (status, body) = answer(&serving, asked("GET", uri, Some(key.reveal()), OUTSIDE)).await;
+    assert_eq!(status, 200, "{body}");
+    let found: Value = serde_json::from_str(&body).unwrap();
+    let ids: Vec<_> = found["applications"].as_array().unwrap().iter().collect();
+    assert_eq!((ids.len(), &ids[0]["id"]), (1, &Value::from(7)), "{found}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_over_is_refused() {
+    let (serving, world) = service(options());
+    let now_ms = crate::world::NOW_MS;
+    let uri = "/api/v1/applications/7";
+    let expired = world.keys.make("read:*", Some(now_ms));
+    let expires = world.keys.make("read:*", Some(now_ms + 1));
+    let of = |token: &Token| token.reveal().to_owned();
+    assert_eq!(status(&serving, "GET", uri, Some(&of(&expired))).await, 401);
+    assert_eq!(status(&serving, "GET", uri, Some(&of(&expires))).await, 200);
+    let revoked = world.keys.revoke_key(expires.id(), "me", now_ms).await;
+    assert!(revoked.unwrap().is_some());
+    let (status, body) = answer(&serving, asked("GET", uri, Some(expires.reveal()), OUTSIDE)).await;
+    assert_eq!(status, 401);
+    assert!(body.contains("taken back"), "{body}");
+    assert!(!body.contains(expires.reveal()), "{body}");
+    // The id alone, with another secret, is nothing.
+    let other = world.keys.make("admin", None);
+    let secret = expired.reveal().rsplit_once('_').unwrap().1;
+    let forged = format!("bsk_{}_{secret}", other.id());
+    let (status, body) = answer(&serving, asked("GET", uri, Some(&forged), OUTSIDE)).await;
+    assert_eq!((status.as_u16(), body.contains("no such key")), (401, true));
+}
+
+#[tokio::test]
+async fn keys_are_kept_for_a_while_and_longer_where_their_store_is_down() {
+    let kept = ServingOptions {
+        keys_kept_ms: 60_000,
+        ..options()
+    };
+    for (options, reads) in [(kept, 1), (options(), 6)] {
+        let (serving, world) = service(options);
+        let key = world.keys.make("read:*", None).reveal().to_owned();
+        let uri = "/api/v1/applications/7";
+        for _ in 0..5 {
+            assert_eq!(status(&serving, "GET", uri, Some(&key)).await, 200);
+        }
+        world.keys.is_down.store(true, Ordering::Relaxed);
+        assert_eq!(status(&serving, "GET", uri, Some(&key)).await, 200);
+        assert_eq!(world.keys.reads.load(Ordering::Relaxed).min(5), reads.min(5));
+        // One that was never seen can't be told from one that is wrong.
+        let unseen = Token::draw();
+        assert_eq!(status(&serving, "GET", uri, Some(unseen.reveal())).await, 503);
+    }
+    let (serving, world) = service(self::options());
+    world.keys.is_down.store(true, Ordering::Relaxed);
+    let (status, _) = answer(&serving, asked("GET", "/livez", None, HERE)).await;
+    assert_eq!(status, 200, "whether it lives depends on nothing");
+    let (status, _) = answer(&serving, asked("GET", "/metrics", None, HERE)).await;
+    assert_eq!(status, 503, "whether a key is needed is not known");
+}
+
+#[tokio::test]
+async fn who_asks_too_often_waits() {
+    let (serving, world) = service(ServingOptions {
+        key_requests_per_second_max: 2,
+        stranger_requests_per_second_max: 2,
+        keys_kept_ms: 60_000,
+        ..options()
+    });
+    let keys = [0, 1].map(|_| world.keys.make("read:*", None).reveal().to_owned());
+    let uri = "/api/v1/applications/7";
+    // However slow the machine is, some requests come within one second.
+    let until_refused = async |key: &dyn Fn() -> Option<String>| {
+        let mut statuses = Vec::new();
+        while statuses.last() != Some(&429) && statuses.len() < 1_000 {
+            statuses.push(status(&serving, "GET", uri, key().as_deref()).await);
+        }
+        statuses
+    };
+    for key in &keys {
+        let statuses = until_refused(&|| Some(key.clone())).await;
+        assert_eq!(statuses[..4], [200; 4], "each key has its own limit");
+        assert_eq!(statuses.last(), Some(&429));
+    }
+    let reads = || world.keys.reads.load(Ordering::Relaxed);
+    let before = reads();
+    let statuses = until_refused(&|| Some(Token::draw().reveal().to_owned())).await;
+    let (last, looked_up) = statuses.split_last().unwrap();
+    assert_eq!((*last, looked_up.len()), (429, reads() - before));
+    assert!(looked_up.iter().all(|status| *status == 401), "{statuses:?}");
+    let statuses = until_refused(&|| None).await;
+    assert_eq!(statuses.last(), Some(&429));
+    let (other, _) = answer(&serving, asked("GET", uri, None, "203.0.113.10:1")).await;
+    assert_eq!(other, 401, "another address has its own limit");
+}
+
+#[tokio::test]
+async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
+    let (serving, world) = service(options());
+    let admin = world.keys.make("admin", None);
+    let uri = "/api/v1/applications/7";
+    let key = Some(admin.reveal());
+    assert_eq!(status(&serving, "GET", uri, key).await, 200);
+    assert_eq!(status(&serving, "PATCH", uri, key).await, 200);
+    let done = world.keys.done.lock().unwrap().clone();
+    assert_eq!(done.len(), 1, "{done:?}");
+    assert_eq!((done[0].action.as_str(), done[0].target.as_str()), ("http.patch", uri));
+    let name = format!("of admin (key {})", admin.id());
+    assert_eq!(done[0].actor, name);
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_trusted_says_who_is_asking() {
+    let proxy: IpAddr = "203.0.113.9".parse().unwrap();
+    for (trusted, said, is_let_in) in [
+        (vec![proxy], "127.0.0.1", true),
+        (vec![proxy], "198.51.100.1, 127.0.0.1", true),
+        (vec![proxy], "127.0.0.1, 198.51.100.1", false),
+        (vec![proxy], "127.0.0.1, 198.51.100.1, 203.0.113.9", false),
+        (vec![], "127.0.0.1", false),
+    ] {
+        let (serving, _) = service(ServingOptions {
+            trusted_proxies: trusted,
+            ..options()
+        });
+        let mut request = asked("GET", "/api/v1/applications/7", None, OUTSIDE);
+        let headers = request.headers_mut();
+        headers.insert("x-forwarded-for", said.parse().unwrap());
+        let (status, _) = answer(&serving, request).await;
+        assert_eq!(status == 200, is_let_in, "{said}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_others_write_nothing() {
+    let (serving, _) = service(ServingOptions {
+        cors_origins: vec!["https://app.example.org".to_owned()],
+        ..options()
+    });
+    for (origin, host, expected) in [
+        (None, "localhost:8080", 200),
+        (Some("http://localhost:8080"), "localhost:8080", 200),
+        (Some("https://app.example.org"), "localhost:8080", 200),
+        (Some("https://evil.example.org"), "localhost:8080", 403),
+        (Some("http://localhost:8081"), "localhost:8080", 403),
+        (Some("null"), "localhost:8080", 403),
+    ] {
+        let mut request = asked("PATCH", "/api/v1/applications/7", None, HERE);
+        let headers = request.headers_mut();
+        headers.insert("host", host.parse().unwrap());
+        if let Some(origin) = origin {
+            headers.insert("origin", origin.parse().unwrap());
+        }
+        let (status, body) = answer(&serving, request).await;
+        assert_eq!(status, expected, "{origin:?}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_was_made_to_lead_here_is_not_served_without_a_key() {
+    let (serving, _) = service(ServingOptions {
+        hosts: vec!["stats.example.org".to_owned()],
+        ..options()
+    });
+    for (host, is_let_in) in [
+        ("localhost", true),
+        ("LOCALHOST:8080", true),
+        ("127.0.0.1:8080", true),
+        ("127.8.0.1", true),
+        ("[::1]:8080", true),
+        ("stats.example.org", true),
+        ("evil.example.org:8080", false),
+        ("127.0.0.1.evil.example.org", false),
+        ("10.0.0.1", false),
+        ("a@localhost:b", false),
+    ] {
+        let mut request = asked("GET", "/api/v1/applications/7", None, HERE);
+        request.headers_mut().insert("host", host.parse().unwrap());
+        let (status, body) = answer(&serving, request).await;
+        assert_eq!(status == 200, is_let_in, "{host}: {status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn other_origins_read_nothing_unless_they_are_named() {
+    let named = "https://app.example.org";
+    for (origins, is_let_in) in [(vec![], false), (vec![named.to_owned()], true)] {
+        let (serving, _) = service(ServingOptions {
+            cors_origins: origins,
+            ..options()
+        });
+        for (origin, is_named) in [(named, true), ("https://evil.example.org", false)] {
+            let mut request = asked("GET", "/livez", None, HERE);
+            request.headers_mut().insert("origin", origin.parse().unwrap());
+            let response = serving.router().oneshot(request).await.unwrap();
+            let allowed = response.headers().get("access-control-allow-origin");
+            assert_eq!(allowed.is_some(), is_let_in && is_named, "{origin}");
+            let policy = response.headers()["content-security-policy"].to_str().unwrap();
+            assert!(policy.contains("default-src 'none'"), "{policy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_at_once_than_may_be_are_asked_to_come_again() {
+    let (serving, _) = service(options());
+    let api = serving.api();
+    let all = api.requests.acquire_many(4_096).await.unwrap();
+    assert_eq!(status(&serving, "GET", "/livez", None).await, 503);
+    drop(all);
+    assert_eq!(status(&serving, "GET", "/livez", None).await, 200);
+}

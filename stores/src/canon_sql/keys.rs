@@ -1,0 +1,276 @@
+//! Keys of the API: statements that all three databases understand, and the port on a server.
+
+use async_trait::async_trait;
+use schemas::access::Scopes;
+
+use super::SqlCanon;
+use super::admin::bounded;
+use super::decode::undecodable;
+use super::server::on;
+use super::session::{Sql, Statements, Value};
+use crate::Result;
+use crate::keys::{Action, ApiKey, KeptKey, KeyDigest, Keys, Rotated};
+
+pub(crate) const READING: &str = "reading keys";
+pub(crate) const CHANGING: &str = "changing keys";
+pub(crate) const ACTIONS: &str = "reading what administrators did";
+
+const KEYS: &str = "SELECT id, name, scopes, digest, made_at_ms, made_by, expires_at_ms,
+        revoked_at_ms, revoked_by, replaced_by, used_at_ms
+    FROM api_keys";
+
+type KeyRow = (
+    String,
+    String,
+    String,
+    String,
+    i64,
+    String,
+    Option<i64>,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+);
+
+fn kept(row: KeyRow) -> Sql<KeptKey> {
+    let (id, name, scopes, digest, made_at_ms, made_by, expires_at_ms, ..) = &row;
+    let digest = KeyDigest::of_text(digest);
+    let digest = digest.ok_or_else(|| undecodable(format!("the digest of the key {id}")))?;
+    let scopes = scopes.parse::<Scopes>();
+    let scopes = scopes.map_err(|error| undecodable(format!("the key {id}: {error}")))?;
+    Ok(KeptKey {
+        digest,
+        key: ApiKey {
+            id: id.clone(),
+            name: name.clone(),
+            scopes,
+            made_at_ms: *made_at_ms,
+            made_by: made_by.clone(),
+            expires_at_ms: *expires_at_ms,
+            revoked_at_ms: row.7,
+            revoked_by: row.8,
+            replaced_by: row.9,
+            used_at_ms: row.10,
+        },
+    })
+}
+
+pub(crate) async fn any(link: &mut impl Statements) -> Sql<bool> {
+    let found: Vec<(i64,)> = link
+        .rows("SELECT number FROM api_keys ORDER BY number LIMIT 1", &[])
+        .await?;
+    Ok(!found.is_empty())
+}
+
+pub(crate) async fn key(link: &mut impl Statements, id: &str) -> Sql<Option<KeptKey>> {
+    let statement = format!("{KEYS} WHERE id = ?");
+    let rows: Vec<KeyRow> = link.rows(&statement, &[Value::Text(id)]).await?;
+    rows.into_iter().next().map(kept).transpose()
+}
+
+pub(crate) async fn keys(
+    link: &mut impl Statements,
+    before: Option<&str>,
+    limit: usize,
+) -> Sql<Vec<ApiKey>> {
+    let limit = Value::Int(bounded(limit));
+    let rows: Vec<KeyRow> = match before {
+        None => {
+            let statement = format!("{KEYS} ORDER BY number DESC LIMIT ?");
+            link.rows(&statement, &[limit]).await?
+        }
+        Some(before) => {
+            let statement = format!(
+                "{KEYS} WHERE number < (SELECT number FROM api_keys WHERE id = ?)
+                 ORDER BY number DESC LIMIT ?"
+            );
+            link.rows(&statement, &[Value::Text(before), limit]).await?
+        }
+    };
+    rows.into_iter().map(|row| Ok(kept(row)?.key)).collect()
+}
+
+/// Adds a key and records it; call it within a transaction that writes, as all that change something.
+pub(crate) async fn add(link: &mut impl Statements, kept: &KeptKey) -> Sql<()> {
+    insert(link, kept).await?;
+    let key = &kept.key;
+    let scopes = key.scopes.to_string();
+    let action = action(key.made_at_ms, &key.made_by, "keys.create", &key.id);
+    let detail = Some(format!("{}: {scopes}", key.name));
+    record(link, &Action { detail, ..action }).await
+}
+
+async fn insert(link: &mut impl Statements, kept: &KeptKey) -> Sql<()> {
+    let key = &kept.key;
+    let statement = "INSERT INTO api_keys
+            (id, name, scopes, digest, made_at_ms, made_by, expires_at_ms)
+        VALUES (?, ?, ?, ?, ?, ?, ?)";
+    let (scopes, digest) = (key.scopes.to_string(), kept.digest.text());
+    let values = [
+        Value::Text(&key.id),
+        Value::Text(&key.name),
+        Value::Text(&scopes),
+        Value::Text(&digest),
+        Value::Int(key.made_at_ms),
+        Value::Text(&key.made_by),
+        Value::IntOrNull(key.expires_at_ms),
+    ];
+    link.run(statement, &values).await?;
+    Ok(())
+}
+
+fn action(at_ms: i64, actor: &str, action: &str, target: &str) -> Action {
+    Action {
+        number: 0,
+        at_ms,
+        actor: actor.to_owned(),
+        action: action.to_owned(),
+        target: target.to_owned(),
+        detail: None,
+    }
+}
+
+pub(crate) async fn rotate(
+    link: &mut impl Statements,
+    id: &str,
+    until_ms: i64,
+    by: &KeptKey,
+) -> Sql<Rotated> {
+    let now_ms = by.key.made_at_ms;
+    // One statement decides: of two that rotate a key at the same moment one finds it replaced.
+    let statement = "UPDATE api_keys SET replaced_by = ?,
+            expires_at_ms = CASE WHEN expires_at_ms IS NULL OR expires_at_ms > ? THEN ? ELSE expires_at_ms END
+        WHERE id = ? AND revoked_at_ms IS NULL AND replaced_by IS NULL
+            AND (expires_at_ms IS NULL OR expires_at_ms > ?)";
+    let values = [
+        Value::Text(&by.key.id),
+        Value::Int(until_ms),
+        Value::Int(until_ms),
+        Value::Text(id),
+        Value::Int(now_ms),
+    ];
+    let is_done = link.run(statement, &values).await? > 0;
+    let Some(found) = key(link, id).await? else {
+        return Ok(Rotated::Unknown);
+    };
+    if !is_done {
+        return Ok(Rotated::Over(found.key));
+    }
+    insert(link, by).await?;
+    let action = action(now_ms, &by.key.made_by, "keys.rotate", id);
+    let detail = Some(format!("replaced by {}", by.key.id));
+    record(link, &Action { detail, ..action }).await?;
+    Ok(Rotated::Done(found.key))
+}
+
+pub(crate) async fn revoke(
+    link: &mut impl Statements,
+    id: &str,
+    by: &str,
+    now_ms: i64,
+) -> Sql<Option<ApiKey>> {
+    let statement = "UPDATE api_keys SET revoked_at_ms = ?, revoked_by = ?
+        WHERE id = ? AND revoked_at_ms IS NULL";
+    let values = [Value::Int(now_ms), Value::Text(by), Value::Text(id)];
+    if link.run(statement, &values).await? > 0 {
+        record(link, &action(now_ms, by, "keys.revoke", id)).await?;
+    }
+    Ok(key(link, id).await?.map(|kept| kept.key))
+}
+
+pub(crate) async fn used(link: &mut impl Statements, id: &str, at_ms: i64) -> Sql<()> {
+    let statement = "UPDATE api_keys SET used_at_ms = ?
+        WHERE id = ? AND (used_at_ms IS NULL OR used_at_ms < ?)";
+    let values = [Value::Int(at_ms), Value::Text(id), Value::Int(at_ms)];
+    link.run(statement, &values).await?;
+    Ok(())
+}
+
+pub(crate) async fn record(link: &mut impl Statements, action: &Action) -> Sql<()> {
+    let statement = "INSERT INTO admin_actions (at_ms, actor, action, target, detail)
+        VALUES (?, ?, ?, ?, ?)";
+    let values = [
+        Value::Int(action.at_ms),
+        Value::Text(&action.actor),
+        Value::Text(&action.action),
+        Value::Text(&action.target),
+        Value::TextOrNull(action.detail.as_deref()),
+    ];
+    link.run(statement, &values).await?;
+    Ok(())
+}
+
+pub(crate) async fn actions(
+    link: &mut impl Statements,
+    before: Option<i64>,
+    limit: usize,
+) -> Sql<Vec<Action>> {
+    let statement = "SELECT number, at_ms, actor, action, target, detail FROM admin_actions
+        WHERE number < ? ORDER BY number DESC LIMIT ?";
+    let values = [
+        Value::Int(before.unwrap_or(i64::MAX)),
+        Value::Int(bounded(limit)),
+    ];
+    type Row = (i64, i64, String, String, String, Option<String>);
+    let rows: Vec<Row> = link.rows(statement, &values).await?;
+    let actions = rows.into_iter().map(|row| {
+        let (number, at_ms, actor, action, target, detail) = row;
+        Action {
+            number,
+            at_ms,
+            actor,
+            action,
+            target,
+            detail,
+        }
+    });
+    Ok(actions.collect())
+}
+
+#[async_trait]
+impl Keys for SqlCanon {
+    async fn any_key(&self) -> Result<bool> {
+        self.server.read(READING, on!(link => any(link))).await
+    }
+
+    async fn key(&self, id: &str) -> Result<Option<KeptKey>> {
+        self.server.read(READING, on!(link => key(link, id))).await
+    }
+
+    async fn keys(&self, before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>> {
+        let call = on!(link => keys(link, before, limit));
+        self.server.read(READING, call).await
+    }
+
+    async fn add_key(&self, key: &KeptKey) -> Result<()> {
+        self.server.write(CHANGING, on!(link => add(link, key))).await
+    }
+
+    async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated> {
+        let call = on!(link => rotate(link, id, until_ms, by));
+        self.server.write(CHANGING, call).await
+    }
+
+    async fn revoke_key(&self, id: &str, by: &str, now_ms: i64) -> Result<Option<ApiKey>> {
+        let call = on!(link => revoke(link, id, by, now_ms));
+        self.server.write(CHANGING, call).await
+    }
+
+    async fn key_used(&self, id: &str, at_ms: i64) -> Result<()> {
+        self.server
+            .write(CHANGING, on!(link => used(link, id, at_ms)))
+            .await
+    }
+
+    async fn record_action(&self, action: &Action) -> Result<()> {
+        self.server
+            .write(CHANGING, on!(link => record(link, action)))
+            .await
+    }
+
+    async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>> {
+        let call = on!(link => actions(link, before, limit));
+        self.server.read(ACTIONS, call).await
+    }
+}
