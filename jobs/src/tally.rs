@@ -77,6 +77,25 @@ impl Job<Tally> {
         self.kind.is_rollup
     }
 
+    /// Whether a piece of it is the sum of pieces of the job that it reads from, row by row: each of these is one bucket
+    /// of the same groups and dimensions, so their rows come in the order in which they are added up.
+    #[must_use]
+    pub fn adds_up_pieces_of(&self, under: &Self) -> bool {
+        let dimensions = |job: &Self| -> Vec<KeyColumn> {
+            let columns = job.row().0.iter();
+            columns
+                .filter(|column| column.name != BUCKET)
+                .cloned()
+                .collect()
+        };
+        self.is_rollup()
+            && self.over() == Some(under.name())
+            && under.bucket() == under.piece()
+            && under.bucket() < self.bucket()
+            && self.group() == under.group()
+            && dimensions(self) == dimensions(under)
+    }
+
     /// How its rows come from what it reads, where its query does nothing but add up.
     pub(crate) const fn adding(&self) -> Option<&Adding> {
         self.kind.adding.as_ref()

@@ -10,11 +10,11 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BinaryBuilder, Int64Array, Int64Builder, StringArray,
-    StringBuilder, TimestampMicrosecondArray, TimestampMicrosecondBuilder,
-    TimestampMillisecondArray, TimestampMillisecondBuilder,
+    Array, ArrayRef, AsArray, BinaryArray, Int64Array, Int64Builder, StringArray, StringBuilder,
+    TimestampMicrosecondArray, TimestampMicrosecondBuilder, TimestampMillisecondArray,
+    TimestampMillisecondBuilder,
 };
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, TimeUnit};
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +126,9 @@ pub enum KeyError {
     /// Stored bytes that no key of this shape encodes to.
     #[error("stored key does not decode at column {0}: the store is damaged or of another version")]
     Damaged(String),
+    /// More bytes of keys than one array holds.
+    #[error("keys of more than 2 GiB at once: encode fewer rows")]
+    TooLarge,
 }
 
 const NULL: u8 = 0;
@@ -167,16 +170,17 @@ impl KeyShape {
             .zip(columns)
             .map(|(column, array)| Reader::new(column, array))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut keys = BinaryBuilder::with_capacity(rows, rows * 12 * columns.len());
-        let mut key = Vec::with_capacity(64);
+        let mut keys = Vec::with_capacity(rows * 10 * columns.len());
+        let mut ends = Vec::with_capacity(rows + 1);
+        ends.push(0);
         for row in 0..rows {
-            key.clear();
             for reader in &readers {
-                reader.write(row, &mut key)?;
+                reader.write(row, &mut keys)?;
             }
-            keys.append_value(&key);
+            ends.push(i32::try_from(keys.len()).map_err(|_| KeyError::TooLarge)?);
         }
-        Ok(keys.finish())
+        let ends = OffsetBuffer::new(ends.into());
+        Ok(BinaryArray::new(ends, keys.into(), None))
     }
 
     /// Encodes the first columns of a key: all of them, or a prefix for a range.

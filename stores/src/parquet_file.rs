@@ -16,10 +16,11 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::{AsyncFileReader, MetadataFetch};
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
 
 /// The metadata entry: `start-end=crc` of each column chunk, in bytes from the file's beginning and
 /// as a CRC-32 (ISO-HDLC) in hexadecimal, separated by spaces.
@@ -30,11 +31,30 @@ const CHECKSUMS: &str = "backstitch.chunk_crc32";
 /// # Errors
 /// A schema that Parquet can't hold.
 pub fn begin(schema: SchemaRef, group_rows_max: usize) -> Result<ArrowWriter<Vec<u8>>> {
-    let properties = WriterProperties::builder()
+    begin_sorted(schema, group_rows_max, &[])
+}
+
+/// The same, of which rows come in the order of some columns of bytes: each value is written as what differs from the one
+/// before, and nothing is said of their least and largest ones.
+///
+/// # Errors
+/// As [`begin`].
+pub fn begin_sorted(
+    schema: SchemaRef,
+    group_rows_max: usize,
+    sorted: &[&str],
+) -> Result<ArrowWriter<Vec<u8>>> {
+    let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
-        .set_max_row_group_row_count(Some(group_rows_max))
-        .build();
-    ArrowWriter::try_new(Vec::new(), schema, Some(properties))
+        .set_max_row_group_row_count(Some(group_rows_max));
+    for name in sorted {
+        let column = || ColumnPath::from(*name);
+        properties = properties
+            .set_column_dictionary_enabled(column(), false)
+            .set_column_encoding(column(), Encoding::DELTA_BYTE_ARRAY)
+            .set_column_statistics_enabled(column(), EnabledStatistics::None);
+    }
+    ArrowWriter::try_new(Vec::new(), schema, Some(properties.build()))
 }
 
 /// Ends a file and adds the checksums of its chunks.

@@ -10,7 +10,6 @@ use arrow::datatypes::DataType;
 use datafusion::catalog::{MemTable, TableProvider};
 use datafusion::error::DataFusionError;
 use datafusion::functions_aggregate::expr_fn::sum;
-use datafusion::logical_expr::SortExpr;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
 use jobs::tables::Generation;
@@ -24,7 +23,8 @@ use stores::erasures::Suppressed;
 
 use super::held::{Held, Holder};
 use super::result::{
-    Cursor, Diff, Piece, PieceWriter, Pieces, RowStream, ViewManifest, Written, add,
+    Cursor, Diff, PIECES_MAX, Piece, PieceWriter, Pieces, RowStream, Sorter, ViewManifest, Written,
+    add, merge,
 };
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::Results;
@@ -34,6 +34,8 @@ use crate::{Error, Result};
 const DAY_SECONDS: Seconds = 86_400;
 /// The rows of one view take no more than this part of a task's memory: the queries over them need the most of it.
 const HELD_SHARE: usize = 4;
+/// And rows that are sorted in memory no more than this part.
+const SORTED_SHARE: usize = 2;
 
 /// A view that a run computes.
 #[derive(Debug, Clone)]
@@ -289,12 +291,25 @@ impl Compute {
         if let Some(written) = delta {
             return Ok(written);
         }
-        let within = below
-            .pieces
-            .iter()
-            .filter(|(start, _)| touched.contains(&job.piece().floor(**start)))
-            .map(|(_, piece)| (piece, false));
-        let rows = RowStream::new(&self.archive, &under.job, within);
+        let mut within: BTreeMap<Seconds, Vec<(&Seconds, &Piece)>> = BTreeMap::new();
+        for (start, piece) in &below.pieces {
+            let of = job.piece().floor(*start);
+            if touched.contains(&of) {
+                within.entry(of).or_default().push((start, piece));
+            }
+        }
+        let are_few = within.values().all(|pieces| pieces.len() <= PIECES_MAX);
+        if are_few && job.adds_up_pieces_of(&under.job) {
+            let mut writer = self.writer(job);
+            for (start, pieces) in within {
+                let of = (&*under.job, pieces.as_slice());
+                merge(&self.archive, (job, start), of, &mut writer).await?;
+            }
+            return writer.finish().await;
+        }
+        let pieces = within.into_values().flatten();
+        let pieces = pieces.map(|(_, piece)| (piece, false));
+        let rows = RowStream::new(&self.archive, &under.job, pieces);
         self.query(job, Table::of(Arc::new(rows)), None).await
     }
 
@@ -462,20 +477,26 @@ impl Compute {
         mut holder: Option<&mut Holder>,
     ) -> Result<Written> {
         let failed = failed_of(job);
-        let mut batches = rows
-            .sort(order(job))
-            .map_err(failed)?
-            .execute_stream()
-            .await
-            .map_err(failed)?;
+        let mut batches = rows.execute_stream().await.map_err(failed)?;
         let mut writer = self.writer(job);
+        let bytes_max = self.engine.memory_bytes_per_task() / SORTED_SHARE;
+        let mut sorter = Sorter::new(job, &self.engine, bytes_max);
         while let Some(batch) = batches.try_next().await.map_err(failed)? {
             let rows = checked(job, &batch)?;
             if let Some(holder) = &mut holder {
                 holder.take(&rows);
             }
-            writer.write(&rows).await?;
+            if !sorter.take(&rows)? {
+                if let Some(holder) = holder {
+                    holder.give_up();
+                }
+                sorter.spill(batches, &self.engine, &mut writer).await?;
+                return writer.finish().await;
+            }
         }
+        // What the query needed is free before rows are sorted.
+        drop(batches);
+        sorter.write(&mut writer).await?;
         writer.finish().await
     }
 }
@@ -506,17 +527,6 @@ pub(crate) fn failed_of(job: &Job) -> impl Fn(DataFusionError) -> jobs::Error + 
         job: job.name().to_owned(),
         source,
     }
-}
-
-/// The order of results: piece, then the columns of the key, in the order of their encoding.
-fn order(job: &Job) -> Vec<SortExpr> {
-    let day = cast(ident(jobs::BUCKET), DataType::Date32).sort(true, true);
-    let piece = (job.bucket() != Width::All).then_some(day);
-    let columns = job.group().0.iter().chain(&job.row().0);
-    piece
-        .into_iter()
-        .chain(columns.map(|column| ident(&column.name).sort(true, true)))
-        .collect()
 }
 
 /// Writes down every manifest before anything of it is published.

@@ -33,13 +33,23 @@ impl Holder {
     /// Takes more rows; if there is no room for them, it lets go of all.
     pub(crate) fn take(&mut self, rows: &RecordBatch) {
         let Some(room) = &self.room else { return };
-        let bytes = rows.get_array_memory_size();
+        // Batches may be parts of a larger one, of which the others are taken as well.
+        let columns = rows.columns().iter();
+        let bytes = columns.map(|column| column.to_data().get_slice_memory_size());
+        let Ok(bytes) = bytes.sum::<Result<usize, _>>() else {
+            return self.give_up();
+        };
         if room.size() + bytes <= self.bytes_max && room.try_grow(bytes).is_ok() {
             self.batches.push(rows.clone());
         } else {
-            self.room = None;
-            self.batches = Vec::new();
+            self.give_up();
         }
+    }
+
+    /// Lets go of all rows, and takes no more.
+    pub(crate) fn give_up(&mut self) {
+        self.room = None;
+        self.batches = Vec::new();
     }
 
     /// All rows that were taken, if there was room for them.

@@ -16,6 +16,7 @@ mod cases;
 mod conformance;
 mod cutting;
 mod dead_letters;
+mod demo;
 mod drift;
 mod entities;
 mod erasure;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMillisecondType};
+use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use jobs::Job;
 use parquet::arrow::ArrowWriter;
-use schemas::time::{Seconds, Width};
+use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use stores::archive::Archive;
 use stores::parquet_file;
@@ -73,41 +73,13 @@ impl<'a> PieceWriter<'a> {
         }
     }
 
-    /// Takes rows with the columns of the job's schema.
-    pub(crate) async fn write(&mut self, rows: &RecordBatch) -> Result<()> {
-        let keyed = encode(self.job, rows)?;
-        let starts = piece_starts(self.job, rows)?;
-        let mut from = 0;
-        while let Some(start) = starts.get(from).copied() {
-            let same = starts
-                .iter()
-                .skip(from)
-                .take_while(|s| **s == start)
-                .count();
-            self.open(start)?;
-            let (groups, keys, counts) = &keyed;
-            let part = (
-                groups.slice(from, same),
-                keys.slice(from, same),
-                counts.slice(from, same),
-            );
-            self.append(start, &part).await?;
-            for column in &self.job.row().0 {
-                if let Some(array) = rows
-                    .column_by_name(&column.name)
-                    .filter(|_| column.nullable)
-                {
-                    let nulls = array.slice(from, same).null_count() as u64;
-                    let piece = self.written.pieces.entry(start).or_default();
-                    *piece.nulls.entry(column.name.clone()).or_default() += nulls;
-                }
-            }
-            from += same;
-        }
-        Ok(())
+    /// Says how many values are missing in a column of a piece.
+    pub(crate) fn add_nulls(&mut self, start: Seconds, column: String, count: u64) {
+        let piece = self.written.pieces.entry(start).or_default();
+        *piece.nulls.entry(column).or_default() += count;
     }
 
-    /// Takes rows of one piece whose keys are encoded already; null rates are not known of them.
+    /// Takes rows of one piece whose keys are encoded already.
     pub(crate) async fn write_keyed(&mut self, start: Seconds, keyed: &Keyed) -> Result<()> {
         self.open(start)?;
         self.append(start, keyed).await
@@ -121,19 +93,18 @@ impl<'a> PieceWriter<'a> {
     }
 
     async fn append(&mut self, start: Seconds, (groups, rows, counts): &Keyed) -> Result<()> {
+        let mut last = (self.last.0.as_slice(), self.last.1.as_slice());
         for (group, row) in groups.iter().zip(rows.iter()) {
             let key = (group.unwrap_or_default(), row.unwrap_or_default());
-            if key <= (self.last.0.as_slice(), self.last.1.as_slice()) && !self.last.1.is_empty() {
+            if key <= last && !last.1.is_empty() {
                 return Err(Error::Fault(format!(
                     "job {}: its query gives two rows with one key, or keys out of order",
                     self.job.name()
                 )));
             }
-            self.last.0.clear();
-            self.last.0.extend_from_slice(key.0);
-            self.last.1.clear();
-            self.last.1.extend_from_slice(key.1);
+            last = key;
         }
+        self.last = (last.0.to_vec(), last.1.to_vec());
         let piece = self.written.pieces.entry(start).or_default();
         piece.rows += counts.len() as u64;
         piece.total += counts.values().iter().map(|n| i128::from(*n)).sum::<i128>();
@@ -212,34 +183,6 @@ impl<'a> PieceWriter<'a> {
 }
 
 fn new_file() -> Result<ArrowWriter<Vec<u8>>> {
-    parquet_file::begin(Arc::clone(&SCHEMA), GROUP_ROWS_MAX)
+    parquet_file::begin_sorted(Arc::clone(&SCHEMA), GROUP_ROWS_MAX, &["group", "row"])
         .map_err(|e| Error::fault("writing a result", e))
-}
-
-fn encode(job: &Job, rows: &RecordBatch) -> Result<Keyed> {
-    let groups = job.group().0.len();
-    let keys = groups + job.row().0.len();
-    let columns = rows.columns();
-    let part = |range: std::ops::Range<usize>| columns.get(range).unwrap_or_default();
-    let fault = |e| Error::fault("encoding keys", e);
-    Ok((
-        job.group().encode(part(0..groups)).map_err(fault)?,
-        job.row().encode(part(groups..keys)).map_err(fault)?,
-        rows.column(keys).as_primitive::<Int64Type>().clone(),
-    ))
-}
-
-/// The start of the piece that each row belongs to.
-fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Vec<Seconds>> {
-    if job.bucket() == Width::All {
-        return Ok(vec![0; rows.num_rows()]);
-    }
-    let buckets = rows
-        .column_by_name(jobs::BUCKET)
-        .and_then(|column| column.as_primitive_opt::<TimestampMillisecondType>())
-        .ok_or_else(|| Error::Fault("a result without buckets".to_owned()))?;
-    let millis = buckets.values().iter();
-    Ok(millis
-        .map(|ms| job.piece().floor(ms.div_euclid(1000)))
-        .collect())
 }

@@ -239,3 +239,26 @@ fn an_application_is_full_at_its_capacity() {
     assert!(rows.connect(9, 7, &full(1, 1)).is_ok());
     assert!(rows.disconnect(9, 5, &(404, json!(null))).is_err());
 }
+
+#[test]
+fn who_is_deleted_is_connected_to_nothing() {
+    let mut rows = rows(&[
+        (
+            Source::Applications,
+            r#"{"id":9,"name":"a","owner":1,"athlete_capacity":1}"#,
+        ),
+        (Source::Athletes, r#"{"id":5}"#),
+    ]);
+    let new = |id: i64| (201, json!({"id": id}));
+    let deleted = (409, json!({}));
+    assert!(rows.connect(9, 5, &new(1)).is_ok());
+    rows.take(Source::Athletes, r#"{"id":5,"deleted":true}"#)
+        .unwrap();
+    assert_eq!(rows.connected(9), BTreeSet::new());
+    assert!(rows.connect(9, 5, &(200, json!({}))).is_err());
+    assert!(rows.connect(9, 5, &deleted).is_ok());
+    assert!(rows.connect(9, 6, &new(2)).is_ok(), "there is room");
+    rows.take(Source::Athletes, r#"{"id":5}"#).unwrap();
+    assert_eq!(rows.connected(9), BTreeSet::from([5, 6]));
+    assert!(rows.connect(9, 5, &(200, json!({}))).is_ok());
+}

@@ -177,6 +177,7 @@ impl Rows {
         let capacity = self.applications.get(&application).map(|row| row.capacity);
         let expected = match capacity {
             None => 404,
+            Some(_) if self.is_deleted(athlete) => 409,
             Some(_) if connected.contains(&athlete) => 200,
             Some(capacity) if connected.len() as u64 >= capacity.unsigned_abs() => 403,
             Some(_) => 201,
@@ -252,12 +253,18 @@ impl Rows {
             .ok_or_else(|| format!("answered {answer:?}, expected {expected}"))
     }
 
-    /// The different athletes that are connected to an application.
+    /// The different athletes that are connected to an application; who is deleted is connected to none.
     pub(super) fn connected(&self, application: i64) -> BTreeSet<i64> {
         let rows = self.authorizations.values();
         rows.filter(|row| row.application == application && !row.revoked)
             .map(|row| row.athlete)
+            .filter(|athlete| !self.is_deleted(*athlete))
             .collect()
+    }
+
+    fn is_deleted(&self, athlete: i64) -> bool {
+        let known = self.athletes.get(&athlete);
+        known.is_some_and(|athlete| athlete.deleted)
     }
 
     /// Whether an athlete is in a club.
