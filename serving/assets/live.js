@@ -1,0 +1,136 @@
+// What makes a page livelier; without it each page is whole, too.
+const root = document.documentElement;
+
+// The theme that somebody chose before.
+const theme = localStorage.getItem('theme');
+if (theme) root.dataset.theme = theme;
+
+const main = document.querySelector('main');
+const status = document.querySelector('[data-live-status]');
+const say = (text, isOn) => {
+  if (!status) return;
+  const label = status.querySelector('[data-live-text]');
+  if (label && label.textContent !== text) label.textContent = text;
+  status.querySelector('.live-dot')?.classList.toggle('off', !isOn);
+};
+
+// Times as they are here, beside what the server wrote.
+const local = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+function times(of) {
+  for (const time of of.querySelectorAll('time[datetime]')) {
+    const at = new Date(time.dateTime);
+    if (!Number.isNaN(at.valueOf())) time.title = `${local.format(at)} here`;
+  }
+}
+times(document);
+
+// Parts of the page that change are taken from the page as it is now.
+let busy = false;
+let again = false;
+async function refresh() {
+  if (busy) { again = true; return; }
+  busy = true;
+  try {
+    const response = await fetch(location.href, { headers: { accept: 'text/html' } });
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    const now = new DOMParser().parseFromString(await response.text(), 'text/html');
+    for (const part of document.querySelectorAll('[data-live]')) {
+      const fresh = now.getElementById(part.id);
+      if (!fresh || part.contains(document.activeElement) || part.innerHTML === fresh.innerHTML) continue;
+      const open = [...part.querySelectorAll('details')].map((one) => one.open);
+      part.replaceChildren(...fresh.childNodes);
+      part.querySelectorAll('details').forEach((one, at) => { one.open = open[at] ?? one.open; });
+      times(part);
+    }
+    main.classList.remove('stale');
+    say('Live', true);
+  } catch (error) {
+    main.classList.add('stale');
+    say(`Not up to date: ${error.message}`, false);
+  } finally {
+    busy = false;
+    if (again) { again = false; setTimeout(refresh, 250); }
+  }
+}
+
+const source = main?.dataset.follow;
+let events = null;
+function follow() {
+  if (!source || events) return;
+  events = new EventSource(`/live?source=${encodeURIComponent(source)}`);
+  events.addEventListener('moved', refresh);
+  events.addEventListener('open', () => say('Live', true));
+  events.addEventListener('error', () => say('Waiting for the service …', false));
+}
+function rest() {
+  events?.close();
+  events = null;
+  say('Paused', false);
+}
+const pause = document.querySelector('[data-live-pause]');
+let paused = false;
+pause?.addEventListener('click', () => {
+  paused = !paused;
+  pause.setAttribute('aria-pressed', String(paused));
+  if (paused) rest(); else { follow(); refresh(); }
+});
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) rest(); else if (!paused) { follow(); refresh(); }
+});
+if (source) {
+  status?.removeAttribute('hidden');
+  follow();
+}
+
+// Commands to the clipboard.
+document.addEventListener('click', async (event) => {
+  const button = event.target.closest('[data-copy]');
+  if (!button) return;
+  const text = button.parentElement.querySelector('code')?.textContent ?? '';
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = 'Copied';
+  } catch {
+    button.textContent = 'Select it and copy';
+  }
+  setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+});
+for (const button of document.querySelectorAll('[data-copy]')) button.hidden = false;
+
+// Forms answer at once where they only choose.
+for (const field of document.querySelectorAll('form[data-instant] select, form[data-instant] input[type=checkbox]')) {
+  field.addEventListener('change', () => field.form.requestSubmit());
+}
+
+const themes = document.querySelector('[data-theme-switch]');
+if (themes) {
+  themes.hidden = false;
+  const named = () => `Theme: ${root.dataset.theme ?? 'as the system'}`;
+  themes.textContent = named();
+  themes.addEventListener('click', () => {
+    const next = { undefined: 'light', light: 'dark', dark: undefined }[root.dataset.theme];
+    if (next) { root.dataset.theme = next; localStorage.setItem('theme', next); }
+    else { delete root.dataset.theme; localStorage.removeItem('theme'); }
+    themes.textContent = named();
+  });
+}
+
+// Keys, as they are listed under ?.
+const help = document.getElementById('keys');
+const off = () => localStorage.getItem('keys') === 'off';
+const toggle = document.querySelector('[data-keys-switch]');
+if (toggle) {
+  toggle.checked = !off();
+  toggle.addEventListener('change', () => {
+    if (toggle.checked) localStorage.removeItem('keys'); else localStorage.setItem('keys', 'off');
+  });
+}
+document.addEventListener('keydown', (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, select, textarea')) return;
+  if (event.key === '?') { help?.showModal(); event.preventDefault(); return; }
+  if (off()) return;
+  const target = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+  if (!target) return;
+  event.preventDefault();
+  if (target.matches('input, select')) target.focus(); else target.click();
+});

@@ -1,0 +1,50 @@
+//! Styles, script and picture of the pages: in the binary, under names that change with what they hold, so browsers keep them.
+
+use std::sync::LazyLock;
+
+use axum::extract::Path;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use xxhash_rust::xxh3::xxh3_64;
+
+const STYLE: &str = include_str!("../../assets/style.css");
+const SCRIPT: &str = include_str!("../../assets/live.js");
+const ICON: &str = include_str!("../../assets/icon.svg");
+
+/// Where they are.
+#[derive(Debug)]
+pub(crate) struct Assets {
+    pub(crate) style: String,
+    pub(crate) script: String,
+    pub(crate) icon: String,
+}
+
+/// Where they are in this build.
+pub(crate) static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
+    style: named("style", STYLE, "css"),
+    script: named("live", SCRIPT, "js"),
+    icon: named("icon", ICON, "svg"),
+});
+
+fn named(name: &str, content: &str, ending: &str) -> String {
+    format!("/assets/{name}-{:016x}.{ending}", xxh3_64(content.as_bytes()))
+}
+
+/// One of them.
+pub(crate) async fn asset(Path(name): Path<String>) -> Response {
+    let path = format!("/assets/{name}");
+    let (kind, content) = if path == ASSETS.style {
+        ("text/css; charset=utf-8", STYLE)
+    } else if path == ASSETS.script {
+        ("text/javascript; charset=utf-8", SCRIPT)
+    } else if path == ASSETS.icon {
+        ("image/svg+xml", ICON)
+    } else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
+    ];
+    (headers, content).into_response()
+}

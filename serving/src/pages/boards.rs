@@ -1,0 +1,194 @@
+//! The leaderboards of a segment, with the place of an athlete whom somebody looks for.
+
+use askama::Template;
+
+use super::api;
+use super::ask::{Asker, path};
+use super::parts::{Choice, Frame, From, Here, Part, PlaceRow, Tools, TroubleShown, choices, places};
+use super::query::Query;
+use super::shown::{duration, number};
+
+const BOARDS: [(&str, &str); 21] = [
+    ("overall", "Overall"),
+    ("gender:F", "Women"),
+    ("gender:M", "Men"),
+    ("gender:X", "Another gender"),
+    ("age:0-19", "Age 0 to 19"),
+    ("age:20-24", "Age 20 to 24"),
+    ("age:25-34", "Age 25 to 34"),
+    ("age:35-44", "Age 35 to 44"),
+    ("age:45-54", "Age 45 to 54"),
+    ("age:55-64", "Age 55 to 64"),
+    ("age:65-69", "Age 65 to 69"),
+    ("age:70-74", "Age 70 to 74"),
+    ("age:75+", "Age 75 and older"),
+    ("weight:0-54", "To 54 kg"),
+    ("weight:55-64", "55 to 64 kg"),
+    ("weight:65-74", "65 to 74 kg"),
+    ("weight:75-84", "75 to 84 kg"),
+    ("weight:85-94", "85 to 94 kg"),
+    ("weight:95-104", "95 to 104 kg"),
+    ("weight:105-114", "105 to 114 kg"),
+    ("weight:115+", "From 115 kg"),
+];
+const WINDOWS: [(&str, &str); 4] = [
+    ("all", "All time"),
+    ("year", "The year"),
+    ("month", "The month"),
+    ("day", "The day"),
+];
+/// Places of a page.
+const LIMIT: u64 = 50;
+/// What decides which rows count.
+const SHARED: [&str; 5] = ["board", "window", "date", "club_id", "following"];
+
+#[derive(Debug, Template)]
+#[template(path = "board.html")]
+pub(crate) struct BoardPage {
+    frame: Frame,
+    segment: String,
+    counts: Part<(String, String)>,
+    boards: Vec<Choice>,
+    windows: Vec<Choice>,
+    date: String,
+    club: String,
+    following: String,
+    athlete: String,
+    place: Option<Part<PlaceShown>>,
+    board_title: String,
+    page: Part<PageShown>,
+}
+
+#[derive(Debug)]
+struct PlaceShown {
+    athlete: i64,
+    rank: String,
+    total: String,
+    percentile: Option<String>,
+    time: String,
+    gap: String,
+    ahead: Option<i64>,
+    moved: String,
+    moved_class: &'static str,
+    since: Option<String>,
+    neighbours: Vec<PlaceRow>,
+    from: From,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct PageShown {
+    total: String,
+    rows: Vec<PlaceRow>,
+    back: Option<String>,
+    more: Option<String>,
+    from: From,
+    tools: Tools,
+}
+
+/// How a place has moved: the text, and its class.
+fn moved(change: Option<i64>) -> (String, &'static str) {
+    match change {
+        None => ("–".to_owned(), ""),
+        Some(0) => ("unchanged".to_owned(), ""),
+        Some(up) if up > 0 => (format!("▲ {}", number(up)), "up"),
+        Some(down) => (format!("▼ {}", number(down.saturating_neg())), "down"),
+    }
+}
+
+fn place(found: api::BoardPlace, link: impl Fn(i64) -> String, tools: Tools) -> PlaceShown {
+    let (moved, moved_class) = moved(found.change);
+    let own = found.entry.athlete_id;
+    PlaceShown {
+        athlete: own,
+        rank: number(found.entry.rank),
+        total: number(found.total),
+        percentile: found.percentile.map(|percentile| format!("{percentile:.1}")),
+        time: duration(found.entry.elapsed_time),
+        gap: found.gap.as_ref().map_or_else(
+            || "first".to_owned(),
+            |gap| format!("{} s", number(gap.elapsed_time)),
+        ),
+        ahead: found.gap.as_ref().map(|gap| gap.athlete_id),
+        moved,
+        moved_class,
+        since: found.previous.as_ref().map(|before| {
+            format!("{} on {}", number(before.rank), before.date)
+        }),
+        neighbours: places(&found.neighbours, Some(own), link),
+        from: From::of(&found.provenance),
+        tools,
+    }
+}
+
+pub(crate) async fn page(
+    asker: &Asker,
+    here: &Here,
+    segment: &str,
+    query: &Query,
+) -> BoardPage {
+    let board = query.get("board").unwrap_or("overall");
+    let window = query.get("window").unwrap_or("all");
+    let offset: u64 = query.get("offset").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let shared: Vec<(&str, Option<&str>)> =
+        SHARED.iter().map(|name| (*name, query.get(name))).collect();
+    let of_board = format!("/api/v1/boards/segments/{segment}");
+    let (limit, from) = (LIMIT.to_string(), offset.to_string());
+    let mut of_page = shared.clone();
+    of_page.push(("limit", Some(&limit)));
+    of_page.push(("offset", (offset > 0).then_some(from.as_str())));
+    let page_path = path(&of_board, &of_page);
+    let athlete = query.get("athlete");
+    let mut of_place = shared;
+    of_place.extend([("around", Some("5")), ("history", Some("true"))]);
+    let place_path = athlete.map(|athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place));
+    let counts_path = format!("/api/v1/segments/{segment}/counts");
+    let found = async {
+        match &place_path {
+            Some(path) => Some(asker.get::<api::BoardPlace>(path).await),
+            None => None,
+        }
+    };
+    let (page, found, counts) = tokio::join!(
+        asker.get::<api::BoardPage>(&page_path),
+        found,
+        asker.get::<api::SegmentCounts>(&counts_path)
+    );
+    let this = format!("/segments/{segment}");
+    let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
+    let at = |offset: u64| query.with(&this, &[("offset", Some(&offset.to_string()))]);
+    let own = athlete.and_then(|athlete| athlete.parse().ok());
+    let page = page.map_err(TroubleShown::of).map(|page| PageShown {
+        total: number(page.total),
+        rows: places(&page.entries, own, link),
+        back: (offset > 0).then(|| at(offset.saturating_sub(LIMIT))),
+        more: page.cursor.is_some().then(|| at(offset.saturating_add(LIMIT))),
+        from: From::of(&page.provenance),
+        tools: here.tools(&page_path, true, &asker.caller),
+    });
+    let place = found.zip(place_path).map(|(found, path)| {
+        let tools = here.tools(&path, false, &asker.caller);
+        found.map_err(TroubleShown::of).map(|found| place(found, link, tools))
+    });
+    let title = BOARDS.iter().find(|(name, _)| *name == board);
+    let text = |name: &str| query.get(name).unwrap_or_default().to_owned();
+    BoardPage {
+        frame: Frame::new(format!("Segment {segment}"), "boards", &asker.caller)
+            .following("efforts")
+            .of_kind("segment")
+            .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]),
+        segment: segment.to_owned(),
+        counts: counts
+            .map_err(TroubleShown::of)
+            .map(|counts| (number(counts.efforts), number(counts.athletes))),
+        boards: choices(&BOARDS, board),
+        windows: choices(&WINDOWS, window),
+        date: text("date"),
+        club: text("club_id"),
+        following: text("following"),
+        athlete: text("athlete"),
+        place,
+        board_title: title.map_or_else(|| board.to_owned(), |(_, title)| (*title).to_owned()),
+        page,
+    }
+}

@@ -1,0 +1,268 @@
+//! Charts as SVG: what the batch layer has confirmed is solid, what it has not is hatched, and the seam between both is a
+//! line of stitches. Whoever can't see them has the table beside them.
+
+use askama::Template;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::api::Point;
+use super::shown::{number, short};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 240.0;
+const LEFT: f64 = 46.0;
+const RIGHT: f64 = 8.0;
+const TOP: f64 = 18.0;
+const BOTTOM: f64 = 24.0;
+/// Bars need some pixels each; of more points lines are drawn between.
+const BARS_MAX: usize = 400;
+/// Labels under the axis, at most.
+const LABELS_MAX: usize = 8;
+
+/// How much time a point holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Hour,
+    Day,
+    Week,
+    Month,
+}
+
+impl Step {
+    pub(crate) fn of(interval: &str) -> Self {
+        match interval {
+            "hour" => Self::Hour,
+            "week" => Self::Week,
+            "month" => Self::Month,
+            _ => Self::Day,
+        }
+    }
+
+    /// What a point is called, long and short.
+    fn names(self, at: &str, zone: &TimeZone) -> (String, String) {
+        let Ok(at) = at.parse::<Timestamp>() else {
+            return (at.to_owned(), at.to_owned());
+        };
+        let at = at.to_zoned(zone.clone());
+        let (long, short) = match self {
+            Self::Hour => ("%a %-d %b %Y, %H:%M", "%-d %b %H:%M"),
+            Self::Day => ("%a %-d %b %Y", "%-d %b"),
+            Self::Week => ("week of %-d %b %Y", "%-d %b"),
+            Self::Month => ("%B %Y", "%b %Y"),
+        };
+        (at.strftime(long).to_string(), at.strftime(short).to_string())
+    }
+}
+
+/// One point of the chart, and a row of the table beside it.
+#[derive(Debug, Clone)]
+pub(crate) struct Bar {
+    pub(crate) x: String,
+    pub(crate) y: String,
+    pub(crate) width: String,
+    pub(crate) height: String,
+    /// batch, realtime or merged.
+    pub(crate) source: String,
+    pub(crate) name: String,
+    pub(crate) count: String,
+    pub(crate) previous: Option<String>,
+}
+
+/// A line across, or a label below.
+#[derive(Debug, Clone)]
+pub(crate) struct Tick {
+    pub(crate) at: String,
+    pub(crate) label: String,
+}
+
+/// A chart of points in time.
+#[derive(Debug, Clone, Template)]
+#[template(path = "chart.html")]
+pub(crate) struct Chart {
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+    pub(crate) left: f64,
+    pub(crate) right: String,
+    pub(crate) base: String,
+    pub(crate) top: f64,
+    pub(crate) bars: Vec<Bar>,
+    /// Across, by value.
+    pub(crate) across: Vec<Tick>,
+    /// Below, by time.
+    pub(crate) below: Vec<Tick>,
+    /// Where the first point is that batch has not confirmed, and how wide what follows is.
+    pub(crate) seam: Option<(String, String)>,
+    /// The period before, as the points of a line.
+    pub(crate) before: Option<String>,
+    /// What there is to see, in a sentence.
+    pub(crate) summary: String,
+}
+
+fn shown(of: f64) -> String {
+    format!("{of:.1}")
+}
+
+/// The next round number: 1, 2 or 5 times a power of ten.
+fn round_up(of: f64) -> f64 {
+    let power = 10_f64.powf(of.max(1.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0];
+    let step = steps.into_iter().find(|step| step * power >= of);
+    step.unwrap_or(10.0) * power
+}
+
+#[expect(clippy::cast_precision_loss, reason = "pixels")]
+const fn pixels(of: i64) -> f64 {
+    of as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "pixels")]
+const fn count(of: usize) -> f64 {
+    of as f64
+}
+
+impl Chart {
+    /// A chart; nothing if there is nothing to show.
+    pub(crate) fn of(
+        points: &[Point],
+        previous: Option<&[Point]>,
+        (step, zone): (Step, &TimeZone),
+    ) -> Option<Self> {
+        if points.is_empty() {
+            return None;
+        }
+        let all = points.iter().chain(previous.unwrap_or_default());
+        let largest = all.clone().map(|point| point.count).max().unwrap_or(0).max(1);
+        let least = all.map(|point| point.count).min().unwrap_or(0).min(0);
+        let (high, low) = (round_up(pixels(largest)), match least {
+            0 => 0.0,
+            least => -round_up(-pixels(least)),
+        });
+        let (span_x, span_y) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+        let y = |value: f64| TOP + (high - value) / (high - low) * span_y;
+        let slot = span_x / count(points.len());
+        let x = |at: usize| LEFT + slot * count(at);
+        let gap = if slot > 4.0 { slot * 0.15 } else { 0.0 };
+        let bars = points.iter().enumerate().map(|(at, point)| {
+            let (from, to) = (y(pixels(point.count).max(0.0)), y(pixels(point.count).min(0.0)));
+            Bar {
+                x: shown(x(at) + gap / 2.0),
+                y: shown(from),
+                width: shown((slot - gap).max(0.5)),
+                height: shown((to - from).max(0.0)),
+                source: point.source.clone(),
+                name: step.names(&point.at, zone).0,
+                count: number(point.count),
+                previous: previous
+                    .and_then(|points| points.get(at))
+                    .map(|point| number(point.count)),
+            }
+        });
+        let bars: Vec<Bar> = bars.collect();
+        let quarter = (high - low) / 4.0;
+        let across = (0..=4_u8).map(|at| {
+            let value = low + quarter * f64::from(at);
+            Tick {
+                at: shown(y(value)),
+                label: short(value),
+            }
+        });
+        let every = points.len().div_ceil(LABELS_MAX).max(1);
+        let below = points.iter().enumerate().step_by(every).map(|(at, point)| Tick {
+            at: shown(x(at) + slot / 2.0),
+            label: step.names(&point.at, zone).1,
+        });
+        let first = points.iter().position(|point| point.source != "batch");
+        let seam = first.map(|at| (shown(x(at)), shown(WIDTH - RIGHT - x(at))));
+        let before = previous.filter(|points| points.len() <= 4 * BARS_MAX).map(|points| {
+            let points = points.iter().enumerate().take(bars.len());
+            let points = points
+                .map(|(at, point)| format!("{},{}", shown(x(at) + slot / 2.0), shown(y(pixels(point.count)))));
+            points.collect::<Vec<_>>().join(" ")
+        });
+        Some(Self {
+            width: WIDTH,
+            height: HEIGHT,
+            left: LEFT,
+            right: shown(WIDTH - RIGHT),
+            base: shown(y(0.0)),
+            top: TOP,
+            across: across.collect(),
+            below: below.collect(),
+            seam,
+            before,
+            summary: summary(points, &bars),
+            bars,
+        })
+    }
+}
+
+fn summary(points: &[Point], bars: &[Bar]) -> String {
+    let most = points.iter().zip(bars).max_by_key(|(point, _)| point.count);
+    let most = most.map_or_else(String::new, |(_, bar)| {
+        format!("; most in {}: {}", bar.name, bar.count)
+    });
+    let open = points.iter().filter(|point| point.source != "batch").count();
+    let open = match open {
+        0 => "; all of it confirmed by the batch layer".to_owned(),
+        open => format!("; {open} not confirmed by the batch layer yet"),
+    };
+    let first = bars.first().map_or("", |bar| bar.name.as_str());
+    let last = bars.last().map_or("", |bar| bar.name.as_str());
+    format!("{} values from {first} to {last}{most}{open}", bars.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(counts: &[(i64, &str)]) -> Vec<Point> {
+        let points = (0..).zip(counts);
+        points
+            .map(|(day, (count, source))| Point {
+                at: format!("2026-03-{:02}T00:00:00Z", day + 1),
+                count: *count,
+                source: (*source).to_owned(),
+            })
+            .collect()
+    }
+
+    fn chart(of: &[(i64, &str)]) -> Option<Chart> {
+        Chart::of(&points(of), None, (Step::Day, &TimeZone::UTC))
+    }
+
+    #[test]
+    fn the_seam_stands_before_the_first_point_that_is_not_confirmed() {
+        let all = chart(&[(1, "batch"), (2, "batch")]).unwrap();
+        assert!(all.seam.is_none() && all.summary.contains("all of it"), "{}", all.summary);
+        let some = chart(&[(1, "batch"), (2, "merged"), (3, "realtime")]).unwrap();
+        assert_eq!(some.seam.map(|seam| seam.0), Some(some.bars[1].x.parse::<f64>().map(|x| {
+            let slot = (WIDTH - LEFT - RIGHT) / 3.0;
+            shown(x - slot * 0.075)
+        }).unwrap()));
+        assert!(some.summary.contains("2 not confirmed"), "{}", some.summary);
+        assert!(some.summary.contains("most in Tue 3 Mar 2026: 3"), "{}", some.summary);
+    }
+
+    #[test]
+    fn every_value_is_within_the_chart() {
+        let cases: [&[(i64, &str)]; 5] = [
+            &[(0, "batch")],
+            &[(-5, "batch"), (7, "realtime")],
+            &[(i64::MAX, "batch"), (i64::MIN, "merged")],
+            &[(1, "batch"); 31],
+            &[(999, "batch"), (1_001, "batch")],
+        ];
+        for case in cases {
+            let chart = chart(case).unwrap();
+            assert_eq!(chart.bars.len(), case.len());
+            for bar in &chart.bars {
+                let [x, y, width, height] =
+                    [&bar.x, &bar.y, &bar.width, &bar.height].map(|text| text.parse::<f64>().unwrap());
+                assert!(x >= LEFT && x + width <= WIDTH - RIGHT + 0.2, "{bar:?}");
+                assert!(y >= TOP - 0.1 && y + height <= HEIGHT - BOTTOM + 0.2, "{bar:?}");
+            }
+            assert!(chart.below.len() <= LABELS_MAX);
+        }
+        assert!(chart(&[]).is_none());
+    }
+}

@@ -1,0 +1,280 @@
+//! Pages for people: written here, whole without any script, and livelier with one. Every number on them is an answer of
+//! the API to who looks at them, and says where it comes from.
+
+mod api;
+mod applications;
+mod ask;
+mod assets;
+mod athletes;
+mod boards;
+mod chart;
+mod live;
+mod overview;
+mod parts;
+mod pipeline;
+mod plays;
+mod query;
+mod shown;
+pub(crate) mod sign_in;
+
+use std::sync::Arc;
+
+use axum::extract::{FromRef, OriginalUri, Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+
+use self::ask::{Asker, Trouble};
+use self::parts::{Here, KINDS, ProblemPage, rendered};
+use self::plays::Of;
+use self::query::Query;
+use crate::http::{Api, Caller};
+
+/// What pages work with.
+#[derive(Debug, Clone)]
+pub(crate) struct Pages {
+    /// The API, which is asked.
+    api: Router,
+    pub(crate) state: Arc<Api>,
+}
+
+impl FromRef<Pages> for Arc<Api> {
+    fn from_ref(pages: &Pages) -> Self {
+        Self::clone(&pages.state)
+    }
+}
+
+/// The routes of pages; what they show they ask of `api`.
+pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
+    let pages = Pages {
+        api,
+        state: Arc::clone(state),
+    };
+    Router::new()
+        .route("/", get(overview))
+        .route("/find", get(find))
+        .route("/owners/{owner_id}", get(owner))
+        .route("/tracks/{track_id}", get(track))
+        .route("/segments/{segment_id}", get(segment))
+        .route("/athletes/{athlete_id}", get(athlete))
+        .route("/applications", get(applications))
+        .route("/applications/{id}", get(application))
+        .route("/pipeline", get(pipeline))
+        .route("/pipeline/runs/{source}/{epoch}", get(run))
+        .route("/pipeline/dead-letters", get(dead_letters))
+        .route("/pipeline/reconciliations", get(reconciliations))
+        .route("/live", get(live::follow))
+        .route("/signin", get(sign_in::show).post(sign_in::sign_in))
+        .route("/signout", post(sign_in::sign_out))
+        .route("/assets/{name}", get(assets::asset))
+        .with_state(pages)
+}
+
+/// Who looks at a page, and how it is reached.
+struct Looking {
+    asker: Asker,
+    here: Here,
+}
+
+impl Looking {
+    fn new(pages: &Pages, caller: Caller, headers: &HeaderMap) -> Self {
+        Self {
+            asker: Asker::new(pages.api.clone(), caller),
+            here: Here::of(headers),
+        }
+    }
+}
+
+/// A number in a path, or the page that says that it is none.
+fn numbered(looking: &Looking, what: &str, id: &str) -> Result<(), Response> {
+    if crate::http::integer(id).is_some() {
+        return Ok(());
+    }
+    let trouble = Trouble {
+        status: 404,
+        title: "There is nothing here".to_owned(),
+        detail: format!("{what} have numbers, and {id:?} is none"),
+        request_id: String::new(),
+    };
+    Err(ProblemPage::response(&looking.asker.caller, trouble))
+}
+
+async fn overview(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    let page = overview::page(&looking.asker, &looking.here).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn find(Extension(caller): Extension<Caller>, RawQuery(query): RawQuery) -> Response {
+    let query = Query::of(query.as_deref());
+    let what = query.get("what").unwrap_or("owner");
+    let id = query.get("id").and_then(crate::http::integer);
+    match (KINDS.iter().any(|(kind, _)| *kind == what), id) {
+        (true, Some(id)) => Redirect::to(&format!("/{what}s/{id}")).into_response(),
+        _ => {
+            let trouble = Trouble {
+                status: 400,
+                title: "This can't be looked for".to_owned(),
+                detail: "Choose what to look for, and write its number.".to_owned(),
+                request_id: String::new(),
+            };
+            ProblemPage::response(&caller, trouble)
+        }
+    }
+}
+
+async fn plays_of(
+    looking: Looking,
+    (of, what): (Of, &str),
+    id: &str,
+    query: Option<String>,
+) -> Response {
+    if let Err(response) = numbered(&looking, what, id) {
+        return response;
+    }
+    let query = Query::of(query.as_deref());
+    let page = plays::page(&looking.asker, &looking.here, (of, id), &query).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn owner(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    plays_of(looking, (Of::Owner, "owners"), &id, query).await
+}
+
+async fn track(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    plays_of(looking, (Of::Track, "tracks"), &id, query).await
+}
+
+async fn segment(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    if let Err(response) = numbered(&looking, "segments", &id) {
+        return response;
+    }
+    let query = Query::of(query.as_deref());
+    let page = boards::page(&looking.asker, &looking.here, &id, &query).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn athlete(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    if let Err(response) = numbered(&looking, "athletes", &id) {
+        return response;
+    }
+    let query = Query::of(query.as_deref());
+    let page = athletes::page(&looking.asker, &looking.here, &id, &query).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn applications(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    let query = Query::of(query.as_deref());
+    let page = applications::list(&looking.asker, &looking.here, &query).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn application(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    if let Err(response) = numbered(&looking, "applications", &id) {
+        return response;
+    }
+    let page = applications::page(&looking.asker, &looking.here, &id).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn pipeline(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    let page = pipeline::page(&looking.asker, &looking.here).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn run(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path((source, epoch)): Path<(String, String)>,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    if let Err(response) = numbered(&looking, "runs", &epoch) {
+        return response;
+    }
+    let of = (source.as_str(), epoch.as_str());
+    let page = pipeline::run(&looking.asker, &looking.here, of).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn dead_letters(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    let query = Query::of(query.as_deref());
+    let page = pipeline::dead_letters(&looking.asker, &looking.here, &query).await;
+    rendered(StatusCode::OK, &page)
+}
+
+async fn reconciliations(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let looking = Looking::new(&pages, caller, &headers);
+    let query = Query::of(query.as_deref());
+    let page = pipeline::reconciliations(&looking.asker, &looking.here, &query).await;
+    rendered(StatusCode::OK, &page)
+}
+
+/// Where somebody is led who looks at a page without a key.
+pub(crate) fn to_sign_in(uri: &OriginalUri) -> Response {
+    let next = uri.0.path_and_query().map_or("/", |next| next.as_str());
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("next", next);
+    Redirect::to(&format!("/signin?{}", query.finish())).into_response()
+}

@@ -1,0 +1,127 @@
+//! The first page: what comes in, what is counted, what the newest runs found.
+
+use askama::Template;
+
+use super::api;
+use super::ask::Asker;
+use super::parts::{Frame, Here, Part, Tools, TroubleShown};
+use super::shown::{Moment, number};
+
+const PATH: &str = "/api/v1/overview";
+
+#[derive(Debug, Template)]
+#[template(path = "overview.html")]
+pub(crate) struct OverviewPage {
+    frame: Frame,
+    overview: Part<Shown>,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct Shown {
+    now: Moment,
+    sources: Vec<SourceShown>,
+}
+
+#[derive(Debug)]
+struct SourceShown {
+    name: String,
+    title: &'static str,
+    events: String,
+    partitions: usize,
+    lag: String,
+    is_behind: bool,
+    state: String,
+    run: String,
+    run_at: Option<Moment>,
+    drift: String,
+    has_drift: bool,
+    trouble: Option<String>,
+}
+
+/// What a source is called.
+pub(crate) fn title(source: &str) -> &'static str {
+    match source {
+        "plays" => "Plays",
+        "efforts" => "Efforts on segments",
+        "authorizations" => "Connected athletes",
+        _ => "Another source",
+    }
+}
+
+/// What a run says of its drift.
+pub(crate) fn drift(of: &serde_json::Value) -> (String, bool) {
+    let total = of.get("total").and_then(serde_json::Value::as_u64);
+    let is_least = of.get("is_lower_bound") == Some(&true.into());
+    match total {
+        None => ("–".to_owned(), false),
+        Some(total) if is_least => (format!("≥ {}", number(total)), total > 0),
+        Some(total) => (number(total), total > 0),
+    }
+}
+
+/// How far events of a source are counted.
+pub(crate) fn lag(partitions: &[api::Partition]) -> (String, bool) {
+    let known: Option<Vec<i64>> = partitions.iter().map(|one| one.lag).collect();
+    match known {
+        None => ("–".to_owned(), false),
+        Some(lags) => {
+            let lag: i64 = lags.into_iter().sum();
+            (number(lag), lag > 10_000)
+        }
+    }
+}
+
+impl SourceShown {
+    fn of(source: &api::Source) -> Self {
+        let (lag, is_behind) = lag(&source.partitions);
+        let is_replaying = source.partitions.iter().any(|one| one.replaying == Some(true));
+        let is_missing = source.partitions.iter().any(|one| one.next_offset.is_none());
+        let state = match (is_missing, is_replaying) {
+            (true, _) => "no live state yet: start the speed layer",
+            (_, true) => "live state began anew and is catching up",
+            _ => "live state is whole",
+        };
+        let complete = source.runs.iter().find(|run| run.state == "complete");
+        let (drift, has_drift) = complete.map_or(("–".to_owned(), false), |run| drift(&run.drift));
+        let newest = source.runs.first();
+        let trouble = newest.and_then(|run| {
+            let reason = run.reason.as_ref()?;
+            let to_do = run.to_do.as_deref().unwrap_or_default();
+            Some(format!("Run {}: {reason}. {to_do}", run.epoch))
+        });
+        let end = |one: &api::Partition| i128::from(one.log_end);
+        Self {
+            name: source.source.clone(),
+            title: title(&source.source),
+            events: number(source.partitions.iter().map(end).sum::<i128>()),
+            partitions: source.partitions.len(),
+            lag,
+            is_behind,
+            state: state.to_owned(),
+            run: complete.map_or_else(|| "–".to_owned(), |run| number(run.epoch)),
+            run_at: complete.and_then(|run| run.ended_at.as_deref()).map(Moment::utc),
+            drift,
+            has_drift,
+            trouble,
+        }
+    }
+}
+
+pub(crate) async fn page(asker: &Asker, here: &Here) -> OverviewPage {
+    let answer = asker.get::<api::Overview>(PATH).await;
+    let overview = answer.map_err(TroubleShown::of).map(|overview| Shown {
+        now: Moment::utc(&overview.now),
+        sources: overview
+            .sources
+            .iter()
+            .filter(|source| !source.partitions.is_empty())
+            .map(SourceShown::of)
+            .collect(),
+    });
+    OverviewPage {
+        frame: Frame::new("Overview", "overview", &asker.caller).following("plays"),
+        overview,
+        tools: here.tools(PATH, false, &asker.caller),
+    }
+}

@@ -1,0 +1,257 @@
+//! What several pages have in common: the frame around each, choices, and small parts that are written alike.
+
+use askama::Template;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+
+use super::api::{Entry, Provenance};
+use super::ask::Trouble;
+use super::assets::{ASSETS, Assets};
+use super::shown::{self, Moment, duration, number};
+use crate::http::{Caller, Page};
+
+/// What somebody can look for by number.
+pub(crate) const KINDS: [(&str, &str); 5] = [
+    ("owner", "Owner"),
+    ("track", "Track"),
+    ("segment", "Segment"),
+    ("athlete", "Athlete"),
+    ("application", "Application"),
+];
+
+/// What is around every page.
+#[derive(Debug, Clone)]
+pub(crate) struct Frame {
+    pub(crate) title: String,
+    pub(crate) section: &'static str,
+    pub(crate) kinds: [(&'static str, &'static str); 5],
+    /// What was looked for last.
+    pub(crate) kind: &'static str,
+    pub(crate) who: Option<String>,
+    pub(crate) assets: &'static Assets,
+    /// The source whose changes the page follows.
+    pub(crate) follow: Option<&'static str>,
+    /// Keys of this page, with what they do.
+    pub(crate) keys: &'static [(&'static str, &'static str)],
+}
+
+impl Frame {
+    pub(crate) fn new(title: impl Into<String>, section: &'static str, caller: &Caller) -> Self {
+        Self {
+            title: title.into(),
+            section,
+            kinds: KINDS,
+            kind: "owner",
+            who: caller.actor(),
+            assets: &ASSETS,
+            follow: None,
+            keys: &[],
+        }
+    }
+
+    pub(crate) const fn following(mut self, source: &'static str) -> Self {
+        self.follow = Some(source);
+        self
+    }
+
+    pub(crate) const fn of_kind(mut self, kind: &'static str) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    pub(crate) const fn with_keys(mut self, keys: &'static [(&'static str, &'static str)]) -> Self {
+        self.keys = keys;
+        self
+    }
+}
+
+/// Where a number comes from.
+#[derive(Debug, Clone, Template)]
+#[template(path = "from.html")]
+pub(crate) struct From {
+    /// batch, realtime, merged or canonical.
+    source: String,
+    as_of: Option<Moment>,
+    epoch: u64,
+    complete: bool,
+}
+
+impl From {
+    pub(crate) fn of(provenance: &Provenance) -> Self {
+        Self {
+            source: provenance.source.clone(),
+            as_of: provenance.as_of.as_deref().map(Moment::utc),
+            epoch: provenance.epoch,
+            complete: provenance.complete,
+        }
+    }
+}
+
+/// The same numbers for machines.
+#[derive(Debug, Clone, Template)]
+#[template(path = "tools.html")]
+pub(crate) struct Tools {
+    csv: Option<String>,
+    curl: String,
+}
+
+/// Where the service is, as the reader reached it.
+#[derive(Debug, Clone)]
+pub(crate) struct Here(String);
+
+impl Here {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
+        let scheme = if proto == Some("https") { "https" } else { "http" };
+        Self(format!("{scheme}://{}", host.unwrap_or("localhost:8080")))
+    }
+
+    /// How to ask the API for the same; with CSV where what is asked for is a list.
+    pub(crate) fn tools(&self, path: &str, has_csv: bool, caller: &Caller) -> Tools {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let key = match caller.actor() {
+            Some(_) => "-H \"Authorization: Bearer $BACKSTITCH_KEY\" ",
+            None => "",
+        };
+        Tools {
+            csv: has_csv.then(|| format!("{path}{joint}format=csv")),
+            curl: format!("curl {key}'{}{}'", self.0, path.replace('\'', "%27")),
+        }
+    }
+}
+
+/// Why something is not shown.
+#[derive(Debug, Clone, Template)]
+#[template(path = "trouble.html")]
+pub(crate) struct TroubleShown {
+    title: String,
+    detail: String,
+    request_id: String,
+    status: u16,
+}
+
+impl TroubleShown {
+    pub(crate) fn of(trouble: Trouble) -> Self {
+        Self {
+            title: trouble.title,
+            detail: trouble.detail,
+            request_id: trouble.request_id,
+            status: trouble.status,
+        }
+    }
+
+    const fn may_pass(&self) -> bool {
+        matches!(self.status, 429 | 503)
+    }
+}
+
+/// A part of a page, or why it is not there.
+pub(crate) type Part<T> = Result<T, TroubleShown>;
+
+/// One of several things to choose.
+#[derive(Debug, Clone)]
+pub(crate) struct Choice {
+    pub(crate) value: String,
+    pub(crate) title: String,
+    pub(crate) is_chosen: bool,
+}
+
+/// All choices, of which one is chosen.
+pub(crate) fn choices(of: &[(&str, &str)], chosen: &str) -> Vec<Choice> {
+    let choice = |(value, title): &(&str, &str)| Choice {
+        value: (*value).to_owned(),
+        title: (*title).to_owned(),
+        is_chosen: *value == chosen,
+    };
+    of.iter().map(choice).collect()
+}
+
+/// A place on a board.
+#[derive(Debug, Clone)]
+pub(crate) struct PlaceRow {
+    pub(crate) rank: String,
+    pub(crate) athlete: i64,
+    pub(crate) link: String,
+    pub(crate) time: String,
+    pub(crate) behind: String,
+    pub(crate) started: Moment,
+    pub(crate) activity: i64,
+    pub(crate) is_own: bool,
+}
+
+/// Places, with how far each is behind the first of them.
+pub(crate) fn places(
+    entries: &[Entry],
+    own: Option<i64>,
+    link: impl Fn(i64) -> String,
+) -> Vec<PlaceRow> {
+    let first = entries.first().map_or(0, |entry| entry.elapsed_time);
+    let row = |entry: &Entry| PlaceRow {
+        rank: number(entry.rank),
+        athlete: entry.athlete_id,
+        link: link(entry.athlete_id),
+        time: duration(entry.elapsed_time),
+        behind: match entry.elapsed_time.saturating_sub(first) {
+            0 => "–".to_owned(),
+            behind => format!("+{}", duration(behind)),
+        },
+        started: Moment::utc(&entry.started_at),
+        activity: entry.activity_id,
+        is_own: own == Some(entry.athlete_id),
+    };
+    entries.iter().map(row).collect()
+}
+
+/// A page for a problem.
+#[derive(Debug, Template)]
+#[template(path = "problem.html")]
+pub(crate) struct ProblemPage {
+    pub(crate) frame: Frame,
+    pub(crate) trouble: Trouble,
+}
+
+impl ProblemPage {
+    pub(crate) fn response(caller: &Caller, trouble: Trouble) -> Response {
+        let frame = Frame::new(trouble.title.clone(), "", caller);
+        let status = trouble.status();
+        rendered(status, &Self { frame, trouble })
+    }
+}
+
+/// What a page may do in a browser: use its own style, script and pictures, ask this service, and send its forms to it.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+
+/// A page as a response.
+pub(crate) fn rendered(status: StatusCode, page: &impl Template) -> Response {
+    let text = match page.render() {
+        Ok(text) => text,
+        Err(error) => {
+            tracing::error!(%error, "a page can't be written");
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+    };
+    let mut response = (status, Html(text)).into_response();
+    response.extensions_mut().insert(Page);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(POLICY),
+    );
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("same-origin"),
+    );
+    headers.insert(
+        header::HeaderName::from_static("cross-origin-opener-policy"),
+        HeaderValue::from_static("same-origin"),
+    );
+    response
+}
+
+/// The text of a share and its part, for a meter.
+pub(crate) fn share(of: Option<f64>) -> (String, String) {
+    let share = of.unwrap_or(0.0).clamp(0.0, 1.0);
+    (format!("{share:.4}"), of.map_or_else(|| "–".to_owned(), shown::percent))
+}

@@ -1,0 +1,390 @@
+//! What happens between the log and the answers: positions and lag, batch runs, what could not be taken, what was compared.
+
+use askama::Template;
+use serde_json::Value;
+
+use super::api;
+use super::ask::{Asker, path};
+use super::overview::{drift, lag, title};
+use super::parts::{Frame, Here, Part, Tools, TroubleShown};
+use super::query::Query;
+use super::shown::{Moment, number, percent, took};
+
+const OVERVIEW: &str = "/api/v1/overview";
+const LETTERS: &str = "/api/v1/dead-letters";
+const RECONCILIATIONS: &str = "/api/v1/reconciliations";
+
+fn or_dash<T: Into<i128>>(of: Option<T>) -> String {
+    of.map_or_else(|| "–".to_owned(), number)
+}
+
+/// A run, as a row of a table.
+#[derive(Debug)]
+struct RunRow {
+    link: String,
+    epoch: String,
+    state: String,
+    /// good, bad or nothing.
+    class: &'static str,
+    why: Option<String>,
+    started: Moment,
+    took: String,
+    read: String,
+    written: String,
+    skipped: String,
+    drift: String,
+}
+
+impl RunRow {
+    fn of(run: &api::Run) -> Self {
+        let class = match run.state.as_str() {
+            "complete" => "good",
+            "abandoned" => "bad",
+            _ if run.reason.is_some() => "bad",
+            _ => "",
+        };
+        Self {
+            link: format!("/pipeline/runs/{}/{}", run.source, run.epoch),
+            epoch: number(run.epoch),
+            state: run.state.clone(),
+            class,
+            why: run.reason.clone(),
+            started: Moment::utc(&run.started_at),
+            took: run.seconds.map_or_else(|| "–".to_owned(), took),
+            read: or_dash(run.rows_read),
+            written: or_dash(run.rows_written),
+            skipped: or_dash(run.rows_skipped),
+            drift: drift(&run.drift).0,
+        }
+    }
+}
+
+#[derive(Debug, Template)]
+#[template(path = "pipeline.html")]
+pub(crate) struct PipelinePage {
+    frame: Frame,
+    sources: Part<Vec<SourceShown>>,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct SourceShown {
+    name: String,
+    title: &'static str,
+    summary: String,
+    partitions: Vec<PartitionRow>,
+    runs: Vec<RunRow>,
+    views: Vec<(String, u64)>,
+}
+
+#[derive(Debug)]
+struct PartitionRow {
+    partition: usize,
+    from: String,
+    to: String,
+    counted: String,
+    lag: String,
+    epoch: String,
+    generation: String,
+    state: &'static str,
+}
+
+impl PartitionRow {
+    fn of(one: &api::Partition) -> Self {
+        Self {
+            partition: one.partition,
+            from: number(one.log_start),
+            to: number(one.log_end),
+            counted: or_dash(one.next_offset),
+            lag: or_dash(one.lag),
+            epoch: or_dash(one.epoch),
+            generation: or_dash(one.generation),
+            state: match (one.next_offset, one.replaying) {
+                (None, _) => "none yet",
+                (Some(_), Some(true)) => "catching up",
+                _ => "whole",
+            },
+        }
+    }
+}
+
+pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
+    let answer = asker.get::<api::Overview>(OVERVIEW).await;
+    let sources = answer.map_err(TroubleShown::of).map(|overview| {
+        let sources = overview.sources.into_iter().filter(|source| !source.partitions.is_empty());
+        let shown = sources.map(|source| SourceShown {
+            title: title(&source.source),
+            summary: format!("{} not counted yet", lag(&source.partitions).0),
+            partitions: source.partitions.iter().map(PartitionRow::of).collect(),
+            runs: source.runs.iter().map(RunRow::of).collect(),
+            views: source.views.into_iter().collect(),
+            name: source.source,
+        });
+        shown.collect()
+    });
+    PipelinePage {
+        frame: Frame::new("Pipeline", "pipeline", &asker.caller).following("plays"),
+        sources,
+        tools: here.tools(OVERVIEW, false, &asker.caller),
+    }
+}
+
+#[derive(Debug, Template)]
+#[template(path = "run.html")]
+pub(crate) struct RunPage {
+    frame: Frame,
+    source: String,
+    epoch: String,
+    run: Part<RunShown>,
+}
+
+#[derive(Debug)]
+struct RunShown {
+    row: RunRow,
+    to_do: Option<String>,
+    stages: Vec<Stage>,
+    cuts: String,
+    report: String,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct Stage {
+    name: String,
+    took: String,
+    part: String,
+    percent: String,
+}
+
+/// The stages of a run, in the order in which they follow each other.
+fn stages(report: Option<&Value>) -> Vec<Stage> {
+    const ORDER: [&str; 8] = [
+        "seal", "archive", "snapshot", "compute", "check", "publish", "drift", "drop",
+    ];
+    let told = report.and_then(|report| report.get("seconds")).and_then(Value::as_object);
+    let Some(told) = told else {
+        return Vec::new();
+    };
+    let mut stages: Vec<(&str, f64)> = told
+        .iter()
+        .filter_map(|(name, seconds)| Some((name.as_str(), seconds.as_f64()?)))
+        .collect();
+    stages.sort_by_key(|(name, _)| ORDER.iter().position(|of| of == name).unwrap_or(ORDER.len()));
+    let all: f64 = stages.iter().map(|(_, seconds)| seconds).sum();
+    let stage = |(name, seconds): (&str, f64)| {
+        let part = if all > 0.0 { seconds / all } else { 0.0 };
+        Stage {
+            name: name.to_owned(),
+            took: took(seconds),
+            part: format!("{part:.4}"),
+            percent: percent(part),
+        }
+    };
+    stages.into_iter().map(stage).collect()
+}
+
+pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
+    let asked = path(&format!("/api/v1/batch/runs/{epoch}"), &[("source", Some(source))]);
+    let run = asker.get::<api::Run>(&asked).await;
+    let run = run.map_err(TroubleShown::of).map(|run| RunShown {
+        row: RunRow::of(&run),
+        to_do: run.to_do.clone(),
+        stages: stages(run.report.as_ref()),
+        cuts: run.cuts.iter().map(|cut| number(*cut)).collect::<Vec<_>>().join(" · "),
+        report: run
+            .report
+            .as_ref()
+            .and_then(|report| serde_json::to_string_pretty(report).ok())
+            .unwrap_or_default(),
+        tools: here.tools(&asked, false, &asker.caller),
+    });
+    RunPage {
+        frame: Frame::new(format!("Run {epoch}"), "pipeline", &asker.caller).following("plays"),
+        source: source.to_owned(),
+        epoch: epoch.to_owned(),
+        run,
+    }
+}
+
+#[derive(Debug, Template)]
+#[template(path = "dead_letters.html")]
+pub(crate) struct LettersPage {
+    frame: Frame,
+    reason: Option<String>,
+    counts: Part<CountsShown>,
+    page: Part<LettersShown>,
+}
+
+#[derive(Debug)]
+struct CountsShown {
+    letters: String,
+    complete: bool,
+    rows: Vec<KindRow>,
+}
+
+#[derive(Debug)]
+struct KindRow {
+    kind: String,
+    link: String,
+    source: String,
+    letters: String,
+    last: Moment,
+}
+
+#[derive(Debug)]
+struct LettersShown {
+    rows: Vec<LetterRow>,
+    more: Option<String>,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct LetterRow {
+    id: String,
+    source: String,
+    reason: String,
+    origin: String,
+    at: Moment,
+    bytes: String,
+    raw: String,
+}
+
+pub(crate) async fn dead_letters(asker: &Asker, here: &Here, query: &Query) -> LettersPage {
+    let this = "/pipeline/dead-letters";
+    let parameters = [("source", query.get("source")), ("reason", query.get("reason"))];
+    let mut with_cursor = parameters.to_vec();
+    with_cursor.extend([("cursor", query.get("cursor")), ("limit", Some("20"))]);
+    let page_path = path(LETTERS, &with_cursor);
+    let counts_path = format!("{LETTERS}/counts");
+    let (counts, page) = tokio::join!(
+        asker.get::<api::LetterCounts>(&counts_path),
+        asker.get::<api::Letters>(&page_path)
+    );
+    let counts = counts.map_err(TroubleShown::of).map(|counts| CountsShown {
+        letters: number(counts.letters),
+        complete: counts.complete,
+        rows: counts
+            .counts
+            .into_iter()
+            .map(|one| KindRow {
+                link: path(this, &[("source", Some(&one.source)), ("reason", Some(&one.kind))]),
+                kind: one.kind,
+                source: one.source,
+                letters: number(one.letters),
+                last: Moment::utc(&one.last_at),
+            })
+            .collect(),
+    });
+    let page = page.map_err(TroubleShown::of).map(|page| LettersShown {
+        more: page.cursor.as_deref().map(|next| query.with(this, &[("cursor", Some(next))])),
+        tools: here.tools(&path(LETTERS, &parameters), true, &asker.caller),
+        rows: page
+            .dead_letters
+            .into_iter()
+            .map(|letter| LetterRow {
+                id: letter.id,
+                source: letter.source,
+                reason: letter.reason,
+                origin: letter.origin,
+                at: Moment::utc(&letter.at),
+                bytes: number(letter.raw_bytes),
+                raw: match letter.raw {
+                    api::LetterBytes::Text(text) | api::LetterBytes::Hex(text) => text,
+                },
+            })
+            .collect(),
+    });
+    LettersPage {
+        frame: Frame::new("Dead letters", "pipeline", &asker.caller).following("plays"),
+        reason: query.get("reason").map(str::to_owned),
+        counts,
+        page,
+    }
+}
+
+#[derive(Debug, Template)]
+#[template(path = "reconciliations.html")]
+pub(crate) struct ReconciliationsPage {
+    frame: Frame,
+    page: Part<ReconciliationsShown>,
+}
+
+#[derive(Debug)]
+struct ReconciliationsShown {
+    rows: Vec<ReconciliationRow>,
+    more: Option<String>,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct ReconciliationRow {
+    at: Moment,
+    what: String,
+    source: String,
+    epoch: String,
+    keys: String,
+    total: String,
+    outcome: String,
+    class: &'static str,
+    why: Option<String>,
+}
+
+impl ReconciliationRow {
+    fn of(one: api::ReconciliationRow) -> Self {
+        let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
+        let outcome = told("outcome").map_or_else(
+            || match (one.total, one.keys) {
+                (None, _) => "unknown".to_owned(),
+                (Some(0), 0) => "right".to_owned(),
+                _ => "differs".to_owned(),
+            },
+            |outcome| outcome.replace('_', " "),
+        );
+        let class = match outcome.as_str() {
+            "right" | "put right" => "good",
+            "applying" | "unknown" => "",
+            _ => "bad",
+        };
+        let what = match (one.kind.as_str(), told("view")) {
+            ("batch-run", _) => "drift of a batch run".to_owned(),
+            (_, Some(view)) => match told("expected") {
+                Some(expected) => format!("{view} against {expected}"),
+                None => view.to_owned(),
+            },
+            _ => "comparison".to_owned(),
+        };
+        let least = if one.is_lower_bound { "≥ " } else { "" };
+        Self {
+            at: Moment::utc(&one.at),
+            what,
+            source: one.source.clone(),
+            epoch: number(one.epoch),
+            keys: format!("{least}{}", number(one.keys)),
+            total: one.total.map_or_else(|| "–".to_owned(), |total| format!("{least}{}", number(total))),
+            outcome,
+            class,
+            why: one.unknown.clone(),
+        }
+    }
+}
+
+pub(crate) async fn reconciliations(
+    asker: &Asker,
+    here: &Here,
+    query: &Query,
+) -> ReconciliationsPage {
+    let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
+    let page = asker.get::<api::Reconciliations>(&asked).await;
+    let page = page.map_err(TroubleShown::of).map(|page| ReconciliationsShown {
+        more: page
+            .cursor
+            .as_deref()
+            .map(|next| query.with("/pipeline/reconciliations", &[("cursor", Some(next))])),
+        tools: here.tools(RECONCILIATIONS, true, &asker.caller),
+        rows: page.reconciliations.into_iter().map(ReconciliationRow::of).collect(),
+    });
+    ReconciliationsPage {
+        frame: Frame::new("Reconciliations", "pipeline", &asker.caller).following("plays"),
+        page,
+    }
+}

@@ -1,0 +1,390 @@
+//! The plays of an owner or a track: how many, over time, and counted apart.
+
+use askama::Template;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::api;
+use super::ask::{Asker, path};
+use super::chart::{Chart, Step};
+use super::parts::{
+    Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share,
+};
+use super::query::Query;
+use super::shown::{Change, Moment, key, number, percent};
+
+const PERIODS: [(&str, &str); 7] = [
+    ("today", "Today"),
+    ("7d", "7 days"),
+    ("30d", "30 days"),
+    ("month", "This month"),
+    ("year", "This year"),
+    ("all", "All time"),
+    ("custom", "From … to …"),
+];
+const INTERVALS: [(&str, &str); 4] = [
+    ("hour", "Hour"),
+    ("day", "Day"),
+    ("week", "Week"),
+    ("month", "Month"),
+];
+const KINDS: [(&str, &str); 3] = [
+    ("", "All"),
+    ("play", "Plays"),
+    ("download", "Downloads"),
+];
+const BYS: [(&str, &str); 6] = [
+    ("track", "Track"),
+    ("country", "Country"),
+    ("referrer", "Referrer"),
+    ("app", "App"),
+    ("listener", "Listener"),
+    ("owner", "Owner"),
+];
+/// Filters that are kept from page to page, besides the kind.
+const FILTERS: [&str; 6] = ["owner_id", "track_id", "country", "referrer", "app_id", "listener_id"];
+/// Rows of a breakdown.
+const ROWS: &str = "20";
+
+#[derive(Debug, Template)]
+#[template(path = "plays.html")]
+pub(crate) struct PlaysPage {
+    frame: Frame,
+    heading: String,
+    range: String,
+    periods: Vec<Choice>,
+    intervals: Vec<Choice>,
+    kinds: Vec<Choice>,
+    from: String,
+    to: String,
+    tz: String,
+    zones: Vec<String>,
+    compares: bool,
+    hidden: Vec<(String, String)>,
+    filters: Vec<Filter>,
+    tiles: Vec<Tile>,
+    series: Part<SeriesShown>,
+    apart_title: &'static str,
+    bys: Vec<Choice>,
+    apart: Part<Apart>,
+}
+
+/// A filter, and where to go without it.
+#[derive(Debug)]
+struct Filter {
+    title: String,
+    link: String,
+}
+
+#[derive(Debug)]
+struct Tile {
+    title: &'static str,
+    shown: Part<TileShown>,
+}
+
+#[derive(Debug)]
+struct TileShown {
+    value: String,
+    note: Option<String>,
+    change: Option<Change>,
+    from: From,
+}
+
+#[derive(Debug)]
+struct SeriesShown {
+    chart: Option<Chart>,
+    from: From,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct Apart {
+    rows: Vec<ApartRow>,
+    from: From,
+    more: Option<String>,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct ApartRow {
+    key: String,
+    link: Option<String>,
+    count: String,
+    share: String,
+    percent: String,
+    change: Option<Change>,
+    source: String,
+}
+
+/// Whose plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Owner,
+    Track,
+}
+
+impl Of {
+    const fn parameter(self) -> &'static str {
+        match self {
+            Self::Owner => "owner_id",
+            Self::Track => "track_id",
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Track => "track",
+        }
+    }
+
+    pub(crate) fn page(self, id: &str) -> String {
+        format!("/{}s/{id}", self.name())
+    }
+}
+
+/// What is asked, as the page's address says it.
+struct Asked<'a> {
+    of: Of,
+    id: &'a str,
+    query: &'a Query,
+    period: &'a str,
+    interval: &'a str,
+    by: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    fn new(of: Of, id: &'a str, query: &'a Query) -> Self {
+        let is_custom = query.get("from").is_some() || query.get("to").is_some();
+        let period = match query.get("period") {
+            Some(period) if period != "custom" || is_custom => period,
+            _ if is_custom => "custom",
+            _ => "30d",
+        };
+        let interval = query.get("interval").unwrap_or(match period {
+            "today" => "hour",
+            "year" | "all" => "month",
+            _ => "day",
+        });
+        let by = query.get("by").unwrap_or(match of {
+            Of::Owner => "track",
+            Of::Track => "country",
+        });
+        Self {
+            of,
+            id,
+            query,
+            period,
+            interval,
+            by,
+        }
+    }
+
+    /// A path of the API for the same filters and period, and some parameters more.
+    fn path(&self, what: &str, more: &[(&str, Option<&str>)]) -> String {
+        let is_custom = self.period == "custom";
+        let dates = |name: &str| self.query.get(name).filter(|_| is_custom);
+        let mut parameters = vec![
+            (self.of.parameter(), Some(self.id)),
+            ("kind", self.query.get("kind")),
+            ("tz", self.query.get("tz")),
+            ("period", (!is_custom).then_some(self.period)),
+            ("from", dates("from")),
+            ("to", dates("to")),
+        ];
+        for filter in FILTERS {
+            if filter != self.of.parameter() {
+                parameters.push((filter, self.query.get(filter)));
+            }
+        }
+        parameters.extend(more);
+        path(&format!("/api/v1/stats/plays/{what}"), &parameters)
+    }
+
+    /// This page with something else in its address.
+    fn link(&self, changes: &[(&str, Option<&str>)]) -> String {
+        self.query.with(&self.of.page(self.id), changes)
+    }
+
+    fn compares(&self) -> bool {
+        self.query.get("compare") == Some("previous") && self.period != "all"
+    }
+
+    fn compare(&self) -> (&'static str, Option<&'static str>) {
+        ("compare", self.compares().then_some("previous"))
+    }
+}
+
+/// All zones, and the one that is chosen.
+fn zone(query: &Query) -> TimeZone {
+    let named = query.get("tz").and_then(|name| TimeZone::get(name).ok());
+    named.unwrap_or(TimeZone::UTC)
+}
+
+pub(crate) async fn page(
+    asker: &Asker,
+    here: &Here,
+    (of, id): (Of, &str),
+    query: &Query,
+) -> PlaysPage {
+    let asked = Asked::new(of, id, query);
+    let zone = zone(query);
+    let total_path = asked.path("total", &[asked.compare()]);
+    let uniques_path = asked.path("uniques", &[asked.compare()]);
+    let series_path = asked.path("series", &[("interval", Some(asked.interval)), asked.compare()]);
+    let cursor = query.get("cursor");
+    let by = [("by", Some(asked.by)), ("limit", Some(ROWS)), asked.compare()];
+    let apart_path = asked.path("breakdown", &by);
+    let more_path = path_with(&apart_path, "cursor", cursor);
+    let (total, uniques, series, apart) = tokio::join!(
+        asker.get::<api::Total>(&total_path),
+        asker.get::<api::Uniques>(&uniques_path),
+        asker.get::<api::Series>(&series_path),
+        asker.get::<api::Breakdown>(&more_path),
+    );
+    let tiles = vec![
+        Tile {
+            title: "Plays",
+            shown: total.map_err(TroubleShown::of).map(|total| TileShown {
+                value: number(total.count),
+                note: total.previous.map(|before| format!("{} before", number(before))),
+                change: total.change.map(Change::of),
+                from: From::of(&total.provenance),
+            }),
+        },
+        Tile {
+            title: "Different listeners, about",
+            shown: uniques.map_err(TroubleShown::of).map(|uniques| TileShown {
+                value: number(uniques.count),
+                note: (uniques.relative_error > 0.0)
+                    .then(|| format!("give or take {}", percent(uniques.relative_error))),
+                change: uniques.change.map(Change::of),
+                from: From::of(&uniques.provenance),
+            }),
+        },
+    ];
+    let range = match &series {
+        Ok(series) => range(series, &zone),
+        Err(_) => String::new(),
+    };
+    let series = series.map_err(TroubleShown::of).map(|series| SeriesShown {
+        chart: Chart::of(
+            &series.points,
+            series.previous.as_deref(),
+            (Step::of(asked.interval), &zone),
+        ),
+        from: From::of(&series.provenance),
+        tools: here.tools(&series_path, true, &asker.caller),
+    });
+    let apart = apart.map_err(TroubleShown::of).map(|apart| Apart {
+        from: From::of(&apart.provenance),
+        more: apart.cursor.as_deref().map(|next| asked.link(&[("cursor", Some(next))])),
+        tools: here.tools(&apart_path, true, &asker.caller),
+        rows: apart.rows.iter().map(|row| apart_row(&asked, row)).collect(),
+    });
+    let title = format!("{} {id}", if of == Of::Owner { "Owner" } else { "Track" });
+    let hidden = FILTERS.iter().chain(&["by"]).filter_map(|name| {
+        let value = query.get(name).filter(|_| *name != of.parameter())?;
+        Some(((*name).to_owned(), value.to_owned()))
+    });
+    let by_title = BYS.iter().find(|(by, _)| *by == asked.by);
+    PlaysPage {
+        frame: Frame::new(title.clone(), "plays", &asker.caller)
+            .following("plays")
+            .of_kind(of.name())
+            .with_keys(&[("d", "period"), ("i", "interval"), ("z", "zone"), ("x", "compare")]),
+        heading: format!("Plays of {} {id}", of.name()),
+        range,
+        periods: choices(&PERIODS, asked.period),
+        intervals: choices(&INTERVALS, asked.interval),
+        kinds: choices(&KINDS, query.get("kind").unwrap_or_default()),
+        from: query.get("from").unwrap_or_default().to_owned(),
+        to: query.get("to").unwrap_or_default().to_owned(),
+        tz: query.get("tz").unwrap_or("UTC").to_owned(),
+        zones: jiff::tz::db().available().map(|name| name.to_string()).collect(),
+        compares: asked.compares(),
+        hidden: hidden.collect(),
+        filters: filters(&asked),
+        tiles,
+        series,
+        apart_title: by_title.map_or("Value", |(_, title)| title),
+        bys: bys(&asked),
+        apart,
+    }
+}
+
+fn path_with(path: &str, name: &str, value: Option<&str>) -> String {
+    match value {
+        None => path.to_owned(),
+        Some(value) => {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair(name, value);
+            format!("{path}&{}", query.finish())
+        }
+    }
+}
+
+fn range(series: &api::Series, zone: &TimeZone) -> String {
+    let first = series.points.first().map(|point| Moment::of(&point.at, zone).text);
+    let last = series.to.as_deref().map(|to| Moment::of(to, zone).text);
+    match (first, last) {
+        (Some(first), Some(last)) => format!("{first} to {last}"),
+        _ => String::new(),
+    }
+}
+
+fn filters(asked: &Asked<'_>) -> Vec<Filter> {
+    let found = FILTERS.iter().filter_map(|name| {
+        let value = asked.query.get(name).filter(|_| *name != asked.of.parameter())?;
+        Some(Filter {
+            title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
+            link: asked.link(&[(name, None), ("cursor", None)]),
+        })
+    });
+    found.collect()
+}
+
+fn bys(asked: &Asked<'_>) -> Vec<Choice> {
+    let own = asked.of.name();
+    let others = BYS.iter().filter(|(by, _)| *by != own);
+    let others = others.map(|(by, title)| Choice {
+        value: asked.link(&[("by", Some(by)), ("cursor", None)]),
+        title: (*title).to_owned(),
+        is_chosen: *by == asked.by,
+    });
+    others.collect()
+}
+
+/// The parameter that filters by what is counted apart.
+fn filter_of(by: &str) -> Option<&'static str> {
+    Some(match by {
+        "track" => "track_id",
+        "owner" => "owner_id",
+        "country" => "country",
+        "referrer" => "referrer",
+        "app" => "app_id",
+        "listener" => "listener_id",
+        _ => return None,
+    })
+}
+
+fn apart_row(asked: &Asked<'_>, row: &api::BreakdownRow) -> ApartRow {
+    let (share, percent) = share(row.share);
+    let value = match &row.key {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()).filter(|text| !text.is_empty()),
+        other => Some(other.to_string()),
+    };
+    let link = filter_of(asked.by).zip(value).map(|(filter, value)| {
+        asked.link(&[(filter, Some(&value)), ("cursor", None)])
+    });
+    ApartRow {
+        key: key(&row.key),
+        link,
+        count: number(row.count),
+        share,
+        percent,
+        change: row.change.map(Change::of),
+        source: row.source.clone(),
+    }
+}
