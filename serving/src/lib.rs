@@ -16,6 +16,7 @@ mod kept;
 mod laws;
 mod metric;
 mod options;
+mod pages;
 mod patience;
 mod plan;
 mod question;

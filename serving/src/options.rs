@@ -106,6 +106,8 @@ pub struct ServingOptions {
     pub ingests_max: usize,
     /// The largest body of events, in bytes.
     pub body_bytes_max: u64,
+    /// Pages that are told when something has moved, at most.
+    pub followers_max: usize,
     /// Requests that are answered at once, at most; who comes then is asked to come again (503).
     pub requests_max: usize,
     /// The largest head of a request, in bytes.
@@ -144,6 +146,7 @@ impl Default for ServingOptions {
             runs_kept_for_ms: 500,
             ingests_max: 64,
             body_bytes_max: 64 * 1024 * 1024,
+            followers_max: 256,
             requests_max: 4_096,
             head_bytes_max: 64 * 1024,
             keys_kept_ms: 5_000,

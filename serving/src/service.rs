@@ -44,7 +44,15 @@ impl Serving {
     /// # Errors
     /// [`crate::Error::Listen`] if the socket fails.
     pub async fn run(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<()> {
-        server::run(listener, self.router(), &self.api.options, shutdown).await
+        let closing = self.api.closing.clone();
+        let ends = shutdown.clone();
+        let told = async move {
+            ends.cancelled().await;
+            closing.cancel();
+        };
+        let served = server::run(listener, self.router(), &self.api.options, shutdown);
+        let (served, ()) = tokio::join!(served, told);
+        served
     }
 
     /// Answers one GET as the API does, without a socket: the status and the body. `path` is percent-encoded and begins

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, RawPathParams, Request, State};
+use axum::extract::{MatchedPath, OriginalUri, RawPathParams, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
@@ -20,11 +20,12 @@ use axum::response::{IntoResponse, Response};
 use axum::RequestExt;
 use schemas::access::Scopes;
 use serde_json::Value;
-use stores::keys::{Action, KeyState, Token};
+use stores::keys::{Action, ApiKey, KeyState, Token};
 
 use super::Api;
 use super::params::{all_of, integer};
 use super::problem::{Kind, Problem};
+use crate::pages::sign_in::Session;
 use limits::network;
 use table::{Known, Need};
 
@@ -55,11 +56,18 @@ impl Caller {
     }
 
     /// Who has no key.
-    fn stranger() -> Self {
+    pub(crate) fn stranger() -> Self {
         Self {
             key: None,
             scopes: Scopes::default(),
         }
+    }
+
+    /// The owner whose things alone this key reads; nothing if it reads more, or nothing of one.
+    pub(crate) fn only_owner(&self) -> Option<&str> {
+        let mut owners = self.scopes.owners();
+        let only = owners.next().filter(|_| !self.scopes.may_read_all())?;
+        owners.next().is_none().then_some(only)
     }
 
     /// What records say of who did something: the key, if there is one.
@@ -71,9 +79,16 @@ impl Caller {
 
 /// Lets a request through that is permitted.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    match permitted(&api, request).await {
-        Ok(request) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+    let uri = request.extensions().get::<OriginalUri>().cloned();
+    let is_page = request.extensions().get::<MatchedPath>().is_some_and(|path| {
+        table::needs(request.method(), path.as_str()) == Known::Needs(Need::Page)
+    });
+    match (permitted(&api, request).await, uri) {
+        (Ok(request), _) => next.run(request).await,
+        (Err(problem), Some(uri)) if is_page && problem.kind() == Kind::NoKey => {
+            crate::pages::sign_in::led_from(&uri)
+        }
+        (Err(problem), _) => problem.into_response(),
     }
 }
 
@@ -94,7 +109,7 @@ async fn permitted(api: &Api, mut request: Request) -> Result<Request, Problem> 
     let caller = match request.extensions().get::<Caller>() {
         Some(known) => known.clone(),
         None => {
-            let asked = (request.headers(), request.uri());
+            let asked = (request.method(), request.headers(), request.uri());
             caller(api, asked, peer(api, &request), need).await?
         }
     };
@@ -131,7 +146,7 @@ fn peer(api: &Api, request: &Request) -> Option<IpAddr> {
 
 async fn caller(
     api: &Api,
-    (headers, uri): (&HeaderMap, &Uri),
+    (method, headers, uri): (&Method, &HeaderMap, &Uri),
     peer: Option<IpAddr>,
     need: Need,
 ) -> Result<Caller, Problem> {
@@ -158,6 +173,7 @@ async fn caller(
             stranger_may_ask(api, peer)?;
             return Err(unknown_key());
         }
+        Sent::Session(session) => return of_session(api, (&session, headers), method).await,
         Sent::Token(token) => token,
     };
     if !api.key_ring.knows(&token) {
@@ -166,7 +182,30 @@ async fn caller(
     let now_ms = api.ports.clock.now_ms();
     let found = api.key_ring.key(&token, now_ms).await?;
     let kept = found.ok_or_else(unknown_key)?;
-    match kept.key.state(now_ms) {
+    who(api, &kept.key, now_ms)
+}
+
+/// Who has signed in on pages. What is written comes from a page of this service alone, which browsers say.
+async fn of_session(
+    api: &Api,
+    (session, headers): (&Session, &HeaderMap),
+    method: &Method,
+) -> Result<Caller, Problem> {
+    let now_ms = api.ports.clock.now_ms();
+    let found = api.key_ring.found(&session.key, now_ms).await?;
+    let kept = found.filter(|kept| session.is_valid(now_ms / 1_000, &kept.digest));
+    let over = || Problem::new(Kind::NoKey, "nobody is signed in any more: sign in again");
+    let kept = kept.ok_or_else(over)?;
+    if !method.is_safe() && !headers.contains_key(header::ORIGIN) {
+        let detail = "who is signed in on pages writes from a page: send a key instead";
+        return Err(Problem::new(Kind::NotPermitted, detail));
+    }
+    who(api, &kept.key, now_ms)
+}
+
+/// Who has a key, if it is valid and not used too often.
+fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
+    match key.state(now_ms) {
         KeyState::Valid => {}
         KeyState::Expired => {
             return Err(Problem::new(Kind::NoKey, "the key has expired: ask for a new one"));
@@ -175,12 +214,12 @@ async fn caller(
             return Err(Problem::new(Kind::NoKey, "the key was taken back: ask for a new one"));
         }
     }
-    let id = kept.key.id.clone();
+    let id = key.id.clone();
     let taken = api.limits.of_keys.take(&id);
     taken.map_err(|wait| too_often("this key", wait))?;
     Ok(Caller {
-        key: Some((kept.key.name.clone(), id)),
-        scopes: kept.key.scopes.clone(),
+        key: Some((key.name.clone(), id)),
+        scopes: key.scopes.clone(),
     })
 }
 
@@ -244,12 +283,14 @@ enum Sent {
     /// Something that is no key.
     NoKey,
     Token(Token),
+    /// That somebody has signed in on pages.
+    Session(Session),
 }
 
 fn token(headers: &HeaderMap) -> Sent {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let sent = match (text(header::AUTHORIZATION.as_str()), text(X_API_KEY)) {
-        (None, None) => return Sent::Nothing,
+        (None, None) => return Session::of(headers).map_or(Sent::Nothing, Sent::Session),
         (Some(authorization), _) => {
             let parts = authorization.split_once(' ');
             let bearer = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -269,6 +310,7 @@ async fn is_permitted(
     let scopes = &caller.scopes;
     Ok(match need {
         Need::Nothing => true,
+        Need::Page => !scopes.is_empty(),
         Need::Read => scopes.may_read_all(),
         Need::Ingest => scopes.may_ingest(),
         Need::Admin => scopes.may_administer(),
@@ -322,7 +364,7 @@ fn refused(caller: &Caller, need: Need) -> Problem {
             "this key does not read this: it takes the scope read:*".to_owned()
         }
         (Need::Ingest, _) => "this key does not write: it takes the scope ingest".to_owned(),
-        (Need::Admin | Need::Nothing, _) => {
+        (Need::Admin | Need::Nothing | Need::Page, _) => {
             "this key does not administer: it takes the scope admin".to_owned()
         }
     };

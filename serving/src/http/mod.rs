@@ -15,7 +15,6 @@ mod health;
 mod ingest;
 mod layers;
 mod overview;
-mod page;
 mod params;
 mod problem;
 mod ranks;
@@ -37,6 +36,7 @@ use schemas::source::Source;
 use stores::intake::Intake;
 use stores::relay::Relay;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -54,7 +54,9 @@ use crate::read::{Memory, Reading};
 use access::limits::Limits;
 use access::ring::KeyRing;
 pub(crate) use access::{Caller, Peer};
-use problem::{Kind, Problem};
+pub(crate) use layers::Page;
+pub(crate) use params::integer;
+pub(crate) use problem::{Kind, Problem};
 
 /// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
 const LETTER_READS_MAX: usize = 2;
@@ -91,6 +93,12 @@ pub(crate) struct Api {
     pub(crate) requests: Semaphore,
     pub(crate) key_ring: KeyRing,
     pub(crate) limits: Limits,
+    /// Cancelled once the service is asked to end: what would go on for ever ends then.
+    pub(crate) closing: CancellationToken,
+    /// How many more pages can be followed.
+    pub(crate) followers: Arc<Semaphore>,
+    /// Looks at how far sources have moved that are under way.
+    pub(crate) moves: Gather<Result<u64, Problem>>,
     openapi: OnceLock<String>,
 }
 
@@ -122,6 +130,9 @@ impl Api {
             requests: Semaphore::new(options.requests_max.min(Semaphore::MAX_PERMITS)),
             key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),
+            closing: CancellationToken::new(),
+            followers: Arc::new(Semaphore::new(options.followers_max.min(Semaphore::MAX_PERMITS))),
+            moves: Gather::new(),
             ports,
             options,
             metrics,
@@ -195,7 +206,6 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
         .routes(routes!(openapi_json))
-        .routes(routes!(page::page))
         .routes(routes!(applications::limit::limit))
         .layer(from_fn_with_state(Arc::clone(api), layers::time_out));
     // Events are written for as long as they come: a write is not dropped for being slow.
@@ -214,10 +224,16 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
     if let Ok(json) = openapi.to_pretty_json() {
         api.openapi.get_or_init(|| json);
     }
+    let router = router.with_state(Arc::clone(api));
+    let pages = crate::pages::routes(around(router.clone(), api), api);
+    around(router.merge(pages), api)
+}
+
+/// What goes around every route.
+fn around(router: Router, api: &Arc<Api>) -> Router {
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Arc::clone(api))
         .layer(from_fn_with_state(Arc::clone(api), access::guard))
         .layer(from_fn_with_state(Arc::clone(api), layers::within_limits))
         .layer(CatchPanicLayer::custom(layers::on_panic))

@@ -228,7 +228,6 @@ impl Problem {
         self
     }
 
-    #[cfg(test)]
     pub(crate) const fn kind(&self) -> Kind {
         self.kind
     }

@@ -19,7 +19,7 @@ pub(crate) mod sign_in;
 
 use std::sync::Arc;
 
-use axum::extract::{FromRef, OriginalUri, Path, RawQuery, State};
+use axum::extract::{FromRef, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -271,10 +271,5 @@ async fn reconciliations(
     rendered(StatusCode::OK, &page)
 }
 
-/// Where somebody is led who looks at a page without a key.
-pub(crate) fn to_sign_in(uri: &OriginalUri) -> Response {
-    let next = uri.0.path_and_query().map_or("/", |next| next.as_str());
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("next", next);
-    Redirect::to(&format!("/signin?{}", query.finish())).into_response()
-}
+#[cfg(test)]
+mod tests;

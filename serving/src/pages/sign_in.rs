@@ -5,7 +5,7 @@
 
 use askama::Template;
 use axum::Form;
-use axum::extract::{RawQuery, State};
+use axum::extract::{OriginalUri, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
@@ -158,6 +158,14 @@ pub(crate) async fn sign_in(
 pub(crate) async fn sign_out() -> Response {
     let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0");
     with_cookie(&cookie, Redirect::to("/signin").into_response())
+}
+
+/// Where somebody is led who looks at a page and is not signed in.
+pub(crate) fn led_from(uri: &OriginalUri) -> Response {
+    let next = uri.0.path_and_query().map_or("/", |next| next.as_str());
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("next", next);
+    Redirect::to(&format!("/signin?{}", query.finish())).into_response()
 }
 
 fn with_cookie(cookie: &str, mut response: Response) -> Response {

@@ -17,15 +17,32 @@ pub(crate) enum Need {
     Ingest,
     /// To administer.
     Admin,
+    /// To be known: what a page shows it asks for as who looks at it.
+    Page,
 }
 
-use Need::{Admin, Application, Ingest, Nothing, Owner, Read};
+use Need::{Admin, Application, Ingest, Nothing, Owner, Page, Read};
 
 const OWNER_ID: Need = Owner("owner_id");
 
 /// By path and method. HEAD is as GET.
 const TABLE: &[(&str, &[(Method, Need)])] = &[
-    ("/", &[(Method::GET, Read)]),
+    ("/", &[(Method::GET, Page)]),
+    ("/find", &[(Method::GET, Page)]),
+    ("/owners/{owner_id}", &[(Method::GET, Page)]),
+    ("/tracks/{track_id}", &[(Method::GET, Page)]),
+    ("/segments/{segment_id}", &[(Method::GET, Page)]),
+    ("/athletes/{athlete_id}", &[(Method::GET, Page)]),
+    ("/applications", &[(Method::GET, Page)]),
+    ("/applications/{id}", &[(Method::GET, Page)]),
+    ("/pipeline", &[(Method::GET, Page)]),
+    ("/pipeline/runs/{source}/{epoch}", &[(Method::GET, Page)]),
+    ("/pipeline/dead-letters", &[(Method::GET, Page)]),
+    ("/pipeline/reconciliations", &[(Method::GET, Page)]),
+    ("/live", &[(Method::GET, Page)]),
+    ("/signin", &[(Method::GET, Nothing), (Method::POST, Nothing)]),
+    ("/signout", &[(Method::POST, Nothing)]),
+    ("/assets/{name}", &[(Method::GET, Nothing)]),
     ("/livez", &[(Method::GET, Nothing)]),
     ("/readyz", &[(Method::GET, Nothing)]),
     ("/metrics", &[(Method::GET, Read)]),

@@ -6,6 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use schemas::entities::Application;
 use serde_json::Value;
+use stores::keys::Keys;
 use tower::ServiceExt;
 
 use super::*;

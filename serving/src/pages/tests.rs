@@ -1,0 +1,259 @@
+//! Pages as they are answered: whole, safe whatever the names are, and of those alone whose key reads them.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode, header};
+use axum::response::Response;
+use futures::StreamExt;
+use schemas::entities::Application;
+use serde_json::Value;
+use stores::keys::Keys;
+use tower::ServiceExt;
+
+use crate::world::World;
+use crate::world::boards::serving;
+use crate::{Serving, ServingOptions};
+
+const HOSTILE: &str = "<script>alert('x')</script>\" onload=\"";
+
+/// Every page that there is.
+const PAGES: [&str; 14] = [
+    "/",
+    "/owners/1",
+    "/owners/1?period=7d&interval=hour&tz=Europe/Berlin&compare=previous&by=country&country=DE",
+    "/tracks/1?period=custom&from=2026-01-01&to=2026-02-01",
+    "/segments/1",
+    "/segments/1?board=gender:F&window=year&athlete=1&club_id=3",
+    "/athletes/1",
+    "/athletes/1?kind=crown",
+    "/applications",
+    "/applications/7",
+    "/pipeline",
+    "/pipeline/runs/plays/1",
+    "/pipeline/dead-letters",
+    "/pipeline/reconciliations",
+];
+
+fn service() -> (Serving, Arc<World>) {
+    let (serving, world) = serving(ServingOptions {
+        whole_wait_ms: 0,
+        keys_kept_ms: 0,
+        stranger_requests_per_second_max: 0,
+        ..ServingOptions::default()
+    });
+    for (id, owner) in [(7, Value::from(1)), (8, Value::from(HOSTILE))] {
+        world.boards.lock().unwrap().applications.push(Application {
+            id,
+            name: HOSTILE.to_owned(),
+            owner,
+            athlete_capacity: 5,
+            version: 0,
+        });
+    }
+    (serving, world)
+}
+
+async fn send(serving: &Serving, request: Request<Body>) -> (Response<()>, String) {
+    let response = serving.router().oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&body).into_owned();
+    (Response::from_parts(parts, ()), text)
+}
+
+async fn get(serving: &Serving, uri: &str, cookie: Option<&str>) -> (Response<()>, String) {
+    let mut request = Request::get(uri);
+    if let Some(cookie) = cookie {
+        request = request.header(header::COOKIE, cookie);
+    }
+    send(serving, request.body(Body::empty()).unwrap()).await
+}
+
+/// The cookie of who signs in with a key, and where they are led.
+async fn signed_in(serving: &Serving, key: &str, next: &str) -> Result<(String, String), String> {
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("key", key).append_pair("next", next);
+    let request = Request::post("/signin")
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(Body::from(form.finish()))
+        .unwrap();
+    let (response, text) = send(serving, request).await;
+    let value = |name: header::HeaderName| {
+        let value = response.headers().get(name)?;
+        Some(value.to_str().unwrap().to_owned())
+    };
+    match value(header::SET_COOKIE) {
+        Some(cookie) => {
+            assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+            let cookie = cookie.split(';').next().unwrap().to_owned();
+            Ok((cookie, value(header::LOCATION).unwrap()))
+        }
+        None => Err(text),
+    }
+}
+
+#[tokio::test]
+async fn every_page_is_whole_and_names_are_only_text() {
+    let (serving, _) = service();
+    for uri in PAGES {
+        let (response, text) = get(&serving, uri, None).await;
+        assert_eq!(response.status(), 200, "{uri}: {text}");
+        let headers = response.headers();
+        assert_eq!(headers["content-type"], "text/html; charset=utf-8", "{uri}");
+        let policy = headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("script-src 'self'"), "{uri}: {policy}");
+        assert!(text.contains("<title>") && text.ends_with("</html>"), "{uri}: {text}");
+        assert!(text.contains("<h1"), "{uri}");
+        for hostile in ["<script>alert", "onload=\"", " style=\"", " onclick=", "javascript:"] {
+            assert!(!text.contains(hostile), "{uri}: {hostile}");
+        }
+        // Nothing comes from elsewhere.
+        for source in ["src=\"http", "href=\"http", "url(http"] {
+            assert!(!text.contains(source), "{uri}: {source}");
+        }
+    }
+    let (_, list) = get(&serving, "/applications?sort=id", None).await;
+    assert!(list.contains("&#60;script&#62;") || list.contains("&lt;script&gt;"), "{list}");
+}
+
+#[tokio::test]
+async fn what_is_no_page_says_so_and_is_never_a_fault() {
+    let (serving, _) = service();
+    for (uri, status) in [
+        ("/owners/x", 404),
+        ("/owners/99999999999999999999", 404),
+        ("/segments/%3Cscript%3E", 404),
+        ("/applications/9", 200),
+        ("/owners/1?tz=Mars", 200),
+        ("/owners/1?period=decade&interval=century&by=colour", 200),
+        ("/segments/1?board=age:1-2&window=week&date=soon", 200),
+        ("/segments/1?offset=18446744073709551615", 200),
+        ("/find?what=owner", 400),
+        ("/find?what=%00&id=1", 400),
+        ("/pipeline/runs/nothing/1", 200),
+        ("/assets/style.css", 404),
+        ("/nowhere", 404),
+    ] {
+        let (response, text) = get(&serving, uri, None).await;
+        assert_eq!(response.status(), status, "{uri}: {text}");
+        assert!(!text.contains("<script>"), "{uri}: {text}");
+    }
+    let (response, _) = get(&serving, "/find?what=segment&id=-7", None).await;
+    assert_eq!(response.headers()[header::LOCATION], "/segments/-7");
+}
+
+#[tokio::test]
+async fn styles_and_script_are_kept_by_browsers() {
+    let (serving, _) = service();
+    let (_, page) = get(&serving, "/", None).await;
+    let assets = page.split('"').filter(|part| part.starts_with("/assets/"));
+    let mut count = 0;
+    for asset in assets {
+        let (response, text) = get(&serving, asset, None).await;
+        assert_eq!(response.status(), 200, "{asset}");
+        let kept = response.headers()["cache-control"].to_str().unwrap();
+        assert!(kept.contains("immutable") && !text.is_empty(), "{asset}: {kept}");
+        count += 1;
+    }
+    assert_eq!(count, 3);
+}
+
+#[tokio::test]
+async fn who_is_not_signed_in_is_led_to_signing_in_and_back() {
+    let (serving, world) = service();
+    let key = world.keys.make("read:*", None);
+    for uri in PAGES {
+        let (response, _) = get(&serving, uri, None).await;
+        assert_eq!(response.status(), StatusCode::SEE_OTHER, "{uri}");
+        let led = response.headers()[header::LOCATION].to_str().unwrap();
+        assert!(led.starts_with("/signin?next=%2F"), "{uri}: {led}");
+    }
+    let (response, page) = get(&serving, "/signin?next=/owners/1", None).await;
+    assert_eq!(response.status(), 200);
+    assert!(page.contains("value=\"/owners/1\""), "{page}");
+    let (cookie, led) = signed_in(&serving, key.reveal(), "/owners/1").await.unwrap();
+    assert_eq!(led, "/owners/1");
+    assert!(!cookie.contains(key.reveal()), "{cookie}");
+    let (response, page) = get(&serving, "/owners/1", Some(&cookie)).await;
+    assert_eq!(response.status(), 200, "{page}");
+    assert!(page.contains(key.id()) && !page.contains(key.reveal()));
+    for wrong in ["bsk_", "nonsense", other().as_str()] {
+        let told = signed_in(&serving, wrong, "/").await.expect_err("it is no key");
+        assert!(told.contains("no such key"), "{told}");
+    }
+    // Whoever loses the key is signed out.
+    let revoked = world.keys.revoke_key(key.id(), "me", 1).await;
+    assert!(revoked.unwrap().is_some());
+    let (response, _) = get(&serving, "/owners/1", Some(&cookie)).await;
+    assert_eq!(response.status(), StatusCode::SEE_OTHER);
+}
+
+/// A key that nobody made.
+fn other() -> String {
+    stores::keys::Token::draw().reveal().to_owned()
+}
+
+#[tokio::test]
+async fn an_owner_sees_nothing_of_another() {
+    let (serving, world) = service();
+    let key = world.keys.make("read:owner:1", None);
+    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let (_, own) = get(&serving, "/owners/1", Some(&cookie)).await;
+    assert!(!own.contains("not permitted"), "{own}");
+    for uri in ["/owners/2", "/tracks/1", "/segments/1", "/athletes/1", "/applications/8", "/pipeline", "/"] {
+        let (response, text) = get(&serving, uri, Some(&cookie)).await;
+        assert_eq!(response.status(), 200, "{uri}");
+        assert!(text.contains("This is not permitted"), "{uri}: {text}");
+        assert!(!text.contains(" class=\"big\">1"), "{uri}: {text}");
+    }
+    let (_, list) = get(&serving, "/applications", Some(&cookie)).await;
+    assert!(list.contains("/applications/7") && !list.contains("/applications/8"), "{list}");
+}
+
+#[tokio::test]
+async fn who_is_signed_in_writes_from_a_page_alone() {
+    let (serving, world) = service();
+    let key = world.keys.make("admin", None);
+    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    for (origin, expected) in [(None, 403), (Some("http://evil.example.org"), 403), (Some("http://here"), 200)] {
+        let mut request = Request::patch("/api/v1/applications/7")
+            .header(header::HOST, "here")
+            .header(header::COOKIE, &cookie);
+        if let Some(origin) = origin {
+            request = request.header(header::ORIGIN, origin);
+        }
+        let request = request.body(Body::from("{\"athlete_capacity\": 9}")).unwrap();
+        let (response, text) = send(&serving, request).await;
+        assert_eq!(response.status(), expected, "{origin:?}: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_told_when_something_has_moved() {
+    let (serving, world) = service();
+    let (response, text) = get(&serving, "/live?source=nothing", None).await;
+    assert_eq!(response.status(), 400, "{text}");
+    let request = Request::get("/live?source=efforts").body(Body::empty()).unwrap();
+    let response = serving.router().oneshot(request).await.unwrap();
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
+    let mut events = response.into_body().into_data_stream();
+    let moving = async {
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        world.boards.lock().unwrap().next_offset += 1;
+    };
+    let told = async {
+        loop {
+            let event = events.next().await.unwrap().unwrap();
+            let text = String::from_utf8(event.to_vec()).unwrap();
+            if text.contains("event: moved") {
+                return text;
+            }
+        }
+    };
+    let (told, ()) = tokio::join!(told, moving);
+    assert!(told.contains("data: efforts"), "{told}");
+    // What would go on for ever ends with the service.
+    serving.api().closing.cancel();
+    assert!(events.next().await.is_none());
+}
