@@ -1,0 +1,176 @@
+// The pages in a real browser: every page without and with a script, at several widths and in both themes, with the rules of
+// WCAG 2.2 AA; what is live, zones, paging, the page of a limit, what is empty and what is broken.
+//
+// BACKSTITCH is the address of an installation with made-up data (`backstitch demo`), CHROMIUM the browser, SHOTS a folder for
+// screenshots.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { createRequire } from 'node:module';
+import { readFileSync, mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { chromium } from 'playwright-core';
+
+const require = createRequire(import.meta.url);
+const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+const address = process.env.BACKSTITCH;
+const shots = process.env.SHOTS;
+assert.ok(address, 'BACKSTITCH is the address of an installation');
+
+const ids = JSON.parse(process.env.IDS ?? '{"owner":1,"track":1,"segment":1,"athlete":1,"application":1}');
+const pages = {
+  overview: '/',
+  owner: `/owners/${ids.owner}?period=7d&compare=previous`,
+  'owner by hour': `/owners/${ids.owner}?period=today&interval=hour&tz=Europe/Berlin`,
+  track: `/tracks/${ids.track}?period=30d&by=country`,
+  segment: `/segments/${ids.segment}`,
+  'segment with an athlete': `/segments/${ids.segment}?athlete=${ids.athlete}`,
+  athlete: `/athletes/${ids.athlete}`,
+  applications: '/applications',
+  application: `/applications/${ids.application}`,
+  pipeline: '/pipeline',
+  'dead letters': '/pipeline/dead-letters',
+  reconciliations: '/pipeline/reconciliations',
+  'an owner without plays': '/owners/-1',
+  'nobody on a board': '/segments/-1?athlete=5',
+  'a zone that is none': `/owners/${ids.owner}?tz=Mars`,
+  'signing in': '/signin',
+};
+const sizes = { wide: { width: 1280, height: 900 }, narrow: { width: 320, height: 800 } };
+
+let browser;
+before(async () => {
+  if (shots) mkdirSync(shots, { recursive: true });
+  browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+});
+after(async () => { await browser?.close(); });
+
+async function opened(path, options = {}) {
+  const context = await browser.newContext({ viewport: sizes.wide, ...options });
+  const page = await context.newPage();
+  const faults = [];
+  page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
+  page.on('console', (message) => { if (message.type() === 'error') faults.push(`console: ${message.text()}`); });
+  page.on('request', (request) => { if (!request.url().startsWith(address)) faults.push(`outside: ${request.url()}`); });
+  const response = await page.goto(address + path, { waitUntil: 'load' });
+  return { context, page, response, faults };
+}
+
+for (const [name, path] of Object.entries(pages)) {
+  for (const colorScheme of ['light', 'dark']) {
+    for (const [size, viewport] of Object.entries(sizes)) {
+      test(`${name}, ${colorScheme}, ${size}`, async () => {
+        const { context, page, response, faults } = await opened(path, { colorScheme, viewport, reducedMotion: 'reduce' });
+        assert.equal(response.status(), 200);
+        // Content policies stop scripts that are written into the page, so the rules come as another way allows.
+        await context.addInitScript(axe);
+        await page.reload();
+        const found = await page.evaluate(() => globalThis.axe.run(document, {
+          runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
+        }));
+        const told = found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(' ')).join('; ')}`);
+        assert.deepEqual(told, []);
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+        assert.ok(overflow <= 0, `${overflow} pixels wider than the window`);
+        assert.deepEqual(faults, []);
+        if (shots) await page.screenshot({ path: join(shots, `${name}-${colorScheme}-${size}.png`.replaceAll(' ', '-')), fullPage: true });
+        await context.close();
+      });
+    }
+  }
+}
+
+test('without a script each page is whole', async () => {
+  for (const path of Object.values(pages)) {
+    const { context, page } = await opened(path, { javaScriptEnabled: false });
+    assert.ok(await page.locator('h1').count() === 1, path);
+    assert.ok(await page.locator('button[hidden]').count() === await page.locator('button[data-copy], button[data-theme-switch]').count(), path);
+    await context.close();
+  }
+});
+
+test('every number says where it comes from', async () => {
+  const { context, page } = await opened(pages.owner);
+  const tiles = page.locator('#numbers dl > div');
+  assert.equal(await tiles.count(), await tiles.locator('.mark').count());
+  assert.ok(await page.locator('.chart .mark.batch').count() > 0);
+  const bars = await page.locator('.chart svg g rect').count();
+  await page.getByText('As a table').click();
+  assert.equal(await page.locator('.chart tbody tr').count(), bars);
+  await context.close();
+});
+
+test('what is live comes by itself', async () => {
+  const { context, page } = await opened('/');
+  const events = page.locator('#source-plays .big').first();
+  const before = await events.textContent();
+  await page.waitForFunction((text) => document.querySelector('#source-plays .big').textContent !== text, before, { timeout: 20_000 });
+  assert.match(await page.locator('[data-live-text]').textContent(), /Live/);
+  await page.locator('[data-live-pause]').click();
+  assert.match(await page.locator('[data-live-text]').textContent(), /Paused/);
+  await context.close();
+});
+
+test('another zone has other days, and stands in the address', async () => {
+  const { context, page } = await opened(pages.owner);
+  await page.locator('input[name=tz]').fill('Asia/Kathmandu');
+  await page.getByRole('button', { name: 'Show' }).first().click();
+  await page.waitForURL(/tz=Asia%2FKathmandu/);
+  assert.equal(await page.locator('input[name=tz]').inputValue(), 'Asia/Kathmandu');
+  assert.match(await page.locator('.crumbs').first().textContent(), /\+0545|\+05:45/);
+  await context.close();
+});
+
+test('a board is paged through, and an athlete found on it', async () => {
+  const { context, page } = await opened(pages.segment);
+  const athlete = await page.locator('#board-card tbody td a').first().textContent();
+  await page.locator('input[name=athlete]').fill(athlete);
+  await page.keyboard.press('Enter');
+  await page.waitForURL(/athlete=/);
+  assert.equal(await page.locator('#place-card tr.own').count(), 1);
+  await context.close();
+});
+
+test('keys lead through a page, and can be switched off', async () => {
+  const { context, page } = await opened(pages.owner);
+  await page.keyboard.press('/');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'find-id');
+  await page.keyboard.press('Escape');
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press('?');
+  assert.ok(await page.locator('#keys').isVisible());
+  await page.locator('[data-keys-switch]').uncheck();
+  await page.locator('#keys button').click();
+  await page.keyboard.press('/');
+  assert.notEqual(await page.evaluate(() => document.activeElement.id), 'find-id');
+  await context.close();
+});
+
+test('the first key leads past everything to the content', async () => {
+  const { context, page } = await opened('/');
+  await page.keyboard.press('Tab');
+  assert.equal(await page.evaluate(() => document.activeElement.className), 'skip');
+  await page.keyboard.press('Enter');
+  assert.match(page.url(), /#main$/);
+  await context.close();
+});
+
+test('lists can be had as CSV and by curl', async () => {
+  const { context, page } = await opened(pages.owner);
+  const link = await page.locator('#apart-card .tools a').getAttribute('href');
+  const csv = await page.request.get(address + link);
+  assert.equal(csv.status(), 200);
+  assert.match(csv.headers()['content-type'], /text\/csv/);
+  const command = await page.locator('#apart-card .tools code').textContent();
+  assert.match(command, /^curl '/);
+  await context.close();
+});
+
+test('a page that is out of date says so', async () => {
+  const { context, page } = await opened('/');
+  await context.setOffline(true);
+  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  await page.waitForSelector('main.stale', { timeout: 10_000 });
+  assert.match(await page.locator('[data-live-text]').textContent(), /Not up to date|Waiting/);
+  await context.close();
+});
