@@ -192,7 +192,8 @@ impl ServingOptions {
         for origin in &self.cors_origins {
             let rest = (origin.strip_prefix("https://")).or_else(|| origin.strip_prefix("http://"));
             let plain = |host: &str| {
-                !host.is_empty() && !host.contains(|char: char| char == '/' || !char.is_ascii_graphic())
+                !host.is_empty()
+                    && !host.contains(|char: char| char == '/' || !char.is_ascii_graphic())
             };
             if !rest.is_some_and(plain) {
                 return Err(Error::Option {

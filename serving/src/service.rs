@@ -65,7 +65,9 @@ impl Serving {
             path: path.to_owned(),
             what,
         };
-        let request = Request::get(path).extension(Caller::trusted()).body(Body::empty());
+        let request = Request::get(path)
+            .extension(Caller::trusted())
+            .body(Body::empty());
         let request = request.map_err(|error| asked(error.to_string()))?;
         let Ok(response) = self.router().oneshot(request).await;
         let status = response.status().as_u16();

@@ -249,7 +249,10 @@ mod tests {
         let shown = format!("{drawn:?} {:?}", drawn.digest());
         let secret = text.rsplit_once('_').expect("a secret").1;
         assert!(!shown.contains(secret), "{shown}");
-        assert_eq!(KeyDigest::of_text(&drawn.digest().text()), Some(drawn.digest()));
+        assert_eq!(
+            KeyDigest::of_text(&drawn.digest().text()),
+            Some(drawn.digest())
+        );
         assert_eq!(KeyDigest::of_text("short"), None);
     }
 
@@ -258,7 +261,14 @@ mod tests {
         let drawn = Token::draw();
         let text = drawn.reveal();
         let cut = text.get(..text.len() - 1).expect("one less");
-        for wrong in ["", "bsk_", "bsk__", cut, &format!("{text}x"), &text.replace("bsk_", "bsx_")] {
+        for wrong in [
+            "",
+            "bsk_",
+            "bsk__",
+            cut,
+            &format!("{text}x"),
+            &text.replace("bsk_", "bsx_"),
+        ] {
             assert_eq!(Token::of(wrong), None, "{wrong}");
         }
         let quoted = text.replacen(|char: char| char.is_ascii_hexdigit(), "'", 1);

@@ -180,7 +180,8 @@ impl Listing {
             _ => None,
         };
         loop {
-            let is_filtered = self.search.is_some() || self.owner.is_some() || self.usage_from.is_some();
+            let is_filtered =
+                self.search.is_some() || self.owner.is_some() || self.usage_from.is_some();
             let step = if in_order && !is_filtered {
                 limit
             } else {

@@ -18,8 +18,8 @@ pub(crate) use applications::{ApplicationsCommand, By, Switch};
 pub(crate) use complaint::complaint;
 pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
 pub(crate) use erase::EraseArgs;
-pub(crate) use keys::KeysCommand;
 pub(crate) use generate::{Format, GenerateArgs, Shape};
+pub(crate) use keys::KeysCommand;
 pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.

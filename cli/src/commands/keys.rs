@@ -183,7 +183,9 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             by,
         } => {
             let found = keys.key(&id).await?;
-            let Some(found) = found else { bail!(unknown(&id)) };
+            let Some(found) = found else {
+                bail!(unknown(&id))
+            };
             let of = (found.key.name, found.key.scopes);
             let expires = expires.map(|when| when.at_ms(now_ms));
             let (token, kept) = drawn(of, expires, by, now_ms)?;
@@ -192,18 +194,21 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             let made = Made::of(&token, &kept, now_ms);
             context.output().result(&made, |made| {
                 let until = instant(until_ms);
-                format!("{}\nThe old one goes on until {until} at most.", made.text())
+                format!(
+                    "{}\nThe old one goes on until {until} at most.",
+                    made.text()
+                )
             })
         }
         KeysCommand::Revoke { id, by } => {
             let found = keys.revoke_key(&id, &by, now_ms).await?;
-            let Some(found) = found else { bail!(unknown(&id)) };
+            let Some(found) = found else {
+                bail!(unknown(&id))
+            };
             let shown = Shown::of(&found, now_ms);
             context.output().result(&shown, Shown::line)
         }
-        KeysCommand::Audit { limit } => {
-            audit(context, keys, usize::try_from(limit)?).await
-        }
+        KeysCommand::Audit { limit } => audit(context, keys, usize::try_from(limit)?).await,
     }
 }
 

@@ -12,12 +12,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::RequestPartsExt;
 use axum::extract::{MatchedPath, OriginalUri, RawPathParams, Request, State};
+use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::RequestExt;
 use schemas::access::Scopes;
 use serde_json::Value;
 use stores::keys::{Action, ApiKey, KeyState, Token};
@@ -80,9 +81,12 @@ impl Caller {
 /// Lets a request through that is permitted.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let uri = request.extensions().get::<OriginalUri>().cloned();
-    let is_page = request.extensions().get::<MatchedPath>().is_some_and(|path| {
-        table::needs(request.method(), path.as_str()) == Known::Needs(Need::Page)
-    });
+    let is_page = request
+        .extensions()
+        .get::<MatchedPath>()
+        .is_some_and(|path| {
+            table::needs(request.method(), path.as_str()) == Known::Needs(Need::Page)
+        });
     match (permitted(&api, request).await, uri) {
         (Ok(request), _) => next.run(request).await,
         (Err(problem), Some(uri)) if is_page && problem.kind() == Kind::NoKey => {
@@ -92,47 +96,48 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: N
     }
 }
 
-async fn permitted(api: &Api, mut request: Request) -> Result<Request, Problem> {
-    let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
+async fn permitted(api: &Api, request: Request) -> Result<Request, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let Some(path) = parts.extensions.get::<MatchedPath>().cloned() else {
         // Nothing is there.
-        return Ok(request);
+        return Ok(Request::from_parts(parts, body));
     };
-    let need = match table::needs(request.method(), path.as_str()) {
+    let need = match table::needs(&parts.method, path.as_str()) {
         Known::Needs(need) => need,
-        Known::OtherMethods => return Ok(request),
+        Known::OtherMethods => return Ok(Request::from_parts(parts, body)),
         Known::Forgotten => {
-            tracing::error!(path = path.as_str(), "nobody is served here: the table of routes does not say what it needs");
+            let path = path.as_str();
+            tracing::error!(
+                path,
+                "nobody is served here: the table of routes does not say what it needs"
+            );
             return Err(Problem::new(Kind::NotPermitted, "nobody is served here"));
         }
     };
     // Only this process can have said who is asking.
-    let caller = match request.extensions().get::<Caller>() {
+    let caller = match parts.extensions.get::<Caller>() {
         Some(known) => known.clone(),
-        None => {
-            let asked = (request.method(), request.headers(), request.uri());
-            caller(api, asked, peer(api, &request), need).await?
-        }
+        None => caller(api, &parts, need).await?,
     };
-    let may = is_permitted(api, &mut request, &caller, need).await?;
-    if !may {
+    if !is_permitted(api, &mut parts, &caller, need).await? {
         return Err(refused(&caller, need));
     }
-    if need == Need::Admin && request.method() != Method::GET {
-        record(api, &request, &caller).await?;
+    if need == Need::Admin && parts.method != Method::GET {
+        record(api, &parts, &caller).await?;
     }
-    request.extensions_mut().insert(caller);
-    Ok(request)
+    parts.extensions.insert(caller);
+    Ok(Request::from_parts(parts, body))
 }
 
 /// The address of who is asking: behind a proxy that is trusted what it says.
-fn peer(api: &Api, request: &Request) -> Option<IpAddr> {
-    let Peer(peer) = request.extensions().get::<Peer>()?;
+fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
+    let Peer(peer) = parts.extensions.get::<Peer>()?;
     let peer = peer.ip().to_canonical();
     if !api.options.trusted_proxies.contains(&peer) {
         return Some(peer);
     }
     // Each proxy adds whom it heard: the last one that is none of ours is who is asking.
-    let said = request.headers().get_all("x-forwarded-for");
+    let said = parts.headers.get_all("x-forwarded-for");
     let said: Vec<IpAddr> = said
         .iter()
         .filter_map(|value| value.to_str().ok())
@@ -140,16 +145,15 @@ fn peer(api: &Api, request: &Request) -> Option<IpAddr> {
         .map_while(|one| one.trim().parse::<IpAddr>().ok())
         .map(|one| one.to_canonical())
         .collect();
-    let stranger = said.into_iter().rev().find(|one| !api.options.trusted_proxies.contains(one));
+    let stranger = said
+        .into_iter()
+        .rev()
+        .find(|one| !api.options.trusted_proxies.contains(one));
     Some(stranger.unwrap_or(peer))
 }
 
-async fn caller(
-    api: &Api,
-    (method, headers, uri): (&Method, &HeaderMap, &Uri),
-    peer: Option<IpAddr>,
-    need: Need,
-) -> Result<Caller, Problem> {
+async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem> {
+    let (headers, peer) = (&parts.headers, peer(api, parts));
     let sent = token(headers);
     if need == Need::Nothing && matches!(sent, Sent::Nothing) {
         // Whether the process lives is told whatever the stores do.
@@ -159,7 +163,7 @@ async fn caller(
         return Ok(Caller::stranger());
     }
     if !api.key_ring.is_asked_for().await? {
-        return here(api, (headers, uri), peer);
+        return here(api, (headers, &parts.uri), peer);
     }
     let token = match sent {
         Sent::Nothing => {
@@ -173,7 +177,7 @@ async fn caller(
             stranger_may_ask(api, peer)?;
             return Err(unknown_key());
         }
-        Sent::Session(session) => return of_session(api, (&session, headers), method).await,
+        Sent::Session(session) => return of_session(api, (&session, headers), &parts.method).await,
         Sent::Token(token) => token,
     };
     if !api.key_ring.knows(&token) {
@@ -208,10 +212,16 @@ fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
     match key.state(now_ms) {
         KeyState::Valid => {}
         KeyState::Expired => {
-            return Err(Problem::new(Kind::NoKey, "the key has expired: ask for a new one"));
+            return Err(Problem::new(
+                Kind::NoKey,
+                "the key has expired: ask for a new one",
+            ));
         }
         KeyState::Revoked => {
-            return Err(Problem::new(Kind::NoKey, "the key was taken back: ask for a new one"));
+            return Err(Problem::new(
+                Kind::NoKey,
+                "the key was taken back: ask for a new one",
+            ));
         }
     }
     let id = key.id.clone();
@@ -236,11 +246,15 @@ fn here(
             "only this machine is served until there is a key: make one with `backstitch keys create`",
         ));
     }
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let host = uri.authority().map(Authority::as_str).or(host);
     let is_ours = host.is_none_or(|host| {
         let name = host.parse::<Authority>();
-        name.is_ok_and(|name| is_here(name.host()) || api.options.hosts.iter().any(|of| of == name.host()))
+        name.is_ok_and(|name| {
+            is_here(name.host()) || api.options.hosts.iter().any(|of| of == name.host())
+        })
     });
     if is_ours {
         return Ok(Caller::trusted());
@@ -254,7 +268,9 @@ fn here(
 /// Whether a host is this machine whatever a name server says.
 fn is_here(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_address = host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback());
+    let is_address = host
+        .parse()
+        .is_ok_and(|address: IpAddr| address.to_canonical().is_loopback());
     is_address || host.eq_ignore_ascii_case("localhost")
 }
 
@@ -274,7 +290,10 @@ fn too_often(who: &str, wait: Duration) -> Problem {
 }
 
 fn unknown_key() -> Problem {
-    Problem::new(Kind::NoKey, "there is no such key: look whether it was copied whole")
+    Problem::new(
+        Kind::NoKey,
+        "there is no such key: look whether it was copied whole",
+    )
 }
 
 /// What a request brings.
@@ -288,7 +307,11 @@ enum Sent {
 }
 
 fn token(headers: &HeaderMap) -> Sent {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or_default())
+    };
     let sent = match (text(header::AUTHORIZATION.as_str()), text(X_API_KEY)) {
         (None, None) => return Session::of(headers).map_or(Sent::Nothing, Sent::Session),
         (Some(authorization), _) => {
@@ -303,7 +326,7 @@ fn token(headers: &HeaderMap) -> Sent {
 
 async fn is_permitted(
     api: &Api,
-    request: &mut Request,
+    parts: &mut Parts,
     caller: &Caller,
     need: Need,
 ) -> Result<bool, Problem> {
@@ -317,7 +340,7 @@ async fn is_permitted(
         Need::Owner(_) | Need::Application if scopes.may_read_all() => true,
         Need::Owner(_) | Need::Application if scopes.owners().next().is_none() => false,
         Need::Owner(parameter) => {
-            let named = all_of(request.uri(), parameter);
+            let named = all_of(&parts.uri, parameter);
             // Ids are read as numbers, so they are compared as such: 07 is 7.
             let owner = match (named.as_slice(), parameter) {
                 ([one], "owner_id") => integer(one).map(|id| id.to_string()),
@@ -327,13 +350,20 @@ async fn is_permitted(
             owner.is_some_and(|owner| scopes.may_read_owner(&owner))
         }
         Need::Application => {
-            let params = request.extract_parts::<RawPathParams>().await.ok();
+            let params = parts.extract::<RawPathParams>().await.ok();
             let id = params.as_ref().and_then(|params| {
                 let mut params = params.iter();
-                params.find(|(name, _)| *name == "id").and_then(|(_, value)| integer(value))
+                params
+                    .find(|(name, _)| *name == "id")
+                    .and_then(|(_, value)| integer(value))
             });
             let Some(id) = id else { return Ok(false) };
-            let owner = api.ports.canon.application(id).await?.map(|found| found.owner);
+            let owner = api
+                .ports
+                .canon
+                .application(id)
+                .await?
+                .map(|found| found.owner);
             owner.is_some_and(|owner| scopes.may_read_owner(&owner_text(&owner)))
         }
     })
@@ -358,7 +388,8 @@ fn refused(caller: &Caller, need: Need) -> Problem {
             owners.join(", ")
         ),
         (Need::Application, [_, ..]) => {
-            "this key does not read this application: it is another owner's, or not there".to_owned()
+            "this key does not read this application: it is another owner's, or not there"
+                .to_owned()
         }
         (Need::Owner(_) | Need::Application | Need::Read, _) => {
             "this key does not read this: it takes the scope read:*".to_owned()
@@ -372,15 +403,15 @@ fn refused(caller: &Caller, need: Need) -> Problem {
 }
 
 /// Records what an administrator asks for, before it is done: what can't be recorded is not done.
-async fn record(api: &Api, request: &Request, caller: &Caller) -> Result<(), Problem> {
-    let mut target = request.uri().path().to_owned();
+async fn record(api: &Api, parts: &Parts, caller: &Caller) -> Result<(), Problem> {
+    let mut target = parts.uri.path().to_owned();
     let end = target.floor_char_boundary(TARGET_BYTES_MAX);
     target.truncate(end);
     let action = Action {
         number: 0,
         at_ms: api.ports.clock.now_ms(),
         actor: caller.actor().unwrap_or_else(|| "this machine".to_owned()),
-        action: format!("http.{}", request.method().as_str().to_ascii_lowercase()),
+        action: format!("http.{}", parts.method.as_str().to_ascii_lowercase()),
         target,
         detail: None,
     };

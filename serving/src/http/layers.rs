@@ -65,7 +65,11 @@ pub(crate) async fn within_limits(
 
 /// The origin of a page of others from which a browser sends a request; browsers say it of all that write.
 fn stranger_page(options: &ServingOptions, headers: &HeaderMap) -> Option<String> {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let text = |name| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or_default())
+    };
     let origin = text(header::ORIGIN)?;
     let of = origin.split_once("://").map(|(_, host)| host);
     let is_own = of.is_some() && of == text(header::HOST);
@@ -170,7 +174,9 @@ fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
     );
     for (name, value) in SECURE {
         let value = HeaderValue::from_static(value);
-        headers.entry(HeaderName::from_static(name)).or_insert(value);
+        headers
+            .entry(HeaderName::from_static(name))
+            .or_insert(value);
     }
     // An answer is of its moment.
     headers

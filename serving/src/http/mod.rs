@@ -37,6 +37,7 @@ use stores::intake::Intake;
 use stores::relay::Relay;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -131,7 +132,9 @@ impl Api {
             key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),
             closing: CancellationToken::new(),
-            followers: Arc::new(Semaphore::new(options.followers_max.min(Semaphore::MAX_PERMITS))),
+            followers: Arc::new(Semaphore::new(
+                options.followers_max.min(Semaphore::MAX_PERMITS),
+            )),
             moves: Gather::new(),
             ports,
             options,
@@ -238,7 +241,7 @@ fn around(router: Router, api: &Arc<Api>) -> Router {
         .layer(from_fn_with_state(Arc::clone(api), layers::within_limits))
         .layer(CatchPanicLayer::custom(layers::on_panic))
         .layer(from_fn(layers::finish))
-        .layer(layers::cors(&api.options))
+        .layer(option_layer(layers::cors(&api.options)))
         .layer(CompressionLayer::new().gzip(true))
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))

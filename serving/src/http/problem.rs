@@ -189,9 +189,7 @@ impl Kind {
             | Self::NotReady
             | Self::StoreUnavailable
             | Self::TimedOut
-            | Self::Busy => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -258,7 +256,9 @@ impl Problem {
         }
         if status == StatusCode::UNAUTHORIZED {
             let bearer = HeaderValue::from_static("Bearer realm=\"backstitch\"");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, bearer);
         }
         response
     }

@@ -76,7 +76,6 @@ pub(crate) struct Entry {
     pub(crate) rank: u64,
     pub(crate) athlete_id: i64,
     pub(crate) elapsed_time: i64,
-    pub(crate) effort_id: i64,
     pub(crate) activity_id: i64,
     pub(crate) started_at: String,
 }
@@ -92,7 +91,6 @@ pub(crate) struct BoardPage {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Gap {
-    pub(crate) rank: u64,
     pub(crate) athlete_id: i64,
     pub(crate) elapsed_time: i64,
 }
@@ -263,19 +261,11 @@ pub(crate) struct Overview {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Runs {
-    pub(crate) runs: Vec<Run>,
-    #[serde(default)]
-    pub(crate) cursor: Option<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct LetterKind {
     pub(crate) source: String,
     pub(crate) kind: String,
     pub(crate) letters: u64,
     pub(crate) last_at: String,
-    pub(crate) example: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]

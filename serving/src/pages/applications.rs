@@ -73,7 +73,9 @@ fn row(of: &api::Application) -> Row {
         owner: key(&of.owner),
         connected: number(of.connected_athletes),
         capacity: number(of.athlete_capacity),
-        usage: of.usage.map(|part| (format!("{:.4}", part.min(1.0)), percent(part))),
+        usage: of
+            .usage
+            .map(|part| (format!("{:.4}", part.min(1.0)), percent(part))),
         is_full: is_full(of),
     }
 }
@@ -91,7 +93,9 @@ pub(crate) async fn list(asker: &Asker, here: &Here, query: &Query) -> Applicati
     ];
     let mut with_cursor = parameters.to_vec();
     with_cursor.push(("cursor", query.get("cursor")));
-    let page = asker.get::<api::Applications>(&path(of, &with_cursor)).await;
+    let page = asker
+        .get::<api::Applications>(&path(of, &with_cursor))
+        .await;
     let page = page.map_err(TroubleShown::of).map(|page| ListShown {
         rows: page.applications.iter().map(row).collect(),
         more: page

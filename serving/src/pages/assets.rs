@@ -27,7 +27,10 @@ pub(crate) static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
 });
 
 fn named(name: &str, content: &str, ending: &str) -> String {
-    format!("/assets/{name}-{:016x}.{ending}", xxh3_64(content.as_bytes()))
+    format!(
+        "/assets/{name}-{:016x}.{ending}",
+        xxh3_64(content.as_bytes())
+    )
 }
 
 /// One of them.

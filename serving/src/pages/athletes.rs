@@ -77,13 +77,26 @@ pub(crate) async fn page(asker: &Asker, here: &Here, athlete: &str, query: &Quer
     let this = format!("/athletes/{athlete}");
     let page = asker.get::<api::Achievements>(&asked).await;
     let page = page.map_err(TroubleShown::of).map(|page| PageShown {
-        rows: page.achievements.iter().map(|of| row(of, athlete)).collect(),
-        more: page.cursor.as_deref().map(|next| query.with(&this, &[("cursor", Some(next))])),
+        rows: page
+            .achievements
+            .iter()
+            .map(|of| row(of, athlete))
+            .collect(),
+        more: page
+            .cursor
+            .as_deref()
+            .map(|next| query.with(&this, &[("cursor", Some(next))])),
         from: From::of(&page.provenance),
         tools: here.tools(&path(&of, &[("kind", kind)]), true, &asker.caller),
     });
     let kinds = KINDS.iter().map(|(value, title)| Choice {
-        value: query.with(&this, &[("kind", Some(*value).filter(|kind| !kind.is_empty())), ("cursor", None)]),
+        value: query.with(
+            &this,
+            &[
+                ("kind", Some(*value).filter(|kind| !kind.is_empty())),
+                ("cursor", None),
+            ],
+        ),
         title: (*title).to_owned(),
         is_chosen: *value == kind.unwrap_or_default(),
     });

@@ -4,7 +4,9 @@ use askama::Template;
 
 use super::api;
 use super::ask::{Asker, path};
-use super::parts::{Choice, Frame, From, Here, Part, PlaceRow, Tools, TroubleShown, choices, places};
+use super::parts::{
+    Choice, Frame, From, Here, Part, PlaceRow, Tools, TroubleShown, choices, places,
+};
 use super::query::Query;
 use super::shown::{duration, number};
 
@@ -103,7 +105,9 @@ fn place(found: api::BoardPlace, link: impl Fn(i64) -> String, tools: Tools) -> 
         athlete: own,
         rank: number(found.entry.rank),
         total: number(found.total),
-        percentile: found.percentile.map(|percentile| format!("{percentile:.1}")),
+        percentile: found
+            .percentile
+            .map(|percentile| format!("{percentile:.1}")),
         time: duration(found.entry.elapsed_time),
         gap: found.gap.as_ref().map_or_else(
             || "first".to_owned(),
@@ -112,24 +116,23 @@ fn place(found: api::BoardPlace, link: impl Fn(i64) -> String, tools: Tools) -> 
         ahead: found.gap.as_ref().map(|gap| gap.athlete_id),
         moved,
         moved_class,
-        since: found.previous.as_ref().map(|before| {
-            format!("{} on {}", number(before.rank), before.date)
-        }),
+        since: found
+            .previous
+            .as_ref()
+            .map(|before| format!("{} on {}", number(before.rank), before.date)),
         neighbours: places(&found.neighbours, Some(own), link),
         from: From::of(&found.provenance),
         tools,
     }
 }
 
-pub(crate) async fn page(
-    asker: &Asker,
-    here: &Here,
-    segment: &str,
-    query: &Query,
-) -> BoardPage {
+pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
-    let offset: u64 = query.get("offset").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let offset: u64 = query
+        .get("offset")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     let shared: Vec<(&str, Option<&str>)> =
         SHARED.iter().map(|name| (*name, query.get(name))).collect();
     let of_board = format!("/api/v1/boards/segments/{segment}");
@@ -141,7 +144,8 @@ pub(crate) async fn page(
     let athlete = query.get("athlete");
     let mut of_place = shared;
     of_place.extend([("around", Some("5")), ("history", Some("true"))]);
-    let place_path = athlete.map(|athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place));
+    let place_path =
+        athlete.map(|athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place));
     let counts_path = format!("/api/v1/segments/{segment}/counts");
     let found = async {
         match &place_path {
@@ -162,13 +166,18 @@ pub(crate) async fn page(
         total: number(page.total),
         rows: places(&page.entries, own, link),
         back: (offset > 0).then(|| at(offset.saturating_sub(LIMIT))),
-        more: page.cursor.is_some().then(|| at(offset.saturating_add(LIMIT))),
+        more: page
+            .cursor
+            .is_some()
+            .then(|| at(offset.saturating_add(LIMIT))),
         from: From::of(&page.provenance),
         tools: here.tools(&page_path, true, &asker.caller),
     });
     let place = found.zip(place_path).map(|(found, path)| {
         let tools = here.tools(&path, false, &asker.caller);
-        found.map_err(TroubleShown::of).map(|found| place(found, link, tools))
+        found
+            .map_err(TroubleShown::of)
+            .map(|found| place(found, link, tools))
     });
     let title = BOARDS.iter().find(|(name, _)| *name == board);
     let text = |name: &str| query.get(name).unwrap_or_default().to_owned();

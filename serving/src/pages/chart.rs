@@ -50,7 +50,10 @@ impl Step {
             Self::Week => ("week of %-d %b %Y", "%-d %b"),
             Self::Month => ("%B %Y", "%b %Y"),
         };
-        (at.strftime(long).to_string(), at.strftime(short).to_string())
+        (
+            at.strftime(long).to_string(),
+            at.strftime(short).to_string(),
+        )
     }
 }
 
@@ -131,19 +134,30 @@ impl Chart {
             return None;
         }
         let all = points.iter().chain(previous.unwrap_or_default());
-        let largest = all.clone().map(|point| point.count).max().unwrap_or(0).max(1);
+        let largest = all
+            .clone()
+            .map(|point| point.count)
+            .max()
+            .unwrap_or(0)
+            .max(1);
         let least = all.map(|point| point.count).min().unwrap_or(0).min(0);
-        let (high, low) = (round_up(pixels(largest)), match least {
-            0 => 0.0,
-            least => -round_up(-pixels(least)),
-        });
+        let (high, low) = (
+            round_up(pixels(largest)),
+            match least {
+                0 => 0.0,
+                least => -round_up(-pixels(least)),
+            },
+        );
         let (span_x, span_y) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let y = |value: f64| TOP + (high - value) / (high - low) * span_y;
         let slot = span_x / count(points.len());
         let x = |at: usize| LEFT + slot * count(at);
         let gap = if slot > 4.0 { slot * 0.15 } else { 0.0 };
         let bars = points.iter().enumerate().map(|(at, point)| {
-            let (from, to) = (y(pixels(point.count).max(0.0)), y(pixels(point.count).min(0.0)));
+            let (from, to) = (
+                y(pixels(point.count).max(0.0)),
+                y(pixels(point.count).min(0.0)),
+            );
             Bar {
                 x: shown(x(at) + gap / 2.0),
                 y: shown(from),
@@ -167,18 +181,29 @@ impl Chart {
             }
         });
         let every = points.len().div_ceil(LABELS_MAX).max(1);
-        let below = points.iter().enumerate().step_by(every).map(|(at, point)| Tick {
-            at: shown(x(at) + slot / 2.0),
-            label: step.names(&point.at, zone).1,
-        });
+        let below = points
+            .iter()
+            .enumerate()
+            .step_by(every)
+            .map(|(at, point)| Tick {
+                at: shown(x(at) + slot / 2.0),
+                label: step.names(&point.at, zone).1,
+            });
         let first = points.iter().position(|point| point.source != "batch");
         let seam = first.map(|at| (shown(x(at)), shown(WIDTH - RIGHT - x(at))));
-        let before = previous.filter(|points| points.len() <= 4 * BARS_MAX).map(|points| {
-            let points = points.iter().enumerate().take(bars.len());
-            let points = points
-                .map(|(at, point)| format!("{},{}", shown(x(at) + slot / 2.0), shown(y(pixels(point.count)))));
-            points.collect::<Vec<_>>().join(" ")
-        });
+        let before = previous
+            .filter(|points| points.len() <= 4 * BARS_MAX)
+            .map(|points| {
+                let points = points.iter().enumerate().take(bars.len());
+                let points = points.map(|(at, point)| {
+                    format!(
+                        "{},{}",
+                        shown(x(at) + slot / 2.0),
+                        shown(y(pixels(point.count)))
+                    )
+                });
+                points.collect::<Vec<_>>().join(" ")
+            });
         Some(Self {
             width: WIDTH,
             height: HEIGHT,
@@ -201,7 +226,10 @@ fn summary(points: &[Point], bars: &[Bar]) -> String {
     let most = most.map_or_else(String::new, |(_, bar)| {
         format!("; most in {}: {}", bar.name, bar.count)
     });
-    let open = points.iter().filter(|point| point.source != "batch").count();
+    let open = points
+        .iter()
+        .filter(|point| point.source != "batch")
+        .count();
     let open = match open {
         0 => "; all of it confirmed by the batch layer".to_owned(),
         open => format!("; {open} not confirmed by the batch layer yet"),
@@ -233,14 +261,31 @@ mod tests {
     #[test]
     fn the_seam_stands_before_the_first_point_that_is_not_confirmed() {
         let all = chart(&[(1, "batch"), (2, "batch")]).unwrap();
-        assert!(all.seam.is_none() && all.summary.contains("all of it"), "{}", all.summary);
+        assert!(
+            all.seam.is_none() && all.summary.contains("all of it"),
+            "{}",
+            all.summary
+        );
         let some = chart(&[(1, "batch"), (2, "merged"), (3, "realtime")]).unwrap();
-        assert_eq!(some.seam.map(|seam| seam.0), Some(some.bars[1].x.parse::<f64>().map(|x| {
-            let slot = (WIDTH - LEFT - RIGHT) / 3.0;
-            shown(x - slot * 0.075)
-        }).unwrap()));
+        assert_eq!(
+            some.seam.map(|seam| seam.0),
+            Some(
+                some.bars[1]
+                    .x
+                    .parse::<f64>()
+                    .map(|x| {
+                        let slot = (WIDTH - LEFT - RIGHT) / 3.0;
+                        shown(x - slot * 0.075)
+                    })
+                    .unwrap()
+            )
+        );
         assert!(some.summary.contains("2 not confirmed"), "{}", some.summary);
-        assert!(some.summary.contains("most in Tue 3 Mar 2026: 3"), "{}", some.summary);
+        assert!(
+            some.summary.contains("most in Tue 3 Mar 2026: 3"),
+            "{}",
+            some.summary
+        );
     }
 
     #[test]
@@ -256,10 +301,13 @@ mod tests {
             let chart = chart(case).unwrap();
             assert_eq!(chart.bars.len(), case.len());
             for bar in &chart.bars {
-                let [x, y, width, height] =
-                    [&bar.x, &bar.y, &bar.width, &bar.height].map(|text| text.parse::<f64>().unwrap());
+                let [x, y, width, height] = [&bar.x, &bar.y, &bar.width, &bar.height]
+                    .map(|text| text.parse::<f64>().unwrap());
                 assert!(x >= LEFT && x + width <= WIDTH - RIGHT + 0.2, "{bar:?}");
-                assert!(y >= TOP - 0.1 && y + height <= HEIGHT - BOTTOM + 0.2, "{bar:?}");
+                assert!(
+                    y >= TOP - 0.1 && y + height <= HEIGHT - BOTTOM + 0.2,
+                    "{bar:?}"
+                );
             }
             assert!(chart.below.len() <= LABELS_MAX);
         }

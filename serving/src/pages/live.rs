@@ -86,10 +86,7 @@ impl Moved {
 }
 
 /// Events of one source.
-pub(crate) async fn follow(
-    State(pages): State<Pages>,
-    RawQuery(query): RawQuery,
-) -> Response {
+pub(crate) async fn follow(State(pages): State<Pages>, RawQuery(query): RawQuery) -> Response {
     let query = Query::of(query.as_deref());
     let source = query.get("source").unwrap_or("plays");
     let source = match source.parse::<Source>() {
@@ -103,7 +100,9 @@ pub(crate) async fn follow(
     let api = &pages.state;
     let Ok(place) = Arc::clone(&api.followers).try_acquire_owned() else {
         let detail = "as many pages are followed as may be: ask again later";
-        return Problem::new(Kind::Busy, detail).retry_after(30).into_response();
+        return Problem::new(Kind::Busy, detail)
+            .retry_after(30)
+            .into_response();
     };
     let follower = Follower {
         api: Arc::clone(api),
@@ -113,5 +112,7 @@ pub(crate) async fn follow(
         _place: place,
     };
     let events = stream::unfold(follower, Follower::next);
-    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(events)
+        .keep_alive(KeepAlive::default())
+        .into_response()
 }

@@ -75,15 +75,22 @@ pub(crate) fn lag(partitions: &[api::Partition]) -> (String, bool) {
 impl SourceShown {
     fn of(source: &api::Source) -> Self {
         let (lag, is_behind) = lag(&source.partitions);
-        let is_replaying = source.partitions.iter().any(|one| one.replaying == Some(true));
-        let is_missing = source.partitions.iter().any(|one| one.next_offset.is_none());
+        let is_replaying = source
+            .partitions
+            .iter()
+            .any(|one| one.replaying == Some(true));
+        let is_missing = source
+            .partitions
+            .iter()
+            .any(|one| one.next_offset.is_none());
         let state = match (is_missing, is_replaying) {
             (true, _) => "no live state yet: start the speed layer",
             (_, true) => "live state began anew and is catching up",
             _ => "live state is whole",
         };
         let complete = source.runs.iter().find(|run| run.state == "complete");
-        let (drift, has_drift) = complete.map_or(("–".to_owned(), false), |run| drift(&run.drift));
+        let (drift, has_drift) =
+            complete.map_or(("–".to_owned(), false), |run| drift(&run.drift));
         let newest = source.runs.first();
         let trouble = newest.and_then(|run| {
             let reason = run.reason.as_ref()?;
@@ -100,7 +107,9 @@ impl SourceShown {
             is_behind,
             state: state.to_owned(),
             run: complete.map_or_else(|| "–".to_owned(), |run| number(run.epoch)),
-            run_at: complete.and_then(|run| run.ended_at.as_deref()).map(Moment::utc),
+            run_at: complete
+                .and_then(|run| run.ended_at.as_deref())
+                .map(Moment::utc),
             drift,
             has_drift,
             trouble,

@@ -101,9 +101,17 @@ pub(crate) struct Here(String);
 
 impl Here {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
-        let scheme = if proto == Some("https") { "https" } else { "http" };
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok());
+        let proto = headers
+            .get("x-forwarded-proto")
+            .and_then(|proto| proto.to_str().ok());
+        let scheme = if proto == Some("https") {
+            "https"
+        } else {
+            "http"
+        };
         Self(format!("{scheme}://{}", host.unwrap_or("localhost:8080")))
     }
 
@@ -253,5 +261,8 @@ pub(crate) fn rendered(status: StatusCode, page: &impl Template) -> Response {
 /// The text of a share and its part, for a meter.
 pub(crate) fn share(of: Option<f64>) -> (String, String) {
     let share = of.unwrap_or(0.0).clamp(0.0, 1.0);
-    (format!("{share:.4}"), of.map_or_else(|| "–".to_owned(), shown::percent))
+    (
+        format!("{share:.4}"),
+        of.map_or_else(|| "–".to_owned(), shown::percent),
+    )
 }

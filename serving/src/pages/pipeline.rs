@@ -111,7 +111,10 @@ impl PartitionRow {
 pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
     let answer = asker.get::<api::Overview>(OVERVIEW).await;
     let sources = answer.map_err(TroubleShown::of).map(|overview| {
-        let sources = overview.sources.into_iter().filter(|source| !source.partitions.is_empty());
+        let sources = overview
+            .sources
+            .into_iter()
+            .filter(|source| !source.partitions.is_empty());
         let shown = sources.map(|source| SourceShown {
             title: title(&source.source),
             summary: format!("{} not counted yet", lag(&source.partitions).0),
@@ -161,7 +164,9 @@ fn stages(report: Option<&Value>) -> Vec<Stage> {
     const ORDER: [&str; 8] = [
         "seal", "archive", "snapshot", "compute", "check", "publish", "drift", "drop",
     ];
-    let told = report.and_then(|report| report.get("seconds")).and_then(Value::as_object);
+    let told = report
+        .and_then(|report| report.get("seconds"))
+        .and_then(Value::as_object);
     let Some(told) = told else {
         return Vec::new();
     };
@@ -169,7 +174,12 @@ fn stages(report: Option<&Value>) -> Vec<Stage> {
         .iter()
         .filter_map(|(name, seconds)| Some((name.as_str(), seconds.as_f64()?)))
         .collect();
-    stages.sort_by_key(|(name, _)| ORDER.iter().position(|of| of == name).unwrap_or(ORDER.len()));
+    stages.sort_by_key(|(name, _)| {
+        ORDER
+            .iter()
+            .position(|of| of == name)
+            .unwrap_or(ORDER.len())
+    });
     let all: f64 = stages.iter().map(|(_, seconds)| seconds).sum();
     let stage = |(name, seconds): (&str, f64)| {
         let part = if all > 0.0 { seconds / all } else { 0.0 };
@@ -184,13 +194,21 @@ fn stages(report: Option<&Value>) -> Vec<Stage> {
 }
 
 pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
-    let asked = path(&format!("/api/v1/batch/runs/{epoch}"), &[("source", Some(source))]);
+    let asked = path(
+        &format!("/api/v1/batch/runs/{epoch}"),
+        &[("source", Some(source))],
+    );
     let run = asker.get::<api::Run>(&asked).await;
     let run = run.map_err(TroubleShown::of).map(|run| RunShown {
         row: RunRow::of(&run),
         to_do: run.to_do.clone(),
         stages: stages(run.report.as_ref()),
-        cuts: run.cuts.iter().map(|cut| number(*cut)).collect::<Vec<_>>().join(" · "),
+        cuts: run
+            .cuts
+            .iter()
+            .map(|cut| number(*cut))
+            .collect::<Vec<_>>()
+            .join(" · "),
         report: run
             .report
             .as_ref()
@@ -251,7 +269,10 @@ struct LetterRow {
 
 pub(crate) async fn dead_letters(asker: &Asker, here: &Here, query: &Query) -> LettersPage {
     let this = "/pipeline/dead-letters";
-    let parameters = [("source", query.get("source")), ("reason", query.get("reason"))];
+    let parameters = [
+        ("source", query.get("source")),
+        ("reason", query.get("reason")),
+    ];
     let mut with_cursor = parameters.to_vec();
     with_cursor.extend([("cursor", query.get("cursor")), ("limit", Some("20"))]);
     let page_path = path(LETTERS, &with_cursor);
@@ -267,7 +288,10 @@ pub(crate) async fn dead_letters(asker: &Asker, here: &Here, query: &Query) -> L
             .counts
             .into_iter()
             .map(|one| KindRow {
-                link: path(this, &[("source", Some(&one.source)), ("reason", Some(&one.kind))]),
+                link: path(
+                    this,
+                    &[("source", Some(&one.source)), ("reason", Some(&one.kind))],
+                ),
                 kind: one.kind,
                 source: one.source,
                 letters: number(one.letters),
@@ -276,7 +300,10 @@ pub(crate) async fn dead_letters(asker: &Asker, here: &Here, query: &Query) -> L
             .collect(),
     });
     let page = page.map_err(TroubleShown::of).map(|page| LettersShown {
-        more: page.cursor.as_deref().map(|next| query.with(this, &[("cursor", Some(next))])),
+        more: page
+            .cursor
+            .as_deref()
+            .map(|next| query.with(this, &[("cursor", Some(next))])),
         tools: here.tools(&path(LETTERS, &parameters), true, &asker.caller),
         rows: page
             .dead_letters
@@ -360,7 +387,10 @@ impl ReconciliationRow {
             source: one.source.clone(),
             epoch: number(one.epoch),
             keys: format!("{least}{}", number(one.keys)),
-            total: one.total.map_or_else(|| "–".to_owned(), |total| format!("{least}{}", number(total))),
+            total: one.total.map_or_else(
+                || "–".to_owned(),
+                |total| format!("{least}{}", number(total)),
+            ),
             outcome,
             class,
             why: one.unknown.clone(),
@@ -375,14 +405,20 @@ pub(crate) async fn reconciliations(
 ) -> ReconciliationsPage {
     let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
     let page = asker.get::<api::Reconciliations>(&asked).await;
-    let page = page.map_err(TroubleShown::of).map(|page| ReconciliationsShown {
-        more: page
-            .cursor
-            .as_deref()
-            .map(|next| query.with("/pipeline/reconciliations", &[("cursor", Some(next))])),
-        tools: here.tools(RECONCILIATIONS, true, &asker.caller),
-        rows: page.reconciliations.into_iter().map(ReconciliationRow::of).collect(),
-    });
+    let page = page
+        .map_err(TroubleShown::of)
+        .map(|page| ReconciliationsShown {
+            more: page
+                .cursor
+                .as_deref()
+                .map(|next| query.with("/pipeline/reconciliations", &[("cursor", Some(next))])),
+            tools: here.tools(RECONCILIATIONS, true, &asker.caller),
+            rows: page
+                .reconciliations
+                .into_iter()
+                .map(ReconciliationRow::of)
+                .collect(),
+        });
     ReconciliationsPage {
         frame: Frame::new("Reconciliations", "pipeline", &asker.caller).following("plays"),
         page,

@@ -7,9 +7,7 @@ use serde_json::Value;
 use super::api;
 use super::ask::{Asker, path};
 use super::chart::{Chart, Step};
-use super::parts::{
-    Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share,
-};
+use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
 use super::query::Query;
 use super::shown::{Change, Moment, key, number, percent};
 
@@ -28,11 +26,7 @@ const INTERVALS: [(&str, &str); 4] = [
     ("week", "Week"),
     ("month", "Month"),
 ];
-const KINDS: [(&str, &str); 3] = [
-    ("", "All"),
-    ("play", "Plays"),
-    ("download", "Downloads"),
-];
+const KINDS: [(&str, &str); 3] = [("", "All"), ("play", "Plays"), ("download", "Downloads")];
 const BYS: [(&str, &str); 6] = [
     ("track", "Track"),
     ("country", "Country"),
@@ -42,7 +36,14 @@ const BYS: [(&str, &str); 6] = [
     ("owner", "Owner"),
 ];
 /// Filters that are kept from page to page, besides the kind.
-const FILTERS: [&str; 6] = ["owner_id", "track_id", "country", "referrer", "app_id", "listener_id"];
+const FILTERS: [&str; 6] = [
+    "owner_id",
+    "track_id",
+    "country",
+    "referrer",
+    "app_id",
+    "listener_id",
+];
 /// Rows of a breakdown.
 const ROWS: &str = "20";
 
@@ -231,9 +232,16 @@ pub(crate) async fn page(
     let zone = zone(query);
     let total_path = asked.path("total", &[asked.compare()]);
     let uniques_path = asked.path("uniques", &[asked.compare()]);
-    let series_path = asked.path("series", &[("interval", Some(asked.interval)), asked.compare()]);
+    let series_path = asked.path(
+        "series",
+        &[("interval", Some(asked.interval)), asked.compare()],
+    );
     let cursor = query.get("cursor");
-    let by = [("by", Some(asked.by)), ("limit", Some(ROWS)), asked.compare()];
+    let by = [
+        ("by", Some(asked.by)),
+        ("limit", Some(ROWS)),
+        asked.compare(),
+    ];
     let apart_path = asked.path("breakdown", &by);
     let more_path = path_with(&apart_path, "cursor", cursor);
     let (total, uniques, series, apart) = tokio::join!(
@@ -247,7 +255,9 @@ pub(crate) async fn page(
             title: "Plays",
             shown: total.map_err(TroubleShown::of).map(|total| TileShown {
                 value: number(total.count),
-                note: total.previous.map(|before| format!("{} before", number(before))),
+                note: total
+                    .previous
+                    .map(|before| format!("{} before", number(before))),
                 change: total.change.map(Change::of),
                 from: From::of(&total.provenance),
             }),
@@ -278,9 +288,16 @@ pub(crate) async fn page(
     });
     let apart = apart.map_err(TroubleShown::of).map(|apart| Apart {
         from: From::of(&apart.provenance),
-        more: apart.cursor.as_deref().map(|next| asked.link(&[("cursor", Some(next))])),
+        more: apart
+            .cursor
+            .as_deref()
+            .map(|next| asked.link(&[("cursor", Some(next))])),
         tools: here.tools(&apart_path, true, &asker.caller),
-        rows: apart.rows.iter().map(|row| apart_row(&asked, row)).collect(),
+        rows: apart
+            .rows
+            .iter()
+            .map(|row| apart_row(&asked, row))
+            .collect(),
     });
     let title = format!("{} {id}", if of == Of::Owner { "Owner" } else { "Track" });
     let hidden = FILTERS.iter().chain(&["by"]).filter_map(|name| {
@@ -292,7 +309,12 @@ pub(crate) async fn page(
         frame: Frame::new(title.clone(), "plays", &asker.caller)
             .following("plays")
             .of_kind(of.name())
-            .with_keys(&[("d", "period"), ("i", "interval"), ("z", "zone"), ("x", "compare")]),
+            .with_keys(&[
+                ("d", "period"),
+                ("i", "interval"),
+                ("z", "zone"),
+                ("x", "compare"),
+            ]),
         heading: format!("Plays of {} {id}", of.name()),
         range,
         periods: choices(&PERIODS, asked.period),
@@ -301,7 +323,10 @@ pub(crate) async fn page(
         from: query.get("from").unwrap_or_default().to_owned(),
         to: query.get("to").unwrap_or_default().to_owned(),
         tz: query.get("tz").unwrap_or("UTC").to_owned(),
-        zones: jiff::tz::db().available().map(|name| name.to_string()).collect(),
+        zones: jiff::tz::db()
+            .available()
+            .map(|name| name.to_string())
+            .collect(),
         compares: asked.compares(),
         hidden: hidden.collect(),
         filters: filters(&asked),
@@ -325,7 +350,10 @@ fn path_with(path: &str, name: &str, value: Option<&str>) -> String {
 }
 
 fn range(series: &api::Series, zone: &TimeZone) -> String {
-    let first = series.points.first().map(|point| Moment::of(&point.at, zone).text);
+    let first = series
+        .points
+        .first()
+        .map(|point| Moment::of(&point.at, zone).text);
     let last = series.to.as_deref().map(|to| Moment::of(to, zone).text);
     match (first, last) {
         (Some(first), Some(last)) => format!("{first} to {last}"),
@@ -335,7 +363,10 @@ fn range(series: &api::Series, zone: &TimeZone) -> String {
 
 fn filters(asked: &Asked<'_>) -> Vec<Filter> {
     let found = FILTERS.iter().filter_map(|name| {
-        let value = asked.query.get(name).filter(|_| *name != asked.of.parameter())?;
+        let value = asked
+            .query
+            .get(name)
+            .filter(|_| *name != asked.of.parameter())?;
         Some(Filter {
             title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
             link: asked.link(&[(name, None), ("cursor", None)]),
@@ -375,9 +406,9 @@ fn apart_row(asked: &Asked<'_>, row: &api::BreakdownRow) -> ApartRow {
         Value::String(text) => Some(text.clone()).filter(|text| !text.is_empty()),
         other => Some(other.to_string()),
     };
-    let link = filter_of(asked.by).zip(value).map(|(filter, value)| {
-        asked.link(&[(filter, Some(&value)), ("cursor", None)])
-    });
+    let link = filter_of(asked.by)
+        .zip(value)
+        .map(|(filter, value)| asked.link(&[(filter, Some(&value)), ("cursor", None)]));
     ApartRow {
         key: key(&row.key),
         link,

@@ -11,7 +11,11 @@ impl Query {
     pub(crate) fn of(text: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
         let pairs = pairs.filter(|(_, value)| !value.trim().is_empty());
-        Self(pairs.map(|(name, value)| (name.into_owned(), value.trim().to_owned())).collect())
+        Self(
+            pairs
+                .map(|(name, value)| (name.into_owned(), value.trim().to_owned()))
+                .collect(),
+        )
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
@@ -45,7 +49,10 @@ mod tests {
     fn an_address_is_changed_in_what_is_said() {
         let query = Query::of(Some("tz=Europe%2FBerlin&kind=&country=DE&country=US"));
         assert_eq!(query.get("tz"), Some("Europe/Berlin"));
-        assert_eq!((query.get("kind"), query.get("country")), (None, Some("US")));
+        assert_eq!(
+            (query.get("kind"), query.get("country")),
+            (None, Some("US"))
+        );
         let link = query.with("/owners/1", &[("country", None), ("by", Some("a b"))]);
         assert_eq!(link, "/owners/1?by=a+b&tz=Europe%2FBerlin");
         assert_eq!(Query::of(None).with("/", &[("a", None)]), "/");

@@ -146,8 +146,14 @@ pub(crate) async fn sign_in(
     let Some(session) = Session::new(token.id(), now_ms / 1_000, &kept.digest) else {
         return page(next, Some(wrong));
     };
-    let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
-    let secure = if proto == Some("https") { "; Secure" } else { "" };
+    let proto = headers
+        .get("x-forwarded-proto")
+        .and_then(|proto| proto.to_str().ok());
+    let secure = if proto == Some("https") {
+        "; Secure"
+    } else {
+        ""
+    };
     let cookie = format!(
         "{COOKIE}={}; Path=/; HttpOnly; SameSite=Lax; Max-Age={SIGNED_IN_S}{secure}",
         session.text()
@@ -193,15 +199,32 @@ mod tests {
         assert!(!session.is_valid(1_000 + SIGNED_IN_S, &token.digest()));
         assert!(!session.is_valid(1_000, &other.digest()));
         for forged in [
-            Session { until_s: session.until_s + 1, ..session.clone() },
-            Session { key: other.id().to_owned(), ..session.clone() },
-            Session { code: String::new(), ..session.clone() },
+            Session {
+                until_s: session.until_s + 1,
+                ..session.clone()
+            },
+            Session {
+                key: other.id().to_owned(),
+                ..session.clone()
+            },
+            Session {
+                code: String::new(),
+                ..session.clone()
+            },
         ] {
             assert!(!forged.is_valid(1_000, &token.digest()), "{forged:?}");
         }
-        for cookie in ["backstitch=", "backstitch=a.b.c", "backstitch=a.1", "other=1"] {
+        for cookie in [
+            "backstitch=",
+            "backstitch=a.b.c",
+            "backstitch=a.1",
+            "other=1",
+        ] {
             let of = Session::of(&headers(cookie));
-            assert!(of.is_none_or(|of| !of.is_valid(0, &token.digest())), "{cookie}");
+            assert!(
+                of.is_none_or(|of| !of.is_valid(0, &token.digest())),
+                "{cookie}"
+            );
         }
     }
 

@@ -85,7 +85,10 @@ async fn signed_in(serving: &Serving, key: &str, next: &str) -> Result<(String, 
     };
     match value(header::SET_COOKIE) {
         Some(cookie) => {
-            assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+            assert!(
+                cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"),
+                "{cookie}"
+            );
             let cookie = cookie.split(';').next().unwrap().to_owned();
             Ok((cookie, value(header::LOCATION).unwrap()))
         }
@@ -103,9 +106,18 @@ async fn every_page_is_whole_and_names_are_only_text() {
         assert_eq!(headers["content-type"], "text/html; charset=utf-8", "{uri}");
         let policy = headers["content-security-policy"].to_str().unwrap();
         assert!(policy.contains("script-src 'self'"), "{uri}: {policy}");
-        assert!(text.contains("<title>") && text.ends_with("</html>"), "{uri}: {text}");
+        assert!(
+            text.contains("<title>") && text.ends_with("</html>"),
+            "{uri}: {text}"
+        );
         assert!(text.contains("<h1"), "{uri}");
-        for hostile in ["<script>alert", "onload=\"", " style=\"", " onclick=", "javascript:"] {
+        for hostile in [
+            "<script>alert",
+            "onload=\"",
+            " style=\"",
+            " onclick=",
+            "javascript:",
+        ] {
             assert!(!text.contains(hostile), "{uri}: {hostile}");
         }
         // Nothing comes from elsewhere.
@@ -114,7 +126,10 @@ async fn every_page_is_whole_and_names_are_only_text() {
         }
     }
     let (_, list) = get(&serving, "/applications?sort=id", None).await;
-    assert!(list.contains("&#60;script&#62;") || list.contains("&lt;script&gt;"), "{list}");
+    assert!(
+        list.contains("&#60;script&#62;") || list.contains("&lt;script&gt;"),
+        "{list}"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +168,10 @@ async fn styles_and_script_are_kept_by_browsers() {
         let (response, text) = get(&serving, asset, None).await;
         assert_eq!(response.status(), 200, "{asset}");
         let kept = response.headers()["cache-control"].to_str().unwrap();
-        assert!(kept.contains("immutable") && !text.is_empty(), "{asset}: {kept}");
+        assert!(
+            kept.contains("immutable") && !text.is_empty(),
+            "{asset}: {kept}"
+        );
         count += 1;
     }
     assert_eq!(count, 3);
@@ -172,14 +190,18 @@ async fn who_is_not_signed_in_is_led_to_signing_in_and_back() {
     let (response, page) = get(&serving, "/signin?next=/owners/1", None).await;
     assert_eq!(response.status(), 200);
     assert!(page.contains("value=\"/owners/1\""), "{page}");
-    let (cookie, led) = signed_in(&serving, key.reveal(), "/owners/1").await.unwrap();
+    let (cookie, led) = signed_in(&serving, key.reveal(), "/owners/1")
+        .await
+        .unwrap();
     assert_eq!(led, "/owners/1");
     assert!(!cookie.contains(key.reveal()), "{cookie}");
     let (response, page) = get(&serving, "/owners/1", Some(&cookie)).await;
     assert_eq!(response.status(), 200, "{page}");
     assert!(page.contains(key.id()) && !page.contains(key.reveal()));
     for wrong in ["bsk_", "nonsense", other().as_str()] {
-        let told = signed_in(&serving, wrong, "/").await.expect_err("it is no key");
+        let told = signed_in(&serving, wrong, "/")
+            .await
+            .expect_err("it is no key");
         assert!(told.contains("no such key"), "{told}");
     }
     // Whoever loses the key is signed out.
@@ -201,14 +223,25 @@ async fn an_owner_sees_nothing_of_another() {
     let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
     let (_, own) = get(&serving, "/owners/1", Some(&cookie)).await;
     assert!(!own.contains("not permitted"), "{own}");
-    for uri in ["/owners/2", "/tracks/1", "/segments/1", "/athletes/1", "/applications/8", "/pipeline", "/"] {
+    for uri in [
+        "/owners/2",
+        "/tracks/1",
+        "/segments/1",
+        "/athletes/1",
+        "/applications/8",
+        "/pipeline",
+        "/",
+    ] {
         let (response, text) = get(&serving, uri, Some(&cookie)).await;
         assert_eq!(response.status(), 200, "{uri}");
         assert!(text.contains("This is not permitted"), "{uri}: {text}");
         assert!(!text.contains(" class=\"big\">1"), "{uri}: {text}");
     }
     let (_, list) = get(&serving, "/applications", Some(&cookie)).await;
-    assert!(list.contains("/applications/7") && !list.contains("/applications/8"), "{list}");
+    assert!(
+        list.contains("/applications/7") && !list.contains("/applications/8"),
+        "{list}"
+    );
 }
 
 #[tokio::test]
@@ -216,14 +249,20 @@ async fn who_is_signed_in_writes_from_a_page_alone() {
     let (serving, world) = service();
     let key = world.keys.make("admin", None);
     let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
-    for (origin, expected) in [(None, 403), (Some("http://evil.example.org"), 403), (Some("http://here"), 200)] {
+    for (origin, expected) in [
+        (None, 403),
+        (Some("http://evil.example.org"), 403),
+        (Some("http://here"), 200),
+    ] {
         let mut request = Request::patch("/api/v1/applications/7")
             .header(header::HOST, "here")
             .header(header::COOKIE, &cookie);
         if let Some(origin) = origin {
             request = request.header(header::ORIGIN, origin);
         }
-        let request = request.body(Body::from("{\"athlete_capacity\": 9}")).unwrap();
+        let request = request
+            .body(Body::from("{\"athlete_capacity\": 9}"))
+            .unwrap();
         let (response, text) = send(&serving, request).await;
         assert_eq!(response.status(), expected, "{origin:?}: {text}");
     }
@@ -234,9 +273,14 @@ async fn pages_are_told_when_something_has_moved() {
     let (serving, world) = service();
     let (response, text) = get(&serving, "/live?source=nothing", None).await;
     assert_eq!(response.status(), 400, "{text}");
-    let request = Request::get("/live?source=efforts").body(Body::empty()).unwrap();
+    let request = Request::get("/live?source=efforts")
+        .body(Body::empty())
+        .unwrap();
     let response = serving.router().oneshot(request).await.unwrap();
-    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
+    assert_eq!(
+        response.headers()[header::CONTENT_TYPE],
+        "text/event-stream"
+    );
     let mut events = response.into_body().into_data_stream();
     let moving = async {
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;

@@ -244,7 +244,9 @@ impl Keys for SqlCanon {
     }
 
     async fn add_key(&self, key: &KeptKey) -> Result<()> {
-        self.server.write(CHANGING, on!(link => add(link, key))).await
+        self.server
+            .write(CHANGING, on!(link => add(link, key)))
+            .await
     }
 
     async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated> {

@@ -94,7 +94,10 @@ pub async fn keys_are_taken_back(ports: &Stores) -> Result<()> {
 /// A key goes on for a while beside the one that takes its place; once, and not if it is over.
 pub async fn keys_are_rotated(ports: &Stores) -> Result<()> {
     let keys = &*ports.keys;
-    let (old, new) = (drawn("a key", "admin", 1_000), drawn("a key", "admin", 2_000));
+    let (old, new) = (
+        drawn("a key", "admin", 1_000),
+        drawn("a key", "admin", 2_000),
+    );
     let (id, other) = (old.key.id.as_str(), new.key.id.as_str());
     assert_eq!(keys.rotate_key(id, 9_000, &new).await?, Rotated::Unknown);
     assert_eq!(keys.key(other).await?, None);

@@ -29,7 +29,7 @@ pub(crate) struct Limit<K: Clone + Hash + Eq, C: Clock = DefaultClock> {
 type Limiter<K, C> =
     RateLimiter<K, DefaultKeyedStateStore<K>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-impl<K: Clone + Hash + Eq, C: Clock> Limit<K, C> {
+impl<K: Clone + Hash + Eq, C: Clock + Clone> Limit<K, C> {
     fn per_second(requests: u32, clock: C) -> Self {
         let limiter = NonZeroU32::new(requests).map(|requests| {
             let burst = requests.saturating_mul(BURST_SECONDS);
@@ -75,7 +75,10 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn new(options: &ServingOptions) -> Self {
         Self {
-            of_keys: Limit::per_second(options.key_requests_per_second_max, DefaultClock::default()),
+            of_keys: Limit::per_second(
+                options.key_requests_per_second_max,
+                DefaultClock::default(),
+            ),
             of_strangers: Limit::per_second(
                 options.stranger_requests_per_second_max,
                 DefaultClock::default(),

@@ -65,7 +65,12 @@ impl KeyRing {
         if self.any.load(Ordering::Relaxed) {
             return Ok(true);
         }
-        let none_at = || *self.none_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let none_at = || {
+            *self
+                .none_at
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+        };
         if none_at().is_some_and(|at| at.elapsed() < self.fresh_for) {
             return Ok(false);
         }
@@ -80,7 +85,10 @@ impl KeyRing {
                 Ok(true)
             }
             Ok(false) => {
-                let mut at = self.none_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut at = self
+                    .none_at
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
                 *at = Some(Instant::now());
                 Ok(false)
             }
@@ -97,19 +105,34 @@ impl KeyRing {
     /// Whether a key of this id was looked up lately and found.
     pub(crate) fn knows(&self, token: &Token) -> bool {
         let entry = self.entries.get(token.id());
-        entry.is_some_and(|entry| entry.found.is_some_and(|kept| kept.digest == token.digest()))
+        entry.is_some_and(|entry| {
+            entry
+                .found
+                .is_some_and(|kept| kept.digest == token.digest())
+        })
     }
 
     /// The key that somebody has; nothing if there is none, or if its secret is another.
-    pub(crate) async fn key(&self, token: &Token, now_ms: i64) -> Result<Option<Arc<KeptKey>>, Problem> {
+    pub(crate) async fn key(
+        &self,
+        token: &Token,
+        now_ms: i64,
+    ) -> Result<Option<Arc<KeptKey>>, Problem> {
         let found = self.found(token.id(), now_ms).await?;
         Ok(found.filter(|kept| kept.digest == token.digest()))
     }
 
     /// The key of an id, for who is known to have had it.
-    pub(crate) async fn found(&self, id: &str, now_ms: i64) -> Result<Option<Arc<KeptKey>>, Problem> {
+    pub(crate) async fn found(
+        &self,
+        id: &str,
+        now_ms: i64,
+    ) -> Result<Option<Arc<KeptKey>>, Problem> {
         let kept = self.entries.get(id);
-        if let Some(entry) = kept.as_ref().filter(|entry| entry.read_at.elapsed() < self.fresh_for) {
+        if let Some(entry) = kept
+            .as_ref()
+            .filter(|entry| entry.read_at.elapsed() < self.fresh_for)
+        {
             return Ok(entry.found.clone());
         }
         let (keys, of) = (Arc::clone(&self.keys), id.to_owned());

@@ -40,7 +40,10 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/pipeline/dead-letters", &[(Method::GET, Page)]),
     ("/pipeline/reconciliations", &[(Method::GET, Page)]),
     ("/live", &[(Method::GET, Page)]),
-    ("/signin", &[(Method::GET, Nothing), (Method::POST, Nothing)]),
+    (
+        "/signin",
+        &[(Method::GET, Nothing), (Method::POST, Nothing)],
+    ),
     ("/signout", &[(Method::POST, Nothing)]),
     ("/assets/{name}", &[(Method::GET, Nothing)]),
     ("/livez", &[(Method::GET, Nothing)]),
@@ -92,10 +95,7 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
         &[(Method::GET, Application)],
     ),
     // An app sends people there whom it can't connect.
-    (
-        "/api/v1/applications/{id}/limit",
-        &[(Method::GET, Nothing)],
-    ),
+    ("/api/v1/applications/{id}/limit", &[(Method::GET, Nothing)]),
     (
         "/api/v1/applications/{id}/capacity-notices",
         &[(Method::GET, Application)],

@@ -43,11 +43,16 @@ fn service(options: ServingOptions) -> (Serving, Arc<World>) {
 
 fn asked(method: &str, uri: &str, key: Option<&str>, from: &str) -> Request<Body> {
     let peer: SocketAddr = from.parse().unwrap();
-    let mut request = Request::builder().method(method).uri(uri).extension(Peer(peer));
+    let mut request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .extension(Peer(peer));
     if let Some(key) = key {
         request = request.header("authorization", format!("Bearer {key}"));
     }
-    request.body(Body::from("{\"athlete_capacity\": 9}")).unwrap()
+    request
+        .body(Body::from("{\"athlete_capacity\": 9}"))
+        .unwrap()
 }
 
 async fn answer(serving: &Serving, request: Request<Body>) -> (StatusCode, String) {
@@ -86,14 +91,20 @@ async fn every_route_stands_in_the_table() {
     for (method, path) in &routes {
         let method: Method = method.to_ascii_uppercase().parse().unwrap();
         let known = table::needs(&method, path);
-        assert!(matches!(known, Known::Needs(_)), "{method} {path}: {known:?}");
+        assert!(
+            matches!(known, Known::Needs(_)),
+            "{method} {path}: {known:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn nobody_is_let_in_without_a_key_once_there_is_one() {
     let (serving, world) = service(options());
-    assert_eq!(status(&serving, "GET", "/api/v1/applications", None).await, 401);
+    assert_eq!(
+        status(&serving, "GET", "/api/v1/applications", None).await,
+        401
+    );
     let (here, _) = answer(&serving, asked("GET", "/api/v1/applications", None, HERE)).await;
     assert_eq!(here, 200, "this machine is served while there is no key");
     world.keys.make("read:*", None);
@@ -105,13 +116,19 @@ async fn nobody_is_let_in_without_a_key_once_there_is_one() {
             .replace("{name}", "segments")
             .replace("{id}", "7");
         let uri = uri.replace(|char| matches!(char, '{' | '}'), "1");
-        let uri = uri.replace("1segment_id1", "1").replace("1athlete_id1", "1");
+        let uri = uri
+            .replace("1segment_id1", "1")
+            .replace("1athlete_id1", "1");
         for from in [OUTSIDE, HERE] {
             for key in [None, Some("bsk_0123456789ab_x"), Some("nonsense")] {
                 let method = method.to_ascii_uppercase();
                 let (status, body) = answer(&serving, asked(&method, &uri, key, from)).await;
                 let is_open = need == Known::Needs(Need::Nothing) && key.is_none();
-                assert_eq!(status != 401, is_open, "{method} {uri} {key:?}: {status} {body}");
+                assert_eq!(
+                    status != 401,
+                    is_open,
+                    "{method} {uri} {key:?}: {status} {body}"
+                );
                 assert!(is_open || body.contains("/problems/no-key"), "{body}");
             }
         }
@@ -130,40 +147,134 @@ async fn a_key_permits_what_its_scopes_say() {
         // By method and path: who is let in of all readers, owner 1, writers, owner 3, administrators.
         ("GET", of("owner_id=1"), [true, true, false, false, true]),
         ("GET", of("owner_id=01"), [true, true, false, false, true]),
-        ("GET", of("owner_id=%31&track_id=2"), [true, true, false, false, true]),
+        (
+            "GET",
+            of("owner_id=%31&track_id=2"),
+            [true, true, false, false, true],
+        ),
         ("GET", of("owner_id=2"), [true, false, false, false, true]),
         ("GET", of("track_id=1"), [true, false, false, false, true]),
-        ("GET", of("owner_id=1&owner_id=2"), [true, false, false, false, true]),
-        ("GET", of("owner_id=2&owner_id=1"), [true, false, false, false, true]),
+        (
+            "GET",
+            of("owner_id=1&owner_id=2"),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            of("owner_id=2&owner_id=1"),
+            [true, false, false, false, true],
+        ),
         ("GET", of("owner_id"), [true, false, false, false, true]),
         ("HEAD", of("owner_id=2"), [true, false, false, false, true]),
-        ("GET", "/api/v1/explain?owner_id=1".to_owned(), [true, true, false, false, true]),
-        ("GET", "/api/v1/explain?segment_id=1".to_owned(), [true, false, false, false, true]),
-        ("GET", "/api/v1/applications".to_owned(), [true, false, false, false, true]),
-        ("GET", "/api/v1/applications?owner=1".to_owned(), [true, true, false, false, true]),
-        ("GET", "/api/v1/applications?owner=2".to_owned(), [true, false, false, false, true]),
-        ("GET", "/api/v1/applications/7".to_owned(), [true, true, false, false, true]),
-        ("GET", "/api/v1/applications/07".to_owned(), [true, true, false, false, true]),
-        ("GET", "/api/v1/applications/8".to_owned(), [true, false, false, false, true]),
-        ("GET", "/api/v1/applications/9".to_owned(), [true, false, false, false, true]),
-        ("GET", "/api/v1/applications/8/audit".to_owned(), [true, false, false, false, true]),
-        ("POST", "/api/v1/applications/7/capacity-requests".to_owned(), [true, true, false, false, true]),
-        ("PATCH", "/api/v1/applications/7".to_owned(), [false, false, false, false, true]),
-        ("PATCH", "/api/v1/capacity-requests/1".to_owned(), [false, false, false, false, true]),
-        ("POST", "/api/v1/ingest/plays".to_owned(), [false, false, true, false, true]),
-        ("POST", "/api/v1/applications/7/authorizations".to_owned(), [false, false, true, false, true]),
-        ("DELETE", "/api/v1/applications/7/authorizations/1".to_owned(), [false, false, true, false, true]),
-        ("GET", "/api/v1/boards/segments/1".to_owned(), [true, false, false, false, true]),
-        ("GET", "/api/v1/overview".to_owned(), [true, false, false, false, true]),
-        ("GET", "/metrics".to_owned(), [true, false, false, false, true]),
+        (
+            "GET",
+            "/api/v1/explain?owner_id=1".to_owned(),
+            [true, true, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/explain?segment_id=1".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications?owner=1".to_owned(),
+            [true, true, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications?owner=2".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications/7".to_owned(),
+            [true, true, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications/07".to_owned(),
+            [true, true, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications/8".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications/9".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/applications/8/audit".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "POST",
+            "/api/v1/applications/7/capacity-requests".to_owned(),
+            [true, true, false, false, true],
+        ),
+        (
+            "PATCH",
+            "/api/v1/applications/7".to_owned(),
+            [false, false, false, false, true],
+        ),
+        (
+            "PATCH",
+            "/api/v1/capacity-requests/1".to_owned(),
+            [false, false, false, false, true],
+        ),
+        (
+            "POST",
+            "/api/v1/ingest/plays".to_owned(),
+            [false, false, true, false, true],
+        ),
+        (
+            "POST",
+            "/api/v1/applications/7/authorizations".to_owned(),
+            [false, false, true, false, true],
+        ),
+        (
+            "DELETE",
+            "/api/v1/applications/7/authorizations/1".to_owned(),
+            [false, false, true, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/boards/segments/1".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/api/v1/overview".to_owned(),
+            [true, false, false, false, true],
+        ),
+        (
+            "GET",
+            "/metrics".to_owned(),
+            [true, false, false, false, true],
+        ),
         ("GET", "/livez".to_owned(), [true, true, true, true, true]),
     ];
     for (method, uri, let_in) in cases {
-        for (key, is_let_in) in [&reads, &owner, &writes, &nothing, &admin].into_iter().zip(let_in) {
+        for (key, is_let_in) in [&reads, &owner, &writes, &nothing, &admin]
+            .into_iter()
+            .zip(let_in)
+        {
             let (status, body) = answer(&serving, asked(method, &uri, Some(key), OUTSIDE)).await;
             let is_refused = status == 403;
             assert_eq!(is_refused, !is_let_in, "{method} {uri}: {status} {body}");
-            assert!(status != 401 && status != 500, "{method} {uri}: {status} {body}");
+            assert!(
+                status != 401 && status != 500,
+                "{method} {uri}: {status} {body}"
+            );
             assert!(
                 !is_refused || method == "HEAD" || body.contains("/problems/not-permitted"),
                 "{body}"
@@ -226,10 +337,16 @@ async fn keys_are_kept_for_a_while_and_longer_where_their_store_is_down() {
         }
         world.keys.is_down.store(true, Ordering::Relaxed);
         assert_eq!(status(&serving, "GET", uri, Some(&key)).await, 200);
-        assert_eq!(world.keys.reads.load(Ordering::Relaxed).min(5), reads.min(5));
+        assert_eq!(
+            world.keys.reads.load(Ordering::Relaxed).min(5),
+            reads.min(5)
+        );
         // One that was never seen can't be told from one that is wrong.
         let unseen = Token::draw();
-        assert_eq!(status(&serving, "GET", uri, Some(unseen.reveal())).await, 503);
+        assert_eq!(
+            status(&serving, "GET", uri, Some(unseen.reveal())).await,
+            503
+        );
     }
     let (serving, world) = service(self::options());
     world.keys.is_down.store(true, Ordering::Relaxed);
@@ -267,7 +384,10 @@ async fn who_asks_too_often_waits() {
     let statuses = until_refused(&|| Some(Token::draw().reveal().to_owned())).await;
     let (last, looked_up) = statuses.split_last().unwrap();
     assert_eq!((*last, looked_up.len()), (429, reads() - before));
-    assert!(looked_up.iter().all(|status| *status == 401), "{statuses:?}");
+    assert!(
+        looked_up.iter().all(|status| *status == 401),
+        "{statuses:?}"
+    );
     let statuses = until_refused(&|| None).await;
     assert_eq!(statuses.last(), Some(&429));
     let (other, _) = answer(&serving, asked("GET", uri, None, "203.0.113.10:1")).await;
@@ -284,7 +404,10 @@ async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
     assert_eq!(status(&serving, "PATCH", uri, key).await, 200);
     let done = world.keys.done.lock().unwrap().clone();
     assert_eq!(done.len(), 1, "{done:?}");
-    assert_eq!((done[0].action.as_str(), done[0].target.as_str()), ("http.patch", uri));
+    assert_eq!(
+        (done[0].action.as_str(), done[0].target.as_str()),
+        ("http.patch", uri)
+    );
     let name = format!("of admin (key {})", admin.id());
     assert_eq!(done[0].actor, name);
 }
@@ -371,11 +494,15 @@ async fn other_origins_read_nothing_unless_they_are_named() {
         });
         for (origin, is_named) in [(named, true), ("https://evil.example.org", false)] {
             let mut request = asked("GET", "/livez", None, HERE);
-            request.headers_mut().insert("origin", origin.parse().unwrap());
+            request
+                .headers_mut()
+                .insert("origin", origin.parse().unwrap());
             let response = serving.router().oneshot(request).await.unwrap();
             let allowed = response.headers().get("access-control-allow-origin");
             assert_eq!(allowed.is_some(), is_let_in && is_named, "{origin}");
-            let policy = response.headers()["content-security-policy"].to_str().unwrap();
+            let policy = response.headers()["content-security-policy"]
+                .to_str()
+                .unwrap();
             assert!(policy.contains("default-src 'none'"), "{policy}");
         }
     }

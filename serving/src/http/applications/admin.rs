@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use axum::{Extension, Json};
 use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use stores::admin::{self, AuditEntry, By, Changed, INGEST, TEXT_BYTES_MAX};
 use utoipa::ToSchema;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, Json};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use stores::admin::{By, CapacityRequest, Decided, Decision, RequestState, Requested, RequestsOf};
 use utoipa::ToSchema;
