@@ -268,7 +268,7 @@ async fn who_is_signed_in_writes_from_a_page_alone() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn pages_are_told_when_something_has_moved() {
     let (serving, world) = service();
     let (response, text) = get(&serving, "/live?source=nothing", None).await;

@@ -348,7 +348,7 @@ async fn keys_are_kept_for_a_while_and_longer_where_their_store_is_down() {
             503
         );
     }
-    let (serving, world) = service(self::options());
+    let (serving, world) = service(options());
     world.keys.is_down.store(true, Ordering::Relaxed);
     let (status, _) = answer(&serving, asked("GET", "/livez", None, HERE)).await;
     assert_eq!(status, 200, "whether it lives depends on nothing");
