@@ -87,6 +87,13 @@ impl Engine {
         MemoryConsumer::new(name).register(&self.runtime.memory_pool)
     }
 
+    /// The same for what makes room by writing to disk where it is refused more: it has as large a share as each query.
+    #[must_use]
+    pub fn room_that_spills(&self, name: &str) -> MemoryReservation {
+        let consumer = MemoryConsumer::new(name).with_can_spill(true);
+        consumer.register(&self.runtime.memory_pool)
+    }
+
     /// A new folder beside what queries spill, for what is made on the way to an answer. It is removed with the
     /// value; what a process leaves that is killed, the next one removes.
     ///

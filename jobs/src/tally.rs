@@ -88,12 +88,27 @@ impl Job<Tally> {
                 .cloned()
                 .collect()
         };
-        self.is_rollup()
+        let fits = self.is_rollup()
             && self.over() == Some(under.name())
             && under.bucket() == under.piece()
             && under.bucket() < self.bucket()
             && self.group() == under.group()
-            && dimensions(self) == dimensions(under)
+            && dimensions(self) == dimensions(under);
+        // What a cast or another function makes of a column is another value.
+        let input = under.schema();
+        let is_of_its_name = |name: &str, place: usize| {
+            let field = input.fields().get(place);
+            field.is_some_and(|field| field.name() == name)
+        };
+        let takes_them_as_they_are = |adding: &Adding| {
+            let fields = self.schema.fields().iter().zip(&adding.takes);
+            let mut takes = fields.map(|(field, take)| {
+                let width = (field.name() == BUCKET).then_some(self.bucket());
+                take.width == width && is_of_its_name(field.name(), take.column)
+            });
+            takes.all(|fits| fits) && is_of_its_name(COUNT, adding.summed)
+        };
+        fits && self.adding().is_some_and(takes_them_as_they_are)
     }
 
     /// How its rows come from what it reads, where its query does nothing but add up.

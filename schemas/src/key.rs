@@ -179,6 +179,10 @@ impl KeyShape {
             }
             ends.push(i32::try_from(keys.len()).map_err(|_| KeyError::TooLarge)?);
         }
+        // Long texts make it grow to twice its size.
+        if keys.capacity() / 2 > keys.len() {
+            keys.shrink_to_fit();
+        }
         let ends = OffsetBuffer::new(ends.into());
         Ok(BinaryArray::new(ends, keys.into(), None))
     }

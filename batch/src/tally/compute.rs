@@ -23,8 +23,8 @@ use stores::erasures::Suppressed;
 
 use super::held::{Held, Holder};
 use super::result::{
-    Cursor, Diff, PIECES_MAX, Piece, PieceWriter, Pieces, RowStream, Sorter, ViewManifest, Written,
-    add, merge,
+    Cursor, Diff, INPUT_BYTES, PIECES_MAX, Piece, PieceWriter, Pieces, RowStream, Sorter,
+    ViewManifest, Written, add, merge,
 };
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::Results;
@@ -298,8 +298,10 @@ impl Compute {
                 within.entry(of).or_default().push((start, piece));
             }
         }
-        let are_few = within.values().all(|pieces| pieces.len() <= PIECES_MAX);
-        if are_few && job.adds_up_pieces_of(&under.job) {
+        let most = within.values().map(Vec::len).max().unwrap_or(0);
+        let room = self.engine.room("adding pieces up");
+        let has_room = || most <= PIECES_MAX && room.try_grow(most * INPUT_BYTES).is_ok();
+        if job.adds_up_pieces_of(&under.job) && has_room() {
             let mut writer = self.writer(job);
             for (start, pieces) in within {
                 let of = (&*under.job, pieces.as_slice());

@@ -14,8 +14,10 @@ use super::write::{Keyed, PieceWriter};
 use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
-/// Pieces that are read side by side, at most: each takes some megabytes.
+/// Pieces that are read side by side, at most.
 pub(crate) const PIECES_MAX: usize = 64;
+/// What each of them takes in memory, about: compressed chunks of a row group, and the rows that were decoded.
+pub(crate) const INPUT_BYTES: usize = 6 << 20;
 
 /// A row: group, dimensions and count.
 type Row<'a> = (&'a [u8], &'a [u8], i64);

@@ -16,7 +16,7 @@ mod write;
 pub(crate) use add::add;
 pub(crate) use diff::{Diff, Pieces};
 pub(crate) use manifest::{Piece, ViewManifest};
-pub(crate) use merge::{PIECES_MAX, merge};
+pub(crate) use merge::{INPUT_BYTES, PIECES_MAX, merge};
 pub(crate) use read::{Cursor, RowStream};
 pub(crate) use sort::Sorter;
 pub(crate) use write::{PieceWriter, Written};

@@ -71,7 +71,7 @@ impl Sorter {
     pub(crate) fn new(job: &Arc<Job>, engine: &Engine, bytes_max: usize) -> Self {
         Self {
             job: Arc::clone(job),
-            room: engine.room("sorting"),
+            room: engine.room_that_spills("sorting"),
             bytes_max,
             chunks: Vec::new(),
             by_piece: BTreeMap::new(),
@@ -88,11 +88,7 @@ impl Sorter {
     pub(crate) fn take(&mut self, rows: &RecordBatch) -> Result<bool> {
         let placed = encoded(&self.job, rows, &mut self.nulls)?;
         let (starts, (groups, keys, counts)) = &placed;
-        // The numbers may be a part of those of more rows, which are taken as well.
-        let of_numbers = size_of::<Seconds>() + size_of::<i64>() + size_of::<Place>();
-        let bytes = groups.get_array_memory_size()
-            + keys.get_array_memory_size()
-            + counts.len() * of_numbers;
+        let bytes = bytes_of(&placed) + counts.len() * size_of::<Place>();
         let has_room =
             self.room.size() + bytes <= self.bytes_max && self.room.try_grow(bytes).is_ok();
         if has_room {
@@ -177,9 +173,16 @@ impl Sorter {
             let placed = placed.and_then(|rows| encoded(&job, &rows, &mut nulls));
             batch(placed.map_err(|error| DataFusionError::External(Box::new(error)))?)
         });
-        // The query engine accounts for them from now on.
-        drop(self.room);
-        let taken = futures::stream::iter(self.chunks.into_iter().map(batch));
+        // What was noted of rows is not needed, and of the rows themselves the query engine accounts one by one.
+        drop(self.by_piece);
+        let room = self.room;
+        let left: usize = self.chunks.iter().map(bytes_of).sum();
+        room.shrink(room.size().saturating_sub(left));
+        let taken = self.chunks.into_iter().map(move |placed| {
+            room.shrink(bytes_of(&placed).min(room.size()));
+            batch(placed)
+        });
+        let taken = futures::stream::iter(taken);
         let input = Table::of(Arc::new(Once::of(taken.chain(rest))));
         let order = ["start", "group", "row"].map(|name| ident(name).sort(true, true));
         let sorted = engine.session().read_table(input).map_err(failed)?;
@@ -213,6 +216,14 @@ fn add_nulls(writer: &mut PieceWriter<'_>, nulls: Nulls) {
             writer.add_nulls(start, column, count);
         }
     }
+}
+
+/// What rows take in memory.
+fn bytes_of((starts, (groups, rows, counts)): &Placed) -> usize {
+    starts.get_array_memory_size()
+        + groups.get_array_memory_size()
+        + rows.get_array_memory_size()
+        + counts.get_array_memory_size()
 }
 
 fn number(chunks: usize) -> Result<u32> {
@@ -262,7 +273,13 @@ fn encoded(job: &Job, rows: &RecordBatch, nulls: &mut Nulls) -> Result<Placed> {
     let keyed = (
         job.group().encode(part(0..groups)).map_err(fault)?,
         job.row().encode(part(groups..keys)).map_err(fault)?,
-        rows.column(keys).as_primitive::<Int64Type>().clone(),
+        // A copy: these may be a part of the numbers of many more rows.
+        Int64Array::from(
+            rows.column(keys)
+                .as_primitive::<Int64Type>()
+                .values()
+                .to_vec(),
+        ),
     );
     let starts = piece_starts(job, rows)?;
     for (column, array) in job.row().0.iter().zip(part(groups..keys)) {
@@ -294,11 +311,24 @@ fn piece_starts(job: &Job, rows: &RecordBatch) -> Result<Int64Array> {
     let starts = buckets.values().iter().map(|millis| {
         if last != Some(*millis) {
             last = Some(*millis);
-            start = job.piece().floor(millis.div_euclid(1000));
+            let seconds = millis.div_euclid(1000);
+            if job.bucket().floor(seconds) != seconds {
+                return Err(no_bucket(job, seconds));
+            }
+            start = job.piece().floor(seconds);
         }
-        start
+        Ok(start)
     });
-    Ok(starts.collect::<Vec<_>>().into())
+    Ok(starts.collect::<Result<Vec<_>>>()?.into())
+}
+
+fn no_bucket(job: &Job, seconds: Seconds) -> Error {
+    Error::Fault(format!(
+        "job {}: its query gives the bucket {seconds} (seconds since 1970), at which no bucket of a {} begins; let the query \
+         make it coarser, as date_bin and date_trunc do",
+        job.name(),
+        job.bucket()
+    ))
 }
 
 /// Batches that are read once.

@@ -249,3 +249,37 @@ fn keys_are_compared_by_their_beginning_as_by_all_of_it() {
         assert!(one <= other, "{pair:?}");
     }
 }
+
+#[test]
+fn rows_are_sorted_where_other_queries_have_nearly_all_memory() {
+    let world = World::new();
+    let key = |owner: i64, bucket: i64| (owner, bucket, (1, "play", None, None, None));
+    let rows: Given = (0..2_000)
+        .map(|row| (key(row % 7, row - 900), row))
+        .collect();
+    let batch = batch_of(&world.job, &rows);
+    let other = world.engine.room("another query");
+    // What a sort by the engine needs for itself is left, and little more.
+    other.try_grow((64 << 20) - (11 << 20)).unwrap();
+    let batches = (0..20).map(|part| batch.slice(part * 100, 100)).collect();
+    let (_, found) = world.written(batches, 40_000);
+    assert_eq!(found, expected(&world.job, &batch));
+}
+
+#[test]
+fn a_bucket_that_does_not_begin_where_buckets_do_is_an_error() {
+    let world = World::new();
+    let batch = batch_of(
+        &world.job,
+        &BTreeMap::from([((1, 5, (1, "play", None, None, None)), 1)]),
+    );
+    let bucket = batch.column(1).as_primitive::<TimestampMillisecondType>();
+    let late = bucket.unary::<_, TimestampMillisecondType>(|millis| millis + 60_000);
+    let late = late.with_timezone("UTC");
+    let mut columns = batch.columns().to_vec();
+    columns[1] = Arc::new(late);
+    let batch = RecordBatch::try_new(world.job.schema(), columns).unwrap();
+    let mut sorter = Sorter::new(&world.job, &world.engine, usize::MAX >> 1);
+    let error = sorter.take(&batch).expect_err("a minute late").to_string();
+    assert!(error.contains("bucket"), "{error}");
+}

@@ -15,26 +15,32 @@ use tests::hand::Cql;
 /// A lease of one that was killed ends soon.
 const SOON: &str = "cassandra.lease_ms = 3000";
 const ROWS: &str = "plays_owner_day_track";
-/// When one is killed that is killed at any moment.
-const MOMENTS_MS: std::ops::Range<u64> = 200..2_500;
 const LONG: Duration = Duration::from_secs(60);
 
-/// Kills restorations soon after stages have begun, of which the last one may be nameless: then at any moment. Answers how
-/// far they had come.
-async fn killed(scene: &mut Scene, args: &[&str], stages: &[&str]) -> Vec<String> {
+/// When a restoration is killed.
+enum Moment {
+    /// At any time before so much has passed.
+    Within(Duration),
+    /// Soon after a stage has begun.
+    In(&'static str),
+}
+use Moment::{In, Within};
+
+/// Kills restorations, and answers how far they had come.
+async fn killed(scene: &mut Scene, args: &[&str], moments: &[Moment]) -> Vec<String> {
     let args = [
         &["restorate", "--apply", "--log-level", "warn,batch=debug"],
         args,
     ]
     .concat();
     let mut killed = Vec::new();
-    'stages: for stage in stages {
+    'moments: for moment in moments {
         let mut process = loop {
             let mut process = start(scene, &args);
-            let (begun, until) = (Instant::now(), scene.rng.random_range(MOMENTS_MS));
-            let is_time = |process: &Process| match *stage {
-                "" => begun.elapsed() > Duration::from_millis(until),
-                stage => stages_of(process).iter().any(|begun| begun == stage),
+            let (begun, share) = (Instant::now(), scene.rng.random::<f64>());
+            let is_time = |process: &Process| match *moment {
+                Within(most) => begun.elapsed() > most.mul_f64(share),
+                In(stage) => stages_of(process).iter().any(|begun| begun == stage),
             };
             while process.is_running() && !is_time(&process) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -45,7 +51,7 @@ async fn killed(scene: &mut Scene, args: &[&str], stages: &[&str]) -> Vec<String
             let (_, said) = process.finish();
             if !is_busy(&said) {
                 // There is nothing left of it.
-                break 'stages;
+                break 'moments;
             }
             // The lease of the one before ends by itself.
             tokio::time::sleep(PAUSE).await;
@@ -119,10 +125,17 @@ async fn of_rows(scene: &mut Scene) -> Vec<String> {
         let text = format!("UPDATE {table} SET count = ? WHERE part = ? AND row = ?");
         cql.run(&text, (count + 11, part, row)).await;
     }
+    let begun = Instant::now();
     let found = scene.finds(ROWS, &["changed_row"]).await;
+    let any = Within(begun.elapsed() / 2);
     assert_eq!(found["differ"], own.len(), "{found}");
     let args = ["--view", ROWS, "--expected", "archive"];
-    let killed = killed(scene, &args, &["", "live", "events", "rewrite"]).await;
+    let killed = killed(
+        scene,
+        &args,
+        &[any, In("live"), In("events"), In("rewrite")],
+    )
+    .await;
     scene.restorate(ROWS, &["--apply"]).await;
     scene.is_right(ROWS).await;
     scene.owner_is_right().await;
@@ -140,7 +153,7 @@ async fn of_corrections(scene: &mut Scene) -> Vec<String> {
     let path = path.to_string_lossy().into_owned();
     let before = total(scene).await;
     let args = ["--view", ROWS, "--expected", path.as_str()];
-    let killed = killed(scene, &args, &["compare", "correct", "correct"]).await;
+    let killed = killed(scene, &args, &[In("compare"), In("correct"), In("correct")]).await;
     let begun = Instant::now();
     // What was recorded is gone on with; as long as it is not counted nothing more is.
     loop {
@@ -178,10 +191,12 @@ async fn a_restorator_of_boards_is_killed_at_any_moment_on_servers() {
     let mut scene = Scene::begin(&Setting::patient(), seed(36)).await;
     let worker = boards::lived_in(&mut scene).await;
     boards::change_untold(&scene);
+    let begun = Instant::now();
     scene.finds(boards::VIEW, &["not_told"]).await;
+    let any = Within(begun.elapsed() / 2);
     let args = ["--view", boards::VIEW, "--expected", "canonical"];
-    let stages = ["", "seal", "compute", "publish"];
-    let killed = killed(&mut scene, &args, &stages).await;
+    let moments = [any, In("seal"), In("compute"), In("publish")];
+    let killed = killed(&mut scene, &args, &moments).await;
     let begun = Instant::now();
     loop {
         scene.settle().await;
