@@ -8,6 +8,7 @@ mod assets;
 mod athletes;
 mod boards;
 mod chart;
+mod docs;
 mod live;
 mod overview;
 mod parts;
@@ -68,6 +69,8 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
         .route("/signin", get(sign_in::show).post(sign_in::sign_in))
         .route("/signout", post(sign_in::sign_out))
         .route("/assets/{name}", get(assets::asset))
+        .route("/docs", get(docs::page))
+        .route("/docs/{name}", get(docs::file))
         .with_state(pages)
 }
 

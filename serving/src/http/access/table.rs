@@ -46,6 +46,8 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ),
     ("/signout", &[(Method::POST, Nothing)]),
     ("/assets/{name}", &[(Method::GET, Nothing)]),
+    ("/docs", &[(Method::GET, Nothing)]),
+    ("/docs/{name}", &[(Method::GET, Nothing)]),
     ("/livez", &[(Method::GET, Nothing)]),
     ("/readyz", &[(Method::GET, Nothing)]),
     ("/metrics", &[(Method::GET, Read)]),

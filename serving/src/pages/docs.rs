@@ -1,0 +1,52 @@
+//! The description of the API, to read and to try: Swagger UI, out of the binary.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use utoipa_swagger_ui::Config;
+
+use super::assets::{ASSETS, Assets};
+use super::parts::rendered;
+
+/// Its files are of this service alone, but it writes styles into what it shows, and has its pictures in its styles.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+/// Their names stay from version to version.
+const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
+
+#[derive(Debug, Template)]
+#[template(path = "docs.html")]
+struct DocsPage {
+    assets: &'static Assets,
+}
+
+pub(crate) async fn page() -> Response {
+    let mut response = rendered(StatusCode::OK, &DocsPage { assets: &ASSETS });
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    response
+}
+
+/// One of its files.
+pub(crate) async fn file(Path(name): Path<String>) -> Response {
+    // It would ask another server whether the description is valid.
+    let config = Config::from("/openapi.json").validator_url("none");
+    match utoipa_swagger_ui::serve(&name, Arc::new(config)) {
+        Ok(Some(file)) => {
+            let kind = HeaderValue::from_str(&file.content_type);
+            let kind = kind.unwrap_or(HeaderValue::from_static("application/octet-stream"));
+            let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, KEPT)];
+            (headers, file.bytes.into_owned()).into_response()
+        }
+        Ok(None) => StatusCode::NOT_FOUND.into_response(),
+        Err(error) => {
+            tracing::error!(%error, name, "a file of Swagger UI can't be read");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
