@@ -26,6 +26,16 @@ pub(crate) fn function() -> ScalarUDF {
     })
 }
 
+/// The width of what a unit truncates to, of those that buckets have. Its quarter is that of a year.
+pub(crate) fn width(unit: &str) -> Option<Width> {
+    match unit {
+        "hour" => Some(Width::Hour),
+        "day" => Some(Width::Day),
+        "month" => Some(Width::Month),
+        _ => None,
+    }
+}
+
 impl Truncate {
     /// The width and the times, where it is arithmetic.
     fn simple(args: &[ColumnarValue]) -> Option<ColumnarValue> {
@@ -36,12 +46,7 @@ impl Truncate {
         else {
             return None;
         };
-        let width = match unit.as_str() {
-            "hour" => Width::Hour,
-            "day" => Width::Day,
-            "month" => Width::Month,
-            _ => return None,
-        };
+        let width = width(unit)?;
         let DataType::Timestamp(TimeUnit::Millisecond, Some(zone)) = times.data_type() else {
             return None;
         };

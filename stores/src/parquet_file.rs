@@ -19,7 +19,7 @@ use parquet::arrow::async_reader::{AsyncFileReader, MetadataFetch};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 
 /// The metadata entry: `start-end=crc` of each column chunk, in bytes from the file's beginning and
@@ -31,7 +31,15 @@ const CHECKSUMS: &str = "backstitch.chunk_crc32";
 /// # Errors
 /// A schema that Parquet can't hold.
 pub fn begin(schema: SchemaRef, group_rows_max: usize) -> Result<ArrowWriter<Vec<u8>>> {
-    begin_sorted(schema, group_rows_max, &[])
+    let zstd = Compression::ZSTD(ZstdLevel::try_new(1)?);
+    let properties = properties(zstd, group_rows_max).build();
+    ArrowWriter::try_new(Vec::new(), schema, Some(properties))
+}
+
+fn properties(compression: Compression, group_rows_max: usize) -> WriterPropertiesBuilder {
+    WriterProperties::builder()
+        .set_compression(compression)
+        .set_max_row_group_row_count(Some(group_rows_max))
 }
 
 /// The same, of which rows come in the order of some columns of bytes: each value is written as what differs from the one
@@ -44,9 +52,7 @@ pub fn begin_sorted(
     group_rows_max: usize,
     sorted: &[&str],
 ) -> Result<ArrowWriter<Vec<u8>>> {
-    let mut properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
-        .set_max_row_group_row_count(Some(group_rows_max));
+    let mut properties = properties(Compression::LZ4_RAW, group_rows_max);
     for name in sorted {
         let column = || ColumnPath::from(*name);
         properties = properties

@@ -116,6 +116,8 @@ pub struct Process {
     child: Child,
     /// Standard output and standard error.
     said: [NamedTempFile; 2],
+    /// What it had taken when it was looked at last.
+    taken: Measured,
 }
 
 impl Process {
@@ -142,7 +144,11 @@ impl Process {
             .stderr(into(&said[1]))
             .spawn()
             .expect("starting the binary");
-        Self { child, said }
+        Self {
+            child,
+            said,
+            taken: Measured::default(),
+        }
     }
 
     /// What it has written to standard output and standard error so far.
@@ -189,26 +195,32 @@ impl Process {
         (ended.success(), self.said())
     }
 
-    /// The same, with what it took; what it took within its last moments may be missing.
+    /// The same, with what it took, as far as [`Self::take_stock`] was asked meanwhile; what it took within its last moments
+    /// is missing.
     ///
     /// # Panics
     /// If it can't be waited for.
     #[must_use]
     pub fn finish_measured(mut self) -> (bool, [String; 2], Measured) {
-        let mut most = Measured::default();
         while self.is_running() {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-            let status = status.unwrap_or_default();
-            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-            let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-            most.memory_bytes = most.memory_bytes.max(kib.unwrap_or(0) * 1_024);
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-            most.cpu_s = cpu_s(&stat.unwrap_or_default()).unwrap_or(most.cpu_s);
+            self.take_stock();
             #[expect(clippy::disallowed_methods, reason = "it is looked at now and then")]
             std::thread::sleep(Duration::from_millis(10));
         }
+        let taken = self.taken;
         let (succeeded, said) = self.finish();
-        (succeeded, said, most)
+        (succeeded, said, taken)
+    }
+
+    /// Notes what it has taken so far: once it has ended, nobody knows.
+    pub fn take_stock(&mut self) {
+        let of = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id()));
+        let status = of("status").unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        let cpu_s = cpu_s(&of("stat").unwrap_or_default());
+        self.taken.memory_bytes = self.taken.memory_bytes.max(kib.unwrap_or(0) * 1_024);
+        self.taken.cpu_s = cpu_s.unwrap_or(self.taken.cpu_s);
     }
 
     /// Asks it to end, and waits for that; whether it succeeded, and what it had said.

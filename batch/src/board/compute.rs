@@ -3,9 +3,19 @@
 
 use std::sync::Arc;
 
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::compute::SortOptions;
+use arrow::datatypes::Int64Type;
 use datafusion::catalog::MemTable;
+use datafusion::error::DataFusionError;
 use datafusion::logical_expr::SortExpr;
-use datafusion::prelude::ident;
+use datafusion::physical_expr::expressions::col;
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+use datafusion::physical_plan::sorts::partial_sort::PartialSortExec;
+use datafusion::physical_plan::{
+    ExecutionPlanProperties, SendableRecordBatchStream, execute_stream,
+};
+use datafusion::prelude::{DataFrame, ident};
 use futures::TryStreamExt;
 use jobs::{Board, Engine, Job, checked, query};
 use parquet::arrow::ArrowWriter;
@@ -20,6 +30,13 @@ use crate::{Error, Result};
 
 const READ_ROWS: usize = 65_536;
 const GROUP_ROWS_MAX: usize = 262_144;
+/// Rows of a key that are grouped and sorted by themselves, at most: that is done in memory.
+const KEY_ROWS_MAX: usize = 65_536;
+/// How every column of a result is ordered.
+const ORDER: SortOptions = SortOptions {
+    descending: false,
+    nulls_first: true,
+};
 
 /// What tasks share.
 #[derive(Debug)]
@@ -59,14 +76,12 @@ impl Compute {
             }
             let context = self.engine.session();
             // A query may read its table several times, so it is held in memory.
-            let table = MemTable::try_new(schema, vec![rows.clone()]).map_err(failed)?;
-            let mut batches = query(&context, job, Arc::new(table))
-                .await?
-                .sort(order(job))
-                .map_err(failed)?
-                .execute_stream()
-                .await
-                .map_err(failed)?;
+            let mut table = MemTable::try_new(schema, vec![rows.clone()]).map_err(failed)?;
+            if let Some(key) = key_in_order(job, &rows) {
+                table = table.with_sort_order(vec![vec![ordered(key)]]);
+            }
+            let frame = query(&context, job, Arc::new(table)).await?;
+            let mut batches = sorted(job, frame).await.map_err(failed)?;
             let mut writer = RowWriter::new(self, job);
             while let Some(batch) = batches.try_next().await.map_err(failed)? {
                 writer.write(&checked(job, &batch)?).await?;
@@ -77,13 +92,65 @@ impl Compute {
     }
 }
 
+/// The key of a board, if rows come in its order, with no key in too many of them. The engine then has the groups of few
+/// keys in memory at a time, where it would spill those of a whole file.
+fn key_in_order<'a>(job: &'a Job<Board>, rows: &[RecordBatch]) -> Option<&'a str> {
+    let [key] = job.key().0.as_slice() else {
+        return None;
+    };
+    let (mut last, mut same) = (i64::MIN, 0);
+    for batch in rows {
+        let column = batch.column_by_name(&key.name)?;
+        let column = column.as_primitive_opt::<Int64Type>()?;
+        if column.null_count() > 0 {
+            return None;
+        }
+        for value in column.values() {
+            same = if *value == last { same + 1 } else { 1 };
+            if *value < last || same > KEY_ROWS_MAX {
+                return None;
+            }
+            last = *value;
+        }
+    }
+    Some(&key.name)
+}
+
+/// What a query gives in the order of results: within each key where it comes in the order of keys, else all of it.
+async fn sorted(
+    job: &Job<Board>,
+    frame: DataFrame,
+) -> Result<SendableRecordBatchStream, DataFusionError> {
+    let context = Arc::new(frame.task_ctx());
+    let plan = frame.clone().create_physical_plan().await?;
+    let by = |name: &str| {
+        let column = col(name, &plan.schema())?;
+        Ok::<_, DataFusionError>(PhysicalSortExpr::new(column, ORDER))
+    };
+    let key = job.key().0.iter().map(|column| by(&column.name));
+    let key = key.collect::<Result<Vec<_>, _>>()?;
+    let (is_one, length) = (plan.output_partitioning().partition_count() == 1, key.len());
+    if is_one && length > 0 && plan.equivalence_properties().ordering_satisfy(key)? {
+        let whole = order(job).map(by).collect::<Result<Vec<_>, _>>()?;
+        if let Some(whole) = LexOrdering::new(whole) {
+            let plan = PartialSortExec::new(whole, plan, length);
+            return execute_stream(Arc::new(plan), context);
+        }
+    }
+    let whole = order(job).map(ordered).collect();
+    frame.sort(whole)?.execute_stream().await
+}
+
 /// The order of results: key, board, score, member.
-fn order(job: &Job<Board>) -> Vec<SortExpr> {
+fn order(job: &Job<Board>) -> impl Iterator<Item = &str> {
     [job.key(), job.boards(), job.score(), job.member()]
         .into_iter()
         .flat_map(|shape| &shape.0)
-        .map(|column| ident(&column.name).sort(true, true))
-        .collect()
+        .map(|column| column.name.as_str())
+}
+
+fn ordered(column: &str) -> SortExpr {
+    ident(column).sort(!ORDER.descending, ORDER.nulls_first)
 }
 
 /// Writes the rows of one job over one file of a snapshot.
@@ -104,7 +171,7 @@ impl<'a> RowWriter<'a> {
         }
     }
 
-    async fn write(&mut self, rows: &arrow::array::RecordBatch) -> Result<()> {
+    async fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         let fault = |error| Error::fault("writing a result", error);
         if self.file.is_none() {
             let writer = parquet_file::begin(self.job.schema(), GROUP_ROWS_MAX);

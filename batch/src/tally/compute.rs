@@ -23,8 +23,7 @@ use stores::erasures::Suppressed;
 
 use super::held::{Held, Holder};
 use super::result::{
-    Cursor, Diff, INPUT_BYTES, PIECES_MAX, Piece, PieceWriter, Pieces, RowStream, Sorter,
-    ViewManifest, Written, add, merge,
+    Diff, Piece, PieceWriter, Pieces, RowStream, Sorter, ViewManifest, Written, merge, takes_room,
 };
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::Results;
@@ -300,8 +299,7 @@ impl Compute {
         }
         let most = within.values().map(Vec::len).max().unwrap_or(0);
         let room = self.engine.room("adding pieces up");
-        let has_room = || most <= PIECES_MAX && room.try_grow(most * INPUT_BYTES).is_ok();
-        if job.adds_up_pieces_of(&under.job) && has_room() {
+        if job.adds_up_pieces_of(&under.job) && takes_room(&room, most) {
             let mut writer = self.writer(job);
             for (start, pieces) in within {
                 let of = (&*under.job, pieces.as_slice());
@@ -378,10 +376,9 @@ impl Compute {
         held: &Piece,
         changes: &Piece,
     ) -> Result<Written> {
-        let held = Cursor::open(&self.archive, [(&start, held)]).await?;
-        let changes = Cursor::open(&self.archive, [(&start, changes)]).await?;
         let mut writer = self.writer(job);
-        add(start, held, changes, &mut writer).await?;
+        let both = [(&start, held), (&start, changes)];
+        merge(&self.archive, (job, start), (job, &both), &mut writer).await?;
         writer.finish().await
     }
 

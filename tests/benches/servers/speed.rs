@@ -2,6 +2,9 @@
 //! processes of which one is killed, a Redis that stalls, and catching up while questions are answered.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use schemas::source::Source;
@@ -19,6 +22,7 @@ use super::{ROUNDS, bare, median, rate, say, timed};
 const PARTITIONS: u32 = 4;
 const SPEED: [&str; 5] = ["speed", "--until-caught-up", "--source", "plays", "--json"];
 const BENCH: &str = "bench.toml";
+const FILE: &str = "plays.jsonl";
 /// What the events are spread over: owners and tracks.
 const SHAPES: [(&str, u64, u64); 3] = [
     ("1,000 owners, 20,000 tracks", 1_000, 20_000),
@@ -62,7 +66,7 @@ fn filled(rows: u64, owners: u64, tracks: u64) -> Place {
     let place = Place::with_partitions(PARTITIONS, &Addresses::default(), "");
     let [owners, tracks] = [owners, tracks].map(|number| number.to_string());
     let spread = ["--owners", &owners, "--tracks", &tracks];
-    let file = generated_with(&place, "plays.jsonl", rows, 1, &spread);
+    let file = generated_with(&place, FILE, rows, 1, &spread);
     done(place.data(), &["ingest", "plays", &file]);
     place
 }
@@ -175,7 +179,11 @@ fn stalls(place: &Place, rows: u64) {
                 servers::ask_redis(&["CLIENT", "PAUSE", &stall_ms, "ALL"]).trim(),
                 "OK"
             );
-            pause(2 * STALL);
+            let until = Instant::now() + 2 * STALL;
+            while process.is_running() && Instant::now() < until {
+                process.take_stock();
+                pause(Duration::from_millis(20));
+            }
         }
     });
     say_counted("Redis answers nobody half of the time", rows, &stalled);
@@ -185,6 +193,7 @@ fn stalls(place: &Place, rows: u64) {
 fn processes(place: &Place, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
     let world = runtime.block_on(place.world());
+    let expected = amounts(&place.folder().join(FILE));
     for (count, is_killed) in PROCESSES
         .map(|count| (count, false))
         .into_iter()
@@ -202,14 +211,13 @@ fn processes(place: &Place, rows: u64) {
             let at = position(&runtime, &world);
             assert!(processes.remove(0).kill(), "it was at work");
             // The others have its partitions once the group has noticed.
-            let fewest = |slots: Vec<i64>| slots.into_iter().min().unwrap_or(0);
-            let last = fewest(at.clone());
-            while fewest(position(&runtime, &world)) <= last {
+            let all_go_on = |now: &[i64]| now.iter().zip(&at).all(|(now, then)| now > then);
+            while !all_go_on(&position(&runtime, &world)) {
                 assert!(begun.elapsed() < CAUGHT_UP_MAX, "{at:?}");
                 pause(Duration::from_millis(20));
             }
             told = format!(
-                "; its partitions go on after {:.1} s",
+                "; all partitions go on after {:.1} s",
                 killed.elapsed().as_secs_f64()
             );
             wait_for(&runtime, &world, rows, begun);
@@ -220,7 +228,7 @@ fn processes(place: &Place, rows: u64) {
             assert!(succeeded, "{said:?}");
         }
         let sums = live_sums(&runtime, &world, PARTITIONS, "plays_detail");
-        assert_eq!(sums.1.unsigned_abs(), rows, "each event once");
+        assert_eq!(sums.1, expected, "each event once");
         let what = if is_killed {
             ", one killed after a third"
         } else {
@@ -232,6 +240,16 @@ fn processes(place: &Place, rows: u64) {
             format_args!("{rate:.0}/s{told}"),
         );
     }
+}
+
+/// What the plays in a file come to.
+fn amounts(file: &Path) -> i64 {
+    let lines = BufReader::new(File::open(file).expect("the plays")).lines();
+    let amount = |line: std::io::Result<String>| {
+        let play: Value = serde_json::from_str(&line.expect("a line")).expect("a play");
+        play["amount"].as_i64().unwrap_or(1)
+    };
+    lines.map(amount).sum()
 }
 
 /// Where each slot stands; those that are missing at 0.
@@ -260,7 +278,7 @@ fn wait_for(runtime: &Runtime, world: &World, rows: u64, begun: Instant) {
 fn catching_up(place: &Place, rows: u64) {
     let runtime = Runtime::new().expect("a runtime");
     done(place.data(), &SPEED);
-    let owner = first_owner(&place.folder().join("plays.jsonl"));
+    let owner = first_owner(&place.folder().join(FILE));
     let path = format!("/api/v1/stats/plays/total?owner_id={owner}");
     let server = Server::start(place.data(), &[]);
     assert_eq!(server.client.get(&path).0, 200);
@@ -277,6 +295,7 @@ fn catching_up(place: &Place, rows: u64) {
     let mut rounds: Vec<Load> = Vec::new();
     let counted = counted(place, CONFIG, rows, |process| {
         while process.is_running() {
+            process.take_stock();
             rounds.push(ask());
         }
     });

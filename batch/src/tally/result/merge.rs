@@ -1,7 +1,8 @@
-//! Adding pieces up to a coarser one, where rows of each come in the order of the coarser keys already: side by side
-//! from the first key to the last, with no row decoded and none sorted.
+//! Adding pieces up to a coarser one, or to one of the same view, where rows of each come in the order of its keys already:
+//! side by side from the first key to the last, with no row decoded and none sorted.
 
 use arrow::array::{BinaryBuilder, Int64Builder};
+use datafusion::execution::memory_pool::MemoryReservation;
 use jobs::Job;
 use schemas::key::KeyValue;
 use schemas::time::{Seconds, Width};
@@ -15,17 +16,22 @@ use crate::{Error, Result};
 
 const BATCH_ROWS: usize = 32_768;
 /// Pieces that are read side by side, at most.
-pub(crate) const PIECES_MAX: usize = 64;
+const PIECES_MAX: usize = 64;
 /// What each of them takes in memory, about: compressed chunks of a row group, and the rows that were decoded.
-pub(crate) const INPUT_BYTES: usize = 6 << 20;
+const INPUT_BYTES: usize = 6 << 20;
+
+/// Takes the memory that so many pieces need which are read side by side; answers whether there is so much.
+pub(crate) fn takes_room(room: &MemoryReservation, pieces: usize) -> bool {
+    pieces <= PIECES_MAX && room.try_grow(pieces * INPUT_BYTES).is_ok()
+}
 
 /// A row: group, dimensions and count.
 type Row<'a> = (&'a [u8], &'a [u8], i64);
 
-/// The rows of one finer piece, by what their keys are in the coarser one.
+/// The rows of one piece, by what their keys are in the sum but for its bucket.
 struct Input {
     cursor: Cursor,
-    /// How its row keys begin: all of them are of one bucket.
+    /// How its row keys begin, if another bucket takes the place of theirs: all of them are of one then.
     bucket: Vec<u8>,
     /// How the key begins of the row where it stands.
     prefix: [u64; 2],
@@ -33,18 +39,13 @@ struct Input {
 
 impl Input {
     /// The row where it stands; nothing after the last one.
-    fn at(&self) -> Result<Option<Row<'_>>> {
-        let Some(((_, group, row), count)) = self.cursor.at() else {
-            return Ok(None);
-        };
-        let dimensions = row.strip_prefix(self.bucket.as_slice());
-        let of_another = || Error::Fault("a row of another bucket than its piece".to_owned());
-        Ok(Some((group, dimensions.ok_or_else(of_another)?, count)))
+    fn row(&self) -> Option<Row<'_>> {
+        let ((_, group, row), count) = self.cursor.at()?;
+        Some((group, row.get(self.bucket.len()..)?, count))
     }
 
     fn key(&self) -> Option<(&[u8], &[u8])> {
-        let ((_, group, row), _) = self.cursor.at()?;
-        Some((group, row.get(self.bucket.len()..).unwrap_or_default()))
+        self.row().map(|(group, dimensions, _)| (group, dimensions))
     }
 
     /// Goes to the next row; answers whether there is one.
@@ -55,8 +56,12 @@ impl Input {
 
     /// Looks at the row where it stands; answers whether there is one.
     fn look(&mut self) -> Result<bool> {
-        let Some((group, dimensions, _)) = self.at()? else {
+        let Some(((_, group, row), _)) = self.cursor.at() else {
             return Ok(false);
+        };
+        let Some(dimensions) = row.strip_prefix(self.bucket.as_slice()) else {
+            let of_another = "a row of another bucket than its piece";
+            return Err(Error::Fault(of_another.to_owned()));
         };
         self.prefix = prefix(group, dimensions);
         Ok(true)
@@ -69,19 +74,23 @@ impl Input {
 }
 
 /// Writes the piece of `job` that begins at `start`: the sum of these pieces of the job `under`, whose pieces it
-/// adds up ([`Job::adds_up_pieces_of`]).
+/// adds up ([`Job::adds_up_pieces_of`]), or which is the same one.
 pub(crate) async fn merge(
     archive: &Archive,
     (job, start): (&Job, Seconds),
     (under, pieces): (&Job, &[(&Seconds, &Piece)]),
     writer: &mut PieceWriter<'_>,
 ) -> Result<()> {
-    let bucket = bucket_of(job, start)?;
+    let is_same = job.name() == under.name();
+    let bucket = |job: &Job, start| match is_same {
+        true => Ok(Vec::new()),
+        false => bucket_of(job, start),
+    };
     let mut inputs = Vec::with_capacity(pieces.len());
     for (of, piece) in pieces {
         let mut input = Input {
             cursor: Cursor::open(archive, [(*of, *piece)]).await?,
-            bucket: bucket_of(under, **of)?,
+            bucket: bucket(under, **of)?,
             prefix: [0; 2],
         };
         if input.look()? {
@@ -89,9 +98,9 @@ pub(crate) async fn merge(
         }
     }
     inputs.sort_by(|one, other| one.key().cmp(&other.key()));
-    let mut sums = Sums::new(bucket);
+    let mut sums = Sums::new(bucket(job, start)?);
     while let Some(first) = inputs.first_mut() {
-        let Some((group, dimensions, count)) = first.at()? else {
+        let Some((group, dimensions, count)) = first.row() else {
             return Err(Error::Fault("a piece without rows".to_owned()));
         };
         sums.add(group, dimensions, count)?;

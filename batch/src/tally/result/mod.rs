@@ -5,7 +5,6 @@
 //! left alone in the files of the runs before. Which result a table holds is recorded beside the
 //! table; without that record a manifest says nothing.
 
-mod add;
 mod diff;
 mod manifest;
 mod merge;
@@ -13,10 +12,9 @@ mod read;
 mod sort;
 mod write;
 
-pub(crate) use add::add;
 pub(crate) use diff::{Diff, Pieces};
 pub(crate) use manifest::{Piece, ViewManifest};
-pub(crate) use merge::{INPUT_BYTES, PIECES_MAX, merge};
-pub(crate) use read::{Cursor, RowStream};
+pub(crate) use merge::{merge, takes_room};
+pub(crate) use read::RowStream;
 pub(crate) use sort::Sorter;
 pub(crate) use write::{PieceWriter, Written};

@@ -8,7 +8,8 @@ use stores::archive::Archive;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::super::{Cursor, Written};
+use super::super::Written;
+use super::super::read::Cursor;
 use super::*;
 
 const DAY_MS: i64 = 86_400_000;
