@@ -126,6 +126,23 @@ fn place(found: api::BoardPlace, link: impl Fn(i64) -> String, tools: Tools) -> 
     }
 }
 
+fn page_shown(
+    page: &api::BoardPage,
+    rows: Vec<PlaceRow>,
+    tools: Tools,
+    (offset, at): (u64, impl Fn(u64) -> String),
+) -> PageShown {
+    let next = || at(offset.saturating_add(LIMIT));
+    PageShown {
+        total: number(page.total),
+        rows,
+        back: (offset > 0).then(|| at(offset.saturating_sub(LIMIT))),
+        more: page.cursor.is_some().then(next),
+        from: From::of(&page.provenance),
+        tools,
+    }
+}
+
 pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
@@ -162,17 +179,10 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
     let at = |offset: u64| query.with(&this, &[("offset", Some(&offset.to_string()))]);
     let own = athlete.and_then(|athlete| athlete.parse().ok());
-    let page = page.map_err(TroubleShown::of).map(|page| PageShown {
-        total: number(page.total),
-        rows: places(&page.entries, own, link),
-        back: (offset > 0).then(|| at(offset.saturating_sub(LIMIT))),
-        more: page
-            .cursor
-            .is_some()
-            .then(|| at(offset.saturating_add(LIMIT))),
-        from: From::of(&page.provenance),
-        tools: here.tools(&page_path, true, &asker.caller),
-    });
+    let tools = here.tools(&page_path, true, &asker.caller);
+    let page = page.map_err(TroubleShown::of);
+    let page =
+        page.map(|page| page_shown(&page, places(&page.entries, own, link), tools, (offset, at)));
     let place = found.zip(place_path).map(|(found, path)| {
         let tools = here.tools(&path, false, &asker.caller);
         found

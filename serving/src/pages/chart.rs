@@ -123,6 +123,83 @@ const fn count(of: usize) -> f64 {
     of as f64
 }
 
+/// Where things are in a chart.
+struct Scale {
+    high: f64,
+    low: f64,
+    /// How wide the place of a point is.
+    slot: f64,
+}
+
+impl Scale {
+    /// One in which all points of both periods are.
+    fn of(points: &[Point], previous: &[Point]) -> Self {
+        let counts = || points.iter().chain(previous).map(|point| point.count);
+        let largest = counts().max().unwrap_or(0).max(1);
+        let least = counts().min().unwrap_or(0).min(0);
+        Self {
+            high: round_up(pixels(largest)),
+            low: match least {
+                0 => 0.0,
+                least => -round_up(-pixels(least)),
+            },
+            slot: (WIDTH - LEFT - RIGHT) / count(points.len().max(1)),
+        }
+    }
+
+    fn x(&self, at: usize) -> f64 {
+        LEFT + self.slot * count(at)
+    }
+
+    fn middle(&self, at: usize) -> f64 {
+        self.x(at) + self.slot / 2.0
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn bar(&self, at: usize, point: &Point) -> Bar {
+        let gap = if self.slot > 4.0 {
+            self.slot * 0.15
+        } else {
+            0.0
+        };
+        let value = pixels(point.count);
+        let (from, to) = (self.y(value.max(0.0)), self.y(value.min(0.0)));
+        Bar {
+            x: shown(self.x(at) + gap / 2.0),
+            y: shown(from),
+            width: shown((self.slot - gap).max(0.5)),
+            height: shown((to - from).max(0.0)),
+            source: point.source.clone(),
+            name: String::new(),
+            count: number(point.count),
+            previous: None,
+        }
+    }
+
+    fn across(&self) -> Vec<Tick> {
+        let quarter = (self.high - self.low) / 4.0;
+        let values = (0..=4_u8).map(|at| self.low + quarter * f64::from(at));
+        let ticks = values.map(|value| Tick {
+            at: shown(self.y(value)),
+            label: short(value),
+        });
+        ticks.collect()
+    }
+
+    /// The points of a line.
+    fn line(&self, points: &[Point]) -> String {
+        let point = |(at, point): (usize, &Point)| {
+            let (x, y) = (self.middle(at), self.y(pixels(point.count)));
+            format!("{},{}", shown(x), shown(y))
+        };
+        let points: Vec<String> = points.iter().enumerate().map(point).collect();
+        points.join(" ")
+    }
+}
+
 impl Chart {
     /// A chart; nothing if there is nothing to show.
     pub(crate) fn of(
@@ -133,88 +210,36 @@ impl Chart {
         if points.is_empty() {
             return None;
         }
-        let all = points.iter().chain(previous.unwrap_or_default());
-        let largest = all
-            .clone()
-            .map(|point| point.count)
-            .max()
-            .unwrap_or(0)
-            .max(1);
-        let least = all.map(|point| point.count).min().unwrap_or(0).min(0);
-        let (high, low) = (
-            round_up(pixels(largest)),
-            match least {
-                0 => 0.0,
-                least => -round_up(-pixels(least)),
-            },
-        );
-        let (span_x, span_y) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
-        let y = |value: f64| TOP + (high - value) / (high - low) * span_y;
-        let slot = span_x / count(points.len());
-        let x = |at: usize| LEFT + slot * count(at);
-        let gap = if slot > 4.0 { slot * 0.15 } else { 0.0 };
-        let bars = points.iter().enumerate().map(|(at, point)| {
-            let (from, to) = (
-                y(pixels(point.count).max(0.0)),
-                y(pixels(point.count).min(0.0)),
-            );
-            Bar {
-                x: shown(x(at) + gap / 2.0),
-                y: shown(from),
-                width: shown((slot - gap).max(0.5)),
-                height: shown((to - from).max(0.0)),
-                source: point.source.clone(),
-                name: step.names(&point.at, zone).0,
-                count: number(point.count),
-                previous: previous
-                    .and_then(|points| points.get(at))
-                    .map(|point| number(point.count)),
-            }
+        let scale = Scale::of(points, previous.unwrap_or_default());
+        let bars = points.iter().enumerate().map(|(at, point)| Bar {
+            name: step.names(&point.at, zone).0,
+            previous: previous
+                .and_then(|points| points.get(at))
+                .map(|point| number(point.count)),
+            ..scale.bar(at, point)
         });
         let bars: Vec<Bar> = bars.collect();
-        let quarter = (high - low) / 4.0;
-        let across = (0..=4_u8).map(|at| {
-            let value = low + quarter * f64::from(at);
-            Tick {
-                at: shown(y(value)),
-                label: short(value),
-            }
-        });
         let every = points.len().div_ceil(LABELS_MAX).max(1);
-        let below = points
-            .iter()
-            .enumerate()
-            .step_by(every)
-            .map(|(at, point)| Tick {
-                at: shown(x(at) + slot / 2.0),
-                label: step.names(&point.at, zone).1,
-            });
+        let below = points.iter().enumerate().step_by(every);
+        let below = below.map(|(at, point)| Tick {
+            at: shown(scale.middle(at)),
+            label: step.names(&point.at, zone).1,
+        });
         let first = points.iter().position(|point| point.source != "batch");
-        let seam = first.map(|at| (shown(x(at)), shown(WIDTH - RIGHT - x(at))));
-        let before = previous
-            .filter(|points| points.len() <= 4 * BARS_MAX)
-            .map(|points| {
-                let points = points.iter().enumerate().take(bars.len());
-                let points = points.map(|(at, point)| {
-                    format!(
-                        "{},{}",
-                        shown(x(at) + slot / 2.0),
-                        shown(y(pixels(point.count)))
-                    )
-                });
-                points.collect::<Vec<_>>().join(" ")
-            });
+        let from = |at| (shown(scale.x(at)), shown(WIDTH - RIGHT - scale.x(at)));
+        let before = previous.filter(|points| points.len() <= 4 * BARS_MAX);
+        let before = before.map(|points| points.get(..bars.len()).unwrap_or(points));
         Some(Self {
             width: WIDTH,
             height: HEIGHT,
             left: LEFT,
             right: shown(WIDTH - RIGHT),
-            base: shown(y(0.0)),
+            base: shown(scale.y(0.0)),
             top: TOP,
-            across: across.collect(),
+            across: scale.across(),
             below: below.collect(),
-            seam,
-            before,
+            seam: first.map(from),
+            before: before.map(|points| scale.line(points)),
             summary: summary(points, &bars),
             bars,
         })

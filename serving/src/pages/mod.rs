@@ -89,10 +89,10 @@ impl Looking {
     }
 }
 
-/// A number in a path, or the page that says that it is none.
-fn numbered(looking: &Looking, what: &str, id: &str) -> Result<(), Response> {
+/// The page that says that what a path names is no number; nothing if it is one.
+fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
     if crate::http::integer(id).is_some() {
-        return Ok(());
+        return None;
     }
     let trouble = Trouble {
         status: 404,
@@ -100,7 +100,7 @@ fn numbered(looking: &Looking, what: &str, id: &str) -> Result<(), Response> {
         detail: format!("{what} have numbers, and {id:?} is none"),
         request_id: String::new(),
     };
-    Err(ProblemPage::response(&looking.asker.caller, trouble))
+    Some(ProblemPage::response(&looking.asker.caller, trouble))
 }
 
 async fn overview(
@@ -137,7 +137,7 @@ async fn plays_of(
     id: &str,
     query: Option<String>,
 ) -> Response {
-    if let Err(response) = numbered(&looking, what, id) {
+    if let Some(response) = not_numbered(&looking, what, id) {
         return response;
     }
     let query = Query::of(query.as_deref());
@@ -175,7 +175,7 @@ async fn segment(
     RawQuery(query): RawQuery,
 ) -> Response {
     let looking = Looking::new(&pages, caller, &headers);
-    if let Err(response) = numbered(&looking, "segments", &id) {
+    if let Some(response) = not_numbered(&looking, "segments", &id) {
         return response;
     }
     let query = Query::of(query.as_deref());
@@ -191,7 +191,7 @@ async fn athlete(
     RawQuery(query): RawQuery,
 ) -> Response {
     let looking = Looking::new(&pages, caller, &headers);
-    if let Err(response) = numbered(&looking, "athletes", &id) {
+    if let Some(response) = not_numbered(&looking, "athletes", &id) {
         return response;
     }
     let query = Query::of(query.as_deref());
@@ -218,7 +218,7 @@ async fn application(
     Path(id): Path<String>,
 ) -> Response {
     let looking = Looking::new(&pages, caller, &headers);
-    if let Err(response) = numbered(&looking, "applications", &id) {
+    if let Some(response) = not_numbered(&looking, "applications", &id) {
         return response;
     }
     let page = applications::page(&looking.asker, &looking.here, &id).await;
@@ -242,7 +242,7 @@ async fn run(
     Path((source, epoch)): Path<(String, String)>,
 ) -> Response {
     let looking = Looking::new(&pages, caller, &headers);
-    if let Err(response) = numbered(&looking, "runs", &epoch) {
+    if let Some(response) = not_numbered(&looking, "runs", &epoch) {
         return response;
     }
     let of = (source.as_str(), epoch.as_str());

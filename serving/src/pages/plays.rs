@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use super::api;
-use super::ask::{Asker, path};
+use super::ask::{Answer, Asker, path};
 use super::chart::{Chart, Step};
 use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
 use super::query::Query;
@@ -250,55 +250,17 @@ pub(crate) async fn page(
         asker.get::<api::Series>(&series_path),
         asker.get::<api::Breakdown>(&more_path),
     );
-    let tiles = vec![
-        Tile {
-            title: "Plays",
-            shown: total.map_err(TroubleShown::of).map(|total| TileShown {
-                value: number(total.count),
-                note: total
-                    .previous
-                    .map(|before| format!("{} before", number(before))),
-                change: total.change.map(Change::of),
-                from: From::of(&total.provenance),
-            }),
-        },
-        Tile {
-            title: "Different listeners, about",
-            shown: uniques.map_err(TroubleShown::of).map(|uniques| TileShown {
-                value: number(uniques.count),
-                note: (uniques.relative_error > 0.0)
-                    .then(|| format!("give or take {}", percent(uniques.relative_error))),
-                change: uniques.change.map(Change::of),
-                from: From::of(&uniques.provenance),
-            }),
-        },
-    ];
+    let tiles = vec![total_tile(total), uniques_tile(uniques)];
     let range = match &series {
         Ok(series) => range(series, &zone),
         Err(_) => String::new(),
     };
-    let series = series.map_err(TroubleShown::of).map(|series| SeriesShown {
-        chart: Chart::of(
-            &series.points,
-            series.previous.as_deref(),
-            (Step::of(asked.interval), &zone),
-        ),
-        from: From::of(&series.provenance),
-        tools: here.tools(&series_path, true, &asker.caller),
-    });
-    let apart = apart.map_err(TroubleShown::of).map(|apart| Apart {
-        from: From::of(&apart.provenance),
-        more: apart
-            .cursor
-            .as_deref()
-            .map(|next| asked.link(&[("cursor", Some(next))])),
-        tools: here.tools(&apart_path, true, &asker.caller),
-        rows: apart
-            .rows
-            .iter()
-            .map(|row| apart_row(&asked, row))
-            .collect(),
-    });
+    let tools = here.tools(&series_path, true, &asker.caller);
+    let series = series.map_err(TroubleShown::of);
+    let series = series.map(|found| series_shown(&found, (Step::of(asked.interval), &zone), tools));
+    let tools = here.tools(&apart_path, true, &asker.caller);
+    let apart = apart.map_err(TroubleShown::of);
+    let apart = apart.map(|found| apart_shown(&asked, &found, tools));
     let title = format!("{} {id}", if of == Of::Owner { "Owner" } else { "Track" });
     let hidden = FILTERS.iter().chain(&["by"]).filter_map(|name| {
         let value = query.get(name).filter(|_| *name != of.parameter())?;
@@ -323,10 +285,7 @@ pub(crate) async fn page(
         from: query.get("from").unwrap_or_default().to_owned(),
         to: query.get("to").unwrap_or_default().to_owned(),
         tz: query.get("tz").unwrap_or("UTC").to_owned(),
-        zones: jiff::tz::db()
-            .available()
-            .map(|name| name.to_string())
-            .collect(),
+        zones: zones(),
         compares: asked.compares(),
         hidden: hidden.collect(),
         filters: filters(&asked),
@@ -336,6 +295,59 @@ pub(crate) async fn page(
         bys: bys(&asked),
         apart,
     }
+}
+
+fn total_tile(total: Answer<api::Total>) -> Tile {
+    let shown = total.map_err(TroubleShown::of).map(|total| TileShown {
+        value: number(total.count),
+        note: total
+            .previous
+            .map(|before| format!("{} before", number(before))),
+        change: total.change.map(Change::of),
+        from: From::of(&total.provenance),
+    });
+    Tile {
+        title: "Plays",
+        shown,
+    }
+}
+
+fn uniques_tile(uniques: Answer<api::Uniques>) -> Tile {
+    let shown = uniques.map_err(TroubleShown::of).map(|uniques| TileShown {
+        value: number(uniques.count),
+        note: (uniques.relative_error > 0.0)
+            .then(|| format!("give or take {}", percent(uniques.relative_error))),
+        change: uniques.change.map(Change::of),
+        from: From::of(&uniques.provenance),
+    });
+    Tile {
+        title: "Different listeners, about",
+        shown,
+    }
+}
+
+fn series_shown(series: &api::Series, by: (Step, &TimeZone), tools: Tools) -> SeriesShown {
+    SeriesShown {
+        chart: Chart::of(&series.points, series.previous.as_deref(), by),
+        from: From::of(&series.provenance),
+        tools,
+    }
+}
+
+fn apart_shown(asked: &Asked<'_>, apart: &api::Breakdown, tools: Tools) -> Apart {
+    let more = |next: &str| asked.link(&[("cursor", Some(next))]);
+    Apart {
+        from: From::of(&apart.provenance),
+        more: apart.cursor.as_deref().map(more),
+        tools,
+        rows: apart.rows.iter().map(|row| apart_row(asked, row)).collect(),
+    }
+}
+
+/// The names of all zones.
+fn zones() -> Vec<String> {
+    let known = jiff::tz::db().available();
+    known.map(|name| name.to_string()).collect()
 }
 
 fn path_with(path: &str, name: &str, value: Option<&str>) -> String {

@@ -13,7 +13,7 @@ pub(crate) fn number(of: impl Into<i128>) -> String {
         text.push('\u{2212}');
     }
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

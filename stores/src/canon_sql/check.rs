@@ -272,6 +272,41 @@ pub(crate) async fn recount(server: &Server) -> Result<Vec<i64>> {
     done.map_err(|error| server.fault(COUNTING, &error))
 }
 
+/// Statements that change and add no row of a table.
+fn writes(table: &str) -> [String; 2] {
+    // Numbers are given by the server; elsewhere whole rows are written.
+    let (column, written) = match table {
+        "connected" => ("athletes", "*"),
+        "connections" => ("live", "*"),
+        "disqualified" => ("athlete_id", "*"),
+        "unlimited" => ("application_id", "*"),
+        "recounts" => ("ticket", "*"),
+        "application_audit" => (
+            "reason",
+            "application_id, at_ms, actor, action, value_before, value_after",
+        ),
+        "capacity_requests" => (
+            "reason",
+            "application_id, athlete_capacity, asked_by, asked_at_ms, state",
+        ),
+        "capacity_notices" => (
+            "done",
+            "application_id, threshold, athlete_capacity, connected, made_at_ms",
+        ),
+        "api_keys" => ("name", "id, name, scopes, digest, made_at_ms, made_by"),
+        "admin_actions" => ("target", "at_ms, actor, action, target"),
+        _ => ("version", "*"),
+    };
+    let into = match written {
+        "*" => String::new(),
+        columns => format!(" ({columns})"),
+    };
+    [
+        format!("UPDATE {table} SET {column} = {column} WHERE 1 = 0"),
+        format!("INSERT INTO {table}{into} SELECT {written} FROM {table} WHERE 1 = 0"),
+    ]
+}
+
 /// Rights that the user lacks, found by statements that change no row.
 async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Vec<String>> {
     let mut statements = vec![
@@ -285,47 +320,7 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
     for table in TABLES {
         statements.push(format!("SELECT 1 FROM {table} WHERE 1 = 0"));
         if !views.contains(table) {
-            let column = match table {
-                "connected" => "athletes",
-                "connections" => "live",
-                "disqualified" => "athlete_id",
-                "unlimited" => "application_id",
-                "application_audit" | "capacity_requests" => "reason",
-                "capacity_notices" => "done",
-                "recounts" => "ticket",
-                "api_keys" => "name",
-                "admin_actions" => "target",
-                _ => "version",
-            };
-            statements.push(format!(
-                "UPDATE {table} SET {column} = {column} WHERE 1 = 0"
-            ));
-            // Numbers are given by the server.
-            statements.push(match table {
-                "application_audit" => "INSERT INTO application_audit
-                    (application_id, at_ms, actor, action, value_before, value_after)
-                    SELECT application_id, at_ms, actor, action, value_before, value_after
-                    FROM application_audit WHERE 1 = 0"
-                    .to_owned(),
-                "capacity_requests" => "INSERT INTO capacity_requests
-                    (application_id, athlete_capacity, asked_by, asked_at_ms, state)
-                    SELECT application_id, athlete_capacity, asked_by, asked_at_ms, state
-                    FROM capacity_requests WHERE 1 = 0"
-                    .to_owned(),
-                "capacity_notices" => "INSERT INTO capacity_notices
-                    (application_id, threshold, athlete_capacity, connected, made_at_ms)
-                    SELECT application_id, threshold, athlete_capacity, connected, made_at_ms
-                    FROM capacity_notices WHERE 1 = 0"
-                    .to_owned(),
-                "api_keys" => "INSERT INTO api_keys
-                    (id, name, scopes, digest, made_at_ms, made_by)
-                    SELECT id, name, scopes, digest, made_at_ms, made_by FROM api_keys WHERE 1 = 0"
-                    .to_owned(),
-                "admin_actions" => "INSERT INTO admin_actions (at_ms, actor, action, target)
-                    SELECT at_ms, actor, action, target FROM admin_actions WHERE 1 = 0"
-                    .to_owned(),
-                _ => format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0"),
-            });
+            statements.extend(writes(table));
         }
     }
     statements.push("DELETE FROM unlimited WHERE 1 = 0".to_owned());
