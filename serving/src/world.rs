@@ -321,12 +321,20 @@ impl LogWrite for World {
 
 #[async_trait]
 impl LiveRead for World {
-    async fn read(&self, _: Source, partitions: u32, queries: &[LiveQuery]) -> Result<LiveAnswer> {
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
         *self.live_reads.lock().unwrap() += 1;
         if self.is_slow.load(Ordering::Relaxed) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        let mut slots = self.slots.lock().unwrap().clone();
+        let mut slots = match source {
+            Source::Plays => self.slots.lock().unwrap().clone(),
+            _ => vec![self.boards.lock().unwrap().slot()],
+        };
         slots.resize(partitions as usize, None);
         let mut blind = self.blind.lock().unwrap();
         if *blind > 0 {

@@ -253,7 +253,9 @@ fn here(
     let is_ours = host.is_none_or(|host| {
         let name = host.parse::<Authority>();
         name.is_ok_and(|name| {
-            is_here(name.host()) || api.options.hosts.iter().any(|of| of == name.host())
+            let has_user = name.as_str().contains('@');
+            let is_named = || api.options.hosts.iter().any(|of| of == name.host());
+            !has_user && (is_here(name.host()) || is_named())
         })
     });
     if is_ours {
