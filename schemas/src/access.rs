@@ -52,9 +52,13 @@ impl FromStr for Scope {
                     && !owner.contains(|char: char| {
                         char.is_whitespace() || char.is_control() || char == ','
                     });
-                is_plain
-                    .then(|| Self::ReadOwner(owner.to_owned()))
-                    .ok_or_else(wrong)
+                // Ids are compared as numbers: 007 is 7.
+                let id = owner
+                    .parse::<i64>()
+                    .ok()
+                    .filter(|_| !owner.starts_with('+'));
+                let named = || id.map_or_else(|| owner.to_owned(), |id| id.to_string());
+                is_plain.then(|| Self::ReadOwner(named())).ok_or_else(wrong)
             }
         }
     }
@@ -115,6 +119,12 @@ impl Scopes {
     #[must_use]
     pub fn may_read_owner(&self, owner: &str) -> bool {
         self.may_read_all() || self.owners().any(|of| of == owner)
+    }
+
+    /// Whether what is one owner's is permitted because the owner is named.
+    #[must_use]
+    pub fn is_of_owner(&self, owner: &str) -> bool {
+        self.owners().any(|of| of == owner)
     }
 
     /// The owners that are named.

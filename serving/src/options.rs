@@ -17,7 +17,12 @@ use stores::log::{LogRead, LogWrite};
 use stores::reconciliations::ReconciliationsRead;
 use stores::views::ViewsRead;
 
+use stores::Secret;
+
 use crate::{Error, Result};
+
+/// A shorter secret could be guessed.
+const SESSION_SECRET_CHARS_MIN: usize = 32;
 
 /// The stores that the serving layer works with.
 #[derive(Debug, Clone)]
@@ -120,6 +125,9 @@ pub struct ServingOptions {
     pub key_requests_per_second_max: u32,
     /// Requests in a second from one address that is not known to have a key, at most, and twice as many at once; 0 for no limit.
     pub stranger_requests_per_second_max: u32,
+    /// What who signs in on pages is known by, at least 32 characters: the same for all processes that serve. Without it each
+    /// process draws one of its own, and knows nobody who has signed in at another one, or before it was started.
+    pub session_secret: Secret,
     /// Addresses of proxies, of which the header `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
     /// Names by which it is reached while there is no key, besides those of this machine.
@@ -153,6 +161,7 @@ impl Default for ServingOptions {
             keys_kept_stale_ms: 900_000,
             key_requests_per_second_max: 1_000,
             stranger_requests_per_second_max: 50,
+            session_secret: Secret::default(),
             trusted_proxies: Vec::new(),
             hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -187,6 +196,14 @@ impl ServingOptions {
                 option: "head_bytes_max",
                 given: self.head_bytes_max.to_string(),
                 expected: "set it to a number from 8192 to 1048576",
+            });
+        }
+        let secret = self.session_secret.reveal().chars().count();
+        if (1..SESSION_SECRET_CHARS_MIN).contains(&secret) {
+            return Err(Error::Option {
+                option: "session_secret",
+                given: format!("{secret} characters"),
+                expected: "set it to 32 characters or more that nobody can guess",
             });
         }
         for origin in &self.cors_origins {

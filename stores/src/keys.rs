@@ -18,7 +18,7 @@ use crate::Result;
 /// What every key begins with.
 pub const PREFIX: &str = "bsk_";
 /// How many characters the public part of a key has.
-const ID_CHARS: usize = 12;
+pub const ID_CHARS: usize = 12;
 /// How many the secret part has: 256 bits.
 const SECRET_CHARS: usize = 43;
 /// The most bytes that the name of a key may have.

@@ -186,8 +186,12 @@ pub(super) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             let Some(found) = found else {
                 bail!(unknown(&id))
             };
+            // Unless said, it lasts as long as the old one was meant to.
+            let lasts_ms = |end: i64| end.saturating_sub(found.key.made_at_ms);
+            let as_before = found.key.expires_at_ms.map(lasts_ms);
+            let as_before = as_before.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
             let of = (found.key.name, found.key.scopes);
-            let expires = expires.map(|when| when.at_ms(now_ms));
+            let expires = expires.map(|when| when.at_ms(now_ms)).or(as_before);
             let (token, kept) = drawn(of, expires, by, now_ms)?;
             let until_ms = now_ms.saturating_add(i64::from(overlap) * 3_600_000);
             rotated(keys.rotate_key(&id, until_ms, &kept).await?, &id, now_ms)?;

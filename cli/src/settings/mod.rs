@@ -39,7 +39,7 @@ const ARCHIVE_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Settings that are never shown. Each may be in a file, which `KEY_file` names.
-const SECRETS: [&str; 9] = [
+const SECRETS: [&str; 10] = [
     "cassandra.password",
     "database.password",
     "kafka.sasl_password",
@@ -49,6 +49,7 @@ const SECRETS: [&str; 9] = [
     "redis.password",
     "registry.password",
     "s3.secret_access_key",
+    "serving.session_secret",
 ];
 
 /// The settings of an installation.

@@ -8,7 +8,7 @@ pub(crate) mod limits;
 pub(crate) mod ring;
 pub(crate) mod table;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ use axum::RequestPartsExt;
 use axum::extract::{MatchedPath, OriginalUri, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use schemas::access::Scopes;
 use serde_json::Value;
-use stores::keys::{Action, ApiKey, KeyState, Token};
+use stores::keys::{Action, ApiKey, KeptKey, KeyState, Token};
+use tokio::time::timeout;
 
 use super::Api;
 use super::params::{all_of, integer};
@@ -34,6 +35,10 @@ use table::{Known, Need};
 const X_API_KEY: &str = "x-api-key";
 /// The most bytes of a target that are recorded.
 const TARGET_BYTES_MAX: usize = 512;
+/// How long is looked who is asking where that only tells more.
+const OPEN_WAIT: Duration = Duration::from_secs(1);
+/// Who asks through a proxy that does not say who it is.
+const SOMEBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +69,11 @@ impl Caller {
         }
     }
 
+    /// Whether every read is permitted.
+    pub(crate) fn may_read_all(&self) -> bool {
+        self.scopes.may_read_all()
+    }
+
     /// The owner whose things alone this key reads; nothing if it reads more, or nothing of one.
     pub(crate) fn only_owner(&self) -> Option<&str> {
         let mut owners = self.scopes.owners();
@@ -80,40 +90,49 @@ impl Caller {
 
 /// Lets a request through that is permitted.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    let uri = request.extensions().get::<OriginalUri>().cloned();
-    let is_page = request
-        .extensions()
-        .get::<MatchedPath>()
-        .is_some_and(|path| {
-            table::needs(request.method(), path.as_str()) == Known::Needs(Need::Page)
-        });
-    match (permitted(&api, request).await, uri) {
-        (Ok(request), _) => next.run(request).await,
-        (Err(problem), Some(uri)) if is_page && problem.kind() == Kind::NoKey => {
-            crate::pages::sign_in::led_from(&uri)
-        }
-        (Err(problem), _) => problem.into_response(),
-    }
-}
-
-async fn permitted(api: &Api, request: Request) -> Result<Request, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let Some(path) = parts.extensions.get::<MatchedPath>().cloned() else {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let Some(path) = path else {
         // Nothing is there.
-        return Ok(Request::from_parts(parts, body));
+        return next.run(request).await;
     };
-    let need = match table::needs(&parts.method, path.as_str()) {
+    let need = match table::needs(request.method(), path.as_str()) {
         Known::Needs(need) => need,
-        Known::OtherMethods => return Ok(Request::from_parts(parts, body)),
+        Known::OtherMethods(served) => return other_method(request.method(), served),
         Known::Forgotten => {
             let path = path.as_str();
             tracing::error!(
                 path,
                 "nobody is served here: the table of routes does not say what it needs"
             );
-            return Err(Problem::new(Kind::NotPermitted, "nobody is served here"));
+            return Problem::new(Kind::NotPermitted, "nobody is served here").into_response();
         }
     };
+    let uri = request.extensions().get::<OriginalUri>().cloned();
+    match (permitted(&api, request, need).await, uri) {
+        (Ok(request), _) => next.run(request).await,
+        (Err(problem), Some(uri)) if need == Need::Page && problem.kind() == Kind::NoKey => {
+            crate::pages::sign_in::led_from(&uri)
+        }
+        (Err(problem), _) => problem.into_response(),
+    }
+}
+
+/// The answer to a method by which a path is not served: also where a handler has it that the table does not know.
+fn other_method(method: &Method, served: &[(Method, Need)]) -> Response {
+    let mut methods: Vec<&str> = served.iter().map(|(method, _)| method.as_str()).collect();
+    if methods.contains(&"GET") {
+        methods.push("HEAD");
+    }
+    let detail = format!("{method} is not allowed here: the header Allow lists what is");
+    let mut response = Problem::new(Kind::MethodNotAllowed, detail).into_response();
+    if let Ok(methods) = HeaderValue::from_str(&methods.join(", ")) {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
+}
+
+async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, Problem> {
+    let (mut parts, body) = request.into_parts();
     // Only this process can have said who is asking.
     let caller = match parts.extensions.get::<Caller>() {
         Some(known) => known.clone(),
@@ -133,39 +152,58 @@ async fn permitted(api: &Api, request: Request) -> Result<Request, Problem> {
 fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
     let Peer(peer) = parts.extensions.get::<Peer>()?;
     let peer = peer.ip().to_canonical();
-    if !api.options.trusted_proxies.contains(&peer) {
+    let is_trusted = |address: &IpAddr| api.options.trusted_proxies.contains(address);
+    if !is_trusted(&peer) {
         return Some(peer);
     }
-    // Each proxy adds whom it heard: the last one that is none of ours is who is asking.
-    let said = parts.headers.get_all("x-forwarded-for");
-    let said: Vec<IpAddr> = said
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map_while(|one| one.trim().parse::<IpAddr>().ok())
-        .map(|one| one.to_canonical())
+    // Each proxy adds whom it heard at the end: the last one that is none of ours is who is asking, whatever it said before
+    // that. One that can't be read is somebody, and not this machine.
+    let said = parts.headers.get_all("x-forwarded-for").iter();
+    let said: Vec<&str> = said
+        .flat_map(|value| value.to_str().unwrap_or("unknown").split(','))
         .collect();
-    let stranger = said
-        .into_iter()
-        .rev()
-        .find(|one| !api.options.trusted_proxies.contains(one));
-    Some(stranger.unwrap_or(peer))
+    let heard = said.iter().rev().map(|one| address(one.trim()));
+    let stranger = heard.map(|one| one.unwrap_or(SOMEBODY));
+    Some(
+        stranger
+            .into_iter()
+            .find(|one| !is_trusted(one))
+            .unwrap_or(peer),
+    )
+}
+
+/// An address as proxies write it, with a port or without.
+fn address(text: &str) -> Option<IpAddr> {
+    let with_port = || text.parse::<SocketAddr>().ok().map(|one| one.ip());
+    let found = text.parse::<IpAddr>().ok().or_else(with_port)?;
+    Some(found.to_canonical())
 }
 
 async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem> {
-    let (headers, peer) = (&parts.headers, peer(api, parts));
-    let sent = token(headers);
-    if need == Need::Nothing && matches!(sent, Sent::Nothing) {
-        // Whether the process lives is told whatever the stores do.
-        if api.key_ring.is_known_to_be_asked_for() {
-            stranger_may_ask(api, peer)?;
+    match need {
+        // Whether the process lives is told whatever the stores do, and a key that is over shuts nobody out.
+        Need::Nothing => {
+            if api.key_ring.is_known_to_be_asked_for() || !parts.method.is_safe() {
+                stranger_may_ask(api, peer(api, parts))?;
+            }
+            Ok(Caller::stranger())
         }
-        return Ok(Caller::stranger());
+        Need::Open => {
+            let known = timeout(OPEN_WAIT, known(api, parts)).await;
+            let known = known.ok().and_then(Result::ok);
+            Ok(known.unwrap_or_else(Caller::stranger))
+        }
+        _ => known(api, parts).await,
     }
+}
+
+/// Who is asking, who must be known.
+async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
+    let (headers, peer) = (&parts.headers, peer(api, parts));
     if !api.key_ring.is_asked_for().await? {
         return here(api, (headers, &parts.uri), peer);
     }
-    let token = match sent {
+    let token = match token(headers, &parts.uri) {
         Sent::Nothing => {
             stranger_may_ask(api, peer)?;
             return Err(Problem::new(
@@ -177,10 +215,26 @@ async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem>
             stranger_may_ask(api, peer)?;
             return Err(unknown_key());
         }
-        Sent::Session(session) => return of_session(api, (&session, headers), &parts.method).await,
+        Sent::Session(session) => {
+            let now_s = api.ports.clock.now_ms() / 1_000;
+            let is_of = |kept: &KeptKey| session.is_valid(now_s, &api.seal, &kept.digest);
+            if !api
+                .key_ring
+                .kept(&session.key)
+                .is_some_and(|kept| is_of(&kept))
+            {
+                stranger_may_ask(api, peer)?;
+            }
+            return of_session(api, (&session, headers), &parts.method).await;
+        }
         Sent::Token(token) => token,
     };
-    if !api.key_ring.knows(&token) {
+    let is_of = |kept: &KeptKey| kept.digest == token.digest();
+    if !api
+        .key_ring
+        .kept(token.id())
+        .is_some_and(|kept| is_of(&kept))
+    {
         stranger_may_ask(api, peer)?;
     }
     let now_ms = api.ports.clock.now_ms();
@@ -196,10 +250,12 @@ async fn of_session(
     method: &Method,
 ) -> Result<Caller, Problem> {
     let now_ms = api.ports.clock.now_ms();
-    let found = api.key_ring.found(&session.key, now_ms).await?;
-    let kept = found.filter(|kept| session.is_valid(now_ms / 1_000, &kept.digest));
+    let found = api.key_ring.found(&session.key).await?;
+    let is_of = |kept: &Arc<KeptKey>| session.is_valid(now_ms / 1_000, &api.seal, &kept.digest);
+    let kept = found.filter(is_of);
     let over = || Problem::new(Kind::NoKey, "nobody is signed in any more: sign in again");
     let kept = kept.ok_or_else(over)?;
+    api.key_ring.note_use(&kept, now_ms).await;
     if !method.is_safe() && !headers.contains_key(header::ORIGIN) {
         let detail = "who is signed in on pages writes from a page: send a key instead";
         return Err(Problem::new(Kind::NotPermitted, detail));
@@ -246,10 +302,7 @@ fn here(
             "only this machine is served until there is a key: make one with `backstitch keys create`",
         ));
     }
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    let host = uri.authority().map(Authority::as_str).or(host);
+    let host = asked_host(headers, uri);
     let is_ours = host.is_none_or(|host| {
         let name = host.parse::<Authority>();
         name.is_ok_and(|name| {
@@ -265,6 +318,13 @@ fn here(
         Kind::NotPermitted,
         "without a key only names of this machine are served, as localhost: make a key, or name the host in serving.hosts",
     ))
+}
+
+/// The host that a request is for.
+pub(crate) fn asked_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let host = headers.get(header::HOST);
+    let host = host.and_then(|host| host.to_str().ok());
+    uri.authority().map(Authority::as_str).or(host)
 }
 
 /// Whether a host is this machine whatever a name server says.
@@ -308,14 +368,14 @@ enum Sent {
     Session(Session),
 }
 
-fn token(headers: &HeaderMap) -> Sent {
+fn token(headers: &HeaderMap, uri: &Uri) -> Sent {
     let text = |name: &str| {
         headers
             .get(name)
             .map(|value| value.to_str().unwrap_or_default())
     };
     let sent = match (text(header::AUTHORIZATION.as_str()), text(X_API_KEY)) {
-        (None, None) => return Session::of(headers).map_or(Sent::Nothing, Sent::Session),
+        (None, None) => return Session::of(headers, uri).map_or(Sent::Nothing, Sent::Session),
         (Some(authorization), _) => {
             let parts = authorization.split_once(' ');
             let bearer = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -334,13 +394,16 @@ async fn is_permitted(
 ) -> Result<bool, Problem> {
     let scopes = &caller.scopes;
     Ok(match need {
-        Need::Nothing => true,
-        Need::Page => !scopes.is_empty(),
+        Need::Nothing | Need::Open => true,
+        Need::Page => scopes.may_read_all() || scopes.owners().next().is_some(),
         Need::Read => scopes.may_read_all(),
         Need::Ingest => scopes.may_ingest(),
         Need::Admin => scopes.may_administer(),
         Need::Owner(_) | Need::Application if scopes.may_read_all() => true,
-        Need::Owner(_) | Need::Application if scopes.owners().next().is_none() => false,
+        Need::Asking if scopes.may_administer() => true,
+        Need::Owner(_) | Need::Application | Need::Asking if scopes.owners().next().is_none() => {
+            false
+        }
         Need::Owner(parameter) => {
             let named = all_of(&parts.uri, parameter);
             // Ids are read as numbers, so they are compared as such: 07 is 7.
@@ -349,9 +412,9 @@ async fn is_permitted(
                 ([one], _) => Some(one.clone()),
                 _ => None,
             };
-            owner.is_some_and(|owner| scopes.may_read_owner(&owner))
+            owner.is_some_and(|owner| scopes.is_of_owner(&owner))
         }
-        Need::Application => {
+        Need::Application | Need::Asking => {
             let params = parts.extract::<RawPathParams>().await.ok();
             let id = params.as_ref().and_then(|params| {
                 let mut params = params.iter();
@@ -366,7 +429,7 @@ async fn is_permitted(
                 .application(id)
                 .await?
                 .map(|found| found.owner);
-            owner.is_some_and(|owner| scopes.may_read_owner(&owner_text(&owner)))
+            owner.is_some_and(|owner| scopes.is_of_owner(&owner_text(&owner)))
         }
     })
 }
@@ -389,15 +452,19 @@ fn refused(caller: &Caller, need: Need) -> Problem {
             "this key reads what {} have: say whom by {parameter}",
             owners.join(", ")
         ),
-        (Need::Application, [_, ..]) => {
+        (Need::Application | Need::Asking, [_, ..]) => {
             "this key does not read this application: it is another owner's, or not there"
                 .to_owned()
         }
-        (Need::Owner(_) | Need::Application | Need::Read, _) => {
+        (Need::Asking, _) => {
+            "this key does not ask for this application: it takes its owner's, or the scope admin"
+                .to_owned()
+        }
+        (Need::Owner(_) | Need::Application | Need::Read | Need::Page, _) => {
             "this key does not read this: it takes the scope read:*".to_owned()
         }
         (Need::Ingest, _) => "this key does not write: it takes the scope ingest".to_owned(),
-        (Need::Admin | Need::Nothing | Need::Page, _) => {
+        (Need::Admin | Need::Nothing | Need::Open, _) => {
             "this key does not administer: it takes the scope admin".to_owned()
         }
     };

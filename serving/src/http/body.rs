@@ -72,6 +72,27 @@ pub(crate) async fn object_up_to<T: DeserializeOwned>(
     bytes_max: u64,
     example: &str,
 ) -> Result<T, Problem> {
+    let body = text_up_to(api, request, bytes_max).await?;
+    // An array of the fields' values would do for serde.
+    let parsed = if body.trim_ascii_start().starts_with(b"{") {
+        serde_json::from_slice(&body).map_err(|error| error.to_string())
+    } else {
+        Err("it is not a JSON object".to_owned())
+    };
+    parsed.map_err(|error| {
+        Problem::new(
+            Kind::BadBody,
+            format!("the body can't be used: {error}; send JSON such as {example}"),
+        )
+    })
+}
+
+/// A small body, all of which must come within the time that a client may be silent.
+pub(crate) async fn text_up_to(
+    api: &Api,
+    request: Request,
+    bytes_max: u64,
+) -> Result<BytesMut, Problem> {
     check_head(request.headers(), bytes_max)?;
     let mut stream = request.into_body().into_data_stream();
     let whole = async {
@@ -85,19 +106,7 @@ pub(crate) async fn object_up_to<T: DeserializeOwned>(
         Ok(body)
     };
     let body = timeout(api.options.body_idle_timeout(), whole).await;
-    let body = body.map_err(|_| slow(api))??;
-    // An array of the fields' values would do for serde.
-    let parsed = if body.trim_ascii_start().starts_with(b"{") {
-        serde_json::from_slice(&body).map_err(|error| error.to_string())
-    } else {
-        Err("it is not a JSON object".to_owned())
-    };
-    parsed.map_err(|error| {
-        Problem::new(
-            Kind::BadBody,
-            format!("the body can't be used: {error}; send JSON such as {example}"),
-        )
-    })
+    body.map_err(|_| slow(api))?
 }
 
 fn slow(api: &Api) -> Problem {

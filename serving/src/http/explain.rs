@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::{Extension, Json};
 use futures::future::try_join_all;
 use schemas::provenance::Provenance;
 use schemas::seam::Epoch;
@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 use stores::corrections::{Asked as Question, Corrected, Part, noted};
 use utoipa::ToSchema;
 
-use super::Api;
 use super::explain_board::{self, BoardExplanation};
 use super::problem::{Problem, ProblemShape};
 use super::stats::{Asked, Filters, Times};
+use super::{Api, Caller};
 use crate::answer::{AnswerRange, Overflow, ProvenanceShape, fit, shown_ms};
 use crate::explained::{Explained as Rows, ExplainedRow, Share};
 use crate::tally::Tally;
@@ -73,8 +73,10 @@ pub(crate) struct Corrections {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CorrectedBy {
     number: u64,
-    by: String,
-    reason: String,
+    /// Null for a key that reads some owners alone: what it says may be about others.
+    by: Option<String>,
+    /// The same.
+    reason: Option<String>,
     /// When, in UTC.
     at: String,
     /// The restoration that it takes back; null unless it does.
@@ -179,13 +181,17 @@ pub(crate) enum Explained {
 )]
 pub(crate) async fn explain(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Json<Explained>, Problem> {
     if let Some((name, job, column)) = explain_board::asked(&api, &uri)? {
         let explained = explain_board::explain(&api, &uri, (name, job, column)).await?;
         return Ok(Json(Explained::Board(Box::new(explained))));
     }
-    let explained = of_total(&api, &uri).await?;
+    let mut explained = of_total(&api, &uri).await?;
+    if !caller.may_read_all() {
+        explained.corrections.tell_less();
+    }
     Ok(Json(Explained::Value(Box::new(explained))))
 }
 
@@ -287,6 +293,14 @@ async fn corrections(
 }
 
 impl Corrections {
+    /// Leaves out what may be about others than who is asking.
+    fn tell_less(&mut self) {
+        self.restorations.retain(|one| one.count > 0);
+        for one in &mut self.restorations {
+            (one.by, one.reason) = (None, None);
+        }
+    }
+
     fn add(&mut self, one: Corrected, question: &Question, position: &[i64]) {
         let mut part = one.sums.part(question);
         if part.count == 0 && part.maybe == 0 {
@@ -308,8 +322,8 @@ impl Corrections {
         self.maybe += part.maybe;
         self.restorations.push(CorrectedBy {
             number: one.number,
-            by: one.by,
-            reason: one.reason,
+            by: Some(one.by),
+            reason: Some(one.reason),
             at: shown_ms(one.at_ms),
             undoes: one.undoes,
             count: part.count,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use jobs::merge::{Gap, NotWhole, Seam};
 use jobs::{Board, Job};
 use schemas::seam::Slot;
@@ -15,8 +15,8 @@ use serde_json::json;
 use stores::views::RunsSeen;
 use utoipa::ToSchema;
 
-use super::Api;
 use super::problem::{Kind, Problem, ProblemShape};
+use super::{Api, Caller};
 use crate::metric::Metric;
 use crate::read::newest_of;
 
@@ -30,6 +30,9 @@ use crate::read::newest_of;
 pub(crate) async fn livez() -> impl IntoResponse {
     Json(json!({"status": "live"}))
 }
+
+/// Why something is not as it should be, for whoever may not read all.
+const NOT_TOLD: &str = "it is not as it should be: a key that reads all is told why";
 
 /// A thing that was looked at.
 #[derive(Debug, Serialize, ToSchema)]
@@ -61,13 +64,22 @@ pub(crate) struct Readiness {
         (status = 503, description = "Not ready; says why", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Readiness>, Problem> {
+pub(crate) async fn readyz(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Readiness>, Problem> {
     let mut checks = Vec::new();
     for metric in api.metrics.values() {
         checks.extend(check_metric(&api, metric).await);
     }
     for job in api.boards.values() {
         checks.extend(check_board(&api, job).await);
+    }
+    if !caller.may_read_all() {
+        // Why may say where servers are.
+        for check in &mut checks {
+            check.reason = check.reason.take().map(|_| NOT_TOLD.to_owned());
+        }
     }
     let reasons: Vec<String> = checks
         .iter()

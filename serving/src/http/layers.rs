@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::{Instant, timeout};
@@ -55,7 +55,7 @@ pub(crate) async fn within_limits(
         return Problem::new(Kind::Busy, detail).into_response();
     };
     if !request.method().is_safe()
-        && let Some(origin) = stranger_page(&api.options, request.headers())
+        && let Some(origin) = stranger_page(&api.options, &request)
     {
         let detail = format!("pages of {origin:?} may not write here");
         return Problem::new(Kind::NotPermitted, detail).into_response();
@@ -64,15 +64,11 @@ pub(crate) async fn within_limits(
 }
 
 /// The origin of a page of others from which a browser sends a request; browsers say it of all that write.
-fn stranger_page(options: &ServingOptions, headers: &HeaderMap) -> Option<String> {
-    let text = |name| {
-        headers
-            .get(name)
-            .map(|value| value.to_str().unwrap_or_default())
-    };
-    let origin = text(header::ORIGIN)?;
+fn stranger_page(options: &ServingOptions, request: &Request) -> Option<String> {
+    let origin = request.headers().get(header::ORIGIN)?;
+    let origin = origin.to_str().unwrap_or_default();
     let of = origin.split_once("://").map(|(_, host)| host);
-    let is_own = of.is_some() && of == text(header::HOST);
+    let is_own = of.is_some() && of == super::asked_host(request.headers(), request.uri());
     let is_let_in = || options.cors_origins.iter().any(|known| known == origin);
     (!is_own && !is_let_in()).then(|| origin.to_owned())
 }

@@ -4,7 +4,7 @@ mod access;
 mod achievements;
 mod applications;
 mod boards;
-mod body;
+pub(crate) mod body;
 mod csv;
 mod cursor;
 mod dead_letters;
@@ -51,11 +51,12 @@ use crate::gather::Gather;
 use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
+use crate::pages::sign_in::Seal;
 use crate::read::{Memory, Reading};
 use access::limits::Limits;
 use access::ring::KeyRing;
-pub(crate) use access::{Caller, Peer};
-pub(crate) use layers::Page;
+pub(crate) use access::{Caller, Peer, asked_host};
+pub(crate) use layers::{Page, time_out};
 pub(crate) use params::integer;
 pub(crate) use problem::{Kind, Problem};
 
@@ -94,6 +95,8 @@ pub(crate) struct Api {
     pub(crate) requests: Semaphore,
     pub(crate) key_ring: KeyRing,
     pub(crate) limits: Limits,
+    /// What who signs in on pages is known by.
+    pub(crate) seal: Seal,
     /// Cancelled once the service is asked to end: what would go on for ever ends then.
     pub(crate) closing: CancellationToken,
     /// How many more pages can be followed.
@@ -131,6 +134,7 @@ impl Api {
             requests: Semaphore::new(options.requests_max.min(Semaphore::MAX_PERMITS)),
             key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),
+            seal: Seal::of(&options.session_secret),
             closing: CancellationToken::new(),
             followers: Arc::new(Semaphore::new(
                 options.followers_max.min(Semaphore::MAX_PERMITS),

@@ -553,7 +553,8 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     ] {
         for begin in ["", "{\"athlete_"] {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            let text = format!("{head} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n{begin}");
+            let text =
+                format!("{head} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n{begin}");
             let answer = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, &text));
             let answer = answer.await.expect("an answer");
             assert!(answer.starts_with("HTTP/1.1 408"), "{head}: {answer}");

@@ -158,7 +158,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     of_page.push(("limit", Some(&limit)));
     of_page.push(("offset", (offset > 0).then_some(from.as_str())));
     let page_path = path(&of_board, &of_page);
-    let athlete = query.get("athlete");
+    let athlete = query.get("athlete").map(str::trim);
+    let athlete = athlete.filter(|athlete| crate::http::integer(athlete).is_some());
     let mut of_place = shared;
     of_place.extend([("around", Some("5")), ("history", Some("true"))]);
     let place_path =

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRef, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -30,7 +31,7 @@ use self::ask::{Asker, Trouble};
 use self::parts::{Here, KINDS, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
-use crate::http::{Api, Caller};
+use crate::http::{Api, Caller, time_out};
 
 /// What pages work with.
 #[derive(Debug, Clone)]
@@ -65,12 +66,14 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
         .route("/pipeline/runs/{source}/{epoch}", get(run))
         .route("/pipeline/dead-letters", get(dead_letters))
         .route("/pipeline/reconciliations", get(reconciliations))
-        .route("/live", get(live::follow))
         .route("/signin", get(sign_in::show).post(sign_in::sign_in))
         .route("/signout", post(sign_in::sign_out))
         .route("/assets/{name}", get(assets::asset))
         .route("/docs", get(docs::page))
         .route("/docs/{name}", get(docs::file))
+        .layer(from_fn_with_state(Arc::clone(state), time_out))
+        // It is told as long as somebody looks.
+        .route("/live", get(live::follow))
         .with_state(pages)
 }
 

@@ -1,27 +1,31 @@
 //! Signing in on pages: with a key, which is then remembered by a cookie that only this installation can have made.
 //!
-//! The cookie names the key and when it ends, and carries a code that is made of these with the key's digest. So nothing is kept
-//! of who is signed in, every process of the installation knows it, and who loses the key is signed out.
+//! The cookie names the key and when it ends, and carries a code that is made of these and of the key's digest with a secret of the
+//! service. So nothing is kept of who is signed in, every process that has the secret knows it, and who loses the key is signed out.
+//! The digest alone, which is kept, makes no code.
 
 use askama::Template;
-use axum::Form;
-use axum::extract::{OriginalUri, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::extract::{OriginalUri, RawQuery, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use serde::Deserialize;
-use sha2::Sha256;
-use stores::keys::{KeyDigest, KeyState, Token};
+use sha2::{Digest, Sha256};
+use stores::Secret;
+use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 
 use super::Pages;
 use super::parts::{Frame, rendered};
 use super::query::Query;
-use crate::http::Caller;
+use crate::http::{Caller, body};
 
-/// The cookie's name.
+/// The cookie's name, before the port: browsers send cookies of one host to all its ports.
 const COOKIE: &str = "backstitch";
+/// The characters of a code: 256 bits.
+const CODE_CHARS: usize = 43;
+/// The largest form.
+const FORM_BYTES_MAX: u64 = 4 * 1024;
 /// How long somebody stays signed in, in seconds.
 const SIGNED_IN_S: i64 = 12 * 3_600;
 
@@ -33,17 +37,49 @@ pub(crate) struct Session {
     code: String,
 }
 
-fn code(key: &str, until_s: i64, digest: &KeyDigest) -> Option<Hmac<Sha256>> {
-    let mut code = Hmac::<Sha256>::new_from_slice(digest.bytes()).ok()?;
-    code.update(format!("session|{key}|{until_s}").as_bytes());
-    Some(code)
+/// What codes are made with.
+#[derive(Clone)]
+pub(crate) struct Seal([u8; 32]);
+
+impl std::fmt::Debug for Seal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seal(hidden)")
+    }
+}
+
+impl Seal {
+    /// That of a secret which all processes share; without one a secret of this process alone.
+    pub(crate) fn of(secret: &Secret) -> Self {
+        if secret.is_empty() {
+            return Self(*Token::draw().digest().bytes());
+        }
+        Self(Sha256::digest(secret.reveal().as_bytes()).into())
+    }
+
+    fn code(&self, key: &str, until_s: i64, digest: &KeyDigest) -> Option<Hmac<Sha256>> {
+        let mut code = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
+        code.update(digest.bytes());
+        code.update(format!("session|{key}|{until_s}").as_bytes());
+        Some(code)
+    }
+}
+
+/// The name of the cookie, as a request is for a host.
+fn cookie_name(headers: &HeaderMap, uri: &Uri) -> String {
+    let host = crate::http::asked_host(headers, uri).unwrap_or_default();
+    let port = host.rsplit_once(':').map(|(_, port)| port);
+    let is_port = |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    match port.filter(is_port) {
+        Some(port) => format!("{COOKIE}_{port}"),
+        None => COOKIE.to_owned(),
+    }
 }
 
 impl Session {
     /// That somebody has signed in with a key.
-    fn new(key: &str, now_s: i64, digest: &KeyDigest) -> Option<Self> {
+    fn new(key: &str, now_s: i64, seal: &Seal, digest: &KeyDigest) -> Option<Self> {
         let until_s = now_s.saturating_add(SIGNED_IN_S);
-        let code = code(key, until_s, digest)?.finalize().into_bytes();
+        let code = seal.code(key, until_s, digest)?.finalize().into_bytes();
         Some(Self {
             key: key.to_owned(),
             until_s,
@@ -52,16 +88,21 @@ impl Session {
     }
 
     /// The session that a request says it is of.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of(headers: &HeaderMap, uri: &Uri) -> Option<Self> {
+        let named = cookie_name(headers, uri);
         let cookies = headers.get_all(header::COOKIE).iter();
         let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
         let mut cookies = cookies.flat_map(|cookie| cookie.split(';'));
         let value = cookies.find_map(|cookie| {
             let (name, value) = cookie.trim().split_once('=')?;
-            (name == COOKIE).then_some(value)
+            (name == named).then_some(value)
         })?;
         let mut parts = value.split('.');
         let (key, until_s, code) = (parts.next()?, parts.next()?, parts.next()?);
+        // What can be no session is not looked up, nor kept.
+        let is_key = key.len() == ID_CHARS && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let can_be = is_key && code.len() == CODE_CHARS && parts.next().is_none();
+        can_be.then_some(())?;
         Some(Self {
             key: key.to_owned(),
             until_s: until_s.parse().ok()?,
@@ -70,12 +111,14 @@ impl Session {
     }
 
     /// Whether it was made with this digest, and is not over.
-    pub(crate) fn is_valid(&self, now_s: i64, digest: &KeyDigest) -> bool {
+    pub(crate) fn is_valid(&self, now_s: i64, seal: &Seal, digest: &KeyDigest) -> bool {
         let Ok(sent) = URL_SAFE_NO_PAD.decode(&self.code) else {
             return false;
         };
-        let made = code(&self.key, self.until_s, digest);
-        self.until_s > now_s && made.is_some_and(|code| code.verify_slice(&sent).is_ok())
+        let left_s = self.until_s.saturating_sub(now_s);
+        let made = seal.code(&self.key, self.until_s, digest);
+        (1..=SIGNED_IN_S).contains(&left_s)
+            && made.is_some_and(|code| code.verify_slice(&sent).is_ok())
     }
 
     fn text(&self) -> String {
@@ -93,9 +136,9 @@ struct SignInPage {
 
 /// A page of this service: whoever signs in is led to no other.
 fn own(next: Option<&str>) -> String {
-    let is_own = |next: &&str| {
-        next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n'])
-    };
+    // Browsers leave out control characters, and take one slash for the other.
+    let is_plain = |next: &str| !next.contains(|char: char| char.is_control() || char == '\\');
+    let is_own = |next: &&str| next.starts_with('/') && !next.starts_with("//") && is_plain(next);
     next.filter(is_own).unwrap_or("/").to_owned()
 }
 
@@ -117,23 +160,23 @@ pub(crate) async fn show(RawQuery(query): RawQuery) -> Response {
     page(own(query.get("next")), None)
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct SignIn {
-    key: String,
-    next: Option<String>,
-}
-
-pub(crate) async fn sign_in(
-    State(pages): State<Pages>,
-    headers: HeaderMap,
-    Form(form): Form<SignIn>,
-) -> Response {
-    let next = own(form.next.as_deref());
+pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Response {
+    let (headers, uri) = (request.headers().clone(), request.uri().clone());
+    let api = &pages.state;
+    let form = match body::text_up_to(api, request, FORM_BYTES_MAX).await {
+        Ok(form) => form,
+        Err(problem) => return problem.into_response(),
+    };
+    let field = |name: &str| {
+        let mut fields = form_urlencoded::parse(&form);
+        fields.find_map(|(of, value)| (of == name).then(|| value.into_owned()))
+    };
+    let next = own(field("next").as_deref());
     let wrong = "There is no such key: look whether it was copied whole.";
-    let Some(token) = Token::of(form.key.trim()) else {
+    let key = field("key").unwrap_or_default();
+    let Some(token) = Token::of(key.trim()) else {
         return page(next, Some(wrong));
     };
-    let api = &pages.state;
     let now_ms = api.ports.clock.now_ms();
     let kept = match api.key_ring.key(&token, now_ms).await {
         Ok(Some(kept)) => kept,
@@ -143,7 +186,7 @@ pub(crate) async fn sign_in(
     if kept.key.state(now_ms) != KeyState::Valid {
         return page(next, Some("This key is over: ask for a new one."));
     }
-    let Some(session) = Session::new(token.id(), now_ms / 1_000, &kept.digest) else {
+    let Some(session) = Session::new(token.id(), now_ms / 1_000, &api.seal, &kept.digest) else {
         return page(next, Some(wrong));
     };
     let proto = headers
@@ -154,15 +197,17 @@ pub(crate) async fn sign_in(
     } else {
         ""
     };
+    let name = cookie_name(&headers, &uri);
     let cookie = format!(
-        "{COOKIE}={}; Path=/; HttpOnly; SameSite=Lax; Max-Age={SIGNED_IN_S}{secure}",
+        "{name}={}; Path=/; HttpOnly; SameSite=Lax; Max-Age={SIGNED_IN_S}{secure}",
         session.text()
     );
     with_cookie(&cookie, Redirect::to(&next).into_response())
 }
 
-pub(crate) async fn sign_out() -> Response {
-    let cookie = format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0");
+pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
+    let name = cookie_name(&headers, &uri);
+    let cookie = format!("{name}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0");
     with_cookie(&cookie, Redirect::to("/signin").into_response())
 }
 
@@ -186,18 +231,32 @@ mod tests {
     use super::*;
 
     fn headers(cookie: &str) -> HeaderMap {
-        HeaderMap::from_iter([(header::COOKIE, cookie.parse().unwrap())])
+        let host = "localhost:8080".parse().unwrap();
+        HeaderMap::from_iter([
+            (header::COOKIE, cookie.parse().unwrap()),
+            (header::HOST, host),
+        ])
+    }
+
+    fn sent(cookie: &str) -> Option<Session> {
+        Session::of(&headers(cookie), &Uri::from_static("/"))
     }
 
     #[test]
     fn a_session_is_known_until_it_ends_and_by_its_key_alone() {
         let (token, other) = (Token::draw(), Token::draw());
-        let session = Session::new(token.id(), 1_000, &token.digest()).unwrap();
-        let sent = Session::of(&headers(&format!("a=b; {COOKIE}={}; c=d", session.text())));
-        assert_eq!(sent.as_ref(), Some(&session));
-        assert!(session.is_valid(1_000 + SIGNED_IN_S - 1, &token.digest()));
-        assert!(!session.is_valid(1_000 + SIGNED_IN_S, &token.digest()));
-        assert!(!session.is_valid(1_000, &other.digest()));
+        let seal = Seal::of(&Secret::default());
+        let session = Session::new(token.id(), 1_000, &seal, &token.digest()).unwrap();
+        let cookie = format!("a=b; {COOKIE}_8080={}; c=d", session.text());
+        assert_eq!(sent(&cookie).as_ref(), Some(&session));
+        assert_eq!(sent(&cookie.replace("_8080", "_8081")), None);
+        assert!(session.is_valid(1_000 + SIGNED_IN_S - 1, &seal, &token.digest()));
+        assert!(!session.is_valid(1_000 + SIGNED_IN_S, &seal, &token.digest()));
+        // Nobody can have made it yet.
+        assert!(!session.is_valid(999, &seal, &token.digest()));
+        assert!(!session.is_valid(1_000, &seal, &other.digest()));
+        let others = Seal::of(&Secret::default());
+        assert!(!session.is_valid(1_000, &others, &token.digest()));
         for forged in [
             Session {
                 until_s: session.until_s + 1,
@@ -212,19 +271,21 @@ mod tests {
                 ..session.clone()
             },
         ] {
-            assert!(!forged.is_valid(1_000, &token.digest()), "{forged:?}");
-        }
-        for cookie in [
-            "backstitch=",
-            "backstitch=a.b.c",
-            "backstitch=a.1",
-            "other=1",
-        ] {
-            let of = Session::of(&headers(cookie));
             assert!(
-                of.is_none_or(|of| !of.is_valid(0, &token.digest())),
-                "{cookie}"
+                !forged.is_valid(1_000, &seal, &token.digest()),
+                "{forged:?}"
             );
+        }
+        let long = "a".repeat(60_000);
+        for cookie in [
+            "backstitch_8080=",
+            "backstitch_8080=a.b.c",
+            "backstitch_8080=a.1",
+            "other=1",
+            &format!("backstitch_8080={long}.9.x"),
+            &format!("backstitch_8080={}.9.{long}", token.id()),
+        ] {
+            assert_eq!(sent(cookie), None);
         }
     }
 
@@ -236,6 +297,8 @@ mod tests {
             (Some("https://evil.example.org"), "/"),
             (Some("/\\evil.example.org"), "/"),
             (Some("/a\r\nSet-Cookie: b"), "/"),
+            (Some("/\t/evil.example.org"), "/"),
+            (Some("/\u{1}"), "/"),
             (None, "/"),
         ] {
             assert_eq!(own(next), led);

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use moka::sync::Cache;
-use stores::ErrorKind;
 use stores::keys::{KeptKey, Keys, Token};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::gather::{Gather, key_of};
 use crate::http::problem::Problem;
@@ -16,14 +15,19 @@ use crate::options::ServingOptions;
 
 /// Keys that are kept, at most.
 const KEPT_MAX: u64 = 100_000;
-/// How often it is noted that a key is used.
-const NOTE_EVERY_MS: i64 = 60_000;
+/// How often it is noted that a key is used, and how long somebody waits for that.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
+const NOTE_WAIT: Duration = Duration::from_millis(500);
+/// How long the store is waited for where what it said last would do.
+const AGAIN_WAIT: Duration = Duration::from_secs(1);
 
 /// A key as it was read; nothing where there is none of its id.
 #[derive(Debug, Clone)]
 struct Entry {
     found: Option<Arc<KeptKey>>,
     read_at: Instant,
+    /// When the store was asked last, also in vain.
+    asked_at: Instant,
 }
 
 type Read<T> = Gather<Result<T, Problem>>;
@@ -33,7 +37,10 @@ type Read<T> = Gather<Result<T, Problem>>;
 pub(crate) struct KeyRing {
     keys: Arc<dyn Keys>,
     fresh_for: Duration,
+    stale_for: Duration,
     entries: Cache<String, Entry>,
+    /// Keys of which it was noted lately that they are used.
+    noted: Cache<String, ()>,
     reads: Read<Option<Arc<KeptKey>>>,
     /// Whether there ever was a key, once that is known: what is true stays so.
     any: AtomicBool,
@@ -51,7 +58,12 @@ impl KeyRing {
         Self {
             keys,
             fresh_for: Duration::from_millis(options.keys_kept_ms),
+            stale_for,
             entries,
+            noted: Cache::builder()
+                .max_capacity(KEPT_MAX)
+                .time_to_live(NOTE_EVERY)
+                .build(),
             reads: Gather::new(),
             any: AtomicBool::new(false),
             none_at: std::sync::Mutex::default(),
@@ -60,7 +72,7 @@ impl KeyRing {
     }
 
     /// Whether keys are asked for: whether there ever was one. Where the store does not answer, what it said last
-    /// holds, since nobody can have made one meanwhile.
+    /// holds for a while.
     pub(crate) async fn is_asked_for(&self) -> Result<bool, Problem> {
         if self.any.load(Ordering::Relaxed) {
             return Ok(true);
@@ -92,7 +104,7 @@ impl KeyRing {
                 *at = Some(Instant::now());
                 Ok(false)
             }
-            Err(_) if none_at().is_some() => Ok(false),
+            Err(_) if none_at().is_some_and(|at| at.elapsed() < self.stale_for) => Ok(false),
             Err(problem) => Err(problem),
         }
     }
@@ -102,14 +114,9 @@ impl KeyRing {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Whether a key of this id was looked up lately and found.
-    pub(crate) fn knows(&self, token: &Token) -> bool {
-        let entry = self.entries.get(token.id());
-        entry.is_some_and(|entry| {
-            entry
-                .found
-                .is_some_and(|kept| kept.digest == token.digest())
-        })
+    /// What is kept of a key; the store is not asked.
+    pub(crate) fn kept(&self, id: &str) -> Option<Arc<KeptKey>> {
+        self.entries.get(id)?.found
     }
 
     /// The key that somebody has; nothing if there is none, or if its secret is another.
@@ -118,61 +125,65 @@ impl KeyRing {
         token: &Token,
         now_ms: i64,
     ) -> Result<Option<Arc<KeptKey>>, Problem> {
-        let found = self.found(token.id(), now_ms).await?;
-        Ok(found.filter(|kept| kept.digest == token.digest()))
+        let found = self.found(token.id()).await?;
+        let found = found.filter(|kept| kept.digest == token.digest());
+        if let Some(kept) = &found {
+            self.note_use(kept, now_ms).await;
+        }
+        Ok(found)
     }
 
     /// The key of an id, for who is known to have had it.
-    pub(crate) async fn found(
-        &self,
-        id: &str,
-        now_ms: i64,
-    ) -> Result<Option<Arc<KeptKey>>, Problem> {
+    pub(crate) async fn found(&self, id: &str) -> Result<Option<Arc<KeptKey>>, Problem> {
         let kept = self.entries.get(id);
         if let Some(entry) = kept
             .as_ref()
-            .filter(|entry| entry.read_at.elapsed() < self.fresh_for)
+            .filter(|entry| entry.asked_at.elapsed() < self.fresh_for)
         {
             return Ok(entry.found.clone());
         }
         let (keys, of) = (Arc::clone(&self.keys), id.to_owned());
         let read = async move {
-            let found = match keys.key(&of).await {
-                Ok(found) => found.map(Arc::new),
-                Err(error) if error.kind() == ErrorKind::Retry => {
-                    tracing::warn!(%error, "a key can't be looked up");
-                    return Err(Problem::from(&error));
-                }
-                Err(error) => return Err(Problem::from(&error)),
-            };
-            note_use(&*keys, found.as_deref(), now_ms).await;
-            Ok(found)
+            let found = keys.key(&of).await.map_err(|error| {
+                tracing::warn!(%error, "a key can't be looked up");
+                Problem::from(&error)
+            });
+            Ok(found?.map(Arc::new))
         };
-        match (self.reads.read(key_of(&id), read).await, kept) {
-            (Ok(found), _) => {
-                let entry = Entry {
-                    found: found.clone(),
-                    read_at: Instant::now(),
-                };
-                self.entries.insert(id.to_owned(), entry);
-                Ok(found)
+        let read = self.reads.read(key_of(&id), read);
+        let (read, now) = match &kept {
+            // What it said last would do for a while.
+            Some(entry) if entry.found.is_some() && entry.read_at.elapsed() < self.stale_for => {
+                match timeout(AGAIN_WAIT, read).await {
+                    Ok(Ok(found)) => (found, Instant::now()),
+                    Ok(Err(_)) | Err(_) => (entry.found.clone(), entry.read_at),
+                }
             }
-            // The store does not answer: what it said last holds for a while.
-            (Err(_), Some(entry)) if entry.found.is_some() => Ok(entry.found),
-            (Err(problem), _) => Err(problem),
+            _ => (read.await?, Instant::now()),
+        };
+        if read.is_some() {
+            self.any.store(true, Ordering::Relaxed);
         }
+        let entry = Entry {
+            found: read.clone(),
+            read_at: now,
+            asked_at: Instant::now(),
+        };
+        self.entries.insert(id.to_owned(), entry);
+        Ok(read)
     }
-}
 
-/// Notes that a key is used. Who asks waits for it once a minute; whether it can be noted is no reason to refuse.
-async fn note_use(keys: &dyn Keys, found: Option<&KeptKey>, now_ms: i64) {
-    let Some(key) = found.map(|kept| &kept.key) else {
-        return;
-    };
-    let is_new = |used: i64| now_ms.saturating_sub(used) >= NOTE_EVERY_MS;
-    if key.used_at_ms.is_none_or(is_new)
-        && let Err(error) = keys.key_used(&key.id, now_ms).await
-    {
-        tracing::debug!(%error, key = key.id, "it is not noted that a key is used");
+    /// Notes that somebody used a key, once a minute. Whether it can be noted is no reason to refuse.
+    pub(crate) async fn note_use(&self, kept: &KeptKey, now_ms: i64) {
+        let id = &kept.key.id;
+        if self.noted.contains_key(id) {
+            return;
+        }
+        self.noted.insert(id.clone(), ());
+        match timeout(NOTE_WAIT, self.keys.key_used(id, now_ms)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, id, "it is not noted that a key is used"),
+            Err(_) => tracing::debug!(id, "it is not noted in time that a key is used"),
+        }
     }
 }

@@ -5,23 +5,27 @@ use axum::http::Method;
 /// What a key must permit for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Nothing: it is for who has no key, too.
+    /// Nothing: it is for who has no key, too, and a key is not looked at.
     Nothing,
+    /// Nothing; who is known is told more.
+    Open,
     /// To read all, or what one owner has, whom this parameter names.
     Owner(&'static str),
     /// To read all, or what one owner has, whose the application in the path is.
     Application,
+    /// To ask for something for an application: by its owner, whom the key has to name, or by administrators.
+    Asking,
     /// To read all.
     Read,
     /// To write events and rows.
     Ingest,
     /// To administer.
     Admin,
-    /// To be known: what a page shows it asks for as who looks at it.
+    /// To read something: what a page shows it asks for as who looks at it.
     Page,
 }
 
-use Need::{Admin, Application, Ingest, Nothing, Owner, Page, Read};
+use Need::{Admin, Application, Asking, Ingest, Nothing, Open, Owner, Page, Read};
 
 const OWNER_ID: Need = Owner("owner_id");
 
@@ -49,7 +53,7 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/docs", &[(Method::GET, Nothing)]),
     ("/docs/{name}", &[(Method::GET, Nothing)]),
     ("/livez", &[(Method::GET, Nothing)]),
-    ("/readyz", &[(Method::GET, Nothing)]),
+    ("/readyz", &[(Method::GET, Open)]),
     ("/metrics", &[(Method::GET, Read)]),
     ("/openapi.json", &[(Method::GET, Nothing)]),
     ("/api/v1/overview", &[(Method::GET, Read)]),
@@ -104,7 +108,7 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ),
     (
         "/api/v1/applications/{id}/capacity-requests",
-        &[(Method::GET, Application), (Method::POST, Application)],
+        &[(Method::GET, Application), (Method::POST, Asking)],
     ),
     (
         "/api/v1/applications/{id}/authorizations",
@@ -133,8 +137,8 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
 pub(crate) enum Known {
     /// What it needs.
     Needs(Need),
-    /// The path is served, by other methods.
-    OtherMethods,
+    /// The path is served, by other methods: these.
+    OtherMethods(&'static [(Method, Need)]),
     /// It was forgotten in the table.
     Forgotten,
 }
@@ -149,7 +153,9 @@ pub(crate) fn needs(method: &Method, path: &str) -> Known {
         return Known::Forgotten;
     };
     let found = methods.iter().find(|(of, _)| *of == method);
-    found.map_or(Known::OtherMethods, |(_, need)| Known::Needs(*need))
+    found.map_or(Known::OtherMethods(methods), |(_, need)| {
+        Known::Needs(*need)
+    })
 }
 
 #[cfg(test)]
@@ -167,7 +173,8 @@ mod tests {
     #[test]
     fn what_is_not_there_is_forgotten() {
         assert_eq!(needs(&Method::HEAD, "/livez"), Known::Needs(Nothing));
-        assert_eq!(needs(&Method::POST, "/livez"), Known::OtherMethods);
+        let other = needs(&Method::POST, "/livez");
+        assert!(matches!(other, Known::OtherMethods(_)), "{other:?}");
         assert_eq!(needs(&Method::GET, "/api/v1/new"), Known::Forgotten);
         let change = needs(&Method::PATCH, "/api/v1/applications/{id}");
         assert_eq!(change, Known::Needs(Admin));
