@@ -8,7 +8,7 @@ use jobs::{Catalog, Engine, EngineOptions};
 use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::clock::Clock;
 use schemas::source::Source;
-use serving::{MetricsText, Serving, ServingPorts};
+use serving::{Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::Stores;
 use stores::archive::Archive;
@@ -17,8 +17,8 @@ use stores::intake::{Intake, IntakePorts};
 use stores::log::make_topics;
 
 use crate::clock::SystemClock;
-use crate::draws;
 use crate::settings::{ReconciliationSection, Settings};
+use crate::{draws, monitoring};
 
 /// An installation on embedded stores.
 #[derive(Debug)]
@@ -234,14 +234,7 @@ impl Installation {
             suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),
         };
-        let metrics = metrics.map(|metrics| {
-            let process = metrics_process::Collector::new("backstitch_");
-            process.describe();
-            MetricsText::new(move || {
-                process.collect();
-                metrics.render()
-            })
-        });
+        let metrics = metrics.map(monitoring::text);
         let options = self.settings.serving.clone();
         Ok(Serving::build(ports, self.catalog()?, options, metrics)?)
     }

@@ -13,6 +13,7 @@ mod failure;
 mod generate;
 mod ingest;
 mod installation;
+mod monitoring;
 mod output;
 mod progress;
 mod reconciling;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When};
 use jobs::Engine;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::source::Source;
 use stores::keys::Keys;
 use tokio::net::{TcpListener, TcpSocket};
@@ -17,14 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::usage;
 use crate::installation::Installation;
-use crate::reconciling;
+use crate::{monitoring, reconciling};
 
 /// How often old things are let go, after a batch run: it looks through all that there is.
 const LET_GO_EVERY: Duration = Duration::from_secs(3600);
 /// How many connections may wait to be taken, if the system allows as many: of more that come at once some are reset.
 const CONNECTIONS_WAITING: u32 = 16_384;
-/// How often the recorder of metrics tidies up.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Listens on an address: without keys on one of this machine only, since nobody else is served.
 ///
@@ -199,12 +197,10 @@ impl Roles {
 
     /// Starts collecting metrics.
     fn metrics(&mut self) -> anyhow::Result<PrometheusHandle> {
-        let handle = PrometheusBuilder::new().install_recorder()?;
+        let handle = monitoring::recorder()?;
         let (upkeep, stop) = (handle.clone(), self.stop.clone());
         self.tasks.spawn(async move {
-            while sleep(UPKEEP, &stop).await {
-                upkeep.run_upkeep();
-            }
+            monitoring::keep_up(upkeep, stop).await;
             Ok(())
         });
         Ok(handle)

@@ -15,6 +15,7 @@ mod kept;
 #[cfg(test)]
 mod laws;
 mod metric;
+mod monitor;
 mod options;
 mod pages;
 mod patience;
@@ -32,5 +33,6 @@ mod walk;
 mod world;
 
 pub use error::{Error, ErrorKind, Result};
+pub use monitor::monitor;
 pub use options::{MetricsText, ServingOptions, ServingPorts};
 pub use service::Serving;

@@ -177,6 +177,12 @@ pub(crate) struct FollowArgs {
 pub(crate) enum BatchCommand {
     /// Run: roll, archive, compute, check, publish; exit 0 only when the run is published
     Run(BatchRunArgs),
+    /// Run again and again until it is told to end, and after each run the reconciliations that are due
+    Schedule {
+        /// Seconds from the beginning of a run to that of the next one
+        #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        every: u64,
+    },
     /// Show the newest runs
     List {
         /// How many runs

@@ -1,7 +1,8 @@
-//! `batch run`, `batch list`, `batch show`.
+//! `batch run`, `batch schedule`, `batch list`, `batch show`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
@@ -17,6 +18,7 @@ use crate::elsewhere::Engine;
 use crate::failure::{one_line, usage};
 use crate::installation::Installation;
 use crate::progress::Stages;
+use crate::roles::{BatchWatch, Roles, Schedule};
 
 /// Runs the command.
 pub(super) async fn run(
@@ -26,6 +28,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     match command {
         BatchCommand::Run(args) => run_batch(args, context, stop).await,
+        BatchCommand::Schedule { every } => schedule(*every, context, stop).await,
         BatchCommand::List { limit, source } => list(context, *limit, *source).await,
         BatchCommand::Show { run, source } => show(context, *run, *source).await,
     }
@@ -37,6 +40,22 @@ struct Ran {
     source: Source,
     #[serde(flatten)]
     report: RunReport,
+}
+
+/// Runs the batch layer every so often until it is told to end.
+async fn schedule(every: u64, context: &Context, stop: CancellationToken) -> anyhow::Result<()> {
+    let installation = Installation::open(context.settings()).await?;
+    let engine = installation.engine()?;
+    let schedule = Schedule {
+        first: Duration::ZERO,
+        every: Duration::from_secs(every),
+    };
+    let mut roles = Roles::new(stop);
+    let watch = Arc::new(BatchWatch::default());
+    roles
+        .batch(&installation, &engine, schedule, &watch)
+        .await?;
+    roles.join().await
 }
 
 async fn run_batch(

@@ -20,12 +20,13 @@ mod serve;
 use clap::CommandFactory;
 use schemas::source::Source;
 use serde_json::Value;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Cli, Command, FollowArgs};
+use crate::args::{BatchCommand, Cli, Command, FollowArgs};
 use crate::output::{self, Output};
 use crate::settings::{self, Flags, Loaded, Settings};
-use crate::{demo, telemetry};
+use crate::{demo, monitoring, telemetry};
 
 /// What every command is given.
 #[derive(Debug)]
@@ -89,6 +90,7 @@ fn is_service(command: &Command) -> bool {
     match command {
         Command::Up(_) | Command::Serve(_) | Command::Scheduler(_) | Command::Executor(_) => true,
         Command::Speed(args) | Command::Archive(args) => !args.until_caught_up,
+        Command::Batch(BatchCommand::Schedule { .. }) => true,
         _ => false,
     }
 }
@@ -99,6 +101,20 @@ fn is_service(command: &Command) -> bool {
 /// What the command can't get over; [`crate::failure::Usage`] where it was asked for the wrong
 /// thing.
 pub(crate) async fn run(
+    command: Command,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    // It ends with the command.
+    let mut beside = JoinSet::new();
+    let listen = context.settings().telemetry.metrics_listen.as_deref();
+    if let Some(listen) = listen.filter(|_| is_service(&command)) {
+        beside.spawn(monitoring::listen(listen, stop.child_token()).await?);
+    }
+    carry_out(command, context, stop).await
+}
+
+async fn carry_out(
     command: Command,
     context: &Context,
     stop: CancellationToken,

@@ -164,6 +164,9 @@ pub(crate) struct TelemetrySection {
     /// What is logged, as in `RUST_LOG`; unless said, warnings of a command and information of a
     /// service.
     pub(crate) log_level: Option<String>,
+    /// Where a service answers `/metrics` and `/livez`, as in `127.0.0.1:9464`, besides what `serve` answers; nowhere unless said.
+    /// Nobody is asked for a key there.
+    pub(crate) metrics_listen: Option<String>,
 }
 
 /// How log lines look.

@@ -190,9 +190,7 @@ pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Pro
             "this process was started without metrics",
         )
     })?;
-    let kind = (
-        header::CONTENT_TYPE,
-        "text/plain; version=0.0.4; charset=utf-8",
-    );
+    super::overview::note(&api).await;
+    let kind = (header::CONTENT_TYPE, crate::monitor::TEXT);
     Ok(([kind], text.render()).into_response())
 }

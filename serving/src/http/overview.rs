@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use schemas::seam::Slot;
+use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
 use serde::Serialize;
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::Api;
@@ -17,6 +19,8 @@ use crate::read::newest_of;
 
 /// Runs that are shown.
 const RUNS: usize = 5;
+/// How long a source is looked at for metrics.
+const NOTE_WAIT: Duration = Duration::from_secs(2);
 
 /// What happens at this moment.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,6 +39,10 @@ pub(crate) struct SourceShown {
     views: BTreeMap<String, u64>,
     /// The newest runs, newest first.
     runs: Vec<RunShown>,
+    /// When the newest of them that is complete came to its end.
+    #[serde(skip)]
+    #[schema(ignore)]
+    complete_at_ms: Option<i64>,
 }
 
 /// One log partition and its live state.
@@ -78,6 +86,38 @@ pub(crate) async fn overview(State(api): State<Arc<Api>>) -> Result<Json<Overvie
     }))
 }
 
+/// Notes what is known of every source as gauges: whoever watches the API alone sees how all processes of the installation
+/// are getting on. What a store does not answer in time stays as it was.
+pub(crate) async fn note(api: &Api) {
+    for source in Source::LOGGED {
+        if let Ok(Ok(shown)) = timeout(NOTE_WAIT, of_source(api, source)).await {
+            shown.note();
+        }
+    }
+}
+
+impl SourceShown {
+    #[expect(clippy::cast_precision_loss, reason = "a figure")]
+    fn note(&self) {
+        let source = self.source;
+        if let Some(at_ms) = self.complete_at_ms {
+            metrics::gauge!("backstitch_source_last_run_seconds", "source" => source)
+                .set(at_ms as f64 / 1_000.0);
+        }
+        for one in &self.partitions {
+            let labels = [
+                ("source", source.to_owned()),
+                ("partition", one.partition.to_string()),
+            ];
+            if let Some(lag) = one.lag {
+                metrics::gauge!("backstitch_source_lag_events", &labels).set(lag as f64);
+            }
+            let replaying = f64::from(u8::from(one.replaying.unwrap_or(false)));
+            metrics::gauge!("backstitch_source_replaying", &labels).set(replaying);
+        }
+    }
+}
+
 async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
     let runs = api.ports.views.runs(source).await?;
     let stories = api.ports.views.stories(source, None, RUNS).await?;
@@ -117,8 +157,12 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
     let views = views
         .chain(boards.map(|job| job.view()))
         .map(|view| (view.to_owned(), newest_of(&runs, view)));
+    let mut complete = stories
+        .iter()
+        .filter(|story| story.run.state == RunState::Complete);
     Ok(SourceShown {
         source: source.name(),
+        complete_at_ms: complete.find_map(|story| story.ended_at_ms),
         partitions: partitions.collect(),
         views: views.collect(),
         runs: stories
