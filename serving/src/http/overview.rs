@@ -9,6 +9,7 @@ use axum::extract::State;
 use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
 use serde::Serialize;
+use stores::views::RunStory;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
@@ -39,10 +40,10 @@ pub(crate) struct SourceShown {
     views: BTreeMap<String, u64>,
     /// The newest runs, newest first.
     runs: Vec<RunShown>,
-    /// When the newest of them that is complete came to its end.
+    /// Of the newest of them that is complete: when it came to its end, and what had been counted otherwise.
     #[serde(skip)]
     #[schema(ignore)]
-    complete_at_ms: Option<i64>,
+    complete: (Option<i64>, Option<u64>),
 }
 
 /// One log partition and its live state.
@@ -100,9 +101,13 @@ impl SourceShown {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn note(&self) {
         let source = self.source;
-        if let Some(at_ms) = self.complete_at_ms {
+        let (at_ms, drift) = self.complete;
+        if let Some(at_ms) = at_ms {
             metrics::gauge!("backstitch_source_last_run_seconds", "source" => source)
                 .set(at_ms as f64 / 1_000.0);
+        }
+        if let Some(drift) = drift {
+            metrics::gauge!("backstitch_source_drift_events", "source" => source).set(drift as f64);
         }
         for one in &self.partitions {
             let labels = [
@@ -157,12 +162,12 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
     let views = views
         .chain(boards.map(|job| job.view()))
         .map(|view| (view.to_owned(), newest_of(&runs, view)));
-    let mut complete = stories
-        .iter()
-        .filter(|story| story.run.state == RunState::Complete);
+    let is_complete = |story: &&RunStory| story.run.state == RunState::Complete;
+    let complete = stories.iter().find(is_complete);
+    let drift = complete.and_then(|story| story.report.get("drift")?.get("total")?.as_u64());
     Ok(SourceShown {
         source: source.name(),
-        complete_at_ms: complete.find_map(|story| story.ended_at_ms),
+        complete: (complete.and_then(|story| story.ended_at_ms), drift),
         partitions: partitions.collect(),
         views: views.collect(),
         runs: stories
