@@ -210,6 +210,10 @@ const GAUGES: &[(&str, &str)] = &[
         "1 for what came of a scheduled reconciliation the last time",
     ),
     (
+        "backstitch_source_drift_events",
+        "Events that live state had counted otherwise than the newest complete run of a source, as the API sees it",
+    ),
+    (
         "backstitch_source_lag_events",
         "Records of a partition of the log that are not counted live yet, as the API sees it",
     ),
