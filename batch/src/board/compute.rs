@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, Int64Array, RecordBatch};
 use arrow::compute::SortOptions;
-use arrow::datatypes::{Int64Type, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemTable;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::SortExpr;
@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::manifest::ResultFile;
 use crate::snapshot::SnapshotFile;
-use crate::{Error, Result};
+use crate::{Error, Result, failed_of};
 
 const READ_ROWS: usize = 65_536;
 const GROUP_ROWS_MAX: usize = 262_144;
@@ -92,9 +92,6 @@ impl Compute {
         }
         Ok(written)
     }
-}
-
-impl Compute {
     /// What a job makes of rows, in the order of results.
     async fn sorted(
         &self,
@@ -102,33 +99,39 @@ impl Compute {
         schema: SchemaRef,
         rows: &[RecordBatch],
     ) -> Result<SendableRecordBatchStream> {
-        let context = self.engine.session();
-        let failed = failed_of(job);
-        // A query may read its table several times, so it is held in memory.
-        let table = || MemTable::try_new(Arc::clone(&schema), vec![rows.to_vec()]);
-        if let Some(key) = key_in_order(job, rows) {
-            let table = table().map_err(&failed)?;
-            let table = table.with_sort_order(vec![vec![ordered(key)]]);
-            let frame = query(&context, job, Arc::new(table)).await?;
-            let of_task = Arc::new(frame.task_ctx());
-            let plan = frame.create_physical_plan().await.map_err(&failed)?;
-            if let Some(plan) = sorted_by_key(job, plan).map_err(&failed)? {
-                return Ok(execute_stream(Arc::new(plan), of_task).map_err(&failed)?);
-            }
+        if let Some(sorted) = self.sorted_within_keys(job, &schema, rows).await? {
+            return Ok(sorted);
         }
-        let table = table().map_err(&failed)?;
-        let frame = query(&context, job, Arc::new(table)).await?;
+        let failed = failed_of(job);
+        let table = MemTable::try_new(schema, vec![rows.to_vec()]).map_err(failed)?;
+        let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
         let frame = frame.sort(order(job).map(ordered).collect());
-        let sorted = frame.map_err(&failed)?.execute_stream().await;
-        Ok(sorted.map_err(&failed)?)
+        let sorted = frame.map_err(failed)?.execute_stream().await;
+        Ok(sorted.map_err(failed)?)
     }
-}
 
-/// The error of a job's query.
-fn failed_of(job: &Job<Board>) -> impl Fn(DataFusionError) -> jobs::Error {
-    move |source| jobs::Error::Query {
-        job: job.name().to_owned(),
-        source,
+    /// The same without having more than a few keys in memory; nothing where rows do not come by key, or what the query
+    /// makes of them.
+    async fn sorted_within_keys(
+        &self,
+        job: &Job<Board>,
+        schema: &SchemaRef,
+        rows: &[RecordBatch],
+    ) -> Result<Option<SendableRecordBatchStream>> {
+        let Some(key) = key_in_order(job, rows) else {
+            return Ok(None);
+        };
+        let failed = failed_of(job);
+        let table = MemTable::try_new(Arc::clone(schema), vec![rows.to_vec()]).map_err(failed)?;
+        let table = table.with_sort_order(vec![vec![ordered(key)]]);
+        let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
+        let of_task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await.map_err(failed)?;
+        let Some(plan) = sorted_by_key(job, plan).map_err(failed)? else {
+            return Ok(None);
+        };
+        let sorted = execute_stream(Arc::new(plan), of_task).map_err(failed)?;
+        Ok(Some(sorted))
     }
 }
 
@@ -140,8 +143,7 @@ fn key_in_order<'a>(job: &'a Job<Board>, rows: &[RecordBatch]) -> Option<&'a str
     };
     let (mut last, mut same) = (i64::MIN, 0);
     for batch in rows {
-        let column = batch.column_by_name(&key.name)?;
-        let column = column.as_primitive_opt::<Int64Type>()?;
+        let column = keys_of(job, batch)?;
         if column.null_count() > 0 {
             return None;
         }
@@ -154,6 +156,14 @@ fn key_in_order<'a>(job: &'a Job<Board>, rows: &[RecordBatch]) -> Option<&'a str
         }
     }
     Some(&key.name)
+}
+
+/// The keys of rows, where a board has one that is a number.
+fn keys_of<'a>(job: &Job<Board>, rows: &'a RecordBatch) -> Option<&'a Int64Array> {
+    let [key] = job.key().0.as_slice() else {
+        return None;
+    };
+    rows.column_by_name(&key.name)?.as_primitive_opt()
 }
 
 /// What a query gives in the order of results, sorted within each key; nothing if it does not come by key.
@@ -248,18 +258,13 @@ impl<'a> RowWriter<'a> {
 
     /// That keys rise: a key that comes again would take the place of its own rows.
     fn goes_on(&mut self, rows: &RecordBatch) -> Result<()> {
-        let [key] = self.job.key().0.as_slice() else {
-            return Ok(());
-        };
-        let column = rows.column_by_name(&key.name);
-        if let Some(keys) = column.and_then(|column| column.as_primitive_opt::<Int64Type>()) {
-            for key in keys.values() {
-                if *key < self.last {
-                    let job = self.job.name();
-                    return Err(Error::Fault(format!("rows of {job} came out of order")));
-                }
-                self.last = *key;
+        let keys = keys_of(self.job, rows).into_iter();
+        for key in keys.flat_map(|keys| keys.values()) {
+            if *key < self.last {
+                let job = self.job.name();
+                return Err(Error::Fault(format!("rows of {job} came out of order")));
             }
+            self.last = *key;
         }
         Ok(())
     }

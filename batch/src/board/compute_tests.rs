@@ -1,10 +1,11 @@
-use datafusion::physical_plan::collect;
 use jobs::{Catalog, EngineOptions};
 use proptest::prelude::*;
 use schemas::entities::{EffortColumns, EffortRow};
 use schemas::source::Source;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+use arrow::datatypes::Int64Type;
 
 use super::*;
 
@@ -55,16 +56,10 @@ impl World {
     /// Whether a job's query over rows that come by key does so too, and what it gives then.
     fn by_key(&self, job: &Job<Board>, rows: &[RecordBatch]) -> Option<Vec<RecordBatch>> {
         let schema = entities::schema(job.source()).unwrap();
-        let key = key_in_order(job, rows).expect("rows in order");
+        assert!(key_in_order(job, rows).is_some(), "rows in order");
         self.runtime.block_on(async {
-            let context = self.compute.engine.session();
-            let table = MemTable::try_new(schema, vec![rows.to_vec()]).unwrap();
-            let table = table.with_sort_order(vec![vec![ordered(key)]]);
-            let frame = query(&context, job, Arc::new(table)).await.unwrap();
-            let of_task = Arc::new(frame.task_ctx());
-            let plan = frame.create_physical_plan().await.unwrap();
-            let plan = sorted_by_key(job, plan).unwrap()?;
-            Some(collect(Arc::new(plan), of_task).await.unwrap())
+            let stream = self.compute.sorted_within_keys(job, &schema, rows).await;
+            Some(stream.unwrap()?.try_collect().await.unwrap())
         })
     }
 }
