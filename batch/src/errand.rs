@@ -11,7 +11,7 @@ use crate::tally::{Edition, OfDays, Published, Written};
 use crate::{Error, Result};
 
 /// What both sides must be of. The second number changes with the form of what is sent.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-3");
 
 /// A task. Notes are named by their path in the archive.
 #[derive(Debug, Serialize, Deserialize)]

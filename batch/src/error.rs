@@ -1,5 +1,7 @@
 //! What can stop a run.
 
+use datafusion::error::DataFusionError;
+use jobs::Job;
 use schemas::seam::Epoch;
 use stores::archive::REMEDY;
 
@@ -140,6 +142,14 @@ impl Error {
 /// The error for a log that is not the one that results were made of.
 pub(crate) fn lost_log(what: String) -> Error {
     Error::Request(format!("{what}. {}", stores::log::LOST_REMEDY))
+}
+
+/// The error of a view's query.
+pub(crate) fn failed_of<K>(job: &Job<K>) -> impl Fn(DataFusionError) -> jobs::Error + Copy {
+    |source| jobs::Error::Query {
+        job: job.name().to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]

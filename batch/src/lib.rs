@@ -29,6 +29,7 @@ mod worker;
 pub use archive::{ArchiveReport, Backfill, BackfillReport};
 pub use drift::{Cause, Drift, DriftedKey, ViewDrift};
 pub use erase::{ErasePorts, EraseRequest, Erased, Eraser, Finding, Receipt};
+pub(crate) use error::failed_of;
 pub use error::{Error, Result};
 pub use hands::Workers;
 pub use options::{BatchOptions, BatchPorts, EditionOptions, Progress, RunRequest};

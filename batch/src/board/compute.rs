@@ -3,19 +3,21 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, Int64Array, RecordBatch};
 use arrow::compute::SortOptions;
-use arrow::datatypes::Int64Type;
+use arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemTable;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::SortExpr;
 use datafusion::physical_expr::expressions::col;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::sorts::partial_sort::PartialSortExec;
 use datafusion::physical_plan::{
-    ExecutionPlanProperties, SendableRecordBatchStream, execute_stream,
+    ExecutionPlan, ExecutionPlanProperties, InputOrderMode, SendableRecordBatchStream,
+    execute_stream,
 };
-use datafusion::prelude::{DataFrame, ident};
+use datafusion::prelude::ident;
 use futures::TryStreamExt;
 use jobs::{Board, Engine, Job, checked, query};
 use parquet::arrow::ArrowWriter;
@@ -26,12 +28,23 @@ use uuid::Uuid;
 
 use super::manifest::ResultFile;
 use crate::snapshot::SnapshotFile;
-use crate::{Error, Result};
+use crate::{Error, Result, failed_of};
 
 const READ_ROWS: usize = 65_536;
 const GROUP_ROWS_MAX: usize = 262_144;
-/// Rows of a key that are grouped and sorted by themselves, at most: that is done in memory.
-const KEY_ROWS_MAX: usize = 65_536;
+/// Rows of a key that are grouped and sorted by themselves, at most. What a query makes of them is sorted in memory that is in no
+/// account: of the queries that are let do so, as many rows as there are branches of a union.
+const KEY_ROWS_MAX: usize = 16_384;
+/// What such a query may be made of, besides groups: nothing that makes more rows, or other keys.
+const BY_KEY: [&str; 7] = [
+    "CoalescePartitionsExec",
+    "CooperativeExec",
+    "DataSourceExec",
+    "FilterExec",
+    "ProjectionExec",
+    "SortPreservingMergeExec",
+    "UnionExec",
+];
 /// How every column of a result is ordered.
 const ORDER: SortOptions = SortOptions {
     descending: false,
@@ -61,10 +74,6 @@ impl Compute {
         let rows: Vec<_> = rows.try_collect().await?;
         let mut written = Vec::new();
         for job in &self.jobs {
-            let failed = |source| jobs::Error::Query {
-                job: job.name().to_owned(),
-                source,
-            };
             let schema = entities::schema(job.source())
                 .ok_or_else(|| Error::Fault(format!("{} has no rows", job.source())))?;
             if rows
@@ -74,21 +83,55 @@ impl Compute {
                 let what = "a snapshot's file has not the columns of its source";
                 return Err(Error::damaged(&file.path, what));
             }
-            let context = self.engine.session();
-            // A query may read its table several times, so it is held in memory.
-            let mut table = MemTable::try_new(schema, vec![rows.clone()]).map_err(failed)?;
-            if let Some(key) = key_in_order(job, &rows) {
-                table = table.with_sort_order(vec![vec![ordered(key)]]);
-            }
-            let frame = query(&context, job, Arc::new(table)).await?;
-            let mut batches = sorted(job, frame).await.map_err(failed)?;
+            let mut batches = self.sorted(job, schema, &rows).await?;
             let mut writer = RowWriter::new(self, job);
-            while let Some(batch) = batches.try_next().await.map_err(failed)? {
+            while let Some(batch) = batches.try_next().await.map_err(failed_of(job))? {
                 writer.write(&checked(job, &batch)?).await?;
             }
             written.push(writer.finish().await?);
         }
         Ok(written)
+    }
+    /// What a job makes of rows, in the order of results.
+    async fn sorted(
+        &self,
+        job: &Job<Board>,
+        schema: SchemaRef,
+        rows: &[RecordBatch],
+    ) -> Result<SendableRecordBatchStream> {
+        if let Some(sorted) = self.sorted_within_keys(job, &schema, rows).await? {
+            return Ok(sorted);
+        }
+        let failed = failed_of(job);
+        let table = MemTable::try_new(schema, vec![rows.to_vec()]).map_err(failed)?;
+        let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
+        let frame = frame.sort(order(job).map(ordered).collect());
+        let sorted = frame.map_err(failed)?.execute_stream().await;
+        Ok(sorted.map_err(failed)?)
+    }
+
+    /// The same without having more than a few keys in memory; nothing where rows do not come by key, or what the query
+    /// makes of them.
+    async fn sorted_within_keys(
+        &self,
+        job: &Job<Board>,
+        schema: &SchemaRef,
+        rows: &[RecordBatch],
+    ) -> Result<Option<SendableRecordBatchStream>> {
+        let Some(key) = key_in_order(job, rows) else {
+            return Ok(None);
+        };
+        let failed = failed_of(job);
+        let table = MemTable::try_new(Arc::clone(schema), vec![rows.to_vec()]).map_err(failed)?;
+        let table = table.with_sort_order(vec![vec![ordered(key)]]);
+        let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
+        let of_task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await.map_err(failed)?;
+        let Some(plan) = sorted_by_key(job, plan).map_err(failed)? else {
+            return Ok(None);
+        };
+        let sorted = execute_stream(Arc::new(plan), of_task).map_err(failed)?;
+        Ok(Some(sorted))
     }
 }
 
@@ -100,8 +143,7 @@ fn key_in_order<'a>(job: &'a Job<Board>, rows: &[RecordBatch]) -> Option<&'a str
     };
     let (mut last, mut same) = (i64::MIN, 0);
     for batch in rows {
-        let column = batch.column_by_name(&key.name)?;
-        let column = column.as_primitive_opt::<Int64Type>()?;
+        let column = keys_of(job, batch)?;
         if column.null_count() > 0 {
             return None;
         }
@@ -116,29 +158,51 @@ fn key_in_order<'a>(job: &'a Job<Board>, rows: &[RecordBatch]) -> Option<&'a str
     Some(&key.name)
 }
 
-/// What a query gives in the order of results: within each key where it comes in the order of keys, else all of it.
-async fn sorted(
+/// The keys of rows, where a board has one that is a number.
+fn keys_of<'a>(job: &Job<Board>, rows: &'a RecordBatch) -> Option<&'a Int64Array> {
+    let [key] = job.key().0.as_slice() else {
+        return None;
+    };
+    rows.column_by_name(&key.name)?.as_primitive_opt()
+}
+
+/// What a query gives in the order of results, sorted within each key; nothing if it does not come by key.
+fn sorted_by_key(
     job: &Job<Board>,
-    frame: DataFrame,
-) -> Result<SendableRecordBatchStream, DataFusionError> {
-    let context = Arc::new(frame.task_ctx());
-    let plan = frame.clone().create_physical_plan().await?;
+    plan: Arc<dyn ExecutionPlan>,
+) -> Result<Option<PartialSortExec>, DataFusionError> {
     let by = |name: &str| {
         let column = col(name, &plan.schema())?;
         Ok::<_, DataFusionError>(PhysicalSortExpr::new(column, ORDER))
     };
     let key = job.key().0.iter().map(|column| by(&column.name));
     let key = key.collect::<Result<Vec<_>, _>>()?;
-    let (is_one, length) = (plan.output_partitioning().partition_count() == 1, key.len());
-    if is_one && length > 0 && plan.equivalence_properties().ordering_satisfy(key)? {
-        let whole = order(job).map(by).collect::<Result<Vec<_>, _>>()?;
-        if let Some(whole) = LexOrdering::new(whole) {
-            let plan = PartialSortExec::new(whole, plan, length);
-            return execute_stream(Arc::new(plan), context);
-        }
+    let length = key.len();
+    let is_one = plan.output_partitioning().partition_count() == 1;
+    if !is_one || !stays_by_key(&plan) || !plan.equivalence_properties().ordering_satisfy(key)? {
+        return Ok(None);
     }
-    let whole = order(job).map(ordered).collect();
-    frame.sort(whole)?.execute_stream().await
+    let whole = order(job).map(by).collect::<Result<Vec<_>, _>>()?;
+    let whole = LexOrdering::new(whole);
+    Ok(whole.map(|whole| PartialSortExec::new(whole, plan, length)))
+}
+
+/// Whether a query over rows that come by key is made of nothing that puts keys into another order. Groups are right only where the
+/// key is what is grouped by first (spilled ones come in the order of what is grouped by), and for one set of groups
+/// (apache/datafusion#24421).
+fn stays_by_key(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_known = match plan.downcast_ref::<AggregateExec>() {
+        Some(groups) => {
+            let is_first = match groups.input_order_mode() {
+                InputOrderMode::PartiallySorted(columns) => *columns == [0],
+                InputOrderMode::Sorted => true,
+                InputOrderMode::Linear => false,
+            };
+            is_first && groups.group_expr().is_single()
+        }
+        None => BY_KEY.contains(&plan.name()),
+    };
+    is_known && plan.children().into_iter().all(stays_by_key)
 }
 
 /// The order of results: key, board, score, member.
@@ -158,6 +222,8 @@ struct RowWriter<'a> {
     compute: &'a Compute,
     job: &'a Job<Board>,
     file: Option<(ArrowWriter<Vec<u8>>, u64)>,
+    /// The key of the last row.
+    last: i64,
     done: Vec<ResultFile>,
 }
 
@@ -167,12 +233,14 @@ impl<'a> RowWriter<'a> {
             compute,
             job,
             file: None,
+            last: i64::MIN,
             done: Vec::new(),
         }
     }
 
     async fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         let fault = |error| Error::fault("writing a result", error);
+        self.goes_on(rows)?;
         if self.file.is_none() {
             let writer = parquet_file::begin(self.job.schema(), GROUP_ROWS_MAX);
             self.file = Some((writer.map_err(fault)?, 0));
@@ -184,6 +252,19 @@ impl<'a> RowWriter<'a> {
         *count += rows.num_rows() as u64;
         if writer.bytes_written() + writer.in_progress_size() > self.compute.result_bytes_max {
             self.end_file().await?;
+        }
+        Ok(())
+    }
+
+    /// That keys rise: a key that comes again would take the place of its own rows.
+    fn goes_on(&mut self, rows: &RecordBatch) -> Result<()> {
+        let keys = keys_of(self.job, rows).into_iter();
+        for key in keys.flat_map(|keys| keys.values()) {
+            if *key < self.last {
+                let job = self.job.name();
+                return Err(Error::Fault(format!("rows of {job} came out of order")));
+            }
+            self.last = *key;
         }
         Ok(())
     }
@@ -211,3 +292,7 @@ impl<'a> RowWriter<'a> {
         Ok(self.done)
     }
 }
+
+#[cfg(test)]
+#[path = "compute_tests.rs"]
+mod tests;

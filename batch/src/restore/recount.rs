@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::kept::Kept;
 use super::sides::{Side, Sides};
 use crate::archive::{EventStream, Manifest};
+use crate::failed_of;
 use crate::run::go_on;
 use crate::table::{Rows, Table};
-use crate::tally::failed_of;
 use crate::{Error, Progress, Result};
 
 /// The jobs from the one that reads the events up to `job`.

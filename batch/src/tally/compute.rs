@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::catalog::{MemTable, TableProvider};
-use datafusion::error::DataFusionError;
 use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
@@ -28,7 +27,7 @@ use super::result::{
 use crate::archive::{Base, DayTotals, EventStream, Manifest, ReducedDays, offsets};
 use crate::results::Results;
 use crate::table::Table;
-use crate::{Error, Result};
+use crate::{Error, Result, failed_of};
 
 const DAY_SECONDS: Seconds = 86_400;
 /// The rows of one view take no more than this part of a task's memory: the queries over them need the most of it.
@@ -518,14 +517,6 @@ fn summed(job: &Job, rows: DataFrame) -> Result<DataFrame> {
         .map(|field| cast(ident(field.name()), field.data_type().clone()).alias(field.name()));
     let rows = rows.map_err(failed)?.select(columns.collect::<Vec<_>>());
     Ok(rows.map_err(failed)?)
-}
-
-/// The error of a job's query.
-pub(crate) fn failed_of(job: &Job) -> impl Fn(DataFusionError) -> jobs::Error + Copy {
-    |source| jobs::Error::Query {
-        job: job.name().to_owned(),
-        source,
-    }
 }
 
 /// Writes down every manifest before anything of it is published.

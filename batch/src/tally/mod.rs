@@ -14,7 +14,7 @@ mod result;
 mod run;
 mod tasks;
 
-pub(crate) use compute::{Compute, Manifests, OfDays, failed_of};
+pub(crate) use compute::{Compute, Manifests, OfDays};
 pub(crate) use note::Note;
 pub(crate) use publish::{Edition, NewRow, Published, Publisher, new_rows};
 pub(crate) use result::{RowStream, ViewManifest, Written};

@@ -10,8 +10,9 @@ use jobs::{Folded, Job, checked};
 use schemas::seam::Cut;
 use tokio_util::sync::CancellationToken;
 
-use super::compute::{Compute, failed_of};
+use super::compute::Compute;
 use crate::Result;
+use crate::failed_of;
 use crate::run::go_on;
 use crate::table::Table;
 

@@ -22,8 +22,8 @@ use jobs::{Engine, Job, checked};
 use schemas::time::{Seconds, Width};
 
 use super::write::{Keyed, PieceWriter};
+use crate::failed_of;
 use crate::table::{Rows, Table};
-use crate::tally::compute::failed_of;
 use crate::{Error, Result};
 
 /// Rows that are written at once.
