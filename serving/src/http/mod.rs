@@ -214,7 +214,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(health::metrics))
         .routes(routes!(openapi_json))
         .routes(routes!(applications::limit::limit))
-        .layer(from_fn_with_state(Arc::clone(api), layers::time_out));
+        .layer(from_fn_with_state(Arc::clone(api), time_out));
     // Events are written for as long as they come: a write is not dropped for being slow.
     let (router, openapi) = OpenApiRouter::with_openapi(Description::openapi())
         .merge(timed)

@@ -163,7 +163,7 @@ async fn methods_that_are_not_allowed_are_a_problem_too() {
         (405, &json!("/problems/method-not-allowed"))
     );
     let (response, _) = send(&serving, request(Method::DELETE, total, Body::empty())).await;
-    assert_eq!(response.headers()["allow"], "GET,HEAD");
+    assert_eq!(response.headers()["allow"], "GET, HEAD");
     let (status, _) = problem(&serving, Method::GET, "/api/v1/ingest/plays").await;
     assert_eq!(status.as_u16(), 405);
 }

@@ -185,8 +185,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str) -> ApplicationPag
         usage_text: of_api.usage.map_or_else(|| "–".to_owned(), percent),
         is_full: is_full(&of_api),
         strategy: match of_api.counting.strategy.as_str() {
-            "recount" => "anew, now and then",
-            _ => "as it changes",
+            "recount" => "Anew, now and then",
+            _ => "With each change, at once",
         },
         counted_at: of_api.counting.counted_at.as_deref().map(Moment::utc),
         from: From::of(&of_api.provenance),

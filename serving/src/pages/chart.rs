@@ -16,6 +16,8 @@ const TOP: f64 = 18.0;
 const BOTTOM: f64 = 24.0;
 /// Bars need some pixels each; of more points lines are drawn between.
 const BARS_MAX: usize = 400;
+/// The widest bar.
+const BAR_WIDTH_MAX: f64 = 96.0;
 /// Labels under the axis, at most.
 const LABELS_MAX: usize = 8;
 
@@ -105,12 +107,19 @@ fn shown(of: f64) -> String {
     format!("{of:.1}")
 }
 
-/// The next round number: 1, 2 or 5 times a power of ten.
+/// The next round number whose quarters are round, too.
 fn round_up(of: f64) -> f64 {
+    if of <= 4.0 {
+        return 4.0;
+    }
     let power = 10_f64.powf(of.max(1.0).log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0];
-    let step = steps.into_iter().find(|step| step * power >= of);
-    step.unwrap_or(10.0) * power
+    let steps: &[f64] = match power {
+        1.0 => &[8.0, 12.0],
+        10.0 => &[1.2, 2.0, 4.0, 6.0, 8.0, 10.0],
+        _ => &[1.0, 2.0, 4.0, 6.0, 8.0, 10.0],
+    };
+    let step = steps.iter().find(|step| **step * power >= of);
+    step.unwrap_or(&10.0) * power
 }
 
 #[expect(clippy::cast_precision_loss, reason = "pixels")]
@@ -165,12 +174,13 @@ impl Scale {
         } else {
             0.0
         };
+        let width = (self.slot - gap).clamp(0.5, BAR_WIDTH_MAX);
         let value = pixels(point.count);
         let (from, to) = (self.y(value.max(0.0)), self.y(value.min(0.0)));
         Bar {
-            x: shown(self.x(at) + gap / 2.0),
+            x: shown(self.middle(at) - width / 2.0),
             y: shown(from),
-            width: shown((self.slot - gap).max(0.5)),
+            width: shown(width),
             height: shown((to - from).max(0.0)),
             source: point.source.clone(),
             name: String::new(),
@@ -180,8 +190,10 @@ impl Scale {
     }
 
     fn across(&self) -> Vec<Tick> {
-        let quarter = (self.high - self.low) / 4.0;
+        // Counts are whole numbers.
+        let quarter = ((self.high - self.low) / 4.0).max(1.0);
         let values = (0..=4_u8).map(|at| self.low + quarter * f64::from(at));
+        let values = values.filter(|value| *value <= self.high);
         let ticks = values.map(|value| Tick {
             at: shown(self.y(value)),
             label: short(value),

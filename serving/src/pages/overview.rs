@@ -36,6 +36,7 @@ struct SourceShown {
     run_at: Option<Moment>,
     drift: String,
     has_drift: bool,
+    drift_told: &'static str,
     trouble: Option<String>,
 }
 
@@ -112,6 +113,11 @@ impl SourceShown {
                 .map(Moment::utc),
             drift,
             has_drift,
+            drift_told: match (complete, has_drift) {
+                (None, _) => "the first run will compare",
+                (Some(_), false) => "nothing was counted live otherwise than the run did",
+                (Some(_), true) => "events that were counted live otherwise than the run did",
+            },
             trouble,
         }
     }

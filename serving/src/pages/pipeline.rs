@@ -1,6 +1,7 @@
 //! What happens between the log and the answers: positions and lag, batch runs, what could not be taken, what was compared.
 
 use askama::Template;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::api;
@@ -85,7 +86,8 @@ struct PartitionRow {
     counted: String,
     lag: String,
     epoch: String,
-    generation: String,
+    /// When its live state began.
+    since: Option<Moment>,
     state: &'static str,
 }
 
@@ -98,7 +100,11 @@ impl PartitionRow {
             counted: or_dash(one.next_offset),
             lag: or_dash(one.lag),
             epoch: or_dash(one.epoch),
-            generation: or_dash(one.generation),
+            since: one
+                .generation
+                .and_then(|began_ms| i64::try_from(began_ms).ok())
+                .and_then(|began_ms| Timestamp::from_millisecond(began_ms).ok())
+                .map(|began| Moment::utc(&began.to_string())),
             state: match (one.next_offset, one.replaying) {
                 (None, _) => "none yet",
                 (Some(_), Some(true)) => "catching up",
