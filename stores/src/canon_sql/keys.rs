@@ -96,8 +96,15 @@ pub(crate) async fn add(link: &mut impl Statements, kept: &KeptKey) -> Sql<()> {
     let key = &kept.key;
     // A try before this one may have done it, and not have heard so.
     let found = self::key(link, &key.id).await?;
-    if found.is_some_and(|found| found.digest == kept.digest) {
-        return Ok(());
+    match found {
+        Some(found) if found.digest == kept.digest => return Ok(()),
+        // No waiting makes room for it.
+        Some(_) => {
+            return Err(sqlx::Error::Decode(
+                format!("there is a key {} already", key.id).into(),
+            ));
+        }
+        None => {}
     }
     insert(link, kept).await?;
     let scopes = key.scopes.to_string();
