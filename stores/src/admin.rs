@@ -12,6 +12,7 @@ use schemas::entities::Application;
 use crate::Result;
 use crate::aged::AgedRecords;
 use crate::canon::CanonWrite;
+use crate::names::Names;
 use crate::notices::Notices;
 use crate::recounts::Recounts;
 
@@ -221,7 +222,7 @@ pub struct RequestsOf {
 
 /// Looking after applications.
 #[async_trait]
-pub trait CanonAdmin: CanonWrite + Notices + Recounts + AgedRecords {
+pub trait CanonAdmin: CanonWrite + Names + Notices + Recounts + AgedRecords {
     /// Applications with their usage in the order of their ids, after one of them, at most `limit`.
     async fn usages(&self, after: Option<i64>, limit: usize) -> Result<Vec<Usage>>;
 

@@ -29,6 +29,7 @@ use crate::canon::{
     Revoked, Waiting,
 };
 use crate::erasures::{Suppressed, Suppressions};
+use crate::names::{Named, Names};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 use crate::{Error, Result};
@@ -193,6 +194,22 @@ impl<T: CanonAdmin + CanonErase + 'static> CanonRead for Sifted<T> {
         limit: usize,
     ) -> Result<Vec<Notification>> {
         self.inner.pending(source, newest, limit).await
+    }
+}
+
+#[async_trait]
+impl<T: CanonAdmin + CanonErase + 'static> Names for Sifted<T> {
+    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+        let mut found = self.inner.names(of, ids).await?;
+        if of == Named::Athlete && !found.is_empty() {
+            let suppressed = self.suppressions.now().await?;
+            found.retain(|(id, _)| !suppressed.has_athlete(*id));
+        }
+        Ok(found)
+    }
+
+    async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {
+        self.inner.set_names(of, names).await
     }
 }
 

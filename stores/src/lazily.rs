@@ -32,6 +32,7 @@ use crate::erasures::{Erasure, Erasures, Key};
 use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
 use crate::lease::{Held, Leases};
 use crate::live::SlotId;
+use crate::names::{Named, Names};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
 use crate::recounts::{Countable, Recount, Recounts};
@@ -210,6 +211,11 @@ hand_on! { CanonErase {
     async fn erase_rows(athlete_id: i64, limit: usize, now_ms: i64) -> Result<u64>;
     async fn tell_of(athlete_id: i64, now_ms: i64) -> Result<()>;
     async fn erase_groups(source: Source, groups: &[Group]) -> Result<()>;
+} }
+
+hand_on! { Names {
+    async fn names(of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>>;
+    async fn set_names(of: Named, names: &[(i64, Option<String>)]) -> Result<()>;
 } }
 
 hand_on! { CanonAdmin {

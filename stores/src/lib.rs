@@ -33,6 +33,7 @@ pub mod live;
 pub mod live_scan;
 pub mod log;
 mod mysql;
+pub mod names;
 pub mod namespace;
 pub mod notices;
 pub mod parquet_file;

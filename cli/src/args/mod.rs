@@ -6,6 +6,7 @@ mod dead_letters;
 mod erase;
 mod generate;
 mod keys;
+mod names;
 mod restorate;
 mod values;
 
@@ -20,6 +21,7 @@ pub(crate) use dead_letters::{DeadLettersCommand, ReplayArgs};
 pub(crate) use erase::EraseArgs;
 pub(crate) use generate::{Format, GenerateArgs, Shape};
 pub(crate) use keys::KeysCommand;
+pub(crate) use names::NamesCommand;
 pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
@@ -99,6 +101,9 @@ pub(crate) enum Command {
     /// Make, list and take back keys of the API
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// Say what owners, tracks and segments are called on pages
+    #[command(subcommand)]
+    Names(NamesCommand),
     /// Make on the servers what is missing: topics, keyspaces, schemas, buckets
     Migrate,
     /// Test every store and name what is wrong

@@ -13,6 +13,7 @@ mod generate;
 mod ingest;
 mod keys;
 mod migrate;
+mod names;
 mod restorate;
 mod retention;
 mod serve;
@@ -139,6 +140,7 @@ async fn carry_out(
         Command::Erase(args) => erase::run(&args, context, stop).await,
         Command::Applications(command) => applications::run(command, context).await,
         Command::Keys(command) => keys::run(command, context).await,
+        Command::Names(command) => names::run(command, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,
         Command::Config(command) => config::run(command, context),

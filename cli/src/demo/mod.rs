@@ -9,6 +9,7 @@ mod client;
 mod entities;
 mod findings;
 mod ledger;
+mod named;
 mod producer;
 mod question;
 mod recount;
@@ -171,6 +172,10 @@ async fn show(
     let stores = installation.stores();
     let now_ms = installation.clock().now_ms();
     let ids = Ids::free(&*stores.canon, &*stores.log, now_ms).await?;
+    // An installation that is in use has names of its own.
+    if ids.are_first() {
+        named::give(&*stores.canon, ids).await?;
+    }
     let (mut verifiers, mut traffic) = Box::pin(prepare(args, installation, &client, ids)).await?;
     let (schedule, engine) = (schedule(args), installation.engine()?);
     let mut roles = Roles::new(end.clone());

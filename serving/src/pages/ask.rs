@@ -1,17 +1,26 @@
 //! What pages show they ask of the API, in this process and as who looks at the page: so a page says what the API says, and
 //! nobody sees on it what their key does not read.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use stores::names::Named;
+use tokio::time::timeout;
 use tower::ServiceExt;
 
-use crate::http::Caller;
+use crate::http::{Api, Caller};
 
 /// The largest answer that a page takes in, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// How long a page waits for names, without which it is whole.
+const NAMES_WAIT: Duration = Duration::from_secs(1);
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -47,16 +56,59 @@ impl Trouble {
 /// An answer, or why there is none.
 pub(crate) type Answer<T> = Result<T, Trouble>;
 
+/// What things are called, as far as that is known.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Called(BTreeMap<i64, String>);
+
+impl Called {
+    pub(crate) fn get(&self, id: i64) -> Option<&str> {
+        self.0.get(&id).map(String::as_str)
+    }
+
+    /// The name of one, or its number.
+    pub(crate) fn or_number(&self, id: i64) -> String {
+        self.get(id).map_or_else(|| id.to_string(), str::to_owned)
+    }
+}
+
 /// Who asks the API.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     api: Router,
+    state: Arc<Api>,
     pub(crate) caller: Caller,
 }
 
 impl Asker {
-    pub(crate) const fn new(api: Router, caller: Caller) -> Self {
-        Self { api, caller }
+    pub(crate) const fn new(api: Router, state: Arc<Api>, caller: Caller) -> Self {
+        Self { api, state, caller }
+    }
+
+    /// What some things are called: ask only for those that an answer of the API named to who looks.
+    pub(crate) async fn names(
+        &self,
+        of: Named,
+        ids: impl IntoIterator<Item = i64> + Send,
+    ) -> Called {
+        let ids: BTreeSet<i64> = ids.into_iter().collect();
+        let ids: Vec<i64> = ids.into_iter().collect();
+        if ids.is_empty() {
+            return Called::default();
+        }
+        match timeout(NAMES_WAIT, self.state.ports.canon.names(of, &ids)).await {
+            Ok(Ok(names)) => {
+                let names = names.into_iter();
+                Called(names.filter(|(_, name)| !name.trim().is_empty()).collect())
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%of, %error, "names are not shown");
+                Called::default()
+            }
+            Err(_) => {
+                tracing::warn!(%of, "names are not shown: the canonical store does not answer in time");
+                Called::default()
+            }
+        }
     }
 
     /// The answer to a GET; `path` is percent-encoded.

@@ -1,9 +1,10 @@
 //! What an athlete has achieved.
 
 use askama::Template;
+use stores::names::Named;
 
 use super::api;
-use super::ask::{Asker, path};
+use super::ask::{Asker, Called, path};
 use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown};
 use super::query::Query;
 use super::shown::{Moment, duration, number};
@@ -21,6 +22,9 @@ const KINDS: [(&str, &str); 5] = [
 pub(crate) struct AthletePage {
     frame: Frame,
     athlete: String,
+    /// What the athlete is called, if so.
+    name: Option<String>,
+    heading: String,
     kinds: Vec<Choice>,
     page: Part<PageShown>,
 }
@@ -37,20 +41,21 @@ struct PageShown {
 struct Row {
     what: String,
     board: String,
-    segment: i64,
+    /// The segment's name, or number.
+    segment: String,
     link: String,
     rank: String,
     time: String,
     at: Moment,
 }
 
-fn row(of: &api::Achievement, athlete: &str) -> Row {
+fn row(of: &api::Achievement, athlete: &str, (people, segments): (&Called, &Called)) -> Row {
     let what = match of.kind.as_str() {
         "crown" => "Crown".to_owned(),
         "top_ten" => "Top ten".to_owned(),
         "personal_record" => "Personal record".to_owned(),
         "crown_lost" => match of.taken_by {
-            Some(by) => format!("Crown lost to {by}"),
+            Some(by) => format!("Crown lost to {}", people.or_number(by)),
             None => "Crown lost".to_owned(),
         },
         other => other.to_owned(),
@@ -62,7 +67,7 @@ fn row(of: &api::Achievement, athlete: &str) -> Row {
     Row {
         what,
         board: of.board.clone(),
-        segment: of.segment_id,
+        segment: segments.or_number(of.segment_id),
         link: board,
         rank: of.rank.map_or_else(|| "–".to_owned(), number),
         time: duration(of.elapsed_time),
@@ -76,11 +81,23 @@ pub(crate) async fn page(asker: &Asker, here: &Here, athlete: &str, query: &Quer
     let asked = path(&of, &[("kind", kind), ("cursor", query.get("cursor"))]);
     let this = format!("/athletes/{athlete}");
     let page = asker.get::<api::Achievements>(&asked).await;
+    let found = page.as_ref().ok();
+    let achieved = || found.iter().flat_map(|page| &page.achievements);
+    let own = found.and_then(|_| crate::http::integer(athlete));
+    let (people, segments) = tokio::join!(
+        asker.names(
+            Named::Athlete,
+            achieved().filter_map(|of| of.taken_by).chain(own)
+        ),
+        asker.names(Named::Segment, achieved().map(|of| of.segment_id))
+    );
+    let name = own.and_then(|id| people.get(id).map(str::to_owned));
+    let heading = name.clone().unwrap_or_else(|| format!("Athlete {athlete}"));
     let page = page.map_err(TroubleShown::of).map(|page| PageShown {
         rows: page
             .achievements
             .iter()
-            .map(|of| row(of, athlete))
+            .map(|of| row(of, athlete, (&people, &segments)))
             .collect(),
         more: page
             .cursor
@@ -101,10 +118,12 @@ pub(crate) async fn page(asker: &Asker, here: &Here, athlete: &str, query: &Quer
         is_chosen: *value == kind.unwrap_or_default(),
     });
     AthletePage {
-        frame: Frame::new(format!("Athlete {athlete}"), "boards", &asker.caller)
+        frame: Frame::new(heading.clone(), "boards", &asker.caller)
             .following("efforts")
             .of_kind("athlete"),
         athlete: athlete.to_owned(),
+        name,
+        heading,
         kinds: kinds.collect(),
         page,
     }

@@ -1,9 +1,10 @@
 //! The leaderboards of a segment, with the place of an athlete whom somebody looks for.
 
 use askama::Template;
+use stores::names::Named;
 
 use super::api;
-use super::ask::{Asker, path};
+use super::ask::{Asker, Called, path};
 use super::parts::{
     Choice, Frame, From, Here, Part, PlaceRow, Tools, TroubleShown, choices, places,
 };
@@ -49,6 +50,9 @@ const SHARED: [&str; 5] = ["board", "window", "date", "club_id", "following"];
 pub(crate) struct BoardPage {
     frame: Frame,
     segment: String,
+    /// What the segment is called, if it is.
+    name: Option<String>,
+    heading: String,
     counts: Part<(String, String)>,
     boards: Vec<Choice>,
     windows: Vec<Choice>,
@@ -64,12 +68,13 @@ pub(crate) struct BoardPage {
 #[derive(Debug)]
 struct PlaceShown {
     athlete: i64,
+    name: String,
     rank: String,
     total: String,
     percentile: Option<String>,
     time: String,
     gap: String,
-    ahead: Option<i64>,
+    ahead: Option<String>,
     moved: String,
     moved_class: &'static str,
     since: Option<String>,
@@ -98,11 +103,16 @@ fn moved(change: Option<i64>) -> (String, &'static str) {
     }
 }
 
-fn place(found: api::BoardPlace, link: impl Fn(i64) -> String, tools: Tools) -> PlaceShown {
+fn place(
+    found: api::BoardPlace,
+    (called, link): (&Called, impl Fn(i64) -> String),
+    tools: Tools,
+) -> PlaceShown {
     let (moved, moved_class) = moved(found.change);
     let own = found.entry.athlete_id;
     PlaceShown {
         athlete: own,
+        name: called.or_number(own),
         rank: number(found.entry.rank),
         total: number(found.total),
         percentile: found
@@ -113,14 +123,17 @@ fn place(found: api::BoardPlace, link: impl Fn(i64) -> String, tools: Tools) -> 
             || "first".to_owned(),
             |gap| format!("{} s", number(gap.elapsed_time)),
         ),
-        ahead: found.gap.as_ref().map(|gap| gap.athlete_id),
+        ahead: found
+            .gap
+            .as_ref()
+            .map(|gap| called.or_number(gap.athlete_id)),
         moved,
         moved_class,
         since: found
             .previous
             .as_ref()
             .map(|before| format!("{} on {}", number(before.rank), before.date)),
-        neighbours: places(&found.neighbours, Some(own), link),
+        neighbours: places(&found.neighbours, Some(own), (called, link)),
         from: From::of(&found.provenance),
         tools,
     }
@@ -141,6 +154,29 @@ fn page_shown(
         from: From::of(&page.provenance),
         tools,
     }
+}
+
+/// What the athletes of a page are called, and the segment; nothing is told to who does not read the page.
+async fn names(
+    asker: &Asker,
+    segment: &str,
+    page: Option<&api::BoardPage>,
+    found: Option<&api::BoardPlace>,
+) -> (Called, Option<String>) {
+    let entries = page.iter().flat_map(|page| &page.entries);
+    let mut ids: Vec<i64> = entries.map(|entry| entry.athlete_id).collect();
+    if let Some(found) = found {
+        ids.push(found.entry.athlete_id);
+        ids.extend(found.gap.iter().map(|gap| gap.athlete_id));
+        ids.extend(found.neighbours.iter().map(|entry| entry.athlete_id));
+    }
+    let id = page.and_then(|_| crate::http::integer(segment));
+    let (athletes, segments) = tokio::join!(
+        asker.names(Named::Athlete, ids),
+        asker.names(Named::Segment, id)
+    );
+    let name = id.and_then(|id| segments.get(id).map(str::to_owned));
+    (athletes, name)
 }
 
 pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
@@ -176,28 +212,41 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         found,
         asker.get::<api::SegmentCounts>(&counts_path)
     );
+    let place = found.as_ref();
+    let (called, name) = names(
+        asker,
+        segment,
+        page.as_ref().ok(),
+        place.and_then(|place| place.as_ref().ok()),
+    )
+    .await;
     let this = format!("/segments/{segment}");
     let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
     let at = |offset: u64| query.with(&this, &[("offset", Some(&offset.to_string()))]);
     let own = athlete.and_then(|athlete| athlete.parse().ok());
     let tools = here.tools(&page_path, true, &asker.caller);
     let page = page.map_err(TroubleShown::of);
-    let page =
-        page.map(|page| page_shown(&page, places(&page.entries, own, link), tools, (offset, at)));
+    let page = page.map(|page| {
+        let rows = places(&page.entries, own, (&called, link));
+        page_shown(&page, rows, tools, (offset, at))
+    });
     let place = found.zip(place_path).map(|(found, path)| {
         let tools = here.tools(&path, false, &asker.caller);
         found
             .map_err(TroubleShown::of)
-            .map(|found| place(found, link, tools))
+            .map(|found| place(found, (&called, link), tools))
     });
+    let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
     let title = BOARDS.iter().find(|(name, _)| *name == board);
     let text = |name: &str| query.get(name).unwrap_or_default().to_owned();
     BoardPage {
-        frame: Frame::new(format!("Segment {segment}"), "boards", &asker.caller)
+        frame: Frame::new(heading.clone(), "boards", &asker.caller)
             .following("efforts")
             .of_kind("segment")
             .with_keys(&[("b", "board"), ("w", "window"), ("f", "find an athlete")]),
         segment: segment.to_owned(),
+        name,
+        heading,
         counts: counts
             .map_err(TroubleShown::of)
             .map(|counts| (number(counts.efforts), number(counts.athletes))),

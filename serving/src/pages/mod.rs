@@ -86,7 +86,7 @@ struct Looking {
 impl Looking {
     fn new(pages: &Pages, caller: Caller, headers: &HeaderMap) -> Self {
         Self {
-            asker: Asker::new(pages.api.clone(), caller),
+            asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
             here: Here::of(headers),
         }
     }

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use super::api::{Entry, Provenance};
-use super::ask::Trouble;
+use super::ask::{Called, Trouble};
 use super::assets::{ASSETS, Assets};
 use super::shown::{self, Moment, duration, number};
 use crate::http::{Caller, Page};
@@ -179,7 +179,8 @@ pub(crate) fn choices(of: &[(&str, &str)], chosen: &str) -> Vec<Choice> {
 #[derive(Debug, Clone)]
 pub(crate) struct PlaceRow {
     pub(crate) rank: String,
-    pub(crate) athlete: i64,
+    /// The athlete's name, or number.
+    pub(crate) athlete: String,
     pub(crate) link: String,
     pub(crate) time: String,
     pub(crate) behind: String,
@@ -192,12 +193,12 @@ pub(crate) struct PlaceRow {
 pub(crate) fn places(
     entries: &[Entry],
     own: Option<i64>,
-    link: impl Fn(i64) -> String,
+    (called, link): (&Called, impl Fn(i64) -> String),
 ) -> Vec<PlaceRow> {
     let first = entries.first().map_or(0, |entry| entry.elapsed_time);
     let row = |entry: &Entry| PlaceRow {
         rank: number(entry.rank),
-        athlete: entry.athlete_id,
+        athlete: called.or_number(entry.athlete_id),
         link: link(entry.athlete_id),
         time: duration(entry.elapsed_time),
         behind: match entry.elapsed_time.saturating_sub(first) {

@@ -3,9 +3,10 @@
 use askama::Template;
 use jiff::tz::TimeZone;
 use serde_json::Value;
+use stores::names::Named;
 
 use super::api;
-use super::ask::{Answer, Asker, path};
+use super::ask::{Answer, Asker, Called, path};
 use super::chart::{Chart, Step};
 use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
 use super::query::Query;
@@ -52,6 +53,8 @@ const ROWS: &str = "20";
 pub(crate) struct PlaysPage {
     frame: Frame,
     heading: String,
+    /// What is shown by number, where the heading has its name.
+    number: Option<String>,
     range: String,
     periods: Vec<Choice>,
     intervals: Vec<Choice>,
@@ -136,6 +139,13 @@ impl Of {
         match self {
             Self::Owner => "owner",
             Self::Track => "track",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Owner => "Owner",
+            Self::Track => "Track",
         }
     }
 
@@ -250,6 +260,7 @@ pub(crate) async fn page(
         asker.get::<api::Series>(&series_path),
         asker.get::<api::Breakdown>(&more_path),
     );
+    let (name, called) = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
     let tiles = vec![total_tile(total), uniques_tile(uniques)];
     let range = match &series {
         Ok(series) => range(series, &zone),
@@ -260,8 +271,11 @@ pub(crate) async fn page(
     let series = series.map(|found| series_shown(&found, (Step::of(asked.interval), &zone), tools));
     let tools = here.tools(&apart_path, true, &asker.caller);
     let apart = apart.map_err(TroubleShown::of);
-    let apart = apart.map(|found| apart_shown(&asked, &found, tools));
-    let title = format!("{} {id}", if of == Of::Owner { "Owner" } else { "Track" });
+    let apart = apart.map(|found| apart_shown(&asked, &found, &called, tools));
+    let numbered = format!("{} {id}", of.name());
+    let title = name
+        .clone()
+        .unwrap_or_else(|| format!("{} {id}", of.title()));
     let hidden = FILTERS.iter().chain(&["by"]).filter_map(|name| {
         let value = query.get(name).filter(|_| *name != of.parameter())?;
         Some(((*name).to_owned(), value.to_owned()))
@@ -277,7 +291,8 @@ pub(crate) async fn page(
                 ("z", "zone"),
                 ("x", "compare"),
             ]),
-        heading: format!("Plays of {} {id}", of.name()),
+        heading: format!("Plays of {}", name.as_ref().unwrap_or(&numbered)),
+        number: name.is_some().then_some(numbered),
         range,
         periods: choices(&PERIODS, asked.period),
         intervals: choices(&INTERVALS, asked.interval),
@@ -295,6 +310,38 @@ pub(crate) async fn page(
         bys: bys(&asked),
         apart,
     }
+}
+
+/// What has a name among what plays are counted apart by.
+fn named(by: &str) -> Option<Named> {
+    match by {
+        "track" => Some(Named::Track),
+        "owner" => Some(Named::Owner),
+        _ => None,
+    }
+}
+
+/// What this is called, and what its plays are counted apart by; nothing is told to who does not read them.
+async fn names(
+    asker: &Asker,
+    asked: &Asked<'_>,
+    is_read: bool,
+    apart: Option<&api::Breakdown>,
+) -> (Option<String>, Called) {
+    let id = crate::http::integer(asked.id).filter(|_| is_read);
+    let of = match asked.of {
+        Of::Owner => Named::Owner,
+        Of::Track => Named::Track,
+    };
+    let rows = async {
+        let Some((by, apart)) = named(asked.by).zip(apart) else {
+            return Called::default();
+        };
+        let ids = apart.rows.iter().filter_map(|row| row.key.as_i64());
+        asker.names(by, ids.collect::<Vec<i64>>()).await
+    };
+    let (own, called) = tokio::join!(asker.names(of, id), rows);
+    (id.and_then(|id| own.get(id).map(str::to_owned)), called)
 }
 
 fn total_tile(total: Answer<api::Total>) -> Tile {
@@ -334,13 +381,17 @@ fn series_shown(series: &api::Series, by: (Step, &TimeZone), tools: Tools) -> Se
     }
 }
 
-fn apart_shown(asked: &Asked<'_>, apart: &api::Breakdown, tools: Tools) -> Apart {
+fn apart_shown(asked: &Asked<'_>, apart: &api::Breakdown, called: &Called, tools: Tools) -> Apart {
     let more = |next: &str| asked.link(&[("cursor", Some(next))]);
     Apart {
         from: From::of(&apart.provenance),
         more: apart.cursor.as_deref().map(more),
         tools,
-        rows: apart.rows.iter().map(|row| apart_row(asked, row)).collect(),
+        rows: apart
+            .rows
+            .iter()
+            .map(|row| apart_row(asked, row, called))
+            .collect(),
     }
 }
 
@@ -411,7 +462,7 @@ fn filter_of(by: &str) -> Option<&'static str> {
     })
 }
 
-fn apart_row(asked: &Asked<'_>, row: &api::BreakdownRow) -> ApartRow {
+fn apart_row(asked: &Asked<'_>, row: &api::BreakdownRow, called: &Called) -> ApartRow {
     let (share, percent) = share(row.share);
     let value = match &row.key {
         Value::Null => None,
@@ -422,7 +473,10 @@ fn apart_row(asked: &Asked<'_>, row: &api::BreakdownRow) -> ApartRow {
         .zip(value)
         .map(|(filter, value)| asked.link(&[(filter, Some(&value)), ("cursor", None)]));
     ApartRow {
-        key: key(&row.key),
+        key: match row.key.as_i64().and_then(|id| called.get(id)) {
+            Some(name) => name.to_owned(),
+            None => key(&row.key),
+        },
         link,
         count: number(row.count),
         share,

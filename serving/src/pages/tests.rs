@@ -9,6 +9,7 @@ use futures::StreamExt;
 use schemas::entities::Application;
 use serde_json::Value;
 use stores::keys::Keys;
+use stores::names::Named;
 use tower::ServiceExt;
 
 use crate::world::World;
@@ -242,6 +243,41 @@ async fn an_owner_sees_nothing_of_another() {
         list.contains("/applications/7") && !list.contains("/applications/8"),
         "{list}"
     );
+}
+
+#[tokio::test]
+async fn things_are_called_by_their_names_to_who_reads_them() {
+    let (serving, world) = service();
+    let named = [Named::Owner, Named::Track, Named::Segment, Named::Athlete];
+    for of in named {
+        for id in [1, 2] {
+            let name = format!("{of} <i>{id}</i>");
+            world.boards.lock().unwrap().names.insert((of, id), name);
+        }
+    }
+    let shown = |of: Named, id: i64| format!("{of} &#60;i&#62;{id}&#60;/i&#62;");
+    for of in named {
+        let (_, page) = get(&serving, &format!("/{of}s/1"), None).await;
+        let (heading, rest) = page.split_once("</h1>").expect("a heading");
+        assert!(heading.ends_with(&shown(of, 1)), "{heading}");
+        assert!(
+            rest.contains(&format!("{of} 1")),
+            "the number stays: {rest}"
+        );
+    }
+    let key = world.keys.make("read:owner:1", None);
+    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let (_, own) = get(&serving, "/owners/1", Some(&cookie)).await;
+    assert!(own.contains(&shown(Named::Owner, 1)), "{own}");
+    for (of, id) in [
+        (Named::Owner, 2),
+        (Named::Track, 1),
+        (Named::Segment, 1),
+        (Named::Athlete, 1),
+    ] {
+        let (_, page) = get(&serving, &format!("/{of}s/{id}"), Some(&cookie)).await;
+        assert!(!page.contains(&shown(of, id)), "{page}");
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use stores::admin::{
     Usage,
 };
 use stores::aged::{AgedCount, AgedRecords, Ageing};
+use stores::names::{Named, Names};
 use stores::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use stores::recounts::{Countable, Recount, Recounts};
 use stores::{Error, Result};
@@ -99,6 +100,19 @@ impl AgedRecords for World {
     }
 
     async fn forget_aged(&self, _: Ageing, _: i64, _: usize) -> Result<u64> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+}
+
+#[async_trait]
+impl Names for World {
+    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+        let boards = self.boards.lock().unwrap();
+        let name = |id: &i64| Some((*id, boards.names.get(&(of, *id))?.clone()));
+        Ok(ids.iter().filter_map(name).collect())
+    }
+
+    async fn set_names(&self, _: Named, _: &[(i64, Option<String>)]) -> Result<()> {
         Err(Error::Refused("not for serving".to_owned()))
     }
 }

@@ -17,6 +17,7 @@ use schemas::key::{KeyKind, KeyShape, KeyValue};
 use schemas::seam::{Cut, Epoch, Run, RunState, Slot};
 use stores::counts::{Day, DayRow};
 use stores::live::{LiveStates, StateQuery};
+use stores::names::Named;
 use stores::recounts::Recounted;
 use stores::views::{Head, NodeName};
 
@@ -75,6 +76,8 @@ pub(crate) struct Boards {
     nodes: BTreeMap<NodeName, Bytes>,
     states: BTreeMap<StateName, Option<Vec<u8>>>,
     pub(crate) applications: Vec<Application>,
+    /// What things are called.
+    pub(crate) names: BTreeMap<(Named, i64), String>,
     /// By application.
     pub(crate) recounted: BTreeMap<i64, Recounted>,
     /// Counts by key and day.

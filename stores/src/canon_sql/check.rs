@@ -28,7 +28,7 @@ const COUNTING: &str = "counting connected athletes";
 /// So many applications whose counters are wrong are named.
 const NAMED: i64 = 10;
 
-const TABLES: [&str; 16] = [
+const TABLES: [&str; 17] = [
     "efforts",
     "athletes",
     "disqualified",
@@ -45,6 +45,7 @@ const TABLES: [&str; 16] = [
     "recounts",
     "api_keys",
     "admin_actions",
+    "names",
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
@@ -281,6 +282,7 @@ fn writes(table: &str) -> [String; 2] {
         "disqualified" => ("athlete_id", "*"),
         "unlimited" => ("application_id", "*"),
         "recounts" => ("ticket", "*"),
+        "names" => ("name", "*"),
         "application_audit" => (
             "reason",
             "application_id, at_ms, actor, action, value_before, value_after",
@@ -324,8 +326,10 @@ async fn missing_rights(link: &mut Link<'_>, views: &BTreeSet<String>) -> Sql<Ve
         }
     }
     statements.push("DELETE FROM unlimited WHERE 1 = 0".to_owned());
-    if !views.contains("disqualified") {
-        statements.push("DELETE FROM disqualified WHERE 1 = 0".to_owned());
+    for table in ["disqualified", "names"] {
+        if !views.contains(table) {
+            statements.push(format!("DELETE FROM {table} WHERE 1 = 0"));
+        }
     }
     let mut flaws = Vec::new();
     for statement in statements {

@@ -52,7 +52,7 @@ type Columns = &'static [(&'static str, Kind)];
 use Kind::{Boolean, Fraction, Micros, Number, Text};
 
 /// What is read of each table that an app may replace.
-const TABLES: [(&str, Columns); 7] = [
+const TABLES: [(&str, Columns); 8] = [
     (
         "applications",
         &[
@@ -121,6 +121,7 @@ const TABLES: [(&str, Columns); 7] = [
             ("version", Number),
         ],
     ),
+    ("names", &[("kind", Text), ("id", Number), ("name", Text)]),
 ];
 
 /// A column that is there: its table, its name, its type as the server calls it to people, and to us.

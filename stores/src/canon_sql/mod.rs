@@ -29,6 +29,7 @@ pub(crate) mod dump;
 pub(crate) mod erase;
 mod fault;
 pub(crate) mod keys;
+pub(crate) mod names;
 pub(crate) mod notices;
 mod options;
 pub(crate) mod outbox;
@@ -60,6 +61,7 @@ use crate::canon::{
     Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
     Revoked, RowsOf, Waiting,
 };
+use crate::names::{Named, Names};
 use crate::namespace::Namespace;
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
@@ -272,6 +274,21 @@ impl SqlCanon {
         self.server
             .read(doing, on!(link => ids(link, statement, id)))
             .await
+    }
+}
+
+#[async_trait]
+impl Names for SqlCanon {
+    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+        let call = on!(link => names::names(link, of, ids));
+        self.server.read(names::READING, call).await
+    }
+
+    async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {
+        names::given(of)?;
+        self.ours(names::TABLE)?;
+        let call = on!(link => names::set(link, of, names));
+        self.server.write(names::CHANGING, call).await
     }
 }
 

@@ -26,7 +26,8 @@ use crate::canon::{
     Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
     Revoked, RowsOf, Waiting,
 };
-use crate::canon_sql::{admin, aged, erase, notices, recounts};
+use crate::canon_sql::{admin, aged, erase, names, notices, recounts};
+use crate::names::{Named, Names};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 
@@ -178,6 +179,19 @@ macro_rules! recounts_tables {
     };
 }
 
+/// What owners, tracks and segments are called; new in a file of version 5.
+macro_rules! names_table {
+    () => {
+        "
+        CREATE TABLE names (
+            kind TEXT NOT NULL,
+            id INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            PRIMARY KEY (kind, id)
+        ) STRICT, WITHOUT ROWID;"
+    };
+}
+
 /// Efforts and authorizations are stored by id, which rises with time, so that new ones are
 /// written side by side; an index brings them in the order of their groups.
 ///
@@ -189,7 +203,7 @@ macro_rules! recounts_tables {
 /// forget them.
 static CANON: Kind = Kind {
     name: "canon.db",
-    version: 5,
+    version: 6,
     tables: concat!(
         "
         CREATE TABLE efforts (
@@ -287,7 +301,8 @@ static CANON: Kind = Kind {
         deleted_athletes!(),
         // What those write who look after applications.
         applications_tables!(),
-        recounts_tables!()
+        recounts_tables!(),
+        names_table!()
     ),
     upgrades: &[
         (
@@ -309,6 +324,7 @@ static CANON: Kind = Kind {
             )),
         ),
         (4, Upgrade::Statements(recounts_tables!())),
+        (5, Upgrade::Statements(names_table!())),
     ],
     replaceable: false,
     page_bytes: 4096,
@@ -430,6 +446,27 @@ impl CanonRead for SqliteCanon {
         let mut connection = db.reader().await?;
         let found = canon_outbox::pending(&mut connection, source, newest, limit).await;
         found.map_err(db.fault(OUTBOX))
+    }
+}
+
+#[async_trait]
+impl Names for SqliteCanon {
+    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = names::names(&mut Embedded(&mut connection), of, ids).await;
+        found.map_err(db.fault(names::READING))
+    }
+
+    async fn set_names(&self, of: Named, given: &[(i64, Option<String>)]) -> Result<()> {
+        names::given(of)?;
+        let db = self.db.current().await?;
+        let fault = db.fault(names::CHANGING);
+        let mut connection = db.writer().await?;
+        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
+        let done = names::set(&mut Embedded(&mut tx), of, given).await;
+        done.map_err(fault)?;
+        tx.commit().await.map_err(fault)
     }
 }
 

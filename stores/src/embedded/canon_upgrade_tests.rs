@@ -35,7 +35,7 @@ async fn age(folder: &Path) -> Result<(), sqlx::Error> {
          ALTER TABLE athletes DROP COLUMN is_disqualified;
          DROP TABLE unlimited; DROP TABLE application_audit; DROP TABLE capacity_requests;
          DROP TRIGGER first_connected; DROP TRIGGER more_connected; DROP VIEW usage_to_note;
-         DROP TABLE capacity_notices; DROP TABLE recounts;
+         DROP TABLE capacity_notices; DROP TABLE recounts; DROP TABLE names;
          PRAGMA user_version = 1;",
     )
     .execute(&mut file)

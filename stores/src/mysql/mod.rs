@@ -23,7 +23,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 7] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 8] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -40,6 +40,7 @@ pub(crate) const MIGRATIONS: [(&str, &str); 7] = [
     ),
     ("recounts", include_str!("migrations/0006_recounts.sql")),
     ("keys", include_str!("migrations/0007_keys.sql")),
+    ("names", include_str!("migrations/0008_names.sql")),
 ];
 
 /// The names of this schema that are views.

@@ -15,6 +15,7 @@ pub mod canon_connect;
 pub mod canon_erase;
 pub mod canon_model;
 mod canon_model_admin;
+pub mod canon_names;
 pub mod canon_reads;
 pub mod canon_recounts;
 pub mod canon_rows;

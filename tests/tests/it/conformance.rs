@@ -272,6 +272,15 @@ macro_rules! laws_of {
             } and with two {}
         }
     };
+    (@canon_names $stage:ty) => {
+        $crate::conformance::laws! {
+            $stage, canon_names {
+                names_are_given
+                many_names_are_given
+                names_of_rows_are_theirs
+            } and with two {}
+        }
+    };
     (@keys $stage:ty) => {
         $crate::conformance::laws! {
             $stage, keys {

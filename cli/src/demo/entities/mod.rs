@@ -58,7 +58,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    fn every(self) -> Range<i64> {
+    pub(in crate::demo) fn every(self) -> Range<i64> {
         self.first..self.first + self.count
     }
 
@@ -128,6 +128,11 @@ impl Ids {
         let groups: Vec<Group> = self.segments().every().flat_map(of_segment).collect();
         let efforts = canon.groups(Source::Efforts, &groups).await?;
         Ok(efforts.num_rows() == 0)
+    }
+
+    /// Whether nobody has used anything yet.
+    pub(in crate::demo) const fn are_first(self) -> bool {
+        self.before == 0
     }
 
     const fn span(self, count: i64) -> Span {

@@ -177,7 +177,7 @@ impl Stage for OnMariaDb {
 mod postgres {
     use super::OnPostgres;
 
-    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged keys }
+    crate::conformance::laws_of! { OnPostgres; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys }
 
     #[test]
     fn entities_follow_the_model() {
@@ -188,7 +188,7 @@ mod postgres {
 mod mariadb {
     use super::OnMariaDb;
 
-    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged keys }
+    crate::conformance::laws_of! { OnMariaDb; canon canon_reads canon_connect canon_admin canon_recounts canon_erase canon_aged canon_names keys }
 
     #[test]
     fn entities_follow_the_model() {

@@ -1,0 +1,86 @@
+//! Names: statements that all three databases understand.
+
+use std::collections::BTreeMap;
+
+use super::session::{Sql, Statements, Value};
+use crate::names::Named;
+use crate::{Error, Result};
+
+pub(crate) const READING: &str = "reading names";
+pub(crate) const CHANGING: &str = "changing names";
+/// The table of names that are given.
+pub(crate) const TABLE: &str = "names";
+
+/// Ids of a statement.
+const AT_ONCE: usize = 500;
+
+/// Refuses names that are not given by themselves.
+pub(crate) fn given(of: Named) -> Result<()> {
+    if of.is_given() {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "the name of an {of} stands in its row: ingest {of}s with it"
+    )))
+}
+
+pub(crate) async fn names(
+    link: &mut impl Statements,
+    of: Named,
+    ids: &[i64],
+) -> Sql<Vec<(i64, String)>> {
+    let mut found: BTreeMap<i64, String> = BTreeMap::new();
+    for ids in ids.chunks(AT_ONCE) {
+        let (kind, ids) = (Value::Text(of.name()), Value::Ints(ids));
+        let rows: Vec<(i64, String)> = match of {
+            Named::Athlete => {
+                let statement = "SELECT CAST(id AS SIGNED), name FROM athletes
+                                 WHERE id IN ? AND name IS NOT NULL AND NOT is_deleted";
+                link.rows(statement, &[ids]).await?
+            }
+            Named::Application => {
+                let statement = "SELECT CAST(id AS SIGNED), name FROM applications
+                                 WHERE id IN ? AND name IS NOT NULL";
+                link.rows(statement, &[ids]).await?
+            }
+            Named::Owner | Named::Track | Named::Segment => {
+                let statement = "SELECT CAST(id AS SIGNED), name FROM names
+                                 WHERE kind = ? AND id IN ? AND name IS NOT NULL";
+                link.rows(statement, &[kind, ids]).await?
+            }
+        };
+        found.extend(rows);
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// Gives names; call it within a transaction that writes.
+pub(crate) async fn set(
+    link: &mut impl Statements,
+    of: Named,
+    names: &[(i64, Option<String>)],
+) -> Sql<()> {
+    // In one order, so that of two who give names neither waits for the other without end.
+    let names: BTreeMap<i64, Option<&str>> = names
+        .iter()
+        .map(|(id, name)| (*id, name.as_deref()))
+        .collect();
+    let names: Vec<(i64, Option<&str>)> = names.into_iter().collect();
+    let kind = Value::Text(of.name());
+    for names in names.chunks(AT_ONCE) {
+        let ids: Vec<i64> = names.iter().map(|(id, _)| *id).collect();
+        let statement = "DELETE FROM names WHERE kind = ? AND id IN ?";
+        link.run(statement, &[kind, Value::Ints(&ids)]).await?;
+        let given = names.iter().filter_map(|(id, name)| Some((*id, (*name)?)));
+        let values: Vec<Value<'_>> = given
+            .flat_map(|(id, name)| [kind, Value::Int(id), Value::Text(name)])
+            .collect();
+        if values.is_empty() {
+            continue;
+        }
+        let rows = vec!["(?, ?, ?)"; values.len() / 3].join(", ");
+        let statement = format!("INSERT INTO names (kind, id, name) VALUES {rows}");
+        link.run(&statement, &values).await?;
+    }
+    Ok(())
+}

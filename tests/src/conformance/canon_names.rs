@@ -1,0 +1,98 @@
+//! The laws of names.
+
+use schemas::entities::{Athlete, Entity};
+use stores::names::{Named, Names};
+use stores::{ErrorKind, Result, Stores};
+
+use super::canon_rows::{application, apply, athlete};
+
+async fn named(
+    names: &(impl Names + ?Sized),
+    of: Named,
+    ids: &[i64],
+) -> Result<Vec<(i64, String)>> {
+    let found = names.names(of, ids).await?;
+    assert!(found.is_sorted_by(|a, b| a.0 < b.0), "{found:?}");
+    Ok(found)
+}
+
+fn called(of: &[(i64, &str)]) -> Vec<(i64, String)> {
+    of.iter()
+        .map(|(id, name)| (*id, (*name).to_owned()))
+        .collect()
+}
+
+/// Names that are given are found by kind and number, replaced, and taken away.
+pub async fn names_are_given(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    for of in Named::ALL {
+        assert_eq!(named(canon, of, &[1, 2]).await?, []);
+        assert_eq!(named(canon, of, &[]).await?, []);
+    }
+    let given = [
+        (i64::MAX, Some("Ä 🚲 'quoted\" \\ %_".to_owned())),
+        (1, Some("one".to_owned())),
+        (-1, None),
+        (1, Some("One".to_owned())),
+        (2, Some("x".repeat(500))),
+    ];
+    canon.set_names(Named::Track, &given).await?;
+    canon.set_names(Named::Segment, &[]).await?;
+    let all = [2, i64::MAX, 1, -1, 1];
+    let long = "x".repeat(500);
+    let expected = called(&[(1, "One"), (2, &long), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
+    assert_eq!(named(canon, Named::Track, &all).await?, expected);
+    assert_eq!(named(canon, Named::Owner, &all).await?, []);
+    let changed = [(1, None), (2, Some("two".to_owned())), (7, None)];
+    canon.set_names(Named::Track, &changed).await?;
+    let expected = called(&[(2, "two"), (i64::MAX, "Ä 🚲 'quoted\" \\ %_")]);
+    assert_eq!(named(canon, Named::Track, &all).await?, expected);
+    Ok(())
+}
+
+/// Any number of names is given and found at once.
+pub async fn many_names_are_given(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let ids: Vec<i64> = (0..1_500).collect();
+    let given: Vec<_> = ids.iter().map(|id| (*id, Some(format!("n{id}")))).collect();
+    canon.set_names(Named::Owner, &given).await?;
+    let found = named(canon, Named::Owner, &ids).await?;
+    assert_eq!(found.len(), ids.len());
+    assert!(found.iter().all(|(id, name)| *name == format!("n{id}")));
+    Ok(())
+}
+
+/// Names of athletes and applications are those of their rows; who is deleted has none.
+pub async fn names_of_rows_are_theirs(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let person = |id: i64, name: Option<&str>, is_deleted: bool| {
+        Entity::Athlete(Athlete {
+            name: name.map(str::to_owned),
+            is_deleted,
+            ..athlete(id)
+        })
+    };
+    let rows = [
+        person(1, Some("Ann"), false),
+        person(2, None, false),
+        person(3, Some("Bo"), true),
+        Entity::Application(application(1, 5)),
+    ];
+    apply(canon, &rows).await?;
+    assert_eq!(
+        named(canon, Named::Athlete, &[1, 2, 3, 4]).await?,
+        called(&[(1, "Ann")])
+    );
+    assert_eq!(
+        named(canon, Named::Application, &[1, 2]).await?,
+        called(&[(1, "Ride")])
+    );
+    for of in [Named::Athlete, Named::Application] {
+        let refused = canon.set_names(of, &[(1, Some("x".to_owned()))]).await;
+        assert_eq!(
+            refused.expect_err("they have rows").kind(),
+            ErrorKind::Reject
+        );
+    }
+    Ok(())
+}
