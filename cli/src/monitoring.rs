@@ -210,6 +210,10 @@ const GAUGES: &[(&str, &str)] = &[
         "1 for what came of a scheduled reconciliation the last time",
     ),
     (
+        "backstitch_source_differing_keys",
+        "Keys that differed in the newest comparison of a view and were not put right, as the API sees it",
+    ),
+    (
         "backstitch_source_drift_events",
         "Events that live state had counted otherwise than the newest complete run of a source, as the API sees it",
     ),
@@ -263,6 +267,12 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Counters of what hardly ever happens and is alarming.
+const RARE: &[&str] = &[
+    "backstitch_reconcile_alerts_given_up_total",
+    "backstitch_speed_notices_given_up_total",
+];
+
 static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
 
 /// What this process measures, from now on.
@@ -286,6 +296,10 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
     }
     for (name, meaning) in HISTOGRAMS {
         metrics::describe_histogram!(*name, metrics::Unit::Seconds, *meaning);
+    }
+    // A counter that appears with its first event has never risen.
+    for name in RARE {
+        metrics::counter!(*name).increment(0);
     }
     metrics::gauge!("backstitch_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(RECORDER.get_or_init(|| handle).clone())

@@ -28,7 +28,7 @@ pub enum Scope {
 /// A text that is no scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no scope: write read:*, read:owner:ID (an id or a name of at most {OWNER_BYTES_MAX} bytes, without blanks and commas), ingest or admin"
+    "{given:?} is no scope: write read:*, read:owner:ID (an id without zeros before it, or a name of at most {OWNER_BYTES_MAX} bytes, without blanks and commas), ingest or admin"
 )]
 pub struct ScopeError {
     given: String,
@@ -52,13 +52,12 @@ impl FromStr for Scope {
                     && !owner.contains(|char: char| {
                         char.is_whitespace() || char.is_control() || char == ','
                     });
-                // Ids are compared as numbers: 007 is 7.
-                let id = owner
+                // 007 could be the number 7 or the text 007.
+                let is_clear = owner
                     .parse::<i64>()
-                    .ok()
-                    .filter(|_| !owner.starts_with('+'));
-                let named = || id.map_or_else(|| owner.to_owned(), |id| id.to_string());
-                is_plain.then(|| Self::ReadOwner(named())).ok_or_else(wrong)
+                    .map_or(true, |id| id.to_string() == owner);
+                let named = || Self::ReadOwner(owner.to_owned());
+                (is_plain && is_clear).then(named).ok_or_else(wrong)
             }
         }
     }
@@ -187,6 +186,9 @@ mod tests {
             "read:",
             "read:owner:",
             "read:owner:1 2",
+            "read:owner:007",
+            "read:owner:+7",
+            "read:owner:-0",
             "read:owner:a\u{0}",
             "Admin",
             "admin ",

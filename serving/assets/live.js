@@ -32,6 +32,7 @@ async function refresh() {
   busy = true;
   try {
     const response = await fetch(location.href, { headers: { accept: 'text/html' } });
+    if (response.redirected) throw new Error('sign in again');
     if (!response.ok) throw new Error(`status ${response.status}`);
     const now = new DOMParser().parseFromString(await response.text(), 'text/html');
     for (const part of document.querySelectorAll('[data-live]')) {
@@ -60,7 +61,13 @@ function follow() {
   events = new EventSource(`/live?source=${encodeURIComponent(source)}`);
   events.addEventListener('moved', refresh);
   events.addEventListener('open', () => say('Live', true));
-  events.addEventListener('error', () => say('Waiting for the service …', false));
+  events.addEventListener('error', () => {
+    if (events?.readyState !== EventSource.CLOSED) { say('Waiting for the service …', false); return; }
+    // It was refused, and a browser does not ask again by itself: the page says why.
+    events = null;
+    refresh();
+    setTimeout(() => { if (!paused && !document.hidden) follow(); }, 30_000);
+  });
 }
 function rest() {
   events?.close();

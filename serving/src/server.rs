@@ -4,12 +4,14 @@
 //! head of its request would hold a connection for ever.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -17,7 +19,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -29,6 +31,9 @@ use crate::{Error, Result};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STREAMS_MAX: u32 = 100;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// How much longer than an answer may take a connection may be on which nothing happens: no request, no piece of a body
+/// either way. Pings are nothing.
+const QUIET_EXTRA: Duration = Duration::from_secs(45);
 
 /// Serves until `shutdown` is cancelled, then lets requests that are under way finish, up to the
 /// drain timeout.
@@ -59,6 +64,7 @@ pub(crate) async fn run(
         let connection = Connection {
             router: router.clone(),
             head_timeout: options.head_timeout(),
+            quiet_max: options.request_timeout().max(options.body_idle_timeout()) + QUIET_EXTRA,
             head_bytes_max: options.head_bytes_max,
             watcher: graceful.watcher(),
         };
@@ -99,9 +105,68 @@ async fn accept(
     }
 }
 
+/// When something happened on a connection last.
+#[derive(Debug)]
+struct Activity {
+    opened: Instant,
+    has_begun: AtomicBool,
+    last_ms: AtomicU64,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self {
+            opened: Instant::now(),
+            has_begun: AtomicBool::new(false),
+            last_ms: AtomicU64::new(0),
+        }
+    }
+
+    fn note(&self) {
+        let now_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
+    }
+
+    fn quiet_for(&self) -> Duration {
+        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(last)
+    }
+}
+
+/// A body of which each piece is noted as it passes.
+struct Noted<B> {
+    body: B,
+    activity: Arc<Activity>,
+}
+
+impl<B: Body + Unpin> Body for Noted<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_ready() {
+            self.activity.note();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 struct Connection {
     router: Router,
     head_timeout: Duration,
+    quiet_max: Duration,
     head_bytes_max: u32,
     watcher: Watcher,
 }
@@ -111,14 +176,25 @@ impl Connection {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "nodelay");
         }
-        let begun = Arc::new(AtomicBool::new(false));
+        let activity = Arc::new(Activity::new());
         let service = service_fn({
-            let begun = Arc::clone(&begun);
+            let activity = Arc::clone(&activity);
             let router = self.router;
             move |mut request: hyper::Request<Incoming>| {
-                begun.store(true, Ordering::Relaxed);
+                activity.has_begun.store(true, Ordering::Relaxed);
+                activity.note();
                 request.extensions_mut().insert(Peer(peer));
-                router.clone().oneshot(request)
+                let (router, activity) = (router.clone(), Arc::clone(&activity));
+                let noted = Arc::clone(&activity);
+                let request = request.map(|body| Noted {
+                    body,
+                    activity: noted,
+                });
+                async move {
+                    let response = router.oneshot(request).await;
+                    activity.note();
+                    response.map(|response| response.map(|body| Noted { body, activity }))
+                }
             }
         });
         let mut builder = Builder::new(TokioExecutor::new());
@@ -136,17 +212,27 @@ impl Connection {
             .keep_alive_timeout(KEEP_ALIVE);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(self.watcher.watch(connection.into_owned()));
-        // hyper's timer begins with the first bytes; a client that sends none has this one.
-        let silent = async {
-            sleep(self.head_timeout).await;
-            if begun.load(Ordering::Relaxed) {
-                std::future::pending::<()>().await;
+        // hyper's timers begin with the first bytes of a head and end with the request: a client that sends none, and one that
+        // reads no answer and only answers pings, would hold a connection for ever.
+        let quiet = async {
+            loop {
+                let limit = match activity.has_begun.load(Ordering::Relaxed) {
+                    true => self.quiet_max,
+                    false => self.head_timeout,
+                };
+                let left = limit.saturating_sub(activity.quiet_for());
+                if left.is_zero() {
+                    break;
+                }
+                sleep(left).await;
             }
         };
         let ended = tokio::select! {
             ended = &mut connection => ended,
-            // Nothing was begun, so nothing is lost.
-            () = silent => return,
+            () = quiet => {
+                tracing::debug!(%peer, "nothing happens on a connection any more: it is closed");
+                return;
+            }
         };
         if let Err(error) = ended {
             tracing::debug!(%peer, error, "a connection ended with an error");

@@ -1,18 +1,23 @@
 //! The service as its owner sees it: build it, then run it until it is asked to stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use jobs::Catalog;
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::http::{Api, Caller, router};
+use crate::http::{Api, Caller, note, router};
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::{Error, Result, server};
+
+/// How often is noted how the installation is getting on.
+const NOTE_EVERY: Duration = Duration::from_secs(10);
 
 /// The serving layer, ready to run.
 #[derive(Debug, Clone)]
@@ -51,8 +56,24 @@ impl Serving {
             closing.cancel();
         };
         let served = server::run(listener, self.router(), &self.api.options, shutdown);
-        let (served, ()) = tokio::join!(served, told);
+        let watched = self.watch();
+        let (served, (), ()) = tokio::join!(served, told, watched);
         served
+    }
+
+    /// Notes now and then how all processes of the installation are getting on, where somebody reads metrics.
+    async fn watch(&self) {
+        if self.api.metrics_text.is_none() {
+            return;
+        }
+        let closing = self.api.closing.clone();
+        while !closing.is_cancelled() {
+            note(&self.api).await;
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = sleep(NOTE_EVERY) => {}
+            }
+        }
     }
 
     /// Answers one GET as the API does, without a socket: the status and the body. `path` is percent-encoded and begins
@@ -85,7 +106,7 @@ impl Serving {
     #[cfg(test)]
     pub(crate) fn openapi(&self) -> String {
         drop(self.router());
-        self.api.openapi()
+        String::from_utf8_lossy(&self.api.openapi()).into_owned()
     }
 
     /// All routes, for use without a socket.

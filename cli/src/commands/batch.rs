@@ -76,26 +76,28 @@ async fn run_batch(
     if let Some(workers) = &workers {
         workers.call_off().await;
     }
-    let runs = runs?;
-    if let [only] = runs.as_slice() {
-        return context.output().result(only, text_of);
+    let (runs, failed) = runs?;
+    match (runs.as_slice(), &failed) {
+        ([], Some(_)) => {}
+        ([only], None) => context.output().result(only, text_of)?,
+        _ => context
+            .output()
+            .result(&runs, |runs| runs.iter().map(text_of).collect())?,
     }
-    context
-        .output()
-        .result(&runs, |runs| runs.iter().map(text_of).collect())
+    failed.map_or(Ok(()), Err)
 }
 
-/// Runs one source after the other.
+/// Runs one source after the other. One that fails keeps the others from nothing: its error comes last.
 async fn run_all(
     args: &BatchRunArgs,
     (batch, mut requests): (&Batch, BTreeMap<Source, Vec<String>>),
     stop: &CancellationToken,
-) -> anyhow::Result<Vec<Ran>> {
+) -> anyhow::Result<(Vec<Ran>, Option<anyhow::Error>)> {
     if args.jobs.is_empty() {
         requests = with_log(batch, requests).await?;
     }
     let stages = Stages::default();
-    let mut runs = Vec::new();
+    let (mut runs, mut failed) = (Vec::new(), None);
     for (source, jobs) in requests {
         let request = RunRequest {
             jobs,
@@ -105,12 +107,19 @@ async fn run_all(
         };
         let outcome = batch.run(source, &request, &stages, stop).await;
         stages.clear();
-        runs.push(Ran {
-            source,
-            report: outcome?,
-        });
+        match outcome {
+            Ok(report) => runs.push(Ran { source, report }),
+            Err(error) if failed.is_none() => {
+                let error = anyhow::Error::from(error);
+                failed = Some(error.context(format!("the run of {source}")));
+            }
+            Err(error) => tracing::error!(%source, %error, "another run failed, too"),
+        }
+        if stop.is_cancelled() {
+            break;
+        }
     }
-    Ok(runs)
+    Ok((runs, failed))
 }
 
 /// By source: the jobs that are asked for, none for all.

@@ -25,12 +25,19 @@ use stores::keys::{Action, ApiKey, KeptKey, KeyState, Token};
 use tokio::time::timeout;
 
 use super::Api;
+use super::layers::in_time;
 use super::params::{all_of, integer};
 use super::problem::{Kind, Problem};
 use crate::pages::sign_in::Session;
 use limits::network;
 use table::{Known, Need};
 
+/// Where pages are followed.
+const FOLLOWING: &str = "/live";
+/// What proxies say of who is asking.
+const OF_PROXIES: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
+/// How long a key that is not kept is looked up.
+const LOOK_UP_WAIT: Duration = Duration::from_secs(5);
 /// The header that a key may be in instead.
 const X_API_KEY: &str = "x-api-key";
 /// The most bytes of a target that are recorded.
@@ -81,6 +88,11 @@ impl Caller {
         owners.next().is_none().then_some(only)
     }
 
+    /// The id of the key, if there is one.
+    pub(crate) fn key_id(&self) -> Option<&str> {
+        self.key.as_ref().map(|(_, id)| id.as_str())
+    }
+
     /// What records say of who did something: the key, if there is one.
     pub(crate) fn actor(&self) -> Option<String> {
         let (name, id) = self.key.as_ref()?;
@@ -108,9 +120,15 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: N
         }
     };
     let uri = request.extensions().get::<OriginalUri>().cloned();
-    match (permitted(&api, request, need).await, uri) {
+    let asked = in_time(&api, permitted(&api, request, need)).await;
+    match (asked.and_then(|asked| asked), uri) {
         (Ok(request), _) => next.run(request).await,
-        (Err(problem), Some(uri)) if need == Need::Page && problem.kind() == Kind::NoKey => {
+        // Whoever follows a page is told that it is over, and led nowhere.
+        (Err(problem), Some(uri))
+            if need == Need::Page
+                && problem.kind() == Kind::NoKey
+                && path.as_str() != FOLLOWING =>
+        {
             crate::pages::sign_in::led_from(&uri)
         }
         (Err(problem), _) => problem.into_response(),
@@ -164,11 +182,12 @@ fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
         .collect();
     let heard = said.iter().rev().map(|one| address(one.trim()));
     let stranger = heard.map(|one| one.unwrap_or(SOMEBODY));
+    // A proxy that says nothing is not who is asking.
     Some(
         stranger
             .into_iter()
             .find(|one| !is_trusted(one))
-            .unwrap_or(peer),
+            .unwrap_or(SOMEBODY),
     )
 }
 
@@ -181,18 +200,19 @@ fn address(text: &str) -> Option<IpAddr> {
 
 async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem> {
     match need {
-        // Whether the process lives is told whatever the stores do, and a key that is over shuts nobody out.
+        Need::Free => Ok(Caller::stranger()),
+        // A key that is over shuts nobody out.
         Need::Nothing => {
             if api.key_ring.is_known_to_be_asked_for() || !parts.method.is_safe() {
                 stranger_may_ask(api, peer(api, parts))?;
             }
             Ok(Caller::stranger())
         }
-        Need::Open => {
-            let known = timeout(OPEN_WAIT, known(api, parts)).await;
-            let known = known.ok().and_then(Result::ok);
-            Ok(known.unwrap_or_else(Caller::stranger))
-        }
+        Need::Open => match timeout(OPEN_WAIT, known(api, parts)).await {
+            Ok(Err(problem)) if problem.kind() == Kind::TooOften => Err(problem),
+            Ok(Ok(known)) => Ok(known),
+            Ok(Err(_)) | Err(_) => Ok(Caller::stranger()),
+        },
         _ => known(api, parts).await,
     }
 }
@@ -225,7 +245,8 @@ async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
             {
                 stranger_may_ask(api, peer)?;
             }
-            return of_session(api, (&session, headers), &parts.method).await;
+            let of = (&session, headers, &parts.uri);
+            return of_session(api, of, &parts.method).await;
         }
         Sent::Token(token) => token,
     };
@@ -238,33 +259,64 @@ async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
         stranger_may_ask(api, peer)?;
     }
     let now_ms = api.ports.clock.now_ms();
-    let found = api.key_ring.key(&token, now_ms).await?;
+    let found = looked_up(api, token.id(), api.key_ring.key(&token, now_ms)).await?;
     let kept = found.ok_or_else(unknown_key)?;
     who(api, &kept.key, now_ms)
+}
+
+/// What is found of a key. One that is not kept may be made up, so that few are looked up at once, and not for long: who
+/// has a key that is kept goes on while the store of keys hangs.
+async fn looked_up<T>(
+    api: &Api,
+    id: &str,
+    look: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    if api.key_ring.kept(id).is_some() {
+        return look.await;
+    }
+    let busy = || {
+        Problem::new(
+            Kind::Busy,
+            "keys can't be looked up at the moment: ask again in some seconds",
+        )
+    };
+    let _place = api.look_ups.try_acquire().map_err(|_| busy())?;
+    timeout(LOOK_UP_WAIT, look).await.map_err(|_| busy())?
 }
 
 /// Who has signed in on pages. What is written comes from a page of this service alone, which browsers say.
 async fn of_session(
     api: &Api,
-    (session, headers): (&Session, &HeaderMap),
+    (session, headers, uri): (&Session, &HeaderMap, &Uri),
     method: &Method,
 ) -> Result<Caller, Problem> {
     let now_ms = api.ports.clock.now_ms();
-    let found = api.key_ring.found(&session.key).await?;
+    let found = looked_up(api, &session.key, api.key_ring.found(&session.key)).await?;
     let is_of = |kept: &Arc<KeptKey>| session.is_valid(now_ms / 1_000, &api.seal, &kept.digest);
     let kept = found.filter(is_of);
     let over = || Problem::new(Kind::NoKey, "nobody is signed in any more: sign in again");
     let kept = kept.ok_or_else(over)?;
     api.key_ring.note_use(&kept, now_ms).await;
-    if !method.is_safe() && !headers.contains_key(header::ORIGIN) {
-        let detail = "who is signed in on pages writes from a page: send a key instead";
+    let caller = who(api, &kept.key, now_ms)?;
+    // Pages of others may be let in, with a key of theirs.
+    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str());
+    let origin = origin
+        .and_then(Result::ok)
+        .and_then(|of| of.split_once("://"));
+    let is_own = origin.is_some_and(|(_, host)| Some(host) == asked_host(headers, uri));
+    if !method.is_safe() && !is_own {
+        let detail =
+            "who is signed in on pages writes from a page of this service: send a key instead";
         return Err(Problem::new(Kind::NotPermitted, detail));
     }
-    who(api, &kept.key, now_ms)
+    Ok(caller)
 }
 
 /// Who has a key, if it is valid and not used too often.
 fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
+    let id = key.id.clone();
+    let taken = api.limits.of_keys.take(&id);
+    taken.map_err(|wait| too_often("this key", wait))?;
     match key.state(now_ms) {
         KeyState::Valid => {}
         KeyState::Expired => {
@@ -280,9 +332,6 @@ fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
             ));
         }
     }
-    let id = key.id.clone();
-    let taken = api.limits.of_keys.take(&id);
-    taken.map_err(|wait| too_often("this key", wait))?;
     Ok(Caller {
         key: Some((key.name.clone(), id)),
         scopes: key.scopes.clone(),
@@ -300,6 +349,13 @@ fn here(
         return Err(Problem::new(
             Kind::NoKey,
             "only this machine is served until there is a key: make one with `backstitch keys create`",
+        ));
+    }
+    // What a proxy on this machine hands on looks as if it were of this machine.
+    if OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
+        return Err(Problem::new(
+            Kind::NoKey,
+            "what comes through a proxy is not served until there is a key: make one with `backstitch keys create`",
         ));
     }
     let host = asked_host(headers, uri);
@@ -394,7 +450,7 @@ async fn is_permitted(
 ) -> Result<bool, Problem> {
     let scopes = &caller.scopes;
     Ok(match need {
-        Need::Nothing | Need::Open => true,
+        Need::Free | Need::Nothing | Need::Open => true,
         Need::Page => scopes.may_read_all() || scopes.owners().next().is_some(),
         Need::Read => scopes.may_read_all(),
         Need::Ingest => scopes.may_ingest(),
@@ -464,7 +520,7 @@ fn refused(caller: &Caller, need: Need) -> Problem {
             "this key does not read this: it takes the scope read:*".to_owned()
         }
         (Need::Ingest, _) => "this key does not write: it takes the scope ingest".to_owned(),
-        (Need::Admin | Need::Nothing | Need::Open, _) => {
+        (Need::Admin | Need::Free | Need::Nothing | Need::Open, _) => {
             "this key does not administer: it takes the scope admin".to_owned()
         }
     };

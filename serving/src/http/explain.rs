@@ -191,6 +191,10 @@ pub(crate) async fn explain(
     let mut explained = of_total(&api, &uri).await?;
     if !caller.may_read_all() {
         explained.corrections.tell_less();
+        // That of a run is of all owners.
+        for part in &mut explained.batch {
+            part.drift = None;
+        }
     }
     Ok(Json(Explained::Value(Box::new(explained))))
 }
@@ -299,6 +303,8 @@ impl Corrections {
         for one in &mut self.restorations {
             (one.by, one.reason) = (None, None);
         }
+        // What may be of the value is of others, too.
+        self.maybe = 0;
     }
 
     fn add(&mut self, one: Corrected, question: &Question, position: &[i64]) {

@@ -108,7 +108,7 @@ async fn check_metric(api: &Api, metric: &Metric) -> Vec<Check> {
 async fn check_board(api: &Api, job: &Job<Board>) -> Vec<Check> {
     check_source(api, job.source(), |runs, slots| {
         let seam = seam(runs, slots, (job.view(), job.view()));
-        seam.check(seam.newest)
+        uncounted_is_ready(seam.check(seam.newest))
     })
     .await
 }
@@ -142,15 +142,19 @@ async fn check_source(
 fn check_views(metric: &Metric, runs: &RunsSeen, slots: &[Option<Slot>]) -> Result<(), NotWhole> {
     for job in &metric.views {
         let seam = seam(runs, slots, (job.view(), metric.live(job)));
-        match seam.check(seam.newest) {
-            Err(new) if new.gap == Gap::Uncounted => {
-                tracing::warn!(%new, "a view is not answered from yet");
-            }
-            Err(not_whole) => return Err(not_whole),
-            Ok(()) => {}
-        }
+        uncounted_is_ready(seam.check(seam.newest))?;
     }
     Ok(())
+}
+
+fn uncounted_is_ready(checked: Result<(), NotWhole>) -> Result<(), NotWhole> {
+    match checked {
+        Err(new) if new.gap == Gap::Uncounted => {
+            tracing::warn!(%new, "a view is not answered from yet");
+            Ok(())
+        }
+        checked => checked,
+    }
 }
 
 fn seam<'a>(
@@ -190,7 +194,6 @@ pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Pro
             "this process was started without metrics",
         )
     })?;
-    super::overview::note(&api).await;
     let kind = (header::CONTENT_TYPE, crate::monitor::TEXT);
     Ok(([kind], text.render()).into_response())
 }

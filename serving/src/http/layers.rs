@@ -14,6 +14,7 @@ use tower_http::request_id::RequestId;
 use tracing::Instrument;
 
 use super::Api;
+use super::access::table::is_free;
 use super::problem::{Kind, Problem};
 use crate::options::ServingOptions;
 
@@ -50,6 +51,10 @@ pub(crate) async fn within_limits(
     request: Request,
     next: Next,
 ) -> Response {
+    let path = request.extensions().get::<MatchedPath>();
+    if path.is_some_and(|path| is_free(path.as_str())) {
+        return next.run(request).await;
+    }
     let Ok(_place) = api.requests.try_acquire() else {
         let detail = "as many requests are answered at once as may be: ask again later";
         return Problem::new(Kind::Busy, detail).into_response();

@@ -31,6 +31,7 @@ use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use bytes::Bytes;
 use jobs::{Board, Job};
 use schemas::source::Source;
 use stores::intake::Intake;
@@ -56,12 +57,17 @@ use crate::read::{Memory, Reading};
 use access::limits::Limits;
 use access::ring::KeyRing;
 pub(crate) use access::{Caller, Peer, asked_host};
-pub(crate) use layers::{Page, time_out};
+pub(crate) use layers::{Page, in_time, time_out};
+pub(crate) use overview::note;
 pub(crate) use params::integer;
 pub(crate) use problem::{Kind, Problem};
 
 /// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
 const LETTER_READS_MAX: usize = 2;
+/// Sign-ins that are read at once: whoever sends one has no key yet, and may send it slowly.
+const SIGN_INS_MAX: usize = 32;
+/// Keys that are looked up at once and may be made up: more than these wait for nothing.
+const LOOK_UPS_MAX: usize = 64;
 
 /// What the handlers work with.
 #[derive(Debug)]
@@ -101,9 +107,15 @@ pub(crate) struct Api {
     pub(crate) closing: CancellationToken,
     /// How many more pages can be followed.
     pub(crate) followers: Arc<Semaphore>,
+    /// How many pages are followed by key.
+    pub(crate) following: std::sync::Mutex<BTreeMap<String, usize>>,
     /// Looks at how far sources have moved that are under way.
     pub(crate) moves: Gather<Result<u64, Problem>>,
-    openapi: OnceLock<String>,
+    /// How many more sign-ins can be read at once.
+    pub(crate) sign_ins: Semaphore,
+    /// How many more keys that are not kept can be looked up at once.
+    pub(crate) look_ups: Semaphore,
+    openapi: OnceLock<Bytes>,
 }
 
 impl Api {
@@ -139,6 +151,7 @@ impl Api {
             followers: Arc::new(Semaphore::new(
                 options.followers_max.min(Semaphore::MAX_PERMITS),
             )),
+            following: std::sync::Mutex::default(),
             moves: Gather::new(),
             ports,
             options,
@@ -146,12 +159,14 @@ impl Api {
             boards,
             metrics_text,
             intakes: Mutex::default(),
+            sign_ins: Semaphore::new(SIGN_INS_MAX),
+            look_ups: Semaphore::new(LOOK_UPS_MAX),
             openapi: OnceLock::new(),
         }
     }
 
     /// The description of the API; empty before there are routes.
-    pub(crate) fn openapi(&self) -> String {
+    pub(crate) fn openapi(&self) -> Bytes {
         self.openapi.get().cloned().unwrap_or_default()
     }
 
@@ -229,7 +244,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         )
         .split_for_parts();
     if let Ok(json) = openapi.to_pretty_json() {
-        api.openapi.get_or_init(|| json);
+        api.openapi.get_or_init(|| json.into());
     }
     let router = router.with_state(Arc::clone(api));
     let pages = crate::pages::routes(around(router.clone(), api), api);

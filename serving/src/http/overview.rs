@@ -1,6 +1,6 @@
 //! What happens at this moment, for the first page: positions, lag, epochs, runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use axum::extract::State;
 use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
 use serde::Serialize;
+use serde_json::Value;
+use stores::reconciliations::Reconciliation;
 use stores::views::RunStory;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -20,6 +22,8 @@ use crate::read::newest_of;
 
 /// Runs that are shown.
 const RUNS: usize = 5;
+/// Comparisons that are looked at for metrics.
+const COMPARED: usize = 100;
 /// How long a source is looked at for metrics.
 const NOTE_WAIT: Duration = Duration::from_secs(2);
 
@@ -94,6 +98,29 @@ pub(crate) async fn note(api: &Api) {
         if let Ok(Ok(shown)) = timeout(NOTE_WAIT, of_source(api, source)).await {
             shown.note();
         }
+        let compared = api.ports.reconciliations.reconciliations(source, None, COMPARED);
+        if let Ok(Ok(compared)) = timeout(NOTE_WAIT, compared).await {
+            note_compared(source, &compared);
+        }
+    }
+}
+
+/// Notes of the newest comparison of each view how many keys differed that were not put right.
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn note_compared(source: Source, newest_first: &[Reconciliation]) {
+    let mut seen = BTreeSet::new();
+    for one in newest_first {
+        let text = |name: &str| one.record.get(name).and_then(Value::as_str);
+        let Some(view) = text("view").filter(|view| seen.insert(view.to_string())) else {
+            continue;
+        };
+        let differ = one.record.get("differ").and_then(Value::as_u64);
+        let keys = match text("outcome") {
+            Some("right" | "put_right") => 0,
+            _ => differ.unwrap_or_default(),
+        };
+        let labels = [("source", source.name().to_owned()), ("view", view.to_owned())];
+        metrics::gauge!("backstitch_source_differing_keys", &labels).set(keys as f64);
     }
 }
 

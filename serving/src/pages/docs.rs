@@ -1,11 +1,13 @@
 //! The description of the API, to read and to try: Swagger UI, out of the binary.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use utoipa_swagger_ui::Config;
 
 use super::assets::{ASSETS, Assets};
@@ -41,7 +43,11 @@ pub(crate) async fn file(Path(name): Path<String>) -> Response {
             let kind = HeaderValue::from_str(&file.content_type);
             let kind = kind.unwrap_or(HeaderValue::from_static("application/octet-stream"));
             let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, KEPT)];
-            (headers, file.bytes.into_owned()).into_response()
+            let bytes = match file.bytes {
+                Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+                Cow::Owned(bytes) => Bytes::from(bytes),
+            };
+            (headers, bytes).into_response()
         }
         Ok(None) => StatusCode::NOT_FOUND.into_response(),
         Err(error) => {

@@ -1,60 +1,117 @@
 //! Telling pages that something has moved: server-sent events. What has changed they read from the page itself.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{RawQuery, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use schemas::source::Source;
-use tokio::sync::OwnedSemaphorePermit;
+use stores::keys::KeyState;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::Pages;
 use super::query::Query;
 use crate::gather::key_of;
-use crate::http::{Api, Kind, Problem};
+use crate::http::{Api, Caller, Kind, Problem};
 
 /// How often is looked whether something has moved.
 const EVERY: Duration = Duration::from_secs(2);
 /// A page asks again after this time, so that nobody is followed for ever.
 const FOLLOWED: Duration = Duration::from_secs(15 * 60);
+/// One key has one part in so many of all places.
+const SHARES: usize = 8;
 
-/// Who is being told.
-struct Follower {
+/// A place among those who are told, of the share that one key has.
+#[derive(Debug)]
+struct Place {
     api: Arc<Api>,
-    source: Source,
-    seen: Option<u64>,
-    until: Instant,
-    _place: OwnedSemaphorePermit,
+    of: String,
+    _of_all: OwnedSemaphorePermit,
 }
 
-impl Follower {
-    /// Waits until something has moved; nothing once it is time to end.
-    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
-        loop {
-            let closing = self.api.closing.clone();
-            tokio::select! {
-                () = closing.cancelled() => return None,
-                () = sleep(EVERY) => {}
-            }
-            if Instant::now() >= self.until {
-                return None;
-            }
-            let Ok(state) = state(&self.api, self.source).await else {
-                // The page says itself that a store does not answer.
-                continue;
-            };
-            let is_new = self.seen.is_some_and(|seen| seen != state);
-            self.seen = Some(state);
-            if is_new {
-                let event = Event::default().event("moved").data(self.source.name());
-                return Some((Ok(event), self));
+impl Place {
+    fn taken(api: &Arc<Api>, caller: &Caller) -> Option<Self> {
+        let of_all = Arc::clone(&api.followers).try_acquire_owned().ok()?;
+        let of = caller.key_id().unwrap_or_default().to_owned();
+        let share = (api.options.followers_max / SHARES).max(1);
+        let mut following = following(api);
+        let count = following.entry(of.clone()).or_default();
+        // Without keys all are one.
+        if *count >= share && !of.is_empty() {
+            return None;
+        }
+        *count += 1;
+        drop(following);
+        Some(Self {
+            api: Arc::clone(api),
+            of,
+            _of_all: of_all,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut following = following(&self.api);
+        if let Some(count) = following.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                following.remove(&self.of);
             }
         }
+    }
+}
+
+fn following(api: &Api) -> MutexGuard<'_, BTreeMap<String, usize>> {
+    let following = api.following.lock();
+    following.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells that something has moved until it is time to end, whether somebody listens or not: who does not read is not
+/// followed for longer, and keeps no place.
+async fn tell(place: Place, source: Source, moved: mpsc::Sender<()>) {
+    let api = &place.api;
+    let until = Instant::now() + FOLLOWED;
+    let mut seen = None;
+    loop {
+        tokio::select! {
+            () = api.closing.cancelled() => return,
+            () = moved.closed() => return,
+            () = sleep(EVERY) => {}
+        }
+        if Instant::now() >= until || !is_valid(api, &place.of).await {
+            return;
+        }
+        let Ok(state) = state(api, source).await else {
+            // The page says itself that a store does not answer.
+            continue;
+        };
+        if seen.is_some_and(|seen| seen != state) {
+            // One that was not read yet says as much.
+            let _told = moved.try_send(());
+        }
+        seen = Some(state);
+    }
+}
+
+/// Whether a key still lets in who has it.
+async fn is_valid(api: &Api, key: &str) -> bool {
+    if key.is_empty() {
+        return true;
+    }
+    match api.key_ring.found(key).await {
+        Ok(Some(kept)) => kept.key.state(api.ports.clock.now_ms()) == KeyState::Valid,
+        Ok(None) => false,
+        // Who is asking is not known at the moment, and was.
+        Err(_) => true,
     }
 }
 
@@ -86,7 +143,11 @@ impl Moved {
 }
 
 /// Events of one source.
-pub(crate) async fn follow(State(pages): State<Pages>, RawQuery(query): RawQuery) -> Response {
+pub(crate) async fn follow(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Response {
     let query = Query::of(query.as_deref());
     let source = query.get("source").unwrap_or("plays");
     let source = match source.parse::<Source>() {
@@ -98,20 +159,20 @@ pub(crate) async fn follow(State(pages): State<Pages>, RawQuery(query): RawQuery
         }
     };
     let api = &pages.state;
-    let Ok(place) = Arc::clone(&api.followers).try_acquire_owned() else {
+    let Some(place) = Place::taken(api, &caller) else {
         let detail = "as many pages are followed as may be: ask again later";
         return Problem::new(Kind::Busy, detail)
             .retry_after(30)
             .into_response();
     };
-    let follower = Follower {
-        api: Arc::clone(api),
-        source,
-        seen: None,
-        until: Instant::now() + FOLLOWED,
-        _place: place,
-    };
-    let events = stream::unfold(follower, Follower::next);
+    let (moved, heard) = mpsc::channel(1);
+    let mut telling = JoinSet::new();
+    telling.spawn(tell(place, source, moved));
+    let events = stream::unfold((heard, telling), move |(mut heard, telling)| async move {
+        heard.recv().await?;
+        let event = Event::default().event("moved").data(source.name());
+        Some((Ok::<_, Infallible>(event), (heard, telling)))
+    });
     Sse::new(events)
         .keep_alive(KeepAlive::default())
         .into_response()

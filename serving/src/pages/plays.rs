@@ -328,7 +328,9 @@ async fn names(
     is_read: bool,
     apart: Option<&api::Breakdown>,
 ) -> (Option<String>, Called) {
-    let id = crate::http::integer(asked.id).filter(|_| is_read);
+    // An owner is answered about any track, with what this owner has of it: nothing, of another's.
+    let is_told = is_read && (asked.of == Of::Owner || asker.caller.may_read_all());
+    let id = crate::http::integer(asked.id).filter(|_| is_told);
     let of = match asked.of {
         Of::Owner => Named::Owner,
         Of::Track => Named::Track,

@@ -4,6 +4,8 @@
 //! service. So nothing is kept of who is signed in, every process that has the secret knows it, and who loses the key is signed out.
 //! The digest alone, which is kept, makes no code.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -14,11 +16,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use stores::Secret;
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
+use tokio::time::timeout;
 
 use super::Pages;
 use super::parts::{Frame, rendered};
 use super::query::Query;
-use crate::http::{Caller, body};
+use crate::http::{Caller, Kind, Problem, body, in_time};
 
 /// The cookie's name, before the port: browsers send cookies of one host to all its ports.
 const COOKIE: &str = "backstitch";
@@ -26,6 +29,8 @@ const COOKIE: &str = "backstitch";
 const CODE_CHARS: usize = 43;
 /// The largest form.
 const FORM_BYTES_MAX: u64 = 4 * 1024;
+/// How long a form may take to come.
+const FORM_WAIT: Duration = Duration::from_secs(5);
 /// How long somebody stays signed in, in seconds.
 const SIGNED_IN_S: i64 = 12 * 3_600;
 
@@ -64,8 +69,25 @@ impl Seal {
     }
 }
 
-/// The name of the cookie, as a request is for a host.
+/// Whether somebody reached the service over TLS, as the proxy before it says.
+fn is_over_tls(headers: &HeaderMap) -> bool {
+    let proto = headers.get("x-forwarded-proto");
+    proto.is_some_and(|proto| proto == "https")
+}
+
+/// A cookie of this service that is kept for so many seconds.
+fn cookie((headers, uri): (&HeaderMap, &Uri), value: &str, age_s: i64) -> String {
+    let name = cookie_name(headers, uri);
+    let secure = if is_over_tls(headers) { "; Secure" } else { "" };
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}")
+}
+
+/// The name of the cookie, as a request is for a host. Over TLS it is one that browsers take from this host alone: others of
+/// the same domain can't give it.
 fn cookie_name(headers: &HeaderMap, uri: &Uri) -> String {
+    if is_over_tls(headers) {
+        return format!("__Host-{COOKIE}");
+    }
     let host = crate::http::asked_host(headers, uri).unwrap_or_default();
     let port = host.rsplit_once(':').map(|(_, port)| port);
     let is_port = |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -93,10 +115,15 @@ impl Session {
         let cookies = headers.get_all(header::COOKIE).iter();
         let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
         let mut cookies = cookies.flat_map(|cookie| cookie.split(';'));
-        let value = cookies.find_map(|cookie| {
+        // One of the same name may be another's, for a part of the paths.
+        cookies.find_map(|cookie| {
             let (name, value) = cookie.trim().split_once('=')?;
-            (name == named).then_some(value)
-        })?;
+            (name == named).then(|| Self::parsed(value)).flatten()
+        })
+    }
+
+    /// What can be a session.
+    fn parsed(value: &str) -> Option<Self> {
         let mut parts = value.split('.');
         let (key, until_s, code) = (parts.next()?, parts.next()?, parts.next()?);
         // What can be no session is not looked up, nor kept.
@@ -163,9 +190,21 @@ pub(crate) async fn show(RawQuery(query): RawQuery) -> Response {
 pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Response {
     let (headers, uri) = (request.headers().clone(), request.uri().clone());
     let api = &pages.state;
-    let form = match body::text_up_to(api, request, FORM_BYTES_MAX).await {
-        Ok(form) => form,
-        Err(problem) => return problem.into_response(),
+    // Who sends one slowly keeps nobody else out.
+    let Ok(_place) = api.sign_ins.try_acquire() else {
+        let detail = "as many sign in at once as may: try again in some seconds";
+        return Problem::new(Kind::TooOften, detail)
+            .retry_after(5)
+            .into_response();
+    };
+    let form = timeout(FORM_WAIT, body::text_up_to(api, request, FORM_BYTES_MAX)).await;
+    let form = match form {
+        Ok(Ok(form)) => form,
+        Ok(Err(problem)) => return problem.into_response(),
+        Err(_) => {
+            let detail = "the form did not come in time: send it again";
+            return Problem::new(Kind::SlowBody, detail).into_response();
+        }
     };
     let field = |name: &str| {
         let mut fields = form_urlencoded::parse(&form);
@@ -178,10 +217,10 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
         return page(next, Some(wrong));
     };
     let now_ms = api.ports.clock.now_ms();
-    let kept = match api.key_ring.key(&token, now_ms).await {
-        Ok(Some(kept)) => kept,
-        Ok(None) => return page(next, Some(wrong)),
-        Err(problem) => return problem.into_response(),
+    let kept = match in_time(api, api.key_ring.key(&token, now_ms)).await {
+        Ok(Ok(Some(kept))) => kept,
+        Ok(Ok(None)) => return page(next, Some(wrong)),
+        Ok(Err(problem)) | Err(problem) => return problem.into_response(),
     };
     if kept.key.state(now_ms) != KeyState::Valid {
         return page(next, Some("This key is over: ask for a new one."));
@@ -189,25 +228,12 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
     let Some(session) = Session::new(token.id(), now_ms / 1_000, &api.seal, &kept.digest) else {
         return page(next, Some(wrong));
     };
-    let proto = headers
-        .get("x-forwarded-proto")
-        .and_then(|proto| proto.to_str().ok());
-    let secure = if proto == Some("https") {
-        "; Secure"
-    } else {
-        ""
-    };
-    let name = cookie_name(&headers, &uri);
-    let cookie = format!(
-        "{name}={}; Path=/; HttpOnly; SameSite=Lax; Max-Age={SIGNED_IN_S}{secure}",
-        session.text()
-    );
+    let cookie = cookie((&headers, &uri), &session.text(), SIGNED_IN_S);
     with_cookie(&cookie, Redirect::to(&next).into_response())
 }
 
 pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
-    let name = cookie_name(&headers, &uri);
-    let cookie = format!("{name}=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0");
+    let cookie = cookie((&headers, &uri), "", 0);
     with_cookie(&cookie, Redirect::to("/signin").into_response())
 }
 

@@ -63,9 +63,8 @@ spec:
           value: /var/lib/backstitch
         - name: BACKSTITCH__TELEMETRY__METRICS_LISTEN
           value: 0.0.0.0:9464
-        {{- if .podIp }}
-        - name: POD_IP
-          valueFrom: { fieldRef: { fieldPath: status.podIP } }
+        {{- with .root.Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
       {{- with .root.Values.existingSecret }}
       envFrom:
@@ -84,14 +83,20 @@ spec:
         - { name: config, mountPath: /etc/backstitch, readOnly: true }
         - { name: data, mountPath: /var/lib/backstitch }
         - { name: tmp, mountPath: /tmp }
+        {{- with .root.Values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: config
       configMap: { name: {{ include "backstitch.name" .root }} }
     # What queries spill; everything else is on servers.
     - name: data
-      emptyDir: {}
+      emptyDir: { sizeLimit: {{ .root.Values.spill.sizeLimit | quote }} }
     - name: tmp
-      emptyDir: {}
+      emptyDir: { sizeLimit: 1Gi }
+    {{- with .root.Values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- with .root.Values.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}

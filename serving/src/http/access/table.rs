@@ -5,6 +5,8 @@ use axum::http::Method;
 /// What a key must permit for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
+    /// Nothing, however often: it costs nothing, and whether the process lives is told whatever else happens.
+    Free,
     /// Nothing: it is for who has no key, too, and a key is not looked at.
     Nothing,
     /// Nothing; who is known is told more.
@@ -25,7 +27,7 @@ pub(crate) enum Need {
     Page,
 }
 
-use Need::{Admin, Application, Asking, Ingest, Nothing, Open, Owner, Page, Read};
+use Need::{Admin, Application, Asking, Free, Ingest, Nothing, Open, Owner, Page, Read};
 
 const OWNER_ID: Need = Owner("owner_id");
 
@@ -49,10 +51,10 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
         &[(Method::GET, Nothing), (Method::POST, Nothing)],
     ),
     ("/signout", &[(Method::POST, Nothing)]),
-    ("/assets/{name}", &[(Method::GET, Nothing)]),
+    ("/assets/{name}", &[(Method::GET, Free)]),
     ("/docs", &[(Method::GET, Nothing)]),
     ("/docs/{name}", &[(Method::GET, Nothing)]),
-    ("/livez", &[(Method::GET, Nothing)]),
+    ("/livez", &[(Method::GET, Free)]),
     ("/readyz", &[(Method::GET, Open)]),
     ("/metrics", &[(Method::GET, Read)]),
     ("/openapi.json", &[(Method::GET, Nothing)]),
@@ -132,6 +134,11 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/api/v1/dead-letters/{id}/{place}", &[(Method::GET, Read)]),
 ];
 
+/// Whether a path is answered however busy the service is.
+pub(crate) fn is_free(path: &str) -> bool {
+    matches!(needs(&Method::GET, path), Known::Needs(Free))
+}
+
 /// What is known of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_forgotten() {
-        assert_eq!(needs(&Method::HEAD, "/livez"), Known::Needs(Nothing));
+        assert_eq!(needs(&Method::HEAD, "/livez"), Known::Needs(Free));
         let other = needs(&Method::POST, "/livez");
         assert!(matches!(other, Known::OtherMethods(_)), "{other:?}");
         assert_eq!(needs(&Method::GET, "/api/v1/new"), Known::Forgotten);

@@ -123,7 +123,7 @@ async fn nobody_is_let_in_without_a_key_once_there_is_one() {
             for key in [None, Some("bsk_0123456789ab_x"), Some("nonsense")] {
                 let method = method.to_ascii_uppercase();
                 let (status, body) = answer(&serving, asked(&method, &uri, key, from)).await;
-                let is_open = matches!(need, Known::Needs(Need::Nothing | Need::Open));
+                let is_open = matches!(need, Known::Needs(Need::Free | Need::Nothing | Need::Open));
                 assert_eq!(
                     status != 401,
                     is_open,
