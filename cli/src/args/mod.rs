@@ -302,6 +302,8 @@ pub(crate) enum ConfigCommand {
 }
 
 #[cfg(test)]
+mod documented_tests;
+#[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 

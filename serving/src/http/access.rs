@@ -170,7 +170,7 @@ async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, P
 fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
     let Peer(peer) = parts.extensions.get::<Peer>()?;
     let peer = peer.ip().to_canonical();
-    let is_trusted = |address: &IpAddr| api.options.trusted_proxies.contains(address);
+    let is_trusted = |address: &IpAddr| is_trusted(api, address);
     if !is_trusted(&peer) {
         return Some(peer);
     }
@@ -189,6 +189,18 @@ fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
             .find(|one| !is_trusted(one))
             .unwrap_or(SOMEBODY),
     )
+}
+
+fn is_trusted(api: &Api, address: &IpAddr) -> bool {
+    api.options.trusted_proxies.contains(address)
+}
+
+/// Whether a request came through a proxy that nobody has named, as far as its headers say so.
+fn is_of_some_proxy(api: &Api, parts: &Parts) -> bool {
+    let peer = parts.extensions.get::<Peer>();
+    let is_named = peer.is_some_and(|Peer(peer)| is_trusted(api, &peer.ip().to_canonical()));
+    let says_so = |name: &&str| parts.headers.contains_key(*name);
+    !is_named && OF_PROXIES.iter().any(says_so)
 }
 
 /// An address as proxies write it, with a port or without.
@@ -221,7 +233,8 @@ async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem>
 async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
     let (headers, peer) = (&parts.headers, peer(api, parts));
     if !api.key_ring.is_asked_for().await? {
-        return here(api, (headers, &parts.uri), peer);
+        let is_proxied = is_of_some_proxy(api, parts);
+        return here(api, (headers, &parts.uri), (peer, is_proxied));
     }
     let token = match token(headers, &parts.uri) {
         Sent::Nothing => {
@@ -343,7 +356,7 @@ fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
 fn here(
     api: &Api,
     (headers, uri): (&HeaderMap, &Uri),
-    peer: Option<IpAddr>,
+    (peer, is_proxied): (Option<IpAddr>, bool),
 ) -> Result<Caller, Problem> {
     if peer.is_some_and(|peer| !peer.is_loopback()) {
         return Err(Problem::new(
@@ -352,7 +365,7 @@ fn here(
         ));
     }
     // What a proxy on this machine hands on looks as if it were of this machine.
-    if OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
+    if is_proxied {
         return Err(Problem::new(
             Kind::NoKey,
             "what comes through a proxy is not served until there is a key: make one with `backstitch keys create`",

@@ -98,7 +98,10 @@ pub(crate) async fn note(api: &Api) {
         if let Ok(Ok(shown)) = timeout(NOTE_WAIT, of_source(api, source)).await {
             shown.note();
         }
-        let compared = api.ports.reconciliations.reconciliations(source, None, COMPARED);
+        let compared = api
+            .ports
+            .reconciliations
+            .reconciliations(source, None, COMPARED);
         if let Ok(Ok(compared)) = timeout(NOTE_WAIT, compared).await {
             note_compared(source, &compared);
         }
@@ -119,7 +122,10 @@ fn note_compared(source: Source, newest_first: &[Reconciliation]) {
             Some("right" | "put_right") => 0,
             _ => differ.unwrap_or_default(),
         };
-        let labels = [("source", source.name().to_owned()), ("view", view.to_owned())];
+        let labels = [
+            ("source", source.name().to_owned()),
+            ("view", view.to_owned()),
+        ];
         metrics::gauge!("backstitch_source_differing_keys", &labels).set(keys as f64);
     }
 }

@@ -305,6 +305,44 @@ async fn who_is_signed_in_writes_from_a_page_alone() {
 }
 
 #[tokio::test]
+async fn one_key_has_a_part_of_the_places_of_those_who_follow() {
+    let (serving, world) = serving(ServingOptions {
+        followers_max: 16,
+        stranger_requests_per_second_max: 0,
+        ..ServingOptions::default()
+    });
+    let keys = [
+        world.keys.make("read:*", None),
+        world.keys.make("admin", None),
+    ];
+    let mut following = Vec::new();
+    for key in &keys {
+        for expected in [200, 200, 503] {
+            let request = Request::get("/live?source=plays")
+                .header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))
+                .body(Body::empty())
+                .unwrap();
+            let response = serving.router().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), expected);
+            following.push(response);
+        }
+    }
+    // Who is not let in is told so, and led nowhere.
+    let (response, _) = get(&serving, "/live?source=plays", None).await;
+    assert_eq!(response.status(), 401);
+    // Whoever goes leaves the place to others.
+    following.clear();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let (cookie, _) = signed_in(&serving, keys[0].reveal(), "/").await.unwrap();
+    let request = Request::get("/live?source=plays").header(header::COOKIE, &cookie);
+    let request = request.body(Body::empty()).unwrap();
+    let response = serving.router().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
 async fn pages_are_told_when_something_has_moved() {
     let (serving, world) = service();
     let (response, text) = get(&serving, "/live?source=nothing", None).await;

@@ -15,6 +15,8 @@ pub(crate) struct PlainKeys {
     pub(crate) done: Mutex<Vec<Action>>,
     /// Whether the store does not answer.
     pub(crate) is_down: AtomicBool,
+    /// Whether it lets everybody wait.
+    pub(crate) hangs: AtomicBool,
     /// How often a key was looked up.
     pub(crate) reads: AtomicUsize,
 }
@@ -40,7 +42,10 @@ impl PlainKeys {
         token
     }
 
-    fn up(&self) -> Result<()> {
+    async fn up(&self) -> Result<()> {
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         match self.is_down.load(Ordering::Relaxed) {
             true => Err(Error::Unavailable {
                 what: "reading keys".to_owned(),
@@ -54,12 +59,12 @@ impl PlainKeys {
 #[async_trait]
 impl Keys for PlainKeys {
     async fn any_key(&self) -> Result<bool> {
-        self.up()?;
+        self.up().await?;
         Ok(!self.kept.lock().unwrap().is_empty())
     }
 
     async fn key(&self, id: &str) -> Result<Option<KeptKey>> {
-        self.up()?;
+        self.up().await?;
         self.reads.fetch_add(1, Ordering::Relaxed);
         let kept = self.kept.lock().unwrap();
         Ok(kept.iter().find(|kept| kept.key.id == id).cloned())
@@ -96,7 +101,7 @@ impl Keys for PlainKeys {
     }
 
     async fn record_action(&self, action: &Action) -> Result<()> {
-        self.up()?;
+        self.up().await?;
         self.done.lock().unwrap().push(action.clone());
         Ok(())
     }

@@ -17,6 +17,7 @@ mod conformance;
 mod cutting;
 mod dead_letters;
 mod demo;
+mod deployed;
 mod drift;
 mod entities;
 mod erasure;

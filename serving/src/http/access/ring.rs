@@ -1,8 +1,8 @@
 //! Keys that were looked up, kept for some seconds: so one that is taken back is refused that soon, and not
 //! every request asks the store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -30,6 +30,14 @@ struct Entry {
     asked_at: Instant,
 }
 
+/// That there was no key.
+#[derive(Debug, Clone, Copy)]
+struct NoneSeen {
+    read_at: Instant,
+    /// When the store was asked last, also in vain.
+    asked_at: Instant,
+}
+
 type Read<T> = Gather<Result<T, Problem>>;
 
 /// The keys that this process knows.
@@ -44,7 +52,7 @@ pub(crate) struct KeyRing {
     reads: Read<Option<Arc<KeptKey>>>,
     /// Whether there ever was a key, once that is known: what is true stays so.
     any: AtomicBool,
-    none_at: std::sync::Mutex<Option<Instant>>,
+    none_seen: Mutex<Option<NoneSeen>>,
     any_reads: Read<bool>,
 }
 
@@ -66,7 +74,7 @@ impl KeyRing {
                 .build(),
             reads: Gather::new(),
             any: AtomicBool::new(false),
-            none_at: std::sync::Mutex::default(),
+            none_seen: Mutex::default(),
             any_reads: Gather::new(),
         }
     }
@@ -77,13 +85,8 @@ impl KeyRing {
         if self.any.load(Ordering::Relaxed) {
             return Ok(true);
         }
-        let none_at = || {
-            *self
-                .none_at
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-        };
-        if none_at().is_some_and(|at| at.elapsed() < self.fresh_for) {
+        let known = *self.none();
+        if known.is_some_and(|none| none.asked_at.elapsed() < self.fresh_for) {
             return Ok(false);
         }
         let keys = Arc::clone(&self.keys);
@@ -91,22 +94,30 @@ impl KeyRing {
             let found = keys.any_key().await;
             found.map_err(Problem::from)
         };
-        match self.any_reads.read(0, read).await {
-            Ok(true) => {
-                self.any.store(true, Ordering::Relaxed);
-                Ok(true)
+        let read = self.any_reads.read(0, read);
+        let (found, read_at) = match known {
+            // What it said last would do for a while.
+            Some(none) if none.read_at.elapsed() < self.stale_for => {
+                match timeout(AGAIN_WAIT, read).await {
+                    Ok(Ok(found)) => (found, Instant::now()),
+                    Ok(Err(_)) | Err(_) => (false, none.read_at),
+                }
             }
-            Ok(false) => {
-                let mut at = self
-                    .none_at
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
-                *at = Some(Instant::now());
-                Ok(false)
-            }
-            Err(_) if none_at().is_some_and(|at| at.elapsed() < self.stale_for) => Ok(false),
-            Err(problem) => Err(problem),
+            _ => (read.await?, Instant::now()),
+        };
+        if found {
+            self.any.store(true, Ordering::Relaxed);
+        } else {
+            let asked_at = Instant::now();
+            *self.none() = Some(NoneSeen { read_at, asked_at });
         }
+        Ok(found)
+    }
+
+    fn none(&self) -> MutexGuard<'_, Option<NoneSeen>> {
+        self.none_seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is known that keys are asked for; the store is not asked.

@@ -357,6 +357,88 @@ async fn a_proxy_that_is_trusted_says_who_is_asking() {
 }
 
 #[tokio::test]
+async fn without_a_key_nothing_is_served_that_came_through_a_proxy() {
+    let proxy: IpAddr = "127.0.0.1".parse().unwrap();
+    for (trusted, header, expected) in [
+        (vec![], None, 200),
+        (vec![], Some("x-forwarded-for"), 401),
+        (vec![], Some("via"), 401),
+        (vec![], Some("forwarded"), 401),
+        // Whom it asks for it does not say.
+        (vec![proxy], None, 401),
+        (vec![proxy], Some("via"), 401),
+    ] {
+        let (serving, _) = service(ServingOptions {
+            trusted_proxies: trusted,
+            ..options()
+        });
+        let mut request = asked("GET", "/api/v1/applications/7", None, HERE);
+        if let Some(header) = header {
+            let value = "198.51.100.1".parse().unwrap();
+            request.headers_mut().insert(header, value);
+        }
+        let (status, body) = answer(&serving, request).await;
+        assert_eq!(status, expected, "{header:?}: {body}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_of_keys_that_hangs_stops_nobody_who_is_known() {
+    let (serving, world) = service(ServingOptions {
+        keys_kept_ms: 1_000,
+        keys_kept_stale_ms: 600_000,
+        ..options()
+    });
+    let uri = "/api/v1/applications/7";
+    let of_here = |uri| asked("GET", uri, None, HERE);
+    assert_eq!(answer(&serving, of_here(uri)).await.0, 200);
+    world.keys.hangs.store(true, Ordering::Relaxed);
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    let begun = tokio::time::Instant::now();
+    for _ in 0..20 {
+        assert_eq!(answer(&serving, of_here(uri)).await.0, 200);
+    }
+    assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
+    // From when there is a key on.
+    world.keys.hangs.store(false, Ordering::Relaxed);
+    let key = world.keys.make("read:*", None);
+    let known = Some(key.reveal());
+    assert_eq!(status(&serving, "GET", uri, known).await, 200);
+    world.keys.hangs.store(true, Ordering::Relaxed);
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    let begun = tokio::time::Instant::now();
+    for _ in 0..20 {
+        assert_eq!(status(&serving, "GET", uri, known).await, 200);
+    }
+    assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
+    // One that may be made up is not waited for long.
+    let begun = tokio::time::Instant::now();
+    let other = Token::draw();
+    let (refused, body) = answer(&serving, asked("GET", uri, Some(other.reveal()), OUTSIDE)).await;
+    assert_eq!(refused, 503, "{body}");
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    let (live, _) = answer(&serving, asked("GET", "/livez", None, OUTSIDE)).await;
+    assert_eq!(live, 200);
+}
+
+#[tokio::test]
+async fn a_key_that_is_over_has_a_limit_too() {
+    let (serving, world) = service(ServingOptions {
+        keys_kept_ms: 60_000,
+        key_requests_per_second_max: 2,
+        ..options()
+    });
+    let key = world.keys.make("read:*", None);
+    let revoked = world.keys.revoke_key(key.id(), "me", 1).await;
+    assert!(revoked.unwrap().is_some());
+    let mut last = 0;
+    for _ in 0..10 {
+        last = status(&serving, "GET", "/api/v1/overview", Some(key.reveal())).await;
+    }
+    assert_eq!(last, 429);
+}
+
+#[tokio::test]
 async fn pages_of_others_write_nothing() {
     let (serving, _) = service(ServingOptions {
         cors_origins: vec!["https://app.example.org".to_owned()],

@@ -1,0 +1,137 @@
+//! What is deployed fits what is built: metrics of alerts and dashboards are measured, each alert has its page, and what is
+//! measured says what it means.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The names of metrics in a text; of a histogram without what is added to it.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices("backstitch_") {
+        let before = text[..at].chars().next_back();
+        if before.is_some_and(|char| char.is_ascii_alphanumeric() || char == '_') {
+            continue;
+        }
+        let rest = &text[at..];
+        let is_of_name =
+            |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_';
+        let end = rest.find(|char| !is_of_name(char)).unwrap_or(rest.len());
+        let name = &rest[..end];
+        let name = name.strip_suffix("_bucket").unwrap_or(name);
+        found.insert(name.to_owned());
+    }
+    found
+}
+
+fn sources(folder: &Path, found: &mut String) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push_str(&std::fs::read_to_string(&path).expect("a file"));
+        }
+    }
+}
+
+/// What the sources measure: the first text of each macro.
+fn measured() -> BTreeSet<String> {
+    let mut text = String::new();
+    for part in [
+        "stores", "stored", "speed", "batch", "serving", "scale", "cli",
+    ] {
+        let folder = root().join(part).join("src");
+        if folder.is_dir() {
+            sources(&folder, &mut text);
+        }
+    }
+    let mut found = BTreeSet::new();
+    for kind in ["counter!(", "gauge!(", "histogram!("] {
+        for (at, _) in text.match_indices(kind) {
+            let rest = text[at + kind.len()..].trim_start();
+            if let Some(name) = rest
+                .strip_prefix('"')
+                .and_then(|rest| rest.split('"').next())
+            {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_measured_says_what_it_means() {
+    let told = metrics(&read("cli/src/monitoring.rs"));
+    let measured = measured();
+    assert!(measured.len() > 40, "{measured:?}");
+    let untold: Vec<_> = measured.difference(&told).collect();
+    assert!(
+        untold.is_empty(),
+        "cli/src/monitoring.rs says nothing of {untold:?}"
+    );
+    // Names that are given in pieces, and what the process itself takes.
+    let known = ["backstitch_"];
+    let never: Vec<_> = told
+        .iter()
+        .filter(|name| !measured.contains(*name) && !known.contains(&name.as_str()))
+        .collect();
+    assert!(never.is_empty(), "nobody measures {never:?}");
+}
+
+#[test]
+fn alerts_and_dashboards_look_at_what_is_measured() {
+    let measured = measured();
+    for path in [
+        "deploy/helm/backstitch/alerts.yaml",
+        "deploy/monitoring/dashboard.json",
+        "deploy/helm/backstitch/templates/speed.yaml",
+    ] {
+        let named = metrics(&read(path));
+        assert!(!named.is_empty(), "{path}");
+        let unknown: Vec<_> = named
+            .iter()
+            .filter(|name| !measured.contains(*name) && !name.starts_with("backstitch_process_"))
+            .collect();
+        assert!(unknown.is_empty(), "{path}: nobody measures {unknown:?}");
+    }
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("deploy/monitoring/dashboard.json")).expect("JSON");
+    assert!(
+        dashboard["panels"]
+            .as_array()
+            .is_some_and(|panels| panels.len() > 10)
+    );
+}
+
+#[test]
+fn each_alert_has_its_page() {
+    let alerts = read("deploy/helm/backstitch/alerts.yaml");
+    let count = alerts.matches("- alert: ").count();
+    let pages: BTreeSet<&str> = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("runbook_url: "))
+        .collect();
+    assert_eq!((count, pages.len()), (12, 12));
+    for page in &pages {
+        let text = read(page);
+        for part in [
+            "**When**",
+            "**What users see**",
+            "**What to do**",
+            "**Over when**",
+        ] {
+            assert!(text.contains(part), "{page}: {part}");
+        }
+    }
+    let kept = std::fs::read_dir(root().join("docs/runbooks")).expect("a folder");
+    assert_eq!(kept.count(), pages.len(), "a page without an alert");
+}
