@@ -6,9 +6,12 @@ use schemas::source::Source;
 use stores::{Stores, StoresOptions};
 use tempfile::TempDir;
 
-use crate::process::{CONFIG, done, run_with_input};
+use crate::process::{CONFIG, command, run_with_input};
 use crate::servers::{self, Addresses};
 use crate::world::World;
+
+/// How long a server may take for a part of a migration, in milliseconds.
+const MIGRATE_MS: &str = "60000";
 
 /// A folder for an installation, with what its processes are told.
 #[derive(Debug)]
@@ -74,8 +77,22 @@ impl Place {
         place.options = Some(servers::options(&place.data, at));
         std::fs::create_dir_all(&place.data).expect("a folder");
         place.configure(CONFIG, at, more);
-        done(&place.data, &["migrate"]);
+        place.migrate();
         place
+    }
+
+    /// Makes everything, with more patience than a test may have with what it tries.
+    fn migrate(&self) {
+        let mut migrate = command(&self.data, &["migrate"]);
+        for server in ["CASSANDRA", "DATABASE", "S3"] {
+            for limit in ["CONNECT", "REQUEST", "RETRY"] {
+                let name = format!("BACKSTITCH__{server}__{limit}_TIMEOUT_MS");
+                migrate.env(name, MIGRATE_MS);
+            }
+        }
+        let output = migrate.output().expect("starting the binary");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "migrate: {} {err}", output.status);
     }
 
     /// Writes one more configuration of an installation on servers, for processes that reach them

@@ -179,13 +179,13 @@ async fn names(
     (athletes, name)
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
-    let board = query.get("board").unwrap_or("overall");
-    let window = query.get("window").unwrap_or("all");
-    let offset: u64 = query
-        .get("offset")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0);
+/// What is asked of the API: a page of the board, and the place of an athlete whom somebody looks for.
+fn paths(
+    segment: &str,
+    query: &Query,
+    offset: u64,
+    athlete: Option<&str>,
+) -> (String, Option<String>) {
     let shared: Vec<(&str, Option<&str>)> =
         SHARED.iter().map(|name| (*name, query.get(name))).collect();
     let of_board = format!("/api/v1/boards/segments/{segment}");
@@ -193,13 +193,22 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let mut of_page = shared.clone();
     of_page.push(("limit", Some(&limit)));
     of_page.push(("offset", (offset > 0).then_some(from.as_str())));
-    let page_path = path(&of_board, &of_page);
-    let athlete = query.get("athlete").map(str::trim);
-    let athlete = athlete.filter(|athlete| crate::http::integer(athlete).is_some());
     let mut of_place = shared;
     of_place.extend([("around", Some("5")), ("history", Some("true"))]);
-    let place_path =
-        athlete.map(|athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place));
+    let place = |athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place);
+    (path(&of_board, &of_page), athlete.map(place))
+}
+
+pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
+    let board = query.get("board").unwrap_or("overall");
+    let window = query.get("window").unwrap_or("all");
+    let offset: u64 = query
+        .get("offset")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
+    let athlete = query.get("athlete").map(str::trim);
+    let athlete = athlete.filter(|athlete| crate::http::integer(athlete).is_some());
+    let (page_path, place_path) = paths(segment, query, offset, athlete);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
     let found = async {
         match &place_path {
@@ -212,14 +221,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         found,
         asker.get::<api::SegmentCounts>(&counts_path)
     );
-    let place = found.as_ref();
-    let (called, name) = names(
-        asker,
-        segment,
-        page.as_ref().ok(),
-        place.and_then(|place| place.as_ref().ok()),
-    )
-    .await;
+    let found_place = found.as_ref().and_then(|found| found.as_ref().ok());
+    let (called, name) = names(asker, segment, page.as_ref().ok(), found_place).await;
     let this = format!("/segments/{segment}");
     let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
     let at = |offset: u64| query.with(&this, &[("offset", Some(&offset.to_string()))]);

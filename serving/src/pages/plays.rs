@@ -276,10 +276,6 @@ pub(crate) async fn page(
     let title = name
         .clone()
         .unwrap_or_else(|| format!("{} {id}", of.title()));
-    let hidden = FILTERS.iter().chain(&["by"]).filter_map(|name| {
-        let value = query.get(name).filter(|_| *name != of.parameter())?;
-        Some(((*name).to_owned(), value.to_owned()))
-    });
     let by_title = BYS.iter().find(|(by, _)| *by == asked.by);
     PlaysPage {
         frame: Frame::new(title.clone(), "plays", &asker.caller)
@@ -302,7 +298,7 @@ pub(crate) async fn page(
         tz: query.get("tz").unwrap_or("UTC").to_owned(),
         zones: zones(),
         compares: asked.compares(),
-        hidden: hidden.collect(),
+        hidden: hidden(of, query),
         filters: filters(&asked),
         tiles,
         series,
@@ -424,6 +420,15 @@ fn range(series: &api::Series, zone: &TimeZone) -> String {
         (Some(first), Some(last)) => format!("{first} to {last}"),
         _ => String::new(),
     }
+}
+
+/// What a form keeps of the page's address.
+fn hidden(of: Of, query: &Query) -> Vec<(String, String)> {
+    let kept = FILTERS.iter().chain(&["by"]).filter_map(|name| {
+        let value = query.get(name).filter(|_| *name != of.parameter())?;
+        Some(((*name).to_owned(), value.to_owned()))
+    });
+    kept.collect()
 }
 
 fn filters(asked: &Asked<'_>) -> Vec<Filter> {
