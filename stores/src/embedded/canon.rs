@@ -26,8 +26,7 @@ use crate::canon::{
     Answered, Applied, Authorized, CanonErase, CanonRead, CanonWrite, FirstGroups, Notification,
     Revoked, RowsOf, Waiting,
 };
-use crate::canon_sql::{admin, aged, erase, names, notices, recounts};
-use crate::names::{Named, Names};
+use crate::canon_sql::{admin, aged, erase, notices, recounts};
 use crate::notices::{Claimed, Notice, Notices, NoticesWaiting, Outcome};
 use crate::recounts::{Countable, Recount, Recounts};
 
@@ -341,7 +340,7 @@ const RECOUNTS: &str = "reading how many athletes were counted";
 /// The entities of a data folder.
 #[derive(Debug)]
 pub struct SqliteCanon {
-    db: Db,
+    pub(super) db: Db,
 }
 
 impl SqliteCanon {
@@ -446,27 +445,6 @@ impl CanonRead for SqliteCanon {
         let mut connection = db.reader().await?;
         let found = canon_outbox::pending(&mut connection, source, newest, limit).await;
         found.map_err(db.fault(OUTBOX))
-    }
-}
-
-#[async_trait]
-impl Names for SqliteCanon {
-    async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>> {
-        let db = self.db.current().await?;
-        let mut connection = db.reader().await?;
-        let found = names::names(&mut Embedded(&mut connection), of, ids).await;
-        found.map_err(db.fault(names::READING))
-    }
-
-    async fn set_names(&self, of: Named, given: &[(i64, Option<String>)]) -> Result<()> {
-        names::given(of)?;
-        let db = self.db.current().await?;
-        let fault = db.fault(names::CHANGING);
-        let mut connection = db.writer().await?;
-        let mut tx = connection.begin_with(BEGIN_WRITE).await.map_err(fault)?;
-        let done = names::set(&mut Embedded(&mut tx), of, given).await;
-        done.map_err(fault)?;
-        tx.commit().await.map_err(fault)
     }
 }
 

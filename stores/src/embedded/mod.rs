@@ -26,6 +26,7 @@ mod canon_connect;
 mod canon_dump;
 mod canon_erase;
 mod canon_groups;
+mod canon_names;
 mod canon_outbox;
 mod canon_rows;
 mod canon_statement;
