@@ -113,6 +113,16 @@ test('every number says where it comes from', async () => {
   await context.close();
 });
 
+test('things are called by their names, with their numbers beside', async () => {
+  const { context, page } = await opened(pages.owner);
+  assert.match(await page.locator('h1').textContent(), /^Plays of The /);
+  assert.match(await page.locator('.crumbs').first().textContent(), /owner 1/);
+  assert.match(await page.locator('#apart-card tbody th').first().textContent(), /[a-z]/);
+  await page.goto(address + pages.segment);
+  assert.match(await page.locator('#board-card tbody td a').first().textContent(), /^Athlete /);
+  await context.close();
+});
+
 test('what is live comes by itself', async () => {
   const { context, page } = await opened('/');
   const events = page.locator('#source-plays .big').first();
@@ -136,7 +146,8 @@ test('another zone has other days, and stands in the address', async () => {
 
 test('a board is paged through, and an athlete found on it', async () => {
   const { context, page } = await opened(pages.segment);
-  const athlete = await page.locator('#board-card tbody td a').first().textContent();
+  const link = await page.locator('#board-card tbody td a').first().getAttribute('href');
+  const athlete = new URLSearchParams(link.split('?')[1]).get('athlete');
   await page.locator('input[name=athlete]').fill(athlete);
   await page.keyboard.press('Enter');
   await page.waitForURL(/athlete=/);

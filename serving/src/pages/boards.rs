@@ -103,6 +103,12 @@ fn moved(change: Option<i64>) -> (String, &'static str) {
     }
 }
 
+/// What an athlete is called.
+fn person(called: &Called, id: i64) -> String {
+    let name = called.get(id).map(str::to_owned);
+    name.unwrap_or_else(|| format!("Athlete {id}"))
+}
+
 fn place(
     found: api::BoardPlace,
     (called, link): (&Called, impl Fn(i64) -> String),
@@ -112,7 +118,7 @@ fn place(
     let own = found.entry.athlete_id;
     PlaceShown {
         athlete: own,
-        name: called.or_number(own),
+        name: person(called, own),
         rank: number(found.entry.rank),
         total: number(found.total),
         percentile: found
@@ -123,10 +129,7 @@ fn place(
             || "first".to_owned(),
             |gap| format!("{} s", number(gap.elapsed_time)),
         ),
-        ahead: found
-            .gap
-            .as_ref()
-            .map(|gap| called.or_number(gap.athlete_id)),
+        ahead: found.gap.as_ref().map(|gap| person(called, gap.athlete_id)),
         moved,
         moved_class,
         since: found

@@ -97,6 +97,8 @@ pub(crate) struct Chart {
     pub(crate) below: Vec<Tick>,
     /// Where the first point is that batch has not confirmed, and how wide what follows is.
     pub(crate) seam: Option<(String, String)>,
+    /// How its label stands at it: beside it where the axis begins.
+    pub(crate) seam_anchor: &'static str,
     /// The period before, as the points of a line.
     pub(crate) before: Option<String>,
     /// What there is to see, in a sentence.
@@ -251,6 +253,7 @@ impl Chart {
             across: scale.across(),
             below: below.collect(),
             seam: first.map(from),
+            seam_anchor: if first == Some(0) { "start" } else { "middle" },
             before: before.map(|points| scale.line(points)),
             summary: summary(points, &bars),
             bars,
