@@ -1,6 +1,8 @@
 //! Another metric by folders under `jobs/views` alone: likes, which an app sends as plays with a referrer
 //! of their own.
 
+use std::path::Path;
+
 use batch::RunRequest;
 use jobs::Catalog;
 use serde_json::{Value, json};
@@ -86,6 +88,54 @@ async fn a_metric_that_comes_later_is_answered_from_the_next_run_on() {
     world.run(&RunRequest::default()).await.expect("a run");
     let total = served.client.ask(likes).await;
     assert_eq!(total["count"], 2, "{total}");
+    served.end().await;
+}
+
+/// The block of a page that stands after the name of a file.
+fn block<'a>(page: &'a str, file: &str) -> &'a str {
+    let name = format!("`jobs/views/{file}`");
+    let (_, rest) = page.split_once(&name).unwrap_or_else(|| panic!("{name}"));
+    let (_, rest) = rest.split_once("```").expect("a block");
+    let (_, rest) = rest.split_once('\n').expect("a line");
+    rest.split("```").next().expect("its end")
+}
+
+/// What the tutorial says, done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tutorial_comes_out_as_it_says() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tutorial.md");
+    let page = std::fs::read_to_string(page).expect("the tutorial");
+    let of = |view: &str, file: &str| block(&page, &format!("{view}/{file}"));
+    let views = ["likes_detail", "likes_owner_day"];
+    let views = views.map(|view| (view, of(view, "job.toml"), of(view, "query.sql")));
+    let world = World::new().await.with_catalog(catalog_with(&views));
+    let input = of("likes_detail", "cases/two/input.jsonl");
+    let lines: Vec<String> = input.lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 3);
+    world.ingest(&lines).await;
+    world.catch_up().await;
+    let served = world.serve().await;
+    let check = async |source: &str| {
+        for (interval, view) in [("hour", "likes_detail"), ("day", "likes_owner_day")] {
+            let expected = of(view, "cases/two/expected.jsonl");
+            let expected: Value = serde_json::from_str(expected.trim()).expect("one row");
+            let path = format!(
+                "/api/v1/stats/likes/series?owner_id=1&track_id=10&from=2026-03-01&to=2026-03-02&interval={interval}"
+            );
+            let series = served.client.ask(&path).await;
+            let points = series["points"].as_array().expect("points").iter();
+            let counted: Vec<&Value> = points.filter(|point| point["count"] != 0).collect();
+            let [point] = counted.as_slice() else {
+                panic!("{series}")
+            };
+            assert_eq!(point["at"], expected["bucket"], "{series}");
+            assert_eq!(point["count"], expected["count"], "{series}");
+            assert_eq!(series["provenance"]["source"], source, "{series}");
+        }
+    };
+    check("realtime").await;
+    world.run(&RunRequest::default()).await.expect("a run");
+    check("batch").await;
     served.end().await;
 }
 
