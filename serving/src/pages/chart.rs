@@ -95,8 +95,10 @@ pub(crate) struct Chart {
     pub(crate) across: Vec<Tick>,
     /// Below, by time.
     pub(crate) below: Vec<Tick>,
-    /// Where the first point is that batch has not confirmed, and how wide what follows is.
-    pub(crate) seam: Option<(String, String)>,
+    /// Where the first point is that batch has not confirmed.
+    pub(crate) seam: Option<String>,
+    /// Where points are that it has not confirmed, and how wide they are.
+    pub(crate) unconfirmed: Vec<(String, String)>,
     /// How its label stands at it: beside it where the axis begins.
     pub(crate) seam_anchor: &'static str,
     /// The period before, as the points of a line.
@@ -240,7 +242,6 @@ impl Chart {
             label: step.names(&point.at, zone).1,
         });
         let first = points.iter().position(|point| point.source != "batch");
-        let from = |at| (shown(scale.x(at)), shown(WIDTH - RIGHT - scale.x(at)));
         let before = previous.filter(|points| points.len() <= 4 * BARS_MAX);
         let before = before.map(|points| points.get(..bars.len()).unwrap_or(points));
         Some(Self {
@@ -252,13 +253,28 @@ impl Chart {
             top: TOP,
             across: scale.across(),
             below: below.collect(),
-            seam: first.map(from),
+            seam: first.map(|at| shown(scale.x(at))),
+            unconfirmed: unconfirmed(points, &scale),
             seam_anchor: if first == Some(0) { "start" } else { "middle" },
             before: before.map(|points| scale.line(points)),
             summary: summary(points, &bars),
             bars,
         })
     }
+}
+
+/// Stretches of points that batch has not confirmed.
+fn unconfirmed(points: &[Point], scale: &Scale) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    for stretch in points.chunk_by(|a, b| (a.source == "batch") == (b.source == "batch")) {
+        if stretch.first().is_some_and(|point| point.source != "batch") {
+            let width = scale.slot * count(stretch.len());
+            found.push((shown(scale.x(at)), shown(width)));
+        }
+        at += stretch.len();
+    }
+    found
 }
 
 fn summary(points: &[Point], bars: &[Bar]) -> String {
@@ -307,10 +323,13 @@ mod tests {
             all.summary
         );
         let some = chart(&[(1, "batch"), (2, "merged"), (3, "realtime")]).unwrap();
-        let at = some.seam.unwrap().0.parse::<f64>().unwrap();
+        let at = some.seam.unwrap().parse::<f64>().unwrap();
         let second = LEFT + (WIDTH - LEFT - RIGHT) / 3.0;
         assert!((at - second).abs() < 0.1, "{at} {second}");
         assert!(some.summary.contains("2 not confirmed"), "{}", some.summary);
+        assert_eq!(some.unconfirmed.len(), 1);
+        let between = chart(&[(1, "merged"), (2, "batch"), (3, "realtime")]).unwrap();
+        assert_eq!(between.unconfirmed.len(), 2);
         assert!(
             some.summary.contains("most in Tue 3 Mar 2026: 3"),
             "{}",
