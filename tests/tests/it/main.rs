@@ -7,6 +7,7 @@ mod application_days;
 mod applications;
 mod avro;
 mod backfill;
+mod backup;
 mod board_cache;
 mod board_cases;
 mod board_drift;

@@ -1,0 +1,155 @@
+//! Coming back from what docs/operations.md says to keep: an embedded installation from a copy of its folder, one on servers from a
+//! dump of the canonical store and the archive, with everything else lost that may be.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+use stores::cassandra::Cassandra;
+use tests::place::Place;
+use tests::process::{Server, done};
+use tests::questions::{Traffic, ask_and_compare};
+use tests::servers;
+use tests::world::World;
+
+const QUESTIONS: usize = 10;
+
+async fn compare(world: &World, server: &Server, rng: &mut SmallRng) {
+    for _ in 0..QUESTIONS {
+        ask_and_compare(world, &server.client, rng).await;
+    }
+}
+
+fn count(place: &Place, traffic: &mut Traffic, lines: usize) {
+    place.ingest("plays", &traffic.lines(lines).join("\n"));
+    done(place.data(), &["speed", "--until-caught-up"]);
+}
+
+/// Rows of entities, of which nothing else but the canonical store knows.
+fn connect(place: &Place) {
+    let application = json!({"id": 7, "name": "An app", "owner": "Ada", "athlete_capacity": 100});
+    place.ingest("applications", &application.to_string());
+    let authorization = |id: i64| json!({"id": id, "application_id": 7, "athlete_id": id, "created_at": "2026-03-01T10:00:00Z"});
+    let rows: Vec<String> = (1..=20).map(|id| authorization(id).to_string()).collect();
+    place.ingest("authorizations", &rows.join("\n"));
+    let effort = |id: i64| {
+        json!({"id": id, "segment_id": 3, "athlete_id": id, "activity_id": id, "elapsed_time": 100 + id,
+            "started_at": "2026-03-01T10:00:00Z"})
+    };
+    let rows: Vec<String> = (1..=15).map(|id| effort(id).to_string()).collect();
+    place.ingest("efforts", &rows.join("\n"));
+}
+
+fn check_entities(server: &Server) {
+    let application = server.client.get("/api/v1/applications/7");
+    let found: Value = serde_json::from_str(&application.1).expect("JSON");
+    assert_eq!(found["connected_athletes"], 20, "{application:?}");
+    let board = server.client.get("/api/v1/boards/segments/3?limit=3");
+    let found: Value = serde_json::from_str(&board.1).expect("JSON");
+    assert_eq!(found["total"], 15, "{board:?}");
+    assert_eq!(found["entries"][0]["athlete_id"], 1, "{board:?}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("a copy");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
+    let mut rng = SmallRng::seed_from_u64(31);
+    let mut traffic = Traffic::new(31);
+    let (before, after) = (Place::embedded(), Place::embedded());
+    count(&before, &mut traffic, 300);
+    connect(&before);
+    done(before.data(), &["speed", "--until-caught-up"]);
+    done(before.data(), &["batch", "run"]);
+    count(&before, &mut traffic, 100);
+    let names = "{\"id\": 3, \"name\": \"Old Climb\"}";
+    std::fs::write(before.folder().join("names"), names).expect("a file");
+    let file = before.folder().join("names");
+    let load = ["names", "load", "segment", file.to_str().expect("a path")];
+    done(before.data(), &load);
+
+    copy(before.data(), after.data());
+    drop(before);
+    let world = after.world().await;
+    let server = Server::start(after.data(), &[]);
+    compare(&world, &server, &mut rng).await;
+    check_entities(&server);
+    assert!(server.client.get("/segments/3").1.contains("Old Climb"));
+    count(&after, &mut traffic, 100);
+    done(after.data(), &["batch", "run"]);
+    compare(&world, &server, &mut rng).await;
+    check_entities(&server);
+}
+
+/// A command of PostgreSQL's on the server of the tests.
+fn postgres(program: &str, args: &[&str], input: Stdio) -> Vec<u8> {
+    let address = servers::postgres();
+    let (host, port) = address.split_once(':').expect("a port");
+    let mut command = Command::new(program);
+    command.args(["-h", host, "-p", port, "-U", "backstitch", "-d", "postgres"]);
+    let output = command.args(args).stdin(input).output();
+    let output = output.expect("PostgreSQL's programs are installed");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {err}");
+    output.stdout
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_comes_back_from_its_backups_on_servers() {
+    let mut rng = SmallRng::seed_from_u64(32);
+    let mut traffic = Traffic::new(32);
+    let place = Place::on_servers();
+    count(&place, &mut traffic, 300);
+    connect(&place);
+    done(place.data(), &["speed", "--until-caught-up"]);
+    done(place.data(), &["batch", "run"]);
+    count(&place, &mut traffic, 100);
+    let options = place.options();
+    let schema = options.namespace.identifier("backstitch");
+    let dump = postgres("pg_dump", &["-n", &schema], Stdio::null());
+    let file = place.folder().join("dump.sql");
+    std::fs::write(&file, dump).expect("a dump");
+
+    // Batch rows and run records, live state and the canonical store go; the log and the archive stay.
+    Cassandra::remove(&options.cassandra, &options.namespace)
+        .await
+        .expect("it goes");
+    servers::forget_live(&options.namespace);
+    servers::run_on_postgres(&format!("DROP SCHEMA {schema} CASCADE")).expect("it goes");
+
+    let dump = std::fs::File::open(&file).expect("the dump");
+    postgres("psql", &["-X", "-q", "-v", "ON_ERROR_STOP=1"], dump.into());
+    done(place.data(), &["migrate"]);
+    done(place.data(), &["speed", "--until-caught-up"]);
+    let world = place.world().await;
+    let server = Server::start(place.data(), &[]);
+    compare(&world, &server, &mut rng).await;
+    check_entities(&server);
+    done(place.data(), &["batch", "run"]);
+    compare(&world, &server, &mut rng).await;
+    check_entities(&server);
+    count(&place, &mut traffic, 100);
+    done(place.data(), &["batch", "run", "--full"]);
+    compare(&world, &server, &mut rng).await;
+    check_entities(&server);
+    let told = [
+        "restorate",
+        "--view",
+        "plays_detail",
+        "--expected",
+        "archive",
+    ];
+    done(place.data(), &told);
+}
