@@ -97,7 +97,7 @@ async fn run_all(
         requests = with_log(batch, requests).await?;
     }
     let stages = Stages::default();
-    let (mut runs, mut failed) = (Vec::new(), None);
+    let (mut runs, mut failed) = (Vec::new(), Vec::new());
     for (source, jobs) in requests {
         let request = RunRequest {
             jobs,
@@ -109,17 +109,26 @@ async fn run_all(
         stages.clear();
         match outcome {
             Ok(report) => runs.push(Ran { source, report }),
-            Err(error) if failed.is_none() => {
-                let error = anyhow::Error::from(error);
-                failed = Some(error.context(format!("the run of {source}")));
-            }
-            Err(error) => tracing::error!(%source, %error, "another run failed, too"),
+            Err(error) => failed.push((source, anyhow::Error::from(error))),
         }
         if stop.is_cancelled() {
             break;
         }
     }
-    Ok((runs, failed))
+    Ok((runs, together(failed)))
+}
+
+/// One error of all that there are.
+fn together(failed: Vec<(Source, anyhow::Error)>) -> Option<anyhow::Error> {
+    let told =
+        |(source, error): &(Source, anyhow::Error)| format!("the run of {source}: {error:#}");
+    let all: Vec<String> = failed.iter().map(told).collect();
+    let mut failed = failed.into_iter();
+    match (failed.next(), all.as_slice()) {
+        (Some((source, error)), [_]) => Some(error.context(format!("the run of {source}"))),
+        (Some(_), _) => Some(anyhow::anyhow!(all.join("; "))),
+        (None, _) => None,
+    }
 }
 
 /// By source: the jobs that are asked for, none for all.
