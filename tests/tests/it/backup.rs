@@ -82,6 +82,7 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
 
     copy(before.data(), after.data());
     drop(before);
+    done(after.data(), &["speed", "--until-caught-up"]);
     let world = after.world().await;
     let server = Server::start(after.data(), &[]);
     compare(&world, &server, &mut rng).await;

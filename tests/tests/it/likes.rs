@@ -108,7 +108,8 @@ async fn the_tutorial_comes_out_as_it_says() {
     let of = |view: &str, file: &str| block(&page, &format!("{view}/{file}"));
     let views = ["likes_detail", "likes_owner_day"];
     let views = views.map(|view| (view, of(view, "job.toml"), of(view, "query.sql")));
-    let world = World::new().await.with_catalog(catalog_with(&views));
+    let plays = World::new().await;
+    let world = plays.with_catalog(catalog_with(&views));
     let input = of("likes_detail", "cases/two/input.jsonl");
     let lines: Vec<String> = input.lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 3);
