@@ -175,7 +175,7 @@ test('the first key leads past everything to the content', async () => {
   await page.keyboard.press('Tab');
   assert.equal(await page.evaluate(() => document.activeElement.className), 'skip');
   await page.keyboard.press('Enter');
-  assert.match(page.url(), /#main$/);
+  await page.waitForURL(/#main$/, { timeout: 10_000 });
   await context.close();
 });
 
