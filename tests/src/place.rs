@@ -6,7 +6,7 @@ use schemas::source::Source;
 use stores::{Stores, StoresOptions};
 use tempfile::TempDir;
 
-use crate::process::{CONFIG, command, run_with_input};
+use crate::process::{CONFIG, command, run_with_input, succeeded};
 use crate::servers::{self, Addresses};
 use crate::world::World;
 
@@ -83,16 +83,15 @@ impl Place {
 
     /// Makes everything, with more patience than a test may have with what it tries.
     fn migrate(&self) {
-        let mut migrate = command(&self.data, &["migrate"]);
+        let args = ["migrate"];
+        let mut migrate = command(&self.data, &args);
         for server in ["CASSANDRA", "DATABASE", "S3"] {
             for limit in ["CONNECT", "REQUEST", "RETRY"] {
                 let name = format!("BACKSTITCH__{server}__{limit}_TIMEOUT_MS");
                 migrate.env(name, MIGRATE_MS);
             }
         }
-        let output = migrate.output().expect("starting the binary");
-        let err = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "migrate: {} {err}", output.status);
+        succeeded(&mut migrate, &args);
     }
 
     /// Writes one more configuration of an installation on servers, for processes that reach them

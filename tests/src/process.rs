@@ -68,7 +68,13 @@ pub fn run(data: &Path, args: &[&str]) -> Output {
 /// # Panics
 /// If it fails.
 pub fn done(data: &Path, args: &[&str]) -> String {
-    let output = run(data, args);
+    succeeded(&mut command(data, args), args)
+}
+
+/// Runs a command of these arguments that must succeed; its standard output.
+pub(crate) fn succeeded(command: &mut Command, args: &[&str]) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.expect("starting the binary");
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {} {err}", output.status);
     String::from_utf8(output.stdout).expect("UTF-8")

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
 use jiff::Timestamp;
 use jobs::Catalog;
@@ -109,26 +110,17 @@ async fn run_all(
         stages.clear();
         match outcome {
             Ok(report) => runs.push(Ran { source, report }),
-            Err(error) => failed.push((source, anyhow::Error::from(error))),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                failed.push(format!("the run of {source}: {error:#}"));
+            }
         }
         if stop.is_cancelled() {
             break;
         }
     }
-    Ok((runs, together(failed)))
-}
-
-/// One error of all that there are.
-fn together(failed: Vec<(Source, anyhow::Error)>) -> Option<anyhow::Error> {
-    let told =
-        |(source, error): &(Source, anyhow::Error)| format!("the run of {source}: {error:#}");
-    let all: Vec<String> = failed.iter().map(told).collect();
-    let mut failed = failed.into_iter();
-    match (failed.next(), all.as_slice()) {
-        (Some((source, error)), [_]) => Some(error.context(format!("the run of {source}"))),
-        (Some(_), _) => Some(anyhow::anyhow!(all.join("; "))),
-        (None, _) => None,
-    }
+    let failed = (!failed.is_empty()).then(|| anyhow!(failed.join("; ")));
+    Ok((runs, failed))
 }
 
 /// By source: the jobs that are asked for, none for all.

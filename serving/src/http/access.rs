@@ -32,8 +32,6 @@ use crate::pages::sign_in::Session;
 use limits::network;
 use table::{Known, Need};
 
-/// Where pages are followed.
-const FOLLOWING: &str = "/live";
 /// What proxies say of who is asking.
 const OF_PROXIES: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via"];
 /// How long a key that is not kept is looked up.
@@ -123,12 +121,7 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: N
     let asked = in_time(&api, permitted(&api, request, need)).await;
     match (asked.and_then(|asked| asked), uri) {
         (Ok(request), _) => next.run(request).await,
-        // Whoever follows a page is told that it is over, and led nowhere.
-        (Err(problem), Some(uri))
-            if need == Need::Page
-                && problem.kind() == Kind::NoKey
-                && path.as_str() != FOLLOWING =>
-        {
+        (Err(problem), Some(uri)) if need == Need::Page && problem.kind() == Kind::NoKey => {
             crate::pages::sign_in::led_from(&uri)
         }
         (Err(problem), _) => problem.into_response(),
@@ -312,12 +305,7 @@ async fn of_session(
     api.key_ring.note_use(&kept, now_ms).await;
     let caller = who(api, &kept.key, now_ms)?;
     // Pages of others may be let in, with a key of theirs.
-    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str());
-    let origin = origin
-        .and_then(Result::ok)
-        .and_then(|of| of.split_once("://"));
-    let is_own = origin.is_some_and(|(_, host)| Some(host) == asked_host(headers, uri));
-    if !method.is_safe() && !is_own {
+    if !method.is_safe() && !is_of_own_page(headers, uri) {
         let detail =
             "who is signed in on pages writes from a page of this service: send a key instead";
         return Err(Problem::new(Kind::NotPermitted, detail));
@@ -396,6 +384,14 @@ pub(crate) fn asked_host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a
     uri.authority().map(Authority::as_str).or(host)
 }
 
+/// Whether a browser says that a request comes from a page of the host that it is for.
+pub(crate) fn is_of_own_page(headers: &HeaderMap, uri: &Uri) -> bool {
+    let origin = headers.get(header::ORIGIN);
+    let origin = origin.and_then(|origin| origin.to_str().ok());
+    let host = origin.and_then(|origin| origin.split_once("://"));
+    host.is_some_and(|(_, host)| asked_host(headers, uri) == Some(host))
+}
+
 /// Whether a host is this machine whatever a name server says.
 fn is_here(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -464,7 +460,7 @@ async fn is_permitted(
     let scopes = &caller.scopes;
     Ok(match need {
         Need::Free | Need::Nothing | Need::Open => true,
-        Need::Page => scopes.may_read_all() || scopes.owners().next().is_some(),
+        Need::Page | Need::Following => scopes.may_read_all() || scopes.owners().next().is_some(),
         Need::Read => scopes.may_read_all(),
         Need::Ingest => scopes.may_ingest(),
         Need::Admin => scopes.may_administer(),
@@ -529,7 +525,7 @@ fn refused(caller: &Caller, need: Need) -> Problem {
             "this key does not ask for this application: it takes its owner's, or the scope admin"
                 .to_owned()
         }
-        (Need::Owner(_) | Need::Application | Need::Read | Need::Page, _) => {
+        (Need::Owner(_) | Need::Application | Need::Read | Need::Page | Need::Following, _) => {
             "this key does not read this: it takes the scope read:*".to_owned()
         }
         (Need::Ingest, _) => "this key does not write: it takes the scope ingest".to_owned(),

@@ -14,6 +14,7 @@ use tower_http::request_id::RequestId;
 use tracing::Instrument;
 
 use super::Api;
+use super::access::is_of_own_page;
 use super::access::table::is_free;
 use super::problem::{Kind, Problem};
 use crate::options::ServingOptions;
@@ -51,14 +52,12 @@ pub(crate) async fn within_limits(
     request: Request,
     next: Next,
 ) -> Response {
+    let place = api.requests.try_acquire();
     let path = request.extensions().get::<MatchedPath>();
-    if path.is_some_and(|path| is_free(path.as_str())) {
-        return next.run(request).await;
-    }
-    let Ok(_place) = api.requests.try_acquire() else {
+    if place.is_err() && !path.is_some_and(|path| is_free(path.as_str())) {
         let detail = "as many requests are answered at once as may be: ask again later";
         return Problem::new(Kind::Busy, detail).into_response();
-    };
+    }
     if !request.method().is_safe()
         && let Some(origin) = stranger_page(&api.options, &request)
     {
@@ -72,8 +71,7 @@ pub(crate) async fn within_limits(
 fn stranger_page(options: &ServingOptions, request: &Request) -> Option<String> {
     let origin = request.headers().get(header::ORIGIN)?;
     let origin = origin.to_str().unwrap_or_default();
-    let of = origin.split_once("://").map(|(_, host)| host);
-    let is_own = of.is_some() && of == super::asked_host(request.headers(), request.uri());
+    let is_own = is_of_own_page(request.headers(), request.uri());
     let is_let_in = || options.cors_origins.iter().any(|known| known == origin);
     (!is_own && !is_let_in()).then(|| origin.to_owned())
 }

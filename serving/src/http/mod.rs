@@ -105,8 +105,6 @@ pub(crate) struct Api {
     pub(crate) seal: Seal,
     /// Cancelled once the service is asked to end: what would go on for ever ends then.
     pub(crate) closing: CancellationToken,
-    /// How many more pages can be followed.
-    pub(crate) followers: Arc<Semaphore>,
     /// How many pages are followed by key.
     pub(crate) following: std::sync::Mutex<BTreeMap<String, usize>>,
     /// Looks at how far sources have moved that are under way.
@@ -148,9 +146,6 @@ impl Api {
             limits: Limits::new(&options),
             seal: Seal::of(&options.session_secret),
             closing: CancellationToken::new(),
-            followers: Arc::new(Semaphore::new(
-                options.followers_max.min(Semaphore::MAX_PERMITS),
-            )),
             following: std::sync::Mutex::default(),
             moves: Gather::new(),
             ports,

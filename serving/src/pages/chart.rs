@@ -111,12 +111,12 @@ fn shown(of: f64) -> String {
     format!("{of:.1}")
 }
 
-/// The next round number whose quarters are round, too.
+/// The next round number whose quarters are whole, as counts are.
 fn round_up(of: f64) -> f64 {
     if of <= 4.0 {
         return 4.0;
     }
-    let power = 10_f64.powf(of.max(1.0).log10().floor());
+    let power = 10_f64.powf(of.log10().floor());
     let steps: &[f64] = match power {
         1.0 => &[8.0, 12.0],
         10.0 => &[1.2, 2.0, 4.0, 6.0, 8.0, 10.0],
@@ -194,10 +194,8 @@ impl Scale {
     }
 
     fn across(&self) -> Vec<Tick> {
-        // Counts are whole numbers.
-        let quarter = ((self.high - self.low) / 4.0).max(1.0);
+        let quarter = (self.high - self.low) / 4.0;
         let values = (0..=4_u8).map(|at| self.low + quarter * f64::from(at));
-        let values = values.filter(|value| *value <= self.high);
         let ticks = values.map(|value| Tick {
             at: shown(self.y(value)),
             label: short(value),

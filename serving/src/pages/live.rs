@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use schemas::source::Source;
 use stores::keys::KeyState;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -34,26 +34,24 @@ const SHARES: usize = 8;
 struct Place {
     api: Arc<Api>,
     of: String,
-    _of_all: OwnedSemaphorePermit,
 }
 
 impl Place {
     fn taken(api: &Arc<Api>, caller: &Caller) -> Option<Self> {
-        let of_all = Arc::clone(&api.followers).try_acquire_owned().ok()?;
         let of = caller.key_id().unwrap_or_default().to_owned();
-        let share = (api.options.followers_max / SHARES).max(1);
+        let all = api.options.followers_max;
         let mut following = following(api);
-        let count = following.entry(of.clone()).or_default();
+        let count = following.get(&of).copied().unwrap_or_default();
         // Without keys all are one.
-        if *count >= share && !of.is_empty() {
+        let is_share_taken = count >= (all / SHARES).max(1) && !of.is_empty();
+        if is_share_taken || following.values().sum::<usize>() >= all {
             return None;
         }
-        *count += 1;
+        following.insert(of.clone(), count + 1);
         drop(following);
         Some(Self {
             api: Arc::clone(api),
             of,
-            _of_all: of_all,
         })
     }
 }

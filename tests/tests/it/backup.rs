@@ -2,7 +2,7 @@
 //! dump of the canonical store and the archive, with everything else lost that may be.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -10,17 +10,12 @@ use serde_json::{Value, json};
 use stores::cassandra::Cassandra;
 use tests::place::Place;
 use tests::process::{Server, done};
-use tests::questions::{Traffic, ask_and_compare};
+use tests::questions::Traffic;
 use tests::servers;
-use tests::world::World;
+
+use crate::processes::compare;
 
 const QUESTIONS: usize = 10;
-
-async fn compare(world: &World, server: &Server, rng: &mut SmallRng) {
-    for _ in 0..QUESTIONS {
-        ask_and_compare(world, &server.client, rng).await;
-    }
-}
 
 fn count(place: &Place, traffic: &mut Traffic, lines: usize) {
     place.ingest("plays", &traffic.lines(lines).join("\n"));
@@ -85,26 +80,26 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
     done(after.data(), &["speed", "--until-caught-up"]);
     let world = after.world().await;
     let server = Server::start(after.data(), &[]);
-    compare(&world, &server, &mut rng).await;
+    compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
     assert!(server.client.get("/segments/3").1.contains("Old Climb"));
     count(&after, &mut traffic, 100);
     done(after.data(), &["batch", "run"]);
-    compare(&world, &server, &mut rng).await;
+    compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
 }
 
-/// A command of PostgreSQL's on the server of the tests.
-fn postgres(program: &str, args: &[&str], input: Stdio) -> Vec<u8> {
+/// What PostgreSQL's own program says of a schema, as statements that make it again.
+fn dumped(schema: &str) -> String {
     let address = servers::postgres();
     let (host, port) = address.split_once(':').expect("a port");
-    let mut command = Command::new(program);
+    let mut command = Command::new("pg_dump");
     command.args(["-h", host, "-p", port, "-U", "backstitch", "-d", "postgres"]);
-    let output = command.args(args).stdin(input).output();
+    let output = command.args(["-n", schema]).output();
     let output = output.expect("PostgreSQL's programs are installed");
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program}: {err}");
-    output.stdout
+    assert!(output.status.success(), "pg_dump: {err}");
+    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,9 +114,7 @@ async fn an_installation_comes_back_from_its_backups_on_servers() {
     count(&place, &mut traffic, 100);
     let options = place.options();
     let schema = options.namespace.identifier("backstitch");
-    let dump = postgres("pg_dump", &["-n", &schema], Stdio::null());
-    let file = place.folder().join("dump.sql");
-    std::fs::write(&file, dump).expect("a dump");
+    let dump = dumped(&schema);
 
     // Batch rows and run records, live state and the canonical store go; the log and the archive stay.
     Cassandra::remove(&options.cassandra, &options.namespace)
@@ -130,20 +123,19 @@ async fn an_installation_comes_back_from_its_backups_on_servers() {
     servers::forget_live(&options.namespace);
     servers::run_on_postgres(&format!("DROP SCHEMA {schema} CASCADE")).expect("it goes");
 
-    let dump = std::fs::File::open(&file).expect("the dump");
-    postgres("psql", &["-X", "-q", "-v", "ON_ERROR_STOP=1"], dump.into());
+    servers::run_on_postgres(&dump).expect("it comes back");
     done(place.data(), &["migrate"]);
     done(place.data(), &["speed", "--until-caught-up"]);
     let world = place.world().await;
     let server = Server::start(place.data(), &[]);
-    compare(&world, &server, &mut rng).await;
+    compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
     done(place.data(), &["batch", "run"]);
-    compare(&world, &server, &mut rng).await;
+    compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
     count(&place, &mut traffic, 100);
     done(place.data(), &["batch", "run", "--full"]);
-    compare(&world, &server, &mut rng).await;
+    compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
     let told = [
         "restorate",

@@ -2,11 +2,9 @@
 //! measured says what it means.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use crate::tidy::{root, sources};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -31,29 +29,22 @@ fn metrics(text: &str) -> BTreeSet<String> {
     found
 }
 
-fn sources(folder: &Path, found: &mut String) {
-    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push_str(&std::fs::read_to_string(&path).expect("a file"));
-        }
-    }
-}
-
 /// What the sources say, but for the list of what is measured.
 fn text_of_sources() -> String {
-    let mut text = String::new();
+    let mut files = Vec::new();
     for part in [
         "stores", "stored", "speed", "batch", "serving", "scale", "cli",
     ] {
         let folder = root().join(part).join("src");
         if folder.is_dir() {
-            sources(&folder, &mut text);
+            sources(&folder, &mut files);
         }
     }
-    text.replacen(&read("cli/src/monitoring.rs"), "", 1)
+    let is_list = |path: &PathBuf| path.ends_with("cli/src/monitoring.rs");
+    let files = files.iter().filter(|path| !is_list(path));
+    files
+        .map(|path| std::fs::read_to_string(path).expect("a file"))
+        .collect()
 }
 
 /// What somebody measures: each text that could be the name of a metric.

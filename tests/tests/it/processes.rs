@@ -14,7 +14,7 @@ use tests::world::World;
 
 const QUESTIONS: usize = 12;
 
-async fn compare(world: &World, client: &Client, rng: &mut SmallRng, questions: usize) {
+pub(crate) async fn compare(world: &World, client: &Client, rng: &mut SmallRng, questions: usize) {
     for _ in 0..questions {
         ask_and_compare(world, client, rng).await;
     }

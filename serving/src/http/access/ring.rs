@@ -94,17 +94,9 @@ impl KeyRing {
             let found = keys.any_key().await;
             found.map_err(Problem::from)
         };
+        let last = known.map(|none| (false, none.read_at));
         let read = self.any_reads.read(0, read);
-        let (found, read_at) = match known {
-            // What it said last would do for a while.
-            Some(none) if none.read_at.elapsed() < self.stale_for => {
-                match timeout(AGAIN_WAIT, read).await {
-                    Ok(Ok(found)) => (found, Instant::now()),
-                    Ok(Err(_)) | Err(_) => (false, none.read_at),
-                }
-            }
-            _ => (read.await?, Instant::now()),
-        };
+        let (found, read_at) = self.read_again(last, read).await?;
         if found {
             self.any.store(true, Ordering::Relaxed);
         } else {
@@ -112,6 +104,22 @@ impl KeyRing {
             *self.none() = Some(NoneSeen { read_at, asked_at });
         }
         Ok(found)
+    }
+
+    /// What the store says now, and when it was read. Where it does not answer soon, what it said last does for a while.
+    async fn read_again<T>(
+        &self,
+        last: Option<(T, Instant)>,
+        read: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<(T, Instant), Problem> {
+        let last = last.filter(|(_, read_at)| read_at.elapsed() < self.stale_for);
+        let Some(last) = last else {
+            return Ok((read.await?, Instant::now()));
+        };
+        match timeout(AGAIN_WAIT, read).await {
+            Ok(Ok(found)) => Ok((found, Instant::now())),
+            Ok(Err(_)) | Err(_) => Ok(last),
+        }
     }
 
     fn none(&self) -> MutexGuard<'_, Option<NoneSeen>> {
@@ -162,22 +170,15 @@ impl KeyRing {
             Ok(found?.map(Arc::new))
         };
         let read = self.reads.read(key_of(&id), read);
-        let (read, now) = match &kept {
-            // What it said last would do for a while.
-            Some(entry) if entry.found.is_some() && entry.read_at.elapsed() < self.stale_for => {
-                match timeout(AGAIN_WAIT, read).await {
-                    Ok(Ok(found)) => (found, Instant::now()),
-                    Ok(Err(_)) | Err(_) => (entry.found.clone(), entry.read_at),
-                }
-            }
-            _ => (read.await?, Instant::now()),
-        };
+        let last = kept.filter(|entry| entry.found.is_some());
+        let last = last.map(|entry| (entry.found, entry.read_at));
+        let (read, read_at) = self.read_again(last, read).await?;
         if read.is_some() {
             self.any.store(true, Ordering::Relaxed);
         }
         let entry = Entry {
             found: read.clone(),
-            read_at: now,
+            read_at,
             asked_at: Instant::now(),
         };
         self.entries.insert(id.to_owned(), entry);

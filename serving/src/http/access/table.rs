@@ -25,9 +25,11 @@ pub(crate) enum Need {
     Admin,
     /// To read something: what a page shows it asks for as who looks at it.
     Page,
+    /// As a page needs; who may not is told so, and led nowhere.
+    Following,
 }
 
-use Need::{Admin, Application, Asking, Free, Ingest, Nothing, Open, Owner, Page, Read};
+use Need::{Admin, Application, Asking, Following, Free, Ingest, Nothing, Open, Owner, Page, Read};
 
 const OWNER_ID: Need = Owner("owner_id");
 
@@ -45,7 +47,7 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/pipeline/runs/{source}/{epoch}", &[(Method::GET, Page)]),
     ("/pipeline/dead-letters", &[(Method::GET, Page)]),
     ("/pipeline/reconciliations", &[(Method::GET, Page)]),
-    ("/live", &[(Method::GET, Page)]),
+    ("/live", &[(Method::GET, Following)]),
     (
         "/signin",
         &[(Method::GET, Nothing), (Method::POST, Nothing)],
