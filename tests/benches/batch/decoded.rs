@@ -1,42 +1,82 @@
 //! Results with the columns of their views, for whoever knows nothing of our keys.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, PrimitiveArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type, TimeUnit, TimestampMicrosecondType};
 use jobs::Job as View;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use schemas::time::Width;
 
 use super::job::Job;
 
 const BATCH_ROWS: usize = 65_536;
+/// The type of moments.
+const MICROSECONDS: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 /// What follows a view's name in the name of a file: `-`, a UUID, `.parquet`.
 const TAIL: usize = 1 + 36 + ".parquet".len();
 /// What comes before it: the epoch, `-`.
 const HEAD: usize = 11;
 
+/// How much each bucket of a view has, by its beginning in microseconds; 0 where a row holds all time.
+pub(crate) type Totals = BTreeMap<String, BTreeMap<i64, i64>>;
+
 /// For each view of a job a folder with the rows that a run computed: boards as they are, tallies decoded.
 pub(crate) fn write(job: &Job, data: &Path, out: &Path) {
     let catalog = job.catalog();
-    let source = job.source.name();
-    let results = data.join("archive/results").join(source).join("data");
-    for (number, file) in files(&results).into_iter().enumerate() {
-        let name = file
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        let view = name.get(HEAD..name.len() - TAIL).expect("a view's name");
+    for (number, (view, file)) in results(job, data).into_iter().enumerate() {
         let folder = out.join(format!("{view}.parquet"));
         std::fs::create_dir_all(&folder).expect("a folder");
         let to = folder.join(format!("{number:06}.parquet"));
-        match catalog.job(view) {
+        match catalog.job(&view) {
             Some(tally) => decode(tally, &file, &to),
             None => std::fs::hard_link(&file, &to).expect("a link"),
         }
     }
+}
+
+/// What the tallies that a run computed add up to, and how many rows they have.
+pub(crate) fn totals(job: &Job, data: &Path) -> (Totals, u64) {
+    let catalog = job.catalog();
+    let (mut totals, mut rows) = (Totals::new(), 0);
+    for (view, file) in results(job, data) {
+        let tally = catalog.job(&view).expect("a tally");
+        let buckets = totals.entry(view).or_default();
+        for batch in batches(&file) {
+            let counts = batch["count"].as_primitive::<Int64Type>().values();
+            let keys = batch["row"].as_binary::<i32>().iter().flatten();
+            let begins = match tally.bucket() {
+                Width::All => None,
+                _ => tally.row().decode_some(keys, &[0]).expect("keys").remove(0),
+            };
+            let begins = begins.map(|column| cast(&column, &MICROSECONDS).expect("times"));
+            let begins = begins.as_ref().map(|column| column.as_primitive());
+            let begins = begins.map(PrimitiveArray::<TimestampMicrosecondType>::values);
+            for (row, count) in counts.iter().enumerate() {
+                let begin = begins.and_then(|begins| begins.get(row));
+                *buckets.entry(begin.copied().unwrap_or(0)).or_default() += count;
+            }
+            rows += batch.num_rows() as u64;
+        }
+    }
+    (totals, rows)
+}
+
+/// The files of results that a run computed, with the names of their views.
+fn results(job: &Job, data: &Path) -> Vec<(String, PathBuf)> {
+    let source = job.source.name();
+    let folder = data.join("archive/results").join(source).join("data");
+    let named = files(&folder).into_iter().map(|file| {
+        let name = file.file_name().expect("a name").to_string_lossy();
+        let view = name.get(HEAD..name.len() - TAIL).expect("a view's name");
+        (view.to_owned(), file)
+    });
+    named.collect()
 }
 
 /// The files of a folder, in their order.
@@ -48,16 +88,9 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn decode(view: &View, from: &Path, to: &Path) {
-    let file = File::open(from).expect("a result");
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
-    let batches = reader
-        .with_batch_size(BATCH_ROWS)
-        .build()
-        .expect("a reader");
     let out = File::create(to).expect("a file");
     let mut writer = ArrowWriter::try_new(out, view.schema(), None).expect("a writer");
-    for batch in batches {
-        let batch = batch.expect("rows");
+    for batch in batches(from) {
         let keys = |name: &str| {
             let column = batch.column_by_name(name).expect("a column of keys");
             column.as_binary::<i32>().clone()
@@ -71,4 +104,12 @@ fn decode(view: &View, from: &Path, to: &Path) {
         writer.write(&decoded).expect("writing");
     }
     writer.close().expect("writing");
+}
+
+fn batches(file: &Path) -> impl Iterator<Item = RecordBatch> {
+    let file = File::open(file).expect("a result");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    let batches = reader.with_batch_size(BATCH_ROWS).build();
+    let batches = batches.expect("a reader");
+    batches.map(|batch| batch.expect("rows"))
 }

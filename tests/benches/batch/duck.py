@@ -110,13 +110,13 @@ class Engine:
         self.db.close()
 
 
-def once(views, files: str) -> str:
-    """Each event once, with the columns that views read. Records of the same event share owner, time and event id."""
+def once(views, files: str, condition: str = "true") -> str:
+    """Each event once, with its amount and the columns that views read. Records of the same event share owner, time and event id."""
     readers = [view for view in views if view.over is None]
-    columns = {column for view in readers for column in [*view.group, *view.dimensions, "amount"]} - {"owner_id"}
+    columns = {"amount", *(column for view in readers for column in [*view.group, *view.dimensions])} - {"owner_id"}
     typed = lambda column: f"::{column}_text" if column in TEXTS else ""
     picked = ", ".join(f"any_value({column}){typed(column)} AS {column}" for column in sorted(columns))
-    return f"(SELECT owner_id, \"at\", {picked} FROM read_parquet('{files}') GROUP BY owner_id, \"at\", event_id)"
+    return f"(SELECT owner_id, \"at\", {picked} FROM read_parquet('{files}') WHERE {condition} GROUP BY owner_id, \"at\", event_id)"
 
 
 def from_events(view, events: str) -> str:

@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use super::decoded::{Totals, totals};
 use super::input::Input;
 use super::job::Job;
 use super::ours::quiet;
@@ -13,9 +14,15 @@ use super::{Measured, OURS, THREADS, empty};
 /// Unless `BACKSTITCH_BENCH_ENGINES` names others. The first is what results are compared with.
 const ENGINES: &str = "duckdb duckdb-sorted polars pyspark";
 
+/// What names no reference at all.
+const NONE: &str = "none";
+
 /// The references, in the order of the table.
 pub(crate) fn engines() -> Vec<String> {
     let said = std::env::var("BACKSTITCH_BENCH_ENGINES").unwrap_or_else(|_| ENGINES.to_owned());
+    if said.trim() == NONE {
+        return Vec::new();
+    }
     said.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -59,6 +66,24 @@ pub(crate) fn expect_same(job: &Job, work: &Path, engines: &[String]) -> u64 {
         let said = succeeded("compare.py", output);
         rows = said["rows"].as_u64().expect("a number of rows");
     }
+    rows
+}
+
+/// Sees that the tallies of a job add up to what DuckDB makes of the events, bucket by bucket; how many rows they have. For more rows than
+/// can be compared one by one.
+pub(crate) fn expect_same_totals(job: &Job, input: &Input, work: &Path) -> u64 {
+    let spill = work.join("spill");
+    empty(&spill);
+    let output = python("totals.py")
+        .arg(input.files())
+        .arg(job.folder())
+        .arg(spill)
+        .arg(THREADS.to_string())
+        .output();
+    let expected: Totals =
+        serde_json::from_value(succeeded("totals.py", output)).expect("totals by view");
+    let (found, rows) = totals(job, &work.join("data"));
+    assert_eq!(expected, found, "what each bucket of each view has");
     rows
 }
 

@@ -27,9 +27,9 @@ impl Rounds {
     }
 
     /// A table in Markdown. A ratio is the median of those of single rounds.
-    pub(crate) fn table(&self, what: &str, same_rows: u64) -> String {
+    pub(crate) fn table(&self, what: &str, checked: &str) -> String {
         let mut text = format!(
-            "{what}. Every result has the same {same_rows} rows.\n\n\
+            "{what}. {checked}\n\n\
              | engine | seconds (of each round) | ours takes | peak memory, GB | ours takes |\n|---|---|---|---|---|\n"
         );
         let ours = self.engines.first().map_or(&[][..], |(_, rounds)| rounds);

@@ -11,6 +11,8 @@ use schemas::plays::{Decoder, Line};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::batch::{Batch, BatchType};
+use stores::namespace::Namespace;
+use tests::hand::Cql;
 use tests::servers;
 
 /// How long a bare consumer may be without a message.
@@ -20,6 +22,8 @@ const BATCH_RECORDS: usize = 5_000;
 const CHANNEL_BATCHES: usize = 4;
 /// As many rows of one partition as the system writes in one step, and as many steps at once.
 const STEP_ROWS: usize = 50;
+/// Rows of a partition that is made of full steps.
+const WIDE_ROWS: u64 = 1_000;
 const AT_ONCE: usize = 128;
 
 /// Reads a topic from its beginning to its end with one consumer; how many messages came.
@@ -122,13 +126,18 @@ fn each_message(topic: &str, partitions: i32, mut take: impl FnMut(i32, i64, &[u
     count
 }
 
-/// Writes so many rows of the shape of a view's, by partition, in batches; how long it took.
-pub(crate) async fn write_rows(count: u64) -> Duration {
-    let session: Session = SessionBuilder::new()
-        .known_node(servers::cassandra())
-        .build()
-        .await
-        .expect("a session");
+/// Sizes of partitions that make full steps throughout: so many rows, in partitions of [`WIDE_ROWS`].
+pub(crate) fn full_steps(rows: u64) -> Vec<u64> {
+    let whole = usize::try_from(rows / WIDE_ROWS).expect("a number of partitions");
+    let rest = rows % WIDE_ROWS;
+    std::iter::repeat_n(WIDE_ROWS, whole)
+        .chain((rest > 0).then_some(rest))
+        .collect()
+}
+
+/// Writes rows of the shape of a view's in batches of one partition each, for each size a partition of so many rows; how long it took.
+pub(crate) async fn write_rows(sizes: &[u64]) -> Duration {
+    let session = session().await;
     let keyspace = format!("bench_{}", servers::namespace()).replace('-', "_");
     let replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}";
     for text in [
@@ -144,19 +153,21 @@ pub(crate) async fn write_rows(count: u64) -> Duration {
         "INSERT INTO {keyspace}.rows (part, row, count, epoch) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
     );
     let insert = Arc::new(session.prepare(insert).await.expect("a statement"));
+    let steps = sizes.iter().zip(0_u64..).flat_map(|(size, part)| {
+        let from = (0..*size).step_by(STEP_ROWS);
+        from.map(move |from| (part, from..(from + STEP_ROWS as u64).min(*size)))
+    });
     let begun = Instant::now();
-    let steps = count / STEP_ROWS as u64;
-    futures::stream::iter(0..steps)
-        .map(|step| {
+    futures::stream::iter(steps)
+        .map(|(part, rows)| {
             let (session, insert) = (&session, Arc::clone(&insert));
             async move {
                 let mut batch = Batch::new(BatchType::Unlogged);
-                let rows: Vec<_> = (0..STEP_ROWS as u64)
+                let rows: Vec<_> = rows
                     .map(|row| {
                         batch.append_statement((*insert).clone());
-                        let part = (step / 20).to_be_bytes().to_vec();
-                        let row = format!("{:032}", step * STEP_ROWS as u64 + row).into_bytes();
-                        (part, row, 1_i64, 1_i64, 1_i64)
+                        let row = format!("{row:032}").into_bytes();
+                        (part.to_be_bytes().to_vec(), row, 1_i64, 1_i64, 1_i64)
                     })
                     .collect();
                 session.batch(&batch, rows).await.map(drop)
@@ -170,4 +181,28 @@ pub(crate) async fn write_rows(count: u64) -> Duration {
     let drop_it = format!("DROP KEYSPACE {keyspace}");
     session.query_unpaged(drop_it, ()).await.expect("a schema");
     took
+}
+
+/// How many rows each partition of a view's table has.
+pub(crate) async fn partitions(namespace: &Namespace, view: &str) -> Vec<u64> {
+    let keyspace = namespace.identifier("backstitch");
+    let id = Cql::of(namespace).await.id(view).await;
+    let text = format!("SELECT part FROM {keyspace}.rows_{id}");
+    let parts = session().await.query_iter(text, ()).await.expect("rows");
+    let mut parts = parts.rows_stream::<(Vec<u8>,)>().expect("rows");
+    let (mut sizes, mut last) = (Vec::new(), None);
+    while let Some((part,)) = parts.try_next().await.expect("all rows") {
+        match sizes.last_mut() {
+            Some(size) if last.as_ref() == Some(&part) => *size += 1,
+            _ => sizes.push(1),
+        }
+        last = Some(part);
+    }
+    sizes
+}
+
+/// A session of the driver.
+pub(crate) async fn session() -> Session {
+    let node = SessionBuilder::new().known_node(servers::cassandra());
+    node.build().await.expect("a session")
 }

@@ -160,21 +160,42 @@ fn cassandra(place: &Place) {
     let written = report["rows_written"].as_u64().expect("rows");
     let publish = report["seconds"]["publish"].as_f64().expect("seconds");
     let ours = rate(written, Duration::from_secs_f64(publish));
-    let runtime = Runtime::new().expect("a runtime");
-    let bares: Vec<f64> = (0..ROUNDS)
-        .map(|_| rate(written, runtime.block_on(bare::write_rows(written))))
-        .collect();
     say(
         "the run that takes them in, s",
         format_args!("{:.1}", took.as_secs_f64()),
     );
     say("  by stage", &report["seconds"]);
-    let bare = say_rates(
-        "bare batches of rows of one partition, to Cassandra",
-        &bares,
+    say(
+        format!("rows of views to Cassandra, {written} rows"),
+        format_args!("{ours:.0}/s"),
     );
-    let rows = format!("rows of views to Cassandra, {written} rows");
-    say(rows, format_args!("{ours:.0}/s, ratio {:.2}", ours / bare));
+    let runtime = Runtime::new().expect("a runtime");
+    let namespace = &place.options().namespace;
+    let same = runtime.block_on(async {
+        let mut sizes = Vec::new();
+        for job in place.world().await.catalog.jobs() {
+            sizes.extend(bare::partitions(namespace, job.view()).await);
+        }
+        sizes
+    });
+    assert_eq!(same.iter().sum::<u64>(), written, "every row has its place");
+    let few = format!("{:.1} rows on average", mean(written, same.len()));
+    for (what, sizes) in [
+        (format!("partitions of as many rows ({few})"), same),
+        ("partitions of 1,000 rows".to_owned(), bare::full_steps(written)),
+    ] {
+        let rates: Vec<f64> = (0..ROUNDS)
+            .map(|_| rate(written, runtime.block_on(bare::write_rows(&sizes))))
+            .collect();
+        let bare = say_rates(&format!("bare batches into {what}"), &rates);
+        say("  ratio to it", format_args!("{:.2}", ours / bare));
+    }
+}
+
+/// How many rows a partition has.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn mean(rows: u64, partitions: usize) -> f64 {
+    rows as f64 / partitions as f64
 }
 
 /// Loses live state under a running worker, with [`SINCE_RUN`] events since the last run.

@@ -9,8 +9,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use schemas::key::KeyShape;
 use schemas::source::Source;
 use schemas::time::Width;
-use scylla::client::session::Session;
-use scylla::client::session_builder::SessionBuilder;
 use stores::cassandra::{Cassandra, CassandraOptions};
 use stores::embedded::DataFolder;
 use stores::namespace::Namespace;
@@ -20,7 +18,7 @@ use tests::hand::Cql;
 use tests::servers;
 use tokio::runtime::Runtime;
 
-use super::{ROUNDS, median, rate, say_rates, timed};
+use super::{ROUNDS, bare, median, rate, say_rates, timed};
 
 const VIEW: &str = "scan@1";
 /// Rows of one table partition, as the detail of plays has them. Of so many partitions the second half is
@@ -152,11 +150,7 @@ async fn scan(views: &dyn ViewsScan, share: ScanShare) -> u64 {
 
 /// How many rows of a view the driver alone brings.
 pub(crate) async fn read_bare(namespace: &Namespace, view: &str) -> u64 {
-    let session: Session = SessionBuilder::new()
-        .known_node(servers::cassandra())
-        .build()
-        .await
-        .expect("a session");
+    let session = bare::session().await;
     let keyspace = namespace.identifier("backstitch");
     let id = Cql::of(namespace).await.id(view).await;
     let all = format!("SELECT part, row, count, epoch, WRITETIME(epoch) FROM {keyspace}.rows_{id}");
