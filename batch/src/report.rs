@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use schemas::seam::{Epoch, Offset};
 use schemas::source::Source;
+use schemas::traces;
 use serde::{Serialize, Serializer};
+use tracing::Span;
 
 use crate::Progress;
 use crate::drift::Drift;
@@ -53,7 +55,8 @@ impl Serialize for Seconds {
 /// Times the stages of a run, and tells them.
 pub(crate) struct Stages<'a> {
     pub(crate) progress: &'a dyn Progress,
-    current: Option<(&'static str, Instant)>,
+    /// The span ends with its stage.
+    current: Option<(&'static str, Instant, Span)>,
     seconds: Seconds,
 }
 
@@ -71,7 +74,8 @@ impl<'a> Stages<'a> {
         self.stop();
         tracing::debug!(stage = name, "begins");
         self.progress.stage(name, total);
-        self.current = Some((name, Instant::now()));
+        let span = tracing::info_span!(target: traces::TARGET, "stage", otel.name = name, total);
+        self.current = Some((name, Instant::now(), span));
     }
 
     /// The last stage ends: what each one took.
@@ -86,7 +90,7 @@ impl<'a> Stages<'a> {
     }
 
     fn stop(&mut self) {
-        if let Some((name, since)) = self.current.take() {
+        if let Some((name, since, _)) = self.current.take() {
             self.seconds.0.push((name, since.elapsed().as_secs_f64()));
         }
     }

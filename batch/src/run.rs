@@ -8,11 +8,13 @@ use jobs::tables::Generation;
 use jobs::{Catalog, Engine, Layers};
 use schemas::seam::{Cut, Epoch, Offset, Run, RunState};
 use schemas::source::{Source, SourceKind};
+use schemas::traces;
 use stores::ErrorKind;
 use stores::lease::Held as Lease;
 use stores::live::SlotId;
 use stores::views::ViewShape;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::archive::{
     ArchiveReport, Archiver, FileSize, Manifest as FileManifest, backfilled, event_files,
@@ -243,8 +245,10 @@ impl Batch {
             source,
             lease: &*held,
         };
+        let span = tracing::info_span!(target: traces::TARGET, "batch run", %source);
         let work = remembering.run_held(results, request, progress, &stop);
-        let mut done = while_held(&*held, &stop, Box::pin(work)).await;
+        let work = Box::pin(work).instrument(span);
+        let mut done = while_held(&*held, &stop, work).await;
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
             if let Err(error) = &done

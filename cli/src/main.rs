@@ -21,6 +21,8 @@ mod roles;
 mod settings;
 mod shutdown;
 mod telemetry;
+#[cfg(feature = "otel")]
+mod traces;
 
 use std::process::ExitCode;
 

@@ -1,21 +1,36 @@
-//! Logs, on standard error.
+//! Logs, on standard error, and traces.
 
 use std::io::{self, IsTerminal, Write};
 
-use tracing_subscriber::EnvFilter;
+use schemas::traces;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::failure::usage;
-use crate::settings::LogFormat;
+use crate::settings::{LogFormat, TelemetrySection};
 
 /// Libraries that log what they report to us anyway; they are heard where a filter names targets.
 const CLIENTS: &str = ",scylla=off,rdkafka=off,librdkafka=off,ballista_core=off,ballista_scheduler=warn,ballista_executor=warn";
 
+/// What goes on as long as the process does.
+#[derive(Debug, Default)]
+pub(crate) struct Telemetry {
+    /// Held until the end, when what is left of them is sent.
+    #[cfg(feature = "otel")]
+    traces_sent: Option<crate::traces::Traces>,
+}
+
 /// What is logged: the flags' wish, else `RUST_LOG`, else `level`.
 ///
 /// # Errors
-/// A filter that can't be read.
-pub(crate) fn start(asked: Option<&str>, format: LogFormat, level: &str) -> anyhow::Result<()> {
+/// A filter that can't be read, or an address for traces that can't be used.
+pub(crate) fn start(
+    asked: Option<&str>,
+    settings: &TelemetrySection,
+    level: &str,
+) -> anyhow::Result<Telemetry> {
     let from_env = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
@@ -30,22 +45,44 @@ pub(crate) fn start(asked: Option<&str>, format: LogFormat, level: &str) -> anyh
     } else {
         CLIENTS
     };
-    let filter = EnvFilter::try_new(format!("{text}{quiet}")).map_err(|error| {
+    let filter = EnvFilter::try_new(format!("{text}{quiet},{}=off", traces::TARGET)).map_err(|error| {
         usage(format!(
             "{place}: {text:?} is no log level: {error}; write error, warn, info, debug or trace"
         ))
     })?;
     let color =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(StandardError)
-        .with_ansi(color);
-    match format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let lines = fmt::layer().with_writer(StandardError).with_ansi(color);
+    let lines = match settings.log_format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let log = tracing_subscriber::registry().with(lines.with_filter(filter));
+    let telemetry = Telemetry::of(settings)?;
+    #[cfg(feature = "otel")]
+    let log = log.with(telemetry.traces_sent.as_ref().map(crate::traces::Traces::layer));
+    log.try_init()
+        .map_err(|error| anyhow::anyhow!("starting the log: {error}"))?;
+    Ok(telemetry)
+}
+
+impl Telemetry {
+    #[cfg(feature = "otel")]
+    fn of(settings: &TelemetrySection) -> anyhow::Result<Self> {
+        let endpoint = settings.otlp_endpoint.as_deref();
+        let traces_sent = endpoint.map(crate::traces::Traces::start).transpose()?;
+        Ok(Self { traces_sent })
     }
-    .map_err(|error| anyhow::anyhow!("starting the log: {error}"))
+
+    #[cfg(not(feature = "otel"))]
+    fn of(settings: &TelemetrySection) -> anyhow::Result<Self> {
+        if settings.otlp_endpoint.is_some() {
+            return Err(usage(
+                "telemetry.otlp_endpoint: this program is built without traces: take one with them (cargo build --features otel), or leave it out",
+            ));
+        }
+        Ok(Self::default())
+    }
 }
 
 /// Standard error, with progress bars out of the way while a line is written.

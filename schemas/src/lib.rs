@@ -21,3 +21,4 @@ pub mod seam;
 pub mod shown;
 pub mod source;
 pub mod time;
+pub mod traces;

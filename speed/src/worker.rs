@@ -10,11 +10,13 @@ use schemas::entities::Group;
 use schemas::plays::Rejected;
 use schemas::seam::{Cut, Fence, Offset, Slot, Step, next_step};
 use schemas::source::Source;
+use schemas::traces;
 use stores::intake::append_dead_letters;
 use stores::live::{Changes, SlotId};
 use stores::log::{FetchLimit, Fetched, LOST_REMEDY, Recogniser, Records};
 use stores::relay;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::boards::Stepped;
 use crate::supervise::Counts;
@@ -265,7 +267,13 @@ impl Worker {
                 next_offset: fetched.next_offset,
                 last,
             };
-            let Some(next) = self.apply(fence, at, fetched.records).await? else {
+            let span = tracing::info_span!(
+                target: traces::TARGET, "micro-batch",
+                source = %self.source, partition = self.partition,
+                offset = fence.next_offset, next_offset = at.next_offset,
+            );
+            let applied = self.apply(fence, at, fetched.records).instrument(span);
+            let Some(next) = applied.await? else {
                 return Ok(self.moved());
             };
             fence.next_offset = next.next_offset;

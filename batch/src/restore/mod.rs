@@ -38,8 +38,10 @@ use std::time::Instant;
 
 use jobs::{Board, Fold, Job, Layers};
 use schemas::seam::{Epoch, RunState, Runs};
+use schemas::traces;
 use stores::intake::Intake;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 pub(crate) use correct::{CHANGE, STEP_ROWS as CHANGES_BATCH_ROWS, encode_changes};
 pub use history::Outcome;
@@ -128,7 +130,9 @@ impl Batch {
             }
             done
         };
-        let done = while_held(&*held, &stop, Box::pin(work)).await;
+        let span = tracing::info_span!(target: traces::TARGET, "restoration", view = request.view, request.apply);
+        let work = Box::pin(work).instrument(span);
+        let done = while_held(&*held, &stop, work).await;
         held.let_go().await;
         done
     }

@@ -111,6 +111,12 @@ pub(crate) enum Command {
     /// Show or check the settings
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Write manual pages, one for each command
+    Man {
+        /// The folder for them, which is made if it is not there
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell

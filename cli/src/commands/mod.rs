@@ -18,22 +18,27 @@ mod restorate;
 mod retention;
 mod serve;
 
+use std::path::Path;
+
+use anyhow::Context as _;
 use clap::CommandFactory;
 use schemas::source::Source;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{BatchCommand, Cli, Command, FollowArgs};
 use crate::output::{self, Output};
 use crate::settings::{self, Flags, Loaded, Settings};
-use crate::{demo, monitoring, telemetry};
+use crate::telemetry::{self, Telemetry};
+use crate::{demo, monitoring};
 
 /// What every command is given.
 #[derive(Debug)]
 pub(crate) struct Context {
     loaded: Loaded,
     output: Output,
+    _telemetry: Telemetry,
 }
 
 impl Context {
@@ -51,22 +56,23 @@ impl Context {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         let loaded = settings::load(globals.config.as_deref(), variables, &flags)?;
-        let telemetry = &loaded.settings.telemetry;
+        let settings = &loaded.settings.telemetry;
         let asked = globals.log_level.as_deref().or(match globals.verbose {
             0 => None,
             1 => Some("info"),
             2 => Some("debug"),
             _ => Some("trace"),
         });
-        let level = match (&telemetry.log_level, is_service(&cli.command)) {
+        let level = match (&settings.log_level, is_service(&cli.command)) {
             (Some(level), _) => level.as_str(),
             (None, true) => "info",
             (None, false) => "warn",
         };
-        telemetry::start(asked, telemetry.log_format, level)?;
+        let telemetry = telemetry::start(asked, settings, level)?;
         Ok(Self {
             loaded,
             output: Output::new(globals.json),
+            _telemetry: telemetry,
         })
     }
 
@@ -144,12 +150,25 @@ async fn carry_out(
         Command::Migrate => migrate::run(context).await,
         Command::Check => check::run(context).await,
         Command::Config(command) => config::run(command, context),
+        Command::Man { folder } => manual(&folder, context),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "backstitch", &mut script);
             output::raw(&script)
         }
     }
+}
+
+/// Writes manual pages.
+fn manual(folder: &Path, context: &Context) -> anyhow::Result<()> {
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    written.with_context(|| format!("writing manual pages to {}", folder.display()))?;
+    let first = folder.join("backstitch.1");
+    let done = json!({ "folder": folder, "first": first });
+    context.output().result(&done, |_| {
+        format!("manual pages are written; the first: man -l {}\n", first.display())
+    })
 }
 
 impl FollowArgs {

@@ -167,6 +167,9 @@ pub(crate) struct TelemetrySection {
     /// Where a service answers `/metrics` and `/livez`, as in `127.0.0.1:9464`, besides what `serve` answers; nowhere unless said.
     /// Nobody is asked for a key there.
     pub(crate) metrics_listen: Option<String>,
+    /// Where traces go by OTLP over HTTP, as in `http://127.0.0.1:4318` (`/v1/traces` is put behind it); nowhere unless said. How many
+    /// are kept, and what else a trace says of this process, is set by the variables `OTEL_TRACES_SAMPLER`, `OTEL_RESOURCE_ATTRIBUTES` and so on.
+    pub(crate) otlp_endpoint: Option<String>,
 }
 
 /// How log lines look.

@@ -8,10 +8,11 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use schemas::traces;
 use tokio::time::{Instant, timeout};
 use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::Api;
 use super::access::is_of_own_page;
@@ -116,8 +117,14 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
         .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
     let request_id = request_id(&request);
     let span = tracing::info_span!("request", id = request_id.as_deref(), %method, route);
-    let response = next.run(request).instrument(span).await;
+    let trace = trace_of(&request, &route, request_id.as_deref());
+    let answering = next.run(request).instrument(span);
+    let response = answering.instrument(trace.clone()).await;
     let response = with_document(response, request_id.as_deref());
+    trace.record("http.response.status_code", response.status().as_u16());
+    if response.status().is_server_error() {
+        trace.record("otel.status_code", "ERROR");
+    }
 
     let seconds = begun.elapsed().as_secs_f64();
     let status = response.status().as_u16().to_string();
@@ -133,6 +140,31 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     )
     .record(seconds);
     response
+}
+
+/// What a trace tells of a request; it goes on from the asker's, where the request says so.
+fn trace_of(request: &Request, route: &str, request_id: Option<&str>) -> Span {
+    let method = request.method();
+    let span = tracing::info_span!(
+        target: traces::TARGET, "request",
+        otel.name = %format_args!("{method} {route}"),
+        otel.kind = "server",
+        otel.status_code = tracing::field::Empty,
+        http.request.method = %method,
+        http.route = route,
+        http.response.status_code = tracing::field::Empty,
+        request_id,
+    );
+    #[cfg(feature = "otel")]
+    if !span.is_disabled() {
+        use tracing_opentelemetry::OpenTelemetrySpanExt;
+        let headers = opentelemetry_http::HeaderExtractor(request.headers());
+        let asker =
+            opentelemetry::global::get_text_map_propagator(|known| known.extract(&headers));
+        // Where nobody takes traces there is nothing to go on from.
+        span.set_parent(asker).ok();
+    }
+    span
 }
 
 /// The id of a request, which the asker may have given.

@@ -51,4 +51,5 @@ mod runs;
 mod scale;
 mod strays;
 mod tidy;
+mod traces;
 mod untold;
