@@ -230,6 +230,7 @@ impl Installation {
             achievements: Arc::clone(&stores.achievements) as _,
             counts: Arc::clone(&stores.counts) as _,
             reconciliations: Arc::clone(&stores.reconciliations) as _,
+            schemas: Arc::clone(&stores.schemas),
             keys: Arc::clone(&stores.keys),
             suppressions: self.suppressions.clone(),
             clock: Arc::clone(&self.clock),

@@ -15,6 +15,7 @@ use stores::keys::Keys;
 use stores::live::LiveRead;
 use stores::log::{LogRead, LogWrite};
 use stores::reconciliations::ReconciliationsRead;
+use stores::registry::Schemas;
 use stores::views::ViewsRead;
 
 use stores::Secret;
@@ -31,6 +32,8 @@ pub struct ServingPorts {
     pub log: Arc<dyn LogRead>,
     /// Where events that come in over HTTP go, and notifications.
     pub ingest: Arc<dyn LogWrite>,
+    /// What is known of the schemas of records that are Avro, for dead letters that are taken once more.
+    pub schemas: Arc<dyn Schemas>,
     /// Clubs, applications, and rows that come in over HTTP.
     pub canon: Arc<dyn CanonAdmin>,
     /// Live state.

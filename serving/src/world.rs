@@ -227,6 +227,7 @@ impl World {
             counts: Arc::clone(&world) as _,
             reconciliations: Arc::clone(&world) as _,
             keys: Arc::clone(&world.keys) as _,
+            schemas: Arc::new(stores::registry::NoRegistry),
             suppressions: stores::erasures::Suppressions::nobody(),
             clock: Arc::new(FixedClock::at_ms(NOW_MS)),
         };

@@ -1,5 +1,5 @@
 //! What was set aside, as the log of dead letters tells it: one letter, the newest first, the oldest
-//! first, or how many of which kind. Nothing here writes, but [`erase`].
+//! first, or how many of which kind. Nothing here writes, but [`erase`] and [`Replay`].
 //!
 //! However many letters there are, a reader has little of them in memory. So whether two are the same
 //! one, noted twice, is only seen where they are not far apart.
@@ -14,6 +14,7 @@ pub mod erase;
 mod letter;
 mod newest;
 mod oldest;
+mod replay;
 mod seen;
 
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ pub use counts::{Counts, KindCount, OTHER_KINDS, count};
 pub use letter::{Letter, find};
 pub use newest::{Newest, Positions};
 pub use oldest::Oldest;
+pub use replay::{Replay, Replayed};
 
 const STEP: FetchLimit = FetchLimit {
     records: 20_000,

@@ -560,6 +560,7 @@ impl World {
             counts: Arc::clone(&self.stores.counts) as _,
             reconciliations: Arc::clone(&self.stores.reconciliations) as _,
             keys: Arc::clone(&self.stores.keys),
+            schemas: Arc::clone(&self.stores.schemas),
             suppressions: Suppressions::new(Arc::clone(&self.stores.erasures)),
             clock: Arc::clone(&self.clock) as _,
         };

@@ -79,6 +79,11 @@ impl Caller {
         self.scopes.may_read_all()
     }
 
+    /// Whether it may change what administrators change.
+    pub(crate) fn may_administer(&self) -> bool {
+        self.scopes.may_administer()
+    }
+
     /// The owner whose things alone this key reads; nothing if it reads more, or nothing of one.
     pub(crate) fn only_owner(&self) -> Option<&str> {
         let mut owners = self.scopes.owners();

@@ -1,5 +1,6 @@
-//! What could not be taken: lists, counts and single letters. Nothing here takes a letter again; that
-//! is the command line's.
+//! What could not be taken: lists, counts and single letters, and taking them once more.
+
+mod replay;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
+pub(crate) use replay::{__path_replay, replay};
 
 /// A request looks at so many letters, at most.
 const LOOKED_AT_MAX: u64 = 200_000;
@@ -269,12 +271,14 @@ async fn shown(api: &Api, uri: &Uri, id: &str) -> Result<Json<LetterShown>, Prob
         .map_err(|error: NoLetterId| Problem::parameter(format!("id: {error}")))?;
     let _turn = turn(api).await?;
     let letter = dead_letters::find(&*api.ports.log, id).await?;
-    let letter = letter.ok_or_else(|| {
-        let detail =
-            format!("there is no dead letter {id}: /api/v1/dead-letters lists those there are");
-        Problem::new(Kind::UnknownDeadLetter, detail)
-    })?;
+    let letter = letter.ok_or_else(|| unknown(id))?;
     Ok(Json(LetterShown::of(&letter, usize::MAX)))
+}
+
+fn unknown(id: LetterId) -> Problem {
+    let detail =
+        format!("there is no dead letter {id}: /api/v1/dead-letters lists those there are");
+    Problem::new(Kind::UnknownDeadLetter, detail)
 }
 
 /// Waits until there are fewer reads of letters under way: each holds some megabytes of them.

@@ -12,6 +12,7 @@ use schemas::plays::LINE_BYTES_MAX;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::intake::{Intake, IntakePorts};
+use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
 use super::Api;
@@ -86,26 +87,10 @@ pub(crate) async fn ingest(
     let limit = api.options.body_bytes_max;
     check_head(request.headers(), limit)?;
     let origin = origin(request.headers())?;
-    let _place = api.ingests.try_acquire().map_err(|_| {
-        let most = api.options.ingests_max;
-        let detail =
-            format!("{most} bodies are being taken already: send this one again in a second");
-        Problem::new(Kind::TooManyWriters, detail)
-    })?;
-    let cell = Arc::clone(api.intakes.lock().await.entry(source).or_default());
-    let intake = cell
-        .get_or_try_init(|| {
-            let ports = IntakePorts {
-                log: Arc::clone(&api.ports.ingest),
-                canon: Arc::clone(&api.ports.canon) as _,
-                suppressions: api.ports.suppressions.clone(),
-                clock: Arc::clone(&api.ports.clock),
-            };
-            Intake::open(ports, source, api.options.partitions)
-        })
-        .await?;
+    let _place = place(&api)?;
+    let intake = intake(&api, source).await?;
     let mut lines = Lines {
-        intake,
+        intake: &intake,
         origin,
         number: 0,
         ingested: Ingested::default(),
@@ -117,6 +102,32 @@ pub(crate) async fn ingest(
             .with("accepted", lines.ingested.accepted)
             .with("rejected_count", lines.ingested.rejected_count)),
     }
+}
+
+/// A place among those who write; there are only so many.
+pub(super) fn place(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
+    api.ingests.try_acquire().map_err(|_| {
+        let most = api.options.ingests_max;
+        let detail =
+            format!("{most} bodies are being taken already: send this one again in a second");
+        Problem::new(Kind::TooManyWriters, detail)
+    })
+}
+
+/// The way into the stores of a source.
+pub(super) async fn intake(api: &Api, source: Source) -> Result<Arc<Intake>, Problem> {
+    let cell = Arc::clone(api.intakes.lock().await.entry(source).or_default());
+    let opened = cell.get_or_try_init(async || {
+        let ports = IntakePorts {
+            log: Arc::clone(&api.ports.ingest),
+            canon: Arc::clone(&api.ports.canon) as _,
+            suppressions: api.ports.suppressions.clone(),
+            clock: Arc::clone(&api.ports.clock),
+        };
+        let opened = Intake::open(ports, source, api.options.partitions).await;
+        opened.map(Arc::new)
+    });
+    Ok(Arc::clone(opened.await?))
 }
 
 /// Where dead letters say they come from: those of the same line of the same origin are the same one. So

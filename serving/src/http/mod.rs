@@ -79,7 +79,7 @@ pub(crate) struct Api {
     pub(crate) relay: Relay,
     pub(crate) metrics_text: Option<MetricsText>,
     /// By source: the way into the stores, opened when the first lines come.
-    pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Intake>>>>,
+    pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
     /// How many more bodies of events can be taken at once.
     pub(crate) ingests: Semaphore,
     /// How many more boards can be read at once.
@@ -231,6 +231,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .merge(
             OpenApiRouter::new()
                 .routes(routes!(ingest::ingest))
+                .routes(routes!(dead_letters::replay))
                 .routes(routes!(applications::admin::change))
                 .routes(routes!(applications::requests::ask))
                 .routes(routes!(applications::requests::decide))

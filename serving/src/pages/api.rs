@@ -301,6 +301,17 @@ pub(crate) struct Letters {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+pub(crate) struct LettersReplayed {
+    pub(crate) accepted: u64,
+    pub(crate) superseded: u64,
+    pub(crate) erased: u64,
+    pub(crate) still_bad: u64,
+    pub(crate) broken: u64,
+    #[serde(default)]
+    pub(crate) first: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ReconciliationRow {
     pub(crate) kind: String,
     pub(crate) source: String,

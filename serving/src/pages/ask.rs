@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::{Request, StatusCode};
+use axum::http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use stores::names::Named;
@@ -113,7 +113,17 @@ impl Asker {
 
     /// The answer to a GET; `path` is percent-encoded.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
-        let request = Request::get(path).extension(self.caller.clone());
+        self.answer(Method::GET, path).await
+    }
+
+    /// The answer to a POST without a body, as of [`Asker::get`].
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
+        self.answer(Method::POST, path).await
+    }
+
+    async fn answer<T: DeserializeOwned>(&self, method: Method, path: &str) -> Answer<T> {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.extension(self.caller.clone());
         let request = request.body(Body::empty()).map_err(Trouble::broken)?;
         let Ok(response) = self.api.clone().oneshot(request).await;
         let status = response.status();

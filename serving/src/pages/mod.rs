@@ -20,7 +20,7 @@ pub(crate) mod sign_in;
 
 use std::sync::Arc;
 
-use axum::extract::{FromRef, Path, RawQuery, State};
+use axum::extract::{FromRef, Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -31,7 +31,10 @@ use self::ask::{Asker, Trouble};
 use self::parts::{Here, KINDS, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
-use crate::http::{Api, Caller, time_out};
+use crate::http::{Api, Caller, body, time_out};
+
+/// The largest form, in bytes.
+const FORM_BYTES_MAX: u64 = 16 * 1024;
 
 /// What pages work with.
 #[derive(Debug, Clone)]
@@ -72,6 +75,8 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
         .route("/docs", get(docs::page))
         .route("/docs/{name}", get(docs::file))
         .layer(from_fn_with_state(Arc::clone(state), time_out))
+        // A write is not dropped for being slow.
+        .route("/pipeline/dead-letters", post(replay_letters))
         // It is told as long as somebody looks.
         .route("/live", get(live::follow))
         .with_state(pages)
@@ -261,8 +266,29 @@ async fn dead_letters(
 ) -> Response {
     let looking = Looking::new(&pages, caller, &headers);
     let query = Query::of(query.as_deref());
-    let page = pipeline::dead_letters(&looking.asker, &looking.here, &query).await;
+    let page = pipeline::dead_letters(&looking.asker, &looking.here, &query, None).await;
     rendered(StatusCode::OK, &page)
+}
+
+/// Tries letters again, and shows what became of them above the page.
+async fn replay_letters(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
+    let looking = Looking::new(&pages, caller, request.headers());
+    let form = match body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await {
+        Ok(form) => form,
+        Err(problem) => return problem.into_response(),
+    };
+    let form = String::from_utf8_lossy(&form);
+    let query = Query::of(Some(&form));
+    let done = pipeline::replayed(&looking.asker, &query).await;
+    let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
+    // All are shown again, not only those that were asked for.
+    let all = Query::of(None);
+    let page = pipeline::dead_letters(&looking.asker, &looking.here, &all, Some(done)).await;
+    rendered(status, &page)
 }
 
 async fn reconciliations(

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::api;
-use super::ask::{Asker, path};
+use super::ask::{Answer, Asker, path};
 use super::overview::{drift, lag, title};
 use super::parts::{Frame, Here, Part, Tools, TroubleShown};
 use super::query::Query;
@@ -234,6 +234,10 @@ pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str
 #[template(path = "dead_letters.html")]
 pub(crate) struct LettersPage {
     frame: Frame,
+    /// Whether who looks may try letters again.
+    may_replay: bool,
+    /// What became of letters that were just tried again.
+    done: Option<Part<String>>,
     reason: Option<String>,
     counts: Part<CountsShown>,
     page: Part<LettersShown>,
@@ -273,7 +277,43 @@ struct LetterRow {
     raw: String,
 }
 
-pub(crate) async fn dead_letters(asker: &Asker, here: &Here, query: &Query) -> LettersPage {
+/// Tries letters again: the one that a form names, or those of a source and a reason.
+pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
+    let fields = ["id", "source", "reason"];
+    let asked = path(
+        &format!("{LETTERS}/replay"),
+        &fields.map(|field| (field, form.get(field))),
+    );
+    let done = asker.post::<api::LettersReplayed>(&asked).await?;
+    let mut text = format!(
+        "{} taken, {} still can't be.",
+        number(done.accepted),
+        number(done.still_bad)
+    );
+    for (count, why) in [
+        (
+            done.superseded,
+            "left out, since a row with the same id and version is stored by now",
+        ),
+        (done.erased, "left out: they are of athletes who were erased"),
+        (done.broken, "records of the topic are no dead letters"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(" {} {why}.", number(count)));
+        }
+    }
+    if let Some(first) = done.first {
+        text.push_str(&format!(" The first that can't be: {first}"));
+    }
+    Ok(text)
+}
+
+pub(crate) async fn dead_letters(
+    asker: &Asker,
+    here: &Here,
+    query: &Query,
+    done: Option<Answer<String>>,
+) -> LettersPage {
     let this = "/pipeline/dead-letters";
     let parameters = [
         ("source", query.get("source")),
@@ -329,6 +369,8 @@ pub(crate) async fn dead_letters(asker: &Asker, here: &Here, query: &Query) -> L
     });
     LettersPage {
         frame: Frame::new("Dead letters", "pipeline", &asker.caller).following("plays"),
+        may_replay: asker.caller.may_administer(),
+        done: done.map(|done| done.map_err(TroubleShown::of)),
         reason: query.get("reason").map(str::to_owned),
         counts,
         page,

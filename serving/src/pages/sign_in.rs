@@ -18,7 +18,7 @@ use stores::Secret;
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
-use super::Pages;
+use super::{FORM_BYTES_MAX, Pages};
 use super::parts::{Frame, rendered};
 use super::query::Query;
 use crate::http::{Caller, Kind, Problem, body, in_time};
@@ -27,8 +27,6 @@ use crate::http::{Caller, Kind, Problem, body, in_time};
 const COOKIE: &str = "backstitch";
 /// The characters of a code: 256 bits.
 const CODE_CHARS: usize = 43;
-/// The largest form.
-const FORM_BYTES_MAX: u64 = 4 * 1024;
 /// How long a form may take to come.
 const FORM_WAIT: Duration = Duration::from_secs(5);
 /// How long somebody stays signed in, in seconds.

@@ -22,9 +22,9 @@ async fn replayed(installation: &Installation, source: Source) -> Replayed {
         source: Some(source),
         ..Asked::default()
     };
-    let mut replay = Replay::new(installation, false);
-    replay.all(asked).await.unwrap();
-    replay.replayed
+    let mut again = Replaying::new(installation, false);
+    again.all(asked).await.unwrap();
+    again.replay.end()
 }
 
 #[tokio::test]

@@ -45,7 +45,10 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/applications/{id}", &[(Method::GET, Page)]),
     ("/pipeline", &[(Method::GET, Page)]),
     ("/pipeline/runs/{source}/{epoch}", &[(Method::GET, Page)]),
-    ("/pipeline/dead-letters", &[(Method::GET, Page)]),
+    (
+        "/pipeline/dead-letters",
+        &[(Method::GET, Page), (Method::POST, Page)],
+    ),
     ("/pipeline/reconciliations", &[(Method::GET, Page)]),
     ("/live", &[(Method::GET, Following)]),
     (
@@ -131,6 +134,7 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/api/v1/reconciliations", &[(Method::GET, Read)]),
     // They hold what somebody sent, as it came.
     ("/api/v1/dead-letters", &[(Method::GET, Read)]),
+    ("/api/v1/dead-letters/replay", &[(Method::POST, Admin)]),
     ("/api/v1/dead-letters/counts", &[(Method::GET, Read)]),
     ("/api/v1/dead-letters/{id}", &[(Method::GET, Read)]),
     ("/api/v1/dead-letters/{id}/{place}", &[(Method::GET, Read)]),

@@ -1,0 +1,141 @@
+//! Dead letters are taken once more, after what was wrong has been put right.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use schemas::dead_letter::{LetterId, NoLetterId};
+use serde::Serialize;
+use stores::dead_letters::{Letter, Oldest, Replay, Replayed, find};
+use utoipa::ToSchema;
+
+use super::{asked, turn, unknown};
+use crate::http::Api;
+use crate::http::ingest::{intake, place};
+use crate::http::layers::in_time;
+use crate::http::params::Params;
+use crate::http::problem::{Problem, ProblemShape};
+
+/// Letters that one request takes, and their bytes: all are read before the first is taken.
+const LETTERS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 64 << 20;
+
+/// What became of letters that were taken once more.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LettersReplayed {
+    /// Whether this is only what would become of them.
+    dry_run: bool,
+    /// Letters that are good now, and were taken. An event that was taken before counts once all the same.
+    accepted: u64,
+    /// Letters that are good now, and were left out: a row with the same version is stored.
+    superseded: u64,
+    /// Letters that are good now, and were left out: they are of athletes who were erased.
+    erased: u64,
+    /// Letters that still can't be taken.
+    still_bad: u64,
+    /// Records among the letters that are none.
+    broken: u64,
+    /// The first of those that still can't be taken: where it came from and why.
+    first: Option<String>,
+    /// The id of that one.
+    first_id: Option<String>,
+}
+
+impl From<Replayed> for LettersReplayed {
+    fn from(replayed: Replayed) -> Self {
+        Self {
+            dry_run: replayed.dry_run,
+            accepted: replayed.accepted,
+            superseded: replayed.superseded,
+            erased: replayed.erased,
+            still_bad: replayed.still_bad,
+            broken: replayed.broken,
+            first: replayed.first,
+            first_id: replayed.first_id.map(|id| id.to_string()),
+        }
+    }
+}
+
+/// Takes dead letters once more: one by its id, or those that are asked for as in a list, each partition's from the oldest on, at most
+/// 10,000. What is good now is taken; what is still bad stays a dead letter. After an error some may be taken: asking again is
+/// safe.
+#[utoipa::path(
+    post,
+    path = "/api/v1/dead-letters/replay",
+    tag = "dead-letters",
+    params(
+        ("id" = Option<String>, Query, description = "This letter alone: TOPIC/PARTITION@OFFSET"),
+        ("source" = Option<String>, Query, description = "plays, efforts, authorizations, athletes, clubs, follows or applications; all if left out"),
+        ("reason" = Option<String>, Query, description = "Only those in whose reason, or the kind of it, this text is found"),
+        ("since" = Option<String>, Query, description = "Only those that were set aside then or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC"),
+        ("dry_run" = Option<bool>, Query, description = "true: nothing is taken, the answer says what would be")
+    ),
+    responses(
+        (status = 200, description = "What became of them", body = LettersReplayed),
+        (status = 400, description = "A parameter can't be used, or more letters are asked for than are taken at once", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 429, description = "Too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "The log or the canonical store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn replay(
+    State(api): State<Arc<Api>>,
+    uri: Uri,
+) -> Result<Json<LettersReplayed>, Problem> {
+    let params = Params::read(&uri, &["id", "source", "reason", "since", "dry_run"])?;
+    let is_dry = match params.get("dry_run") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let detail = format!("dry_run={other:?} is not true or false");
+            return Err(Problem::parameter(detail));
+        }
+    };
+    let _place = place(&api)?;
+    let _turn = turn(&api).await?;
+    let letters = in_time(&api, wanted(&api, &params)).await??;
+    let mut replay = Replay::new(&*api.ports.schemas, is_dry);
+    for some in letters.chunk_by(|one, next| one.id.source == next.id.source) {
+        if let Some(source) = some.first().map(|letter| letter.id.source) {
+            let intake = intake(&api, source).await?;
+            replay.take((source, &intake), some).await?;
+        }
+    }
+    Ok(Json(replay.end().into()))
+}
+
+/// The letters that are asked for.
+async fn wanted(api: &Api, params: &Params) -> Result<Vec<Letter>, Problem> {
+    let log = &*api.ports.log;
+    if let Some(id) = params.get("id") {
+        if let Some(other) = ["source", "reason", "since"]
+            .into_iter()
+            .find(|name| params.get(name).is_some())
+        {
+            let detail = format!("id and {other} can't be asked for together: id names one letter");
+            return Err(Problem::parameter(detail));
+        }
+        let id: LetterId = id
+            .parse()
+            .map_err(|error: NoLetterId| Problem::parameter(format!("id: {error}")))?;
+        let letter = find(log, id).await?.ok_or_else(|| unknown(id))?;
+        return Ok(vec![letter]);
+    }
+    let mut oldest = Oldest::open(log, asked(params)?).await?;
+    let (mut letters, mut bytes) = (Vec::new(), 0_usize);
+    loop {
+        let more = oldest.more().await?;
+        if more.is_empty() {
+            return Ok(letters);
+        }
+        bytes += more.iter().map(Letter::bytes).sum::<usize>();
+        letters.extend(more);
+        if letters.len() > LETTERS_MAX || bytes > BYTES_MAX {
+            return Err(Problem::parameter(format!(
+                "more than {LETTERS_MAX} letters or {} MiB are asked for, and nothing was taken: say less by source, reason or since, or use `backstitch dead-letters replay`",
+                BYTES_MAX >> 20
+            )));
+        }
+    }
+}
