@@ -155,6 +155,25 @@ test('a board is paged through, and an athlete found on it', async () => {
   await context.close();
 });
 
+test('a dead letter is tried again, and it is said what became of it', async () => {
+  const bad = await fetch(`${address}/api/v1/ingest/plays`, { method: 'POST', body: '{"event_id":"of a test"}\n' });
+  assert.equal(bad.status, 200);
+  for (const javaScriptEnabled of [true, false]) {
+    const { context, page, faults } = await opened('/pipeline/dead-letters', { javaScriptEnabled });
+    const letter = page.locator('article').filter({ hasText: 'of a test' }).first();
+    await letter.locator('summary').click();
+    await letter.getByRole('button', { name: 'Try again' }).click();
+    await page.waitForLoadState('load');
+    assert.match(await page.getByRole('status').filter({ hasText: 'taken' }).innerText(), /^0 taken, 1 still can.t be\. The first that can.t be: /);
+    const byKind = page.locator('#kinds-card').getByRole('button', { name: /Try again/ }).first();
+    await byKind.click();
+    await page.waitForLoadState('load');
+    assert.match(await page.getByRole('status').filter({ hasText: 'taken' }).innerText(), /taken, [0-9,]+ still can.t be/);
+    assert.deepEqual(faults, []);
+    await context.close();
+  }
+});
+
 test('keys lead through a page, and can be switched off', async () => {
   const { context, page } = await opened(pages.owner);
   await page.keyboard.press('/');

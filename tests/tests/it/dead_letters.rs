@@ -319,6 +319,36 @@ fn total(place: &Place) -> Value {
     server.client.json(total)["count"].clone()
 }
 
+/// Letters are taken once more over HTTP as by the command, all or one.
+fn replayed_by_http(place: &Place) {
+    let server = Server::start(place.data(), &[]);
+    let replay = |query: &str| {
+        let (status, body) = server.client.post(&format!("{PATH}/replay{query}"), b"");
+        let body: Value = serde_json::from_str(&body).expect("JSON");
+        (status, body)
+    };
+    let (_, outlook) = replay("?dry_run=true");
+    assert_eq!(outlook, told(place, &["replay", "--dry-run"]));
+    let (status, all) = replay("?source=plays");
+    assert_eq!(status, 200, "{all}");
+    assert_eq!(all, told(place, &["replay"]));
+    let (_, one) = replay("?id=backstitch.plays.v1.dlq/0@5");
+    assert_eq!((&one["accepted"], &one["still_bad"]), (&json!(1), &json!(0)));
+    for (query, status, words) in [
+        ("?id=backstitch.plays.v1.dlq/0@99", 404, "there is no dead letter"),
+        ("?id=plays", 400, "TOPIC/PARTITION@OFFSET"),
+        ("?id=backstitch.plays.v1.dlq/0@5&source=plays", 400, "together"),
+        ("?dry_run=maybe", 400, "dry_run"),
+        ("?source=songs", 400, "songs"),
+        ("?limit=5", 400, "limit"),
+    ] {
+        let (got, body) = replay(query);
+        assert_eq!(got, status, "{query}: {body}");
+        let detail = body["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains(words), "{query}: {body}");
+    }
+}
+
 /// A play that is taken again, or came in some other way meanwhile, counts once: at once where the speed
 /// layer remembers it, and after the next batch run where it does not.
 async fn plays_count_once(place: Place) {
@@ -356,6 +386,8 @@ async fn plays_count_once(place: Place) {
         assert_eq!(counts(&replayed), [3, 1, 1], "{replayed}");
         assert_eq!(total(&place), 4);
     }
+    replayed_by_http(&place);
+    assert_eq!(total(&place), 4);
     let config = place.data().join(CONFIG);
     let before = std::fs::read_to_string(&config).unwrap_or_default();
     std::fs::write(&config, before + FORGETFUL).expect("a configuration");
