@@ -35,7 +35,7 @@ use stores::live::{
 };
 use stores::live_scan::{LivePlace, ScannedDeltas, ScannedStates};
 use stores::log::{FetchLimit, Fetched, LogRead, LogWrite, NewRecords, Span};
-use stores::reconciliations::{Note, Reconciliation, ReconciliationsRead};
+use stores::reconciliations::{Note, Reconciliation, Reconciliations, ReconciliationsRead};
 use stores::views::{
     FoundRows, Head, NodeName, PartQuery, RunStory, RunsSeen, TallyShape, ViewsRead,
 };
@@ -574,6 +574,35 @@ impl ReconciliationsRead for World {
 
     async fn notes(&self, _: &str, _: Option<&str>, _: usize) -> Result<Vec<(String, Note)>> {
         Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl Reconciliations for World {
+    async fn add(&self, _: Source, _: &str, _: i64, _: &Value) -> Result<u64> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn replace(&self, _: Source, _: u64, _: &Value) -> Result<()> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn aged(&self, _: Source, _: i64) -> Result<AgedCount> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn forget_aged(&self, _: Source, _: i64, _: usize) -> Result<u64> {
+        Err(Error::Refused("not for serving".to_owned()))
+    }
+
+    async fn change_note(
+        &self,
+        _: &str,
+        _: &str,
+        _: Option<u64>,
+        _: Option<&Value>,
+    ) -> Result<bool> {
+        Ok(true)
     }
 }
 

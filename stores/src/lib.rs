@@ -9,6 +9,7 @@ pub mod admin;
 pub mod aged;
 pub mod alerts;
 pub mod answers;
+pub mod approvals;
 pub mod archive;
 pub mod board_cache;
 pub mod canon;

@@ -4,6 +4,8 @@
 //! the same time are kept apart by a lease of the schedule's name: one compares, the other passes. What was begun and not
 //! ended is due: its process died, or a store did not answer.
 //!
+//! What a person has approved of what was found ([`stores::approvals`]) makes a schedule due, and puts it right whatever the policy is.
+//!
 //! An alert is made once for what is found, and made again only once something else is found. It is written down before
 //! the schedule's end is, under an id of the schedule and its round: a round that is cut off in between makes the
 //! same one.
@@ -14,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stores::alerts::{Alert, make};
+use stores::approvals::{Approval, approvals, approved, spend};
 use stores::intake::Intake;
 use stores::reconciliations::Note;
 use tokio_util::sync::CancellationToken;
@@ -152,6 +155,10 @@ impl Batch {
     ) -> Result<Reconciled> {
         let now_ms = self.ports.clock.now_ms();
         let (_, before) = self.schedule(&of.name).await?;
+        let when = match self.is_approved(of).await? {
+            true => When::Now,
+            false => when,
+        };
         if let Some(passed) = not_due(of, when, before.as_ref(), now_ms) {
             return Ok(passed);
         }
@@ -191,16 +198,21 @@ impl Batch {
         let (mut reports, mut failed) = (Vec::new(), BTreeMap::new());
         for view in &of.views {
             go_on(stop)?;
-            let request = view.request_at(of, now_ms);
+            let approval = self.approved(of, view).await?;
+            let request = view.request_at(of, approval.as_ref().map(|(_, one)| one), now_ms);
             let done = self.restore(&request, &view.intake, (progress, stop)).await;
             match done {
                 Ok(report) => reports.push(report),
+                // What is approved stays so.
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => {
                     let error = without_people(&error.to_string());
                     tracing::error!(schedule = of.name, view = request.view, %error, "a reconciliation failed");
                     failed.insert(request.view, error);
                 }
+            }
+            if let Some((version, approval)) = approval {
+                spend(&*self.ports.reconciliations, version, &approval).await?;
             }
         }
         let found = found(&reports, &failed);
@@ -222,6 +234,23 @@ impl Batch {
             reports,
             failed,
         })
+    }
+
+    /// Whether something is approved that the schedule puts right.
+    async fn is_approved(&self, of: &Scheduled) -> Result<bool> {
+        let approvals = approvals(&*self.ports.reconciliations).await?;
+        let mut mine = approvals.iter().filter(|one| one.schedule == of.name);
+        Ok(mine.any(|one| of.views.iter().any(|view| view.request.view == one.view)))
+    }
+
+    /// What is approved of a view, and the version of the note that says so.
+    async fn approved(
+        &self,
+        of: &Scheduled,
+        view: &ScheduledView,
+    ) -> Result<Option<(u64, Approval)>> {
+        let kept = &*self.ports.reconciliations;
+        Ok(approved(kept, &of.name, &view.request.view).await?)
     }
 
     /// What is kept of a schedule, and the note that it is from.
@@ -290,16 +319,34 @@ impl Batch {
 }
 
 impl ScheduledView {
-    fn request_at(&self, of: &Scheduled, now_ms: i64) -> RestoreRequest {
+    fn request_at(
+        &self,
+        of: &Scheduled,
+        approval: Option<&Approval>,
+        now_ms: i64,
+    ) -> RestoreRequest {
         let from = of.last_days.map(|days| {
             let today = now_ms.div_euclid(DAY_MS);
             (today - i64::from(days)) * (DAY_MS / 1000)
         });
-        RestoreRequest {
+        let mut request = RestoreRequest {
             from: from.or(self.request.from),
             schedule: Some(of.name.clone()),
             ..self.request.clone()
+        };
+        if let Some(approval) = approval {
+            // Less than a person has seen is permitted unasked already.
+            let unasked = match (request.apply, request.apply_max) {
+                (true, None) => u64::MAX,
+                (true, Some(most)) => most,
+                (false, _) => 0,
+            };
+            request.apply = true;
+            request.apply_max = Some(unasked.max(approval.total));
+            request.by.clone_from(&approval.by);
+            request.reason.clone_from(&approval.reason);
         }
+        request
     }
 }
 

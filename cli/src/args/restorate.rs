@@ -31,6 +31,20 @@ pub(crate) enum RestorateCommand {
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
     },
+    /// Let a schedule put right what its comparison found, though there is more than it may put right unasked
+    Approve {
+        /// The comparison's number, as `list --comparisons` shows it
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        number: u64,
+        /// Of this source
+        #[arg(long, value_parser = values::source(), default_value = "plays")]
+        source: Source,
+        /// Why, for the record
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        by: By,
+    },
     /// Take the corrections of a restoration back
     Undo {
         /// Its number, as `list` shows it

@@ -9,6 +9,7 @@ use batch::{
 use schemas::shown::moment;
 use schemas::source::Source;
 use serde_json::Value;
+use stores::approvals::{self, Approval, NotApproved};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -36,6 +37,15 @@ pub(super) async fn run(
             limit,
         }) => comparisons(context, *source, usize::try_from(*limit)?).await,
         Some(RestorateCommand::List { source, .. }) => list(context, *source).await,
+        Some(RestorateCommand::Approve {
+            number,
+            source,
+            reason,
+            by,
+        }) => {
+            let why = (by.by.as_str(), reason.as_str());
+            approve(context, (*source, *number), why).await
+        }
         Some(RestorateCommand::Undo {
             number,
             source,
@@ -558,6 +568,37 @@ fn line(recorded: &Recorded) -> String {
     }
     text.push('\n');
     text
+}
+
+async fn approve(
+    context: &Context,
+    of: (Source, u64),
+    why: (&str, &str),
+) -> anyhow::Result<()> {
+    let installation = Installation::open_existing(context.settings()).await?;
+    let kept = &*installation.stores().reconciliations;
+    let now_ms = installation.clock().now_ms();
+    let approval = match approvals::approve(kept, of, why, now_ms).await? {
+        Ok(approval) => approval,
+        Err(NotApproved::Unknown) => {
+            return Err(usage(format!(
+                "there is no comparison {} of {}: `backstitch restorate list --comparisons` shows those there are",
+                of.1, of.0
+            )));
+        }
+        Err(NotApproved::Nothing(why)) => {
+            return Err(usage(format!(
+                "comparison {} can't be approved: {why}",
+                of.1
+            )));
+        }
+    };
+    context.output().result(&approval, |approval: &Approval| {
+        format!(
+            "{} may put right up to {} of {}, found by comparison {}: it does the next time that schedules are carried out (backstitch restorate --scheduled)\n",
+            approval.schedule, approval.total, approval.view, approval.number
+        )
+    })
 }
 
 async fn undo(

@@ -232,6 +232,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
             OpenApiRouter::new()
                 .routes(routes!(ingest::ingest))
                 .routes(routes!(dead_letters::replay))
+                .routes(routes!(reconciliations::approve))
                 .routes(routes!(applications::admin::change))
                 .routes(routes!(applications::requests::ask))
                 .routes(routes!(applications::requests::decide))

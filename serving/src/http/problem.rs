@@ -38,12 +38,14 @@ pub(crate) enum Kind {
     UnknownApplication,
     UnknownRequest,
     UnknownDeadLetter,
+    UnknownComparison,
     NotOnBoard,
     AthleteDeleted,
     AthleteErased,
     CapacityExceeded,
     RequestOpen,
     AlreadyDecided,
+    NothingToApprove,
     ManagedElsewhere,
     NotCollected,
     MethodNotAllowed,
@@ -97,12 +99,14 @@ impl Kind {
             Self::UnknownApplication => "/problems/unknown-application",
             Self::UnknownRequest => "/problems/unknown-request",
             Self::UnknownDeadLetter => "/problems/unknown-dead-letter",
+            Self::UnknownComparison => "/problems/unknown-comparison",
             Self::NotOnBoard => "/problems/not-on-board",
             Self::AthleteDeleted => "/problems/athlete-deleted",
             Self::AthleteErased => "/problems/athlete-erased",
             Self::CapacityExceeded => "/problems/capacity-exceeded",
             Self::RequestOpen => "/problems/request-open",
             Self::AlreadyDecided => "/problems/already-decided",
+            Self::NothingToApprove => "/problems/nothing-to-approve",
             Self::ManagedElsewhere => "/problems/managed-elsewhere",
             Self::NotCollected => "/problems/not-collected",
             Self::MethodNotAllowed => "/problems/method-not-allowed",
@@ -139,6 +143,8 @@ impl Kind {
             Self::CapacityExceeded => "The application is full",
             Self::UnknownRequest => "There is no such request",
             Self::UnknownDeadLetter => "There is no such dead letter",
+            Self::UnknownComparison => "There is no such comparison",
+            Self::NothingToApprove => "There is nothing to approve",
             Self::RequestOpen => "A request is open already",
             Self::AlreadyDecided => "The request is decided already",
             Self::ManagedElsewhere => "The app changes this itself",
@@ -171,11 +177,13 @@ impl Kind {
             | Self::UnknownApplication
             | Self::UnknownRequest
             | Self::UnknownDeadLetter
+            | Self::UnknownComparison
             | Self::NotOnBoard
             | Self::NotCollected => StatusCode::NOT_FOUND,
             Self::CapacityExceeded => StatusCode::FORBIDDEN,
             Self::RequestOpen
             | Self::AlreadyDecided
+            | Self::NothingToApprove
             | Self::ManagedElsewhere
             | Self::AthleteDeleted
             | Self::AthleteErased => StatusCode::CONFLICT,

@@ -4,25 +4,32 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::future::try_join_all;
 use schemas::seam::RunState;
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::Value;
+use stores::approvals::{self, Approval, NotApproved};
 use stores::reconciliations::Reconciliation;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
+use super::access::Caller;
+use super::layers::in_time;
 use super::params::{Format, Params};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::shown_ms;
 
+/// The most characters of a reason.
+const REASON_CHARS_MAX: usize = 500;
+/// Who approves where nobody needs a key.
+const HERE: &str = "this machine";
 /// Runs of a source that are looked at by one read.
 const STEP: usize = 200;
 
@@ -52,6 +59,9 @@ pub(crate) struct ReconciliationShown {
     /// The keys that differ most: job, key, batch, live and cause; of a comparison as `restorate --json` has them.
     #[schema(value_type = Vec<Object>)]
     worst: Value,
+    /// Who has approved that the schedule puts right what the comparison found: by, reason, total, at; null of all others, and once
+    /// the schedule has compared again.
+    approval: Option<ApprovalShown>,
     /// Of a comparison: number, outcome (right, differs, put_right, held_back, unknown, failed, applying, cut_off), view,
     /// expected, schedule, by, reason, asked, position, keys, differ, causes, live_unknown, ahead, applied, held_back,
     /// restoration, error, warnings, disk_bytes and seconds. Null of a run.
@@ -71,11 +81,50 @@ pub(crate) struct Reconciliations {
 /// What is told of a comparison beside what all have.
 const TOLD_APART: [&str; 4] = ["worst", "source", "epoch", "total"];
 
+/// That what a comparison found may be put right.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct ApprovalShown {
+    source: Source,
+    /// The comparison's number.
+    number: u64,
+    schedule: String,
+    view: String,
+    /// How much may be put right in all, at most.
+    total: u64,
+    by: String,
+    reason: String,
+    /// When it was approved, in UTC.
+    at: String,
+}
+
+impl From<Approval> for ApprovalShown {
+    fn from(approval: Approval) -> Self {
+        Self {
+            source: approval.source,
+            number: approval.number,
+            schedule: approval.schedule,
+            view: approval.view,
+            total: approval.total,
+            by: approval.by,
+            reason: approval.reason,
+            at: shown_ms(approval.at_ms),
+        }
+    }
+}
+
 impl ReconciliationShown {
-    fn of(compared: &Compared) -> Self {
+    fn of(compared: &Compared, approvals: &[Approval]) -> Self {
         match &compared.what {
             What::Run(story) => Self::of_run(compared.source, story),
-            What::Comparison(one) => Self::of_comparison(compared.source, one),
+            What::Comparison(one) => {
+                let of = (compared.source, one.number);
+                let mut approvals = approvals.iter();
+                let approval = approvals.find(|one| (one.source, one.number) == of);
+                Self {
+                    approval: approval.cloned().map(ApprovalShown::from),
+                    ..Self::of_comparison(compared.source, one)
+                }
+            }
         }
     }
 
@@ -100,6 +149,7 @@ impl ReconciliationShown {
             unknown: unknown.map(str::to_owned),
             views: Value::Array(Vec::new()),
             worst: one.record.get("worst").cloned().unwrap_or_default(),
+            approval: None,
             comparison,
         }
     }
@@ -124,6 +174,7 @@ impl ReconciliationShown {
             unknown: text("unknown"),
             views: list("views"),
             worst: list("worst"),
+            approval: None,
             comparison: Value::Null,
         }
     }
@@ -219,8 +270,11 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let link = next
         .as_deref()
         .and_then(|next| link_to_next(&uri, next, None));
-    let reconciliations: Vec<ReconciliationShown> =
-        found.iter().map(ReconciliationShown::of).collect();
+    let approvals = approvals::approvals(&*api.ports.reconciliations).await?;
+    let reconciliations = found
+        .iter()
+        .map(|one| ReconciliationShown::of(one, &approvals));
+    let reconciliations: Vec<ReconciliationShown> = reconciliations.collect();
     let mut response = match format {
         Format::Csv => as_csv(&reconciliations),
         Format::Json => Json(Reconciliations {
@@ -231,6 +285,64 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     };
     response.headers_mut().extend(link);
     Ok(response)
+}
+
+/// Approves that the schedule of a comparison puts right what that found of its view, as much as it found at most: the next time that
+/// schedules are carried out, whatever their policy. Spent by the comparison that follows.
+#[utoipa::path(
+    post,
+    path = "/api/v1/reconciliations/approve",
+    tag = "batch",
+    params(
+        ("source" = String, Query, description = "plays, efforts or authorizations"),
+        ("number" = u64, Query, description = "The comparison's number"),
+        ("reason" = Option<String>, Query, description = "Why, for the record: 500 characters at most")
+    ),
+    responses(
+        (status = 200, description = "What is approved", body = ApprovalShown),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 404, description = "No such comparison", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 409, description = "It is nothing to approve: no schedule made it, nothing differs, or there is a newer one", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn approve(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<Json<ApprovalShown>, Problem> {
+    let params = Params::read(&uri, &["source", "number", "reason"])?;
+    let needed = |name: &str| {
+        let value = params.get(name);
+        value.ok_or_else(|| Problem::parameter(format!("{name} is missing")))
+    };
+    let source = needed("source")?
+        .parse::<Source>()
+        .map_err(|error| Problem::parameter(error.to_string()))?;
+    let number = needed("number")?;
+    let number: u64 = number.parse().map_err(|_| {
+        Problem::parameter(format!("number={number:?} is not the number of a comparison"))
+    })?;
+    let reason = params.get("reason").unwrap_or_default();
+    if reason.chars().count() > REASON_CHARS_MAX {
+        let detail = format!("reason has more than {REASON_CHARS_MAX} characters");
+        return Err(Problem::parameter(detail));
+    }
+    let by = caller.actor().unwrap_or_else(|| HERE.to_owned());
+    let kept = &*api.ports.reconciliations;
+    let now_ms = api.ports.clock.now_ms();
+    let approved = approvals::approve(kept, (source, number), (&by, reason), now_ms);
+    match in_time(&api, approved).await?? {
+        Ok(approval) => Ok(Json(approval.into())),
+        Err(NotApproved::Unknown) => {
+            let detail = format!("there is no comparison {number} of {source}: /api/v1/reconciliations lists those there are");
+            Err(Problem::new(Kind::UnknownComparison, detail))
+        }
+        Err(NotApproved::Nothing(why)) => {
+            let detail = format!("comparison {number} can't be approved: {why}");
+            Err(Problem::new(Kind::NothingToApprove, detail))
+        }
+    }
 }
 
 /// The newest of a source before some of them, of the kinds that are asked for.

@@ -312,6 +312,14 @@ pub(crate) struct LettersReplayed {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Approval {
+    pub(crate) schedule: String,
+    pub(crate) view: String,
+    pub(crate) total: u64,
+    pub(crate) by: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ReconciliationRow {
     pub(crate) kind: String,
     pub(crate) source: String,
@@ -325,6 +333,8 @@ pub(crate) struct ReconciliationRow {
     pub(crate) unknown: Option<String>,
     #[serde(default)]
     pub(crate) comparison: Value,
+    #[serde(default)]
+    pub(crate) approval: Option<Approval>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -31,7 +31,7 @@ use self::ask::{Asker, Trouble};
 use self::parts::{Here, KINDS, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
-use crate::http::{Api, Caller, body, time_out};
+use crate::http::{Api, Caller, Problem, body, time_out};
 
 /// The largest form, in bytes.
 const FORM_BYTES_MAX: u64 = 16 * 1024;
@@ -75,8 +75,9 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
         .route("/docs", get(docs::page))
         .route("/docs/{name}", get(docs::file))
         .layer(from_fn_with_state(Arc::clone(state), time_out))
-        // A write is not dropped for being slow.
+        // Writes are not dropped for being slow.
         .route("/pipeline/dead-letters", post(replay_letters))
+        .route("/pipeline/reconciliations", post(approve))
         // It is told as long as somebody looks.
         .route("/live", get(live::follow))
         .with_state(pages)
@@ -277,13 +278,11 @@ async fn replay_letters(
     request: Request,
 ) -> Response {
     let looking = Looking::new(&pages, caller, request.headers());
-    let form = match body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await {
+    let form = match form(&pages, request).await {
         Ok(form) => form,
         Err(problem) => return problem.into_response(),
     };
-    let form = String::from_utf8_lossy(&form);
-    let query = Query::of(Some(&form));
-    let done = pipeline::replayed(&looking.asker, &query).await;
+    let done = pipeline::replayed(&looking.asker, &form).await;
     let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
     // All are shown again, not only those that were asked for.
     let all = Query::of(None);
@@ -299,8 +298,32 @@ async fn reconciliations(
 ) -> Response {
     let looking = Looking::new(&pages, caller, &headers);
     let query = Query::of(query.as_deref());
-    let page = pipeline::reconciliations(&looking.asker, &looking.here, &query).await;
+    let page = pipeline::reconciliations(&looking.asker, &looking.here, &query, None).await;
     rendered(StatusCode::OK, &page)
+}
+
+/// Approves what a comparison found, and shows what that means above the page.
+async fn approve(
+    State(pages): State<Pages>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
+    let looking = Looking::new(&pages, caller, request.headers());
+    let form = match form(&pages, request).await {
+        Ok(form) => form,
+        Err(problem) => return problem.into_response(),
+    };
+    let done = pipeline::approved(&looking.asker, &form).await;
+    let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
+    let all = Query::of(None);
+    let page = pipeline::reconciliations(&looking.asker, &looking.here, &all, Some(done)).await;
+    rendered(status, &page)
+}
+
+/// The fields of a form.
+async fn form(pages: &Pages, request: Request) -> Result<Query, Problem> {
+    let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
+    Ok(Query::of(Some(&String::from_utf8_lossy(&form))))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What happens between the log and the answers: positions and lag, batch runs, what could not be taken, what was compared.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -381,6 +383,8 @@ pub(crate) async fn dead_letters(
 #[template(path = "reconciliations.html")]
 pub(crate) struct ReconciliationsPage {
     frame: Frame,
+    /// What was just approved.
+    done: Option<Part<String>>,
     page: Part<ReconciliationsShown>,
 }
 
@@ -402,10 +406,34 @@ struct ReconciliationRow {
     outcome: String,
     class: &'static str,
     why: Option<String>,
+    /// Who has approved it.
+    approved: Option<String>,
+    /// The comparison's number, where who looks may approve what it found.
+    to_approve: Option<u64>,
 }
 
+/// What a schedule can put right once somebody has approved it.
+const TO_APPROVE: [&str; 2] = ["differs", "held_back"];
+
 impl ReconciliationRow {
-    fn of(one: api::ReconciliationRow) -> Self {
+    /// A row; `seen` are the schedules with views of which newer comparisons are above.
+    fn of(one: &api::ReconciliationRow, seen: &mut BTreeSet<(String, String)>) -> Self {
+        let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
+        let of = told("schedule").zip(told("view"));
+        let is_newest = of.is_some_and(|(schedule, view)| {
+            seen.insert((schedule.to_owned(), view.to_owned()))
+        });
+        let is_open = told("outcome").is_some_and(|outcome| TO_APPROVE.contains(&outcome));
+        let number = one.comparison.get("number").and_then(Value::as_u64);
+        let to_approve = number.filter(|_| is_newest && is_open && one.approval.is_none());
+        Self {
+            approved: one.approval.as_ref().map(|approval| approval.by.clone()),
+            to_approve,
+            ..Self::of_any(one)
+        }
+    }
+
+    fn of_any(one: &api::ReconciliationRow) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let outcome = told("outcome").map_or_else(
             || match (one.total, one.keys) {
@@ -441,15 +469,34 @@ impl ReconciliationRow {
             ),
             outcome,
             class,
-            why: one.unknown.clone(),
+            why: one.unknown.clone().or_else(|| told("held_back").map(str::to_owned)),
+            approved: None,
+            to_approve: None,
         }
     }
+}
+
+/// Approves what the comparison found that a form names.
+pub(crate) async fn approved(asker: &Asker, form: &Query) -> Answer<String> {
+    let fields = ["source", "number", "reason"];
+    let asked = path(
+        &format!("{RECONCILIATIONS}/approve"),
+        &fields.map(|field| (field, form.get(field))),
+    );
+    let done = asker.post::<api::Approval>(&asked).await?;
+    Ok(format!(
+        "Approved: {} puts right up to {} of {} the next time that schedules are carried out.",
+        done.schedule,
+        number(done.total),
+        done.view
+    ))
 }
 
 pub(crate) async fn reconciliations(
     asker: &Asker,
     here: &Here,
     query: &Query,
+    done: Option<Answer<String>>,
 ) -> ReconciliationsPage {
     let asked = path(RECONCILIATIONS, &[("cursor", query.get("cursor"))]);
     let page = asker.get::<api::Reconciliations>(&asked).await;
@@ -461,14 +508,21 @@ pub(crate) async fn reconciliations(
                 .as_deref()
                 .map(|next| query.with("/pipeline/reconciliations", &[("cursor", Some(next))])),
             tools: here.tools(RECONCILIATIONS, true, &asker.caller),
-            rows: page
-                .reconciliations
-                .into_iter()
-                .map(ReconciliationRow::of)
-                .collect(),
+            rows: rows(&page.reconciliations, asker.caller.may_administer()),
         });
     ReconciliationsPage {
         frame: Frame::new("Reconciliations", "pipeline", &asker.caller).following("plays"),
+        done: done.map(|done| done.map_err(TroubleShown::of)),
         page,
     }
+}
+
+fn rows(all: &[api::ReconciliationRow], may_approve: bool) -> Vec<ReconciliationRow> {
+    let mut seen = BTreeSet::new();
+    let rows = all.iter().map(|one| ReconciliationRow::of(one, &mut seen));
+    let mut rows: Vec<ReconciliationRow> = rows.collect();
+    for row in rows.iter_mut().filter(|_| !may_approve) {
+        row.to_approve = None;
+    }
+    rows
 }

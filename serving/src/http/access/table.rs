@@ -49,7 +49,10 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
         "/pipeline/dead-letters",
         &[(Method::GET, Page), (Method::POST, Page)],
     ),
-    ("/pipeline/reconciliations", &[(Method::GET, Page)]),
+    (
+        "/pipeline/reconciliations",
+        &[(Method::GET, Page), (Method::POST, Page)],
+    ),
     ("/live", &[(Method::GET, Following)]),
     (
         "/signin",
@@ -132,6 +135,10 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/api/v1/batch/runs", &[(Method::GET, Read)]),
     ("/api/v1/batch/runs/{epoch}", &[(Method::GET, Read)]),
     ("/api/v1/reconciliations", &[(Method::GET, Read)]),
+    (
+        "/api/v1/reconciliations/approve",
+        &[(Method::POST, Admin)],
+    ),
     // They hold what somebody sent, as it came.
     ("/api/v1/dead-letters", &[(Method::GET, Read)]),
     ("/api/v1/dead-letters/replay", &[(Method::POST, Admin)]),
