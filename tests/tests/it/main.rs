@@ -5,6 +5,7 @@
 mod achievements;
 mod application_days;
 mod applications;
+mod approvals;
 mod avro;
 mod backfill;
 mod backup;

@@ -23,10 +23,10 @@ use crate::restore::{
     Cutting, applied, lived_in, of, one_row, restore, rows_of, these_are_right, write,
 };
 
-const VIEW: &str = "plays_owner_day_track";
+pub(crate) const VIEW: &str = "plays_owner_day_track";
 const HOUR_MS: u64 = 3_600_000;
 
-async fn scheduled(world: &World, policy: Policy, apply_max: Option<u64>) -> Scheduled {
+pub(crate) async fn scheduled(world: &World, policy: Policy, apply_max: Option<u64>) -> Scheduled {
     Scheduled {
         name: "nightly".to_owned(),
         every_ms: HOUR_MS,
@@ -43,13 +43,13 @@ async fn scheduled(world: &World, policy: Policy, apply_max: Option<u64>) -> Sch
     }
 }
 
-async fn reconcile(world: &World, of: &Scheduled, when: When) -> Reconciled {
+pub(crate) async fn reconcile(world: &World, of: &Scheduled, when: When) -> Reconciled {
     let stop = CancellationToken::new();
     let done = world.batch().reconcile(of, when, (&(), &stop)).await;
     done.expect("a reconciliation")
 }
 
-fn outcome_of(done: &Reconciled) -> (RestoreOutcome, u64) {
+pub(crate) fn outcome_of(done: &Reconciled) -> (RestoreOutcome, u64) {
     match done {
         Reconciled::Done {
             outcome, alerts, ..
@@ -59,14 +59,14 @@ fn outcome_of(done: &Reconciled) -> (RestoreOutcome, u64) {
 }
 
 /// Somebody adds so much to a row by hand; its count before.
-async fn damage(world: &World, more: i64) {
+pub(crate) async fn damage(world: &World, more: i64) {
     let table = world.catalog.job(VIEW).expect("the job").view().to_owned();
     let page = rows_of(world, &table).await;
     let count = page.counts.value(0) + more;
     write(world, &table, &one_row(&page, 0, Some(count))).await;
 }
 
-async fn history(world: &World) -> Vec<Value> {
+pub(crate) async fn history(world: &World) -> Vec<Value> {
     let kept = &world.stores.reconciliations;
     let all = kept.reconciliations(Source::Plays, None, 100).await;
     all.expect("a history")
