@@ -60,7 +60,12 @@ pub(crate) fn start(
     let log = tracing_subscriber::registry().with(lines.with_filter(filter));
     let telemetry = Telemetry::of(settings)?;
     #[cfg(feature = "otel")]
-    let log = log.with(telemetry.traces_sent.as_ref().map(crate::traces::Traces::layer));
+    let log = log.with(
+        telemetry
+            .traces_sent
+            .as_ref()
+            .map(crate::traces::Traces::layer),
+    );
     log.try_init()
         .map_err(|error| anyhow::anyhow!("starting the log: {error}"))?;
     Ok(telemetry)

@@ -85,7 +85,11 @@ pub async fn approve(
         number,
         schedule: schedule.to_owned(),
         view: view.to_owned(),
-        total: found.record.get("total").and_then(Value::as_u64).unwrap_or(0),
+        total: found
+            .record
+            .get("total")
+            .and_then(Value::as_u64)
+            .unwrap_or(0),
         by: by.to_owned(),
         reason: reason.to_owned(),
         at_ms: now_ms,

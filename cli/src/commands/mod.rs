@@ -118,7 +118,7 @@ pub(crate) async fn run(
     if let Some(listen) = listen.filter(|_| is_service(&command)) {
         beside.spawn(monitoring::listen(listen, stop.child_token()).await?);
     }
-    carry_out(command, context, stop).await
+    Box::pin(carry_out(command, context, stop)).await
 }
 
 async fn carry_out(
@@ -167,7 +167,10 @@ fn manual(folder: &Path, context: &Context) -> anyhow::Result<()> {
     let first = folder.join("backstitch.1");
     let done = json!({ "folder": folder, "first": first });
     context.output().result(&done, |_| {
-        format!("manual pages are written; the first: man -l {}\n", first.display())
+        format!(
+            "manual pages are written; the first: man -l {}\n",
+            first.display()
+        )
     })
 }
 

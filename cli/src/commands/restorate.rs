@@ -570,11 +570,7 @@ fn line(recorded: &Recorded) -> String {
     text
 }
 
-async fn approve(
-    context: &Context,
-    of: (Source, u64),
-    why: (&str, &str),
-) -> anyhow::Result<()> {
+async fn approve(context: &Context, of: (Source, u64), why: (&str, &str)) -> anyhow::Result<()> {
     let installation = Installation::open_existing(context.settings()).await?;
     let kept = &*installation.stores().reconciliations;
     let now_ms = installation.clock().now_ms();

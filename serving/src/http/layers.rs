@@ -159,8 +159,7 @@ fn trace_of(request: &Request, route: &str, request_id: Option<&str>) -> Span {
     if !span.is_disabled() {
         use tracing_opentelemetry::OpenTelemetrySpanExt;
         let headers = opentelemetry_http::HeaderExtractor(request.headers());
-        let asker =
-            opentelemetry::global::get_text_map_propagator(|known| known.extract(&headers));
+        let asker = opentelemetry::global::get_text_map_propagator(|known| known.extract(&headers));
         // Where nobody takes traces there is nothing to go on from.
         span.set_parent(asker).ok();
     }

@@ -84,7 +84,7 @@ const TOLD_APART: [&str; 4] = ["worst", "source", "epoch", "total"];
 /// That what a comparison found may be put right.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ApprovalShown {
-    source: Source,
+    source: &'static str,
     /// The comparison's number.
     number: u64,
     schedule: String,
@@ -100,7 +100,7 @@ pub(crate) struct ApprovalShown {
 impl From<Approval> for ApprovalShown {
     fn from(approval: Approval) -> Self {
         Self {
-            source: approval.source,
+            source: approval.source.name(),
             number: approval.number,
             schedule: approval.schedule,
             view: approval.view,
@@ -321,7 +321,9 @@ pub(crate) async fn approve(
         .map_err(|error| Problem::parameter(error.to_string()))?;
     let number = needed("number")?;
     let number: u64 = number.parse().map_err(|_| {
-        Problem::parameter(format!("number={number:?} is not the number of a comparison"))
+        Problem::parameter(format!(
+            "number={number:?} is not the number of a comparison"
+        ))
     })?;
     let reason = params.get("reason").unwrap_or_default();
     if reason.chars().count() > REASON_CHARS_MAX {
@@ -335,7 +337,9 @@ pub(crate) async fn approve(
     match in_time(&api, approved).await?? {
         Ok(approval) => Ok(Json(approval.into())),
         Err(NotApproved::Unknown) => {
-            let detail = format!("there is no comparison {number} of {source}: /api/v1/reconciliations lists those there are");
+            let detail = format!(
+                "there is no comparison {number} of {source}: /api/v1/reconciliations lists those there are"
+            );
             Err(Problem::new(Kind::UnknownComparison, detail))
         }
         Err(NotApproved::Nothing(why)) => {

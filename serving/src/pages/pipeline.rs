@@ -297,7 +297,10 @@ pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
             done.superseded,
             "left out, since a row with the same id and version is stored by now",
         ),
-        (done.erased, "left out: they are of athletes who were erased"),
+        (
+            done.erased,
+            "left out: they are of athletes who were erased",
+        ),
         (done.broken, "records of the topic are no dead letters"),
     ] {
         if count > 0 {
@@ -420,9 +423,8 @@ impl ReconciliationRow {
     fn of(one: &api::ReconciliationRow, seen: &mut BTreeSet<(String, String)>) -> Self {
         let told = |name: &str| one.comparison.get(name).and_then(Value::as_str);
         let of = told("schedule").zip(told("view"));
-        let is_newest = of.is_some_and(|(schedule, view)| {
-            seen.insert((schedule.to_owned(), view.to_owned()))
-        });
+        let is_newest =
+            of.is_some_and(|(schedule, view)| seen.insert((schedule.to_owned(), view.to_owned())));
         let is_open = told("outcome").is_some_and(|outcome| TO_APPROVE.contains(&outcome));
         let number = one.comparison.get("number").and_then(Value::as_u64);
         let to_approve = number.filter(|_| is_newest && is_open && one.approval.is_none());
@@ -469,7 +471,10 @@ impl ReconciliationRow {
             ),
             outcome,
             class,
-            why: one.unknown.clone().or_else(|| told("held_back").map(str::to_owned)),
+            why: one
+                .unknown
+                .clone()
+                .or_else(|| told("held_back").map(str::to_owned)),
             approved: None,
             to_approve: None,
         }

@@ -18,9 +18,9 @@ use stores::Secret;
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
-use super::{FORM_BYTES_MAX, Pages};
 use super::parts::{Frame, rendered};
 use super::query::Query;
+use super::{FORM_BYTES_MAX, Pages};
 use crate::http::{Caller, Kind, Problem, body, in_time};
 
 /// The cookie's name, before the port: browsers send cookies of one host to all its ports.

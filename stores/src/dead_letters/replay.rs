@@ -79,7 +79,9 @@ impl<'a> Replay<'a> {
         let (told, lines): (Vec<&Letter>, Vec<&Letter>) =
             letters.into_iter().partition(is_notification);
         let before = self.retaken.take().filter(|(of, _)| *of == source);
-        let (_, retaken) = self.retaken.insert(before.unwrap_or((source, Retaken::default())));
+        let (_, retaken) = self
+            .retaken
+            .insert(before.unwrap_or((source, Retaken::default())));
         if !lines.is_empty() {
             let again = intake.look_again(numbered(&lines), retaken, self.schemas);
             let taken = outcome(intake, again.await?, self.replayed.dry_run).await?;

@@ -47,7 +47,10 @@ async fn what_is_approved_is_put_right(world: &World) {
     // Of two comparisons of the same only the newer one says what there is.
     let (old, new) = (number, newest(world).await);
     let refused = approved(world, old).await;
-    assert!(matches!(refused, Err(NotApproved::Nothing(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(NotApproved::Nothing(_))),
+        "{refused:?}"
+    );
     let total = approved(world, new).await.expect("an approval");
     assert!(total >= 7, "{total}");
     // It makes the schedule due, though that ended just now.
@@ -55,9 +58,15 @@ async fn what_is_approved_is_put_right(world: &World) {
     assert_eq!(outcome_of(&found).0, RestoreOutcome::PutRight, "{found:?}");
     these_are_right(world, &[VIEW]).await;
     let record = &history(world).await[0];
-    assert_eq!((&record["by"], &record["reason"]), (&json!("ann"), &json!("it was a bad import")));
+    assert_eq!(
+        (&record["by"], &record["reason"]),
+        (&json!("ann"), &json!("it was a bad import"))
+    );
     let refused = approved(world, newest(world).await).await;
-    assert!(matches!(refused, Err(NotApproved::Nothing(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(NotApproved::Nothing(_))),
+        "{refused:?}"
+    );
 
     // The next damage is not put right unasked.
     damage(world, 1).await;
@@ -88,7 +97,10 @@ async fn it_is_approved_by_command_and_over_http() {
     let refused = run(place.data(), &["restorate", "approve", "99"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no comparison 99 of plays"), "{said}");
+    assert!(
+        said.contains("there is no comparison 99 of plays"),
+        "{said}"
+    );
 
     let server = Server::start(place.data(), &[]);
     let path = |number: u64| {
@@ -99,17 +111,44 @@ async fn it_is_approved_by_command_and_over_http() {
     let (status, body) = server.client.post(&path(number), b"");
     let approval: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!(status, 200, "{body}");
-    assert_eq!((&approval["total"], &approval["by"]), (&json!(5), &json!("this machine")));
-    let shown = || server.client.json("/api/v1/reconciliations?kind=restorate&limit=1");
+    assert_eq!(
+        (&approval["total"], &approval["by"]),
+        (&json!(5), &json!("this machine"))
+    );
+    let shown = || {
+        server
+            .client
+            .json("/api/v1/reconciliations?kind=restorate&limit=1")
+    };
     assert_eq!(shown()["reconciliations"][0]["approval"], approval);
-    for query in ["", "?source=plays", "?source=plays&number=x", "?source=songs&number=1"] {
-        let (status, body) = server.client.post(&format!("/api/v1/reconciliations/approve{query}"), b"");
+    for query in [
+        "",
+        "?source=plays",
+        "?source=plays&number=x",
+        "?source=songs&number=1",
+    ] {
+        let (status, body) = server
+            .client
+            .post(&format!("/api/v1/reconciliations/approve{query}"), b"");
         assert_eq!(status, 400, "{query}: {body}");
     }
-    done(place.data(), &["restorate", "approve", &number.to_string(), "--reason", "again"]);
+    done(
+        place.data(),
+        &[
+            "restorate",
+            "approve",
+            &number.to_string(),
+            "--reason",
+            "again",
+        ],
+    );
     assert_eq!(shown()["reconciliations"][0]["approval"]["reason"], "again");
     let put_right = reconcile(&world, &report, When::Due).await;
-    assert_eq!(outcome_of(&put_right).0, RestoreOutcome::PutRight, "{put_right:?}");
+    assert_eq!(
+        outcome_of(&put_right).0,
+        RestoreOutcome::PutRight,
+        "{put_right:?}"
+    );
     assert_eq!(shown()["reconciliations"][0]["approval"], Value::Null);
     let (status, body) = server.client.post(&path(number + 1), b"");
     assert_eq!(status, 409, "{body}");

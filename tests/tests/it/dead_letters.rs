@@ -333,11 +333,22 @@ fn replayed_by_http(place: &Place) {
     assert_eq!(status, 200, "{all}");
     assert_eq!(all, told(place, &["replay"]));
     let (_, one) = replay("?id=backstitch.plays.v1.dlq/0@5");
-    assert_eq!((&one["accepted"], &one["still_bad"]), (&json!(1), &json!(0)));
+    assert_eq!(
+        (&one["accepted"], &one["still_bad"]),
+        (&json!(1), &json!(0))
+    );
     for (query, status, words) in [
-        ("?id=backstitch.plays.v1.dlq/0@99", 404, "there is no dead letter"),
+        (
+            "?id=backstitch.plays.v1.dlq/0@99",
+            404,
+            "there is no dead letter",
+        ),
         ("?id=plays", 400, "TOPIC/PARTITION@OFFSET"),
-        ("?id=backstitch.plays.v1.dlq/0@5&source=plays", 400, "together"),
+        (
+            "?id=backstitch.plays.v1.dlq/0@5&source=plays",
+            400,
+            "together",
+        ),
         ("?dry_run=maybe", 400, "dry_run"),
         ("?source=songs", 400, "songs"),
         ("?limit=5", 400, "limit"),

@@ -34,8 +34,8 @@ fn has(collector: &Listener, bytes: &[u8]) -> bool {
     bodies.any(|body| body.windows(bytes.len()).any(|window| window == bytes))
 }
 
-#[test]
-fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_who_asks() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_who_asks() {
     let (collector, place) = begun();
     place.ingest("plays", PLAY);
     done(place.data(), &["speed", "--until-caught-up"]);
@@ -63,7 +63,7 @@ fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_who_ask
     let begun = Instant::now();
     while !has(&collector, &TRACE_BYTES.to_be_bytes()) {
         assert!(begun.elapsed() < SENT_MAX, "the asker's trace is not there");
-        std::thread::sleep(Duration::from_millis(50));
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(has(&collector, b"GET /api/v1/stats/{metric}/total"));
 }

@@ -135,10 +135,7 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/api/v1/batch/runs", &[(Method::GET, Read)]),
     ("/api/v1/batch/runs/{epoch}", &[(Method::GET, Read)]),
     ("/api/v1/reconciliations", &[(Method::GET, Read)]),
-    (
-        "/api/v1/reconciliations/approve",
-        &[(Method::POST, Admin)],
-    ),
+    ("/api/v1/reconciliations/approve", &[(Method::POST, Admin)]),
     // They hold what somebody sent, as it came.
     ("/api/v1/dead-letters", &[(Method::GET, Read)]),
     ("/api/v1/dead-letters/replay", &[(Method::POST, Admin)]),
