@@ -25,6 +25,7 @@ use schemas::seam::{Cut, Epoch, LastRecord, Offset, Run, RunState, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::Width;
 use stores::achievements::{AchievementsRead, Mark, Of};
+use stores::aged::AgedCount;
 use stores::canon::{
     Answered, Applied, Authorized, CanonRead, CanonWrite, FirstGroups, Notification, Revoked,
     Waiting,
@@ -579,11 +580,11 @@ impl ReconciliationsRead for World {
 
 #[async_trait]
 impl Reconciliations for World {
-    async fn add(&self, _: Source, _: &str, _: i64, _: &Value) -> Result<u64> {
+    async fn add(&self, _: Source, _: &str, _: i64, _: &serde_json::Value) -> Result<u64> {
         Err(Error::Refused("not for serving".to_owned()))
     }
 
-    async fn replace(&self, _: Source, _: u64, _: &Value) -> Result<()> {
+    async fn replace(&self, _: Source, _: u64, _: &serde_json::Value) -> Result<()> {
         Err(Error::Refused("not for serving".to_owned()))
     }
 
@@ -600,7 +601,7 @@ impl Reconciliations for World {
         _: &str,
         _: &str,
         _: Option<u64>,
-        _: Option<&Value>,
+        _: Option<&serde_json::Value>,
     ) -> Result<bool> {
         Ok(true)
     }

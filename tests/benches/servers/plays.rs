@@ -182,7 +182,10 @@ fn cassandra(place: &Place) {
     let few = format!("{:.1} rows on average", mean(written, same.len()));
     for (what, sizes) in [
         (format!("partitions of as many rows ({few})"), same),
-        ("partitions of 1,000 rows".to_owned(), bare::full_steps(written)),
+        (
+            "partitions of 1,000 rows".to_owned(),
+            bare::full_steps(written),
+        ),
     ] {
         let rates: Vec<f64> = (0..ROUNDS)
             .map(|_| rate(written, runtime.block_on(bare::write_rows(&sizes))))
