@@ -48,8 +48,8 @@ pub(crate) struct RunShown {
     rows_skipped: Value,
     /// How long it took, in all.
     seconds: Option<f64>,
-    /// What had been counted live and was another number in the run: 0 in a healthy system.
-    #[schema(value_type = Object)]
+    /// What had been counted live and was another number in the run: 0 in a healthy system; null where the run did not come to it.
+    #[schema(value_type = Option<Object>)]
     drift: Value,
     /// All that the batch layer told of it; only where one run is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]

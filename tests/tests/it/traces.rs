@@ -10,7 +10,7 @@ use tests::process::{CONFIG, Server, done, run};
 const SENT_MAX: Duration = Duration::from_secs(30);
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const TRACE_BYTES: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
-const PLAY: &str = r#"{"event_id":"0192f0c1-7b2a-7000-8000-000000000001","owner_id":7,"track_id":8,"listener_id":9,"at":"2026-03-01T10:00:00Z"}"#;
+const PLAY: &str = r#"{"event_id":"0192f0c1-7b2a-7000-8000-000000000001","owner_id":7,"track_id":8,"listener_id":9,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
 
 /// A collector, and an installation that sends there.
 fn begun() -> (Listener, Place) {
@@ -53,7 +53,7 @@ async fn a_collector_gets_runs_with_their_stages_and_requests_in_the_traces_of_w
 
     let server = Server::start(place.data(), &[]);
     let url = format!(
-        "{}/api/v1/stats/plays/total?owner_id=7",
+        "http://{}/api/v1/stats/plays/total?owner_id=7",
         server.client.address()
     );
     let answer = ureq::get(url)
