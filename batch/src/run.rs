@@ -245,10 +245,15 @@ impl Batch {
             source,
             lease: &*held,
         };
-        let span = tracing::info_span!(target: traces::TARGET, "batch run", %source);
+        let span = tracing::info_span!(
+            target: traces::TARGET, "batch run", %source, otel.status_code = tracing::field::Empty,
+        );
         let work = remembering.run_held(results, request, progress, &stop);
-        let work = Box::pin(work).instrument(span);
+        let work = Box::pin(work).instrument(span.clone());
         let mut done = while_held(&*held, &stop, work).await;
+        if done.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
         if !held.lost().is_cancelled() {
             done = self.tidied(done).await;
             if let Err(error) = &done

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use schemas::traces;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::failure::usage;
@@ -60,15 +60,16 @@ pub(crate) fn start(
     let log = tracing_subscriber::registry().with(lines.with_filter(filter));
     let telemetry = Telemetry::of(settings)?;
     #[cfg(feature = "otel")]
-    let log = log.with(
-        telemetry
-            .traces_sent
-            .as_ref()
-            .map(crate::traces::Traces::layer),
-    );
-    log.try_init()
-        .map_err(|error| anyhow::anyhow!("starting the log: {error}"))?;
+    if let Some(traces) = &telemetry.traces_sent {
+        begun(log.with(traces.layer()).try_init())?;
+        return Ok(telemetry);
+    }
+    begun(log.try_init())?;
     Ok(telemetry)
+}
+
+fn begun(log: Result<(), TryInitError>) -> anyhow::Result<()> {
+    log.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
 }
 
 impl Telemetry {

@@ -13,9 +13,9 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use schemas::traces;
 use tokio::runtime::Runtime;
-use tracing::{Level, Subscriber};
+use tracing::Subscriber;
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::failure::usage;
@@ -39,14 +39,20 @@ impl Traces {
     /// # Errors
     /// What is no URL.
     pub(crate) fn start(endpoint: &str) -> anyhow::Result<Self> {
+        // What stands there may be secret: it is not shown.
         let wrong = |why: &dyn std::fmt::Display| {
             usage(format!(
-                "telemetry.otlp_endpoint: {endpoint:?} can't be used: {why}; write an address as in http://127.0.0.1:4318"
+                "telemetry.otlp_endpoint can't be used: {why}; write an address as in http://127.0.0.1:4318"
             ))
         };
         let url = reqwest::Url::parse(endpoint).map_err(|error| wrong(&error))?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
             return Err(wrong(&"traces go by http or https"));
+        }
+        let has_more = url.query().is_some() || url.fragment().is_some();
+        if has_more || !url.username().is_empty() || url.password().is_some() {
+            let why = "it has a user, a password or a query; what proves who sends goes into the variable OTEL_EXPORTER_OTLP_HEADERS";
+            return Err(wrong(&why));
         }
         let exporter = SpanExporter::builder()
             .with_http()
@@ -68,15 +74,15 @@ impl Traces {
         Ok(Self(provider))
     }
 
-    /// What takes spans that are made for traces, and warnings within them.
+    /// What takes spans that are made for traces.
     pub(crate) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
         let tracer: SdkTracer = self.0.tracer(SERVICE);
-        let taken = filter_fn(|of| {
-            of.target() == traces::TARGET || (of.is_event() && *of.level() <= Level::WARN)
-        });
+        // Log lines may say more than is to leave this installation.
+        let taken = filter_fn(|of| of.is_span() && of.target() == traces::TARGET);
+        let taken = taken.with_max_level_hint(LevelFilter::INFO);
         tracing_opentelemetry::layer()
             .with_tracer(tracer)
             .with_location(false)

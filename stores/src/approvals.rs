@@ -1,11 +1,13 @@
 //! What people have approved: that a scheduled reconciliation puts right what it found of a view.
 //!
 //! An approval is a note beside the records of comparisons. It is good for what was found, and no more: where the schedule finds more
-//! by then, that is left to a person again. It is spent by the comparison that follows, whatever that finds.
+//! by then, that is left to a person again. It holds as long as that comparison is the newest of its view by its schedule, which asks
+//! the same, and for a week at most ([`holding`]): so whatever dies in between, what follows was seen by nobody and is not approved.
 
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::reconciliations::{Reconciliation, Reconciliations, ReconciliationsRead};
 use crate::{Error, Result};
@@ -16,6 +18,10 @@ const SCOPE: &str = "approvals";
 const STEP: usize = 200;
 /// Records among which a newer comparison is looked for.
 const LOOKED_AT_MAX: usize = 10_000;
+/// How long an approval holds.
+const HOLDS_MS: i64 = 7 * 86_400_000;
+/// Of what was asked, what may be another by the time that it is put right.
+const MAY_CHANGE: [&str; 3] = ["apply", "apply_max", "from"];
 /// What can be approved, by its outcome: what differs, and was not put right.
 const OUTCOMES: [&str; 2] = ["differs", "held_back"];
 
@@ -32,6 +38,8 @@ pub struct Approval {
     pub view: String,
     /// How much may be put right in all, at most.
     pub total: u64,
+    /// What was asked, as [`asking`] has it.
+    pub asking: String,
     /// Who has approved it.
     pub by: String,
     /// Why.
@@ -90,6 +98,10 @@ pub async fn approve(
             .get("total")
             .and_then(Value::as_u64)
             .unwrap_or(0),
+        asking: asking(
+            text("expected").unwrap_or_default(),
+            found.record.get("asked").unwrap_or(&Value::Null),
+        ),
         by: by.to_owned(),
         reason: reason.to_owned(),
         at_ms: now_ms,
@@ -124,18 +136,42 @@ pub async fn approvals(kept: &dyn ReconciliationsRead) -> Result<Vec<Approval>> 
     }
 }
 
-/// What is approved of a view for a schedule, and the version of the note that says so.
+/// What is asked of a view, in a form that tells it apart and names nobody.
+#[must_use]
+pub fn asking(expected: &str, asked: &Value) -> String {
+    let mut asked = asked.clone();
+    if let Some(asked) = asked.as_object_mut() {
+        asked.retain(|name, _| !MAY_CHANGE.contains(&name.as_str()));
+    }
+    let text = serde_json::json!([expected, asked]).to_string();
+    format!("{:016x}", xxh3_64(text.as_bytes()))
+}
+
+/// What is approved of a view for a schedule that asks for `asking` of it, and the version of the note that says so. One that does not
+/// hold any more is taken away.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn approved(
-    kept: &dyn ReconciliationsRead,
-    schedule: &str,
-    view: &str,
+pub async fn holding(
+    kept: &dyn Reconciliations,
+    (schedule, view): (&str, &str),
+    asking: &str,
+    now_ms: i64,
 ) -> Result<Option<(u64, Approval)>> {
-    let note = kept.note(SCOPE, &name(schedule, view)).await?;
-    let approval = note.map(|note| Ok((note.version, read(note.value)?)));
-    approval.transpose()
+    let Some(note) = kept.note(SCOPE, &name(schedule, view)).await? else {
+        return Ok(None);
+    };
+    let approval = read(note.value)?;
+    let is_young = now_ms.saturating_sub(approval.at_ms) <= HOLDS_MS;
+    let holds = is_young && approval.asking == asking && {
+        let newest = newest(kept, approval.source, (schedule, view)).await?;
+        newest == Some(approval.number)
+    };
+    if holds {
+        return Ok(Some((note.version, approval)));
+    }
+    spend(kept, note.version, &approval).await?;
+    Ok(None)
 }
 
 /// An approval is spent, unless it was given anew since.

@@ -164,7 +164,7 @@ def bodies() -> None:
             told = json.loads(data.partition(b"\r\n\r\n")[2])
             if told["accepted"]:
                 faults.append(f"a body of {what}: {told['accepted']} lines were taken")
-    for path in [b"/api/v1/applications/1", b"/api/v1/applications/1/limit-requests", b"/api/v1/segments/1/ranks", b"/signin"]:
+    for path in [b"/api/v1/applications/1", b"/api/v1/applications/1/capacity-requests", b"/api/v1/boards/segments/ranks", b"/pipeline/dead-letters", b"/signin"]:
         for method in [b"POST", b"PATCH", b"PUT", b"DELETE"]:
             head = method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
             for body in [b"", b"null", b"[]", b'{"a":', b"{}" * 1_000, b"\xff" * 100]:

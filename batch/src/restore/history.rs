@@ -9,6 +9,7 @@ use schemas::source::Source;
 use schemas::time::Seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use stores::approvals;
 use tokio::sync::OnceCell;
 
 use super::correct::new_id;
@@ -106,6 +107,32 @@ struct Asked<'a> {
     apply_max: Option<u64>,
     set: &'a BTreeMap<String, String>,
     query: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(request: &'a RestoreRequest) -> Self {
+        Self {
+            keys: &request.keys,
+            from: request.from,
+            to: request.to,
+            sample: request.sample,
+            tolerance: request.tolerance,
+            whole: request.is_whole,
+            apply: request.apply,
+            apply_max: request.apply_max,
+            set: &request.set,
+            query: match &request.expected {
+                Expected::Query(query) => Some(query),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// What a request asks, as approvals know it again.
+pub(super) fn asking(request: &RestoreRequest) -> String {
+    let asked = json!(Asked::of(request));
+    approvals::asking(&request.expected.to_string(), &asked)
 }
 
 /// The record of one comparison.
@@ -258,27 +285,12 @@ impl<'a> History<'a> {
                 }
             }
         }
-        let asked = Asked {
-            keys: &request.keys,
-            from: request.from,
-            to: request.to,
-            sample: request.sample,
-            tolerance: request.tolerance,
-            whole: request.is_whole,
-            apply: request.apply,
-            apply_max: request.apply_max,
-            set: &request.set,
-            query: match &request.expected {
-                Expected::Query(query) => Some(query),
-                _ => None,
-            },
-        };
         let mut record = json!({
             "outcome": outcome.name(),
             "schedule": request.schedule,
             "by": request.by,
             "reason": request.reason,
-            "asked": asked,
+            "asked": Asked::of(request),
             "worst": worst,
             "restoration": null,
             "error": null,

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stores::alerts::{Alert, make};
-use stores::approvals::{Approval, approvals, approved, spend};
+use stores::approvals::{Approval, holding, spend};
 use stores::intake::Intake;
 use stores::reconciliations::Note;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::history::{Outcome, without_people};
+use super::history::{Outcome, asking, without_people};
 use super::report::RestoreReport;
 use super::request::RestoreRequest;
 use crate::run::{Batch, go_on};
@@ -238,9 +238,12 @@ impl Batch {
 
     /// Whether something is approved that the schedule puts right.
     async fn is_approved(&self, of: &Scheduled) -> Result<bool> {
-        let approvals = approvals(&*self.ports.reconciliations).await?;
-        let mut mine = approvals.iter().filter(|one| one.schedule == of.name);
-        Ok(mine.any(|one| of.views.iter().any(|view| view.request.view == one.view)))
+        for view in &of.views {
+            if self.approved(of, view).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// What is approved of a view, and the version of the note that says so.
@@ -249,8 +252,12 @@ impl Batch {
         of: &Scheduled,
         view: &ScheduledView,
     ) -> Result<Option<(u64, Approval)>> {
-        let kept = &*self.ports.reconciliations;
-        Ok(approved(kept, &of.name, &view.request.view).await?)
+        let (kept, request) = (&*self.ports.reconciliations, &view.request);
+        let (named, now_ms) = (
+            (of.name.as_str(), request.view.as_str()),
+            self.ports.clock.now_ms(),
+        );
+        Ok(holding(kept, named, &asking(request), now_ms).await?)
     }
 
     /// What is kept of a schedule, and the note that it is from.

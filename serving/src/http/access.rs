@@ -40,6 +40,8 @@ const LOOK_UP_WAIT: Duration = Duration::from_secs(5);
 const X_API_KEY: &str = "x-api-key";
 /// The most bytes of a target that are recorded.
 const TARGET_BYTES_MAX: usize = 512;
+/// The parameters of requests of administrators that are recorded: none names a person.
+const RECORDED: [&str; 5] = ["id", "source", "since", "dry_run", "number"];
 /// How long is looked who is asking where that only tells more.
 const OPEN_WAIT: Duration = Duration::from_secs(1);
 /// Who asks through a proxy that does not say who it is.
@@ -552,9 +554,23 @@ async fn record(api: &Api, parts: &Parts, caller: &Caller) -> Result<(), Problem
         actor: caller.actor().unwrap_or_else(|| "this machine".to_owned()),
         action: format!("http.{}", parts.method.as_str().to_ascii_lowercase()),
         target,
-        detail: None,
+        detail: detail(parts),
     };
     Ok(api.ports.keys.record_action(&action).await?)
+}
+
+/// What a request says it is about beside its path, where routes take that.
+fn detail(parts: &Parts) -> Option<String> {
+    let query = parts.uri.query()?;
+    let told = form_urlencoded::parse(query.as_bytes());
+    let told = told.filter(|(name, _)| RECORDED.contains(&name.as_ref()));
+    let told = told.map(|(name, value)| {
+        let mut value = value.into_owned();
+        value.truncate(value.floor_char_boundary(TARGET_BYTES_MAX));
+        (name.into_owned(), Value::from(value))
+    });
+    let told: serde_json::Map<String, Value> = told.collect();
+    (!told.is_empty()).then(|| Value::Object(told).to_string())
 }
 
 #[cfg(test)]

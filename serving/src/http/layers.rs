@@ -144,13 +144,13 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
 
 /// What a trace tells of a request; it goes on from the asker's, where the request says so.
 fn trace_of(request: &Request, route: &str, request_id: Option<&str>) -> Span {
-    let method = request.method();
+    let method = method_label(request.method());
     let span = tracing::info_span!(
         target: traces::TARGET, "request",
         otel.name = %format_args!("{method} {route}"),
         otel.kind = "server",
         otel.status_code = tracing::field::Empty,
-        http.request.method = %method,
+        http.request.method = method,
         http.route = route,
         http.response.status_code = tracing::field::Empty,
         request_id,

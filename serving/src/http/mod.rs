@@ -86,6 +86,8 @@ pub(crate) struct Api {
     pub(crate) board_reads: Semaphore,
     /// How many more reads of dead letters can be under way at once.
     pub(crate) letter_reads: Semaphore,
+    /// Held by the request that takes letters once more.
+    pub(crate) replays: Semaphore,
     /// Answers of before, for when a store does not answer.
     pub(crate) kept_tallies: Kept<Reading>,
     pub(crate) memory: Memory,
@@ -141,6 +143,7 @@ impl Api {
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             letter_reads: Semaphore::new(LETTER_READS_MAX),
+            replays: Semaphore::new(1),
             requests: Semaphore::new(options.requests_max.min(Semaphore::MAX_PERMITS)),
             key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),

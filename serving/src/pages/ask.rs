@@ -127,14 +127,16 @@ impl Asker {
         let request = request.body(Body::empty()).map_err(Trouble::broken)?;
         let Ok(response) = self.api.clone().oneshot(request).await;
         let status = response.status();
+        // What is asked for may name somebody.
+        let route = path.split('?').next().unwrap_or_default();
         let body = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await;
         let body = body.map_err(Trouble::broken)?;
         if status.is_success() {
             return serde_json::from_slice(&body)
-                .map_err(|error| Trouble::broken(format!("{path}: {error}")));
+                .map_err(|error| Trouble::broken(format!("{route}: {error}")));
         }
         let trouble = serde_json::from_slice::<Trouble>(&body);
-        Err(trouble.unwrap_or_else(|error| Trouble::broken(format!("{path}: {error}"))))
+        Err(trouble.unwrap_or_else(|error| Trouble::broken(format!("{route}: {error}"))))
     }
 }
 

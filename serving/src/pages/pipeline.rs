@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use askama::Template;
 use jiff::Timestamp;
 use serde_json::Value;
+use stores::dead_letters::OTHER_KINDS;
 
 use super::api;
-use super::ask::{Answer, Asker, path};
+use super::ask::{Answer, Asker, Trouble, path};
 use super::overview::{drift, lag, title};
 use super::parts::{Frame, Here, Part, Tools, TroubleShown};
 use super::query::Query;
@@ -259,6 +260,8 @@ struct KindRow {
     source: String,
     letters: String,
     last: Moment,
+    /// Whether letters can be asked for by it.
+    is_one: bool,
 }
 
 #[derive(Debug)]
@@ -282,6 +285,16 @@ struct LetterRow {
 /// Tries letters again: the one that a form names, or those of a source and a reason.
 pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
     let fields = ["id", "source", "reason"];
+    let is_there = |field: &str| form.get(field).is_some();
+    if !is_there("id") && !(is_there("source") && is_there("reason")) {
+        // By the API nothing stands for all.
+        return Err(Trouble {
+            status: 400,
+            title: "Nothing was tried again".to_owned(),
+            detail: "The form does not say which letters: use a button of the page.".to_owned(),
+            request_id: String::new(),
+        });
+    }
     let asked = path(
         &format!("{LETTERS}/replay"),
         &fields.map(|field| (field, form.get(field))),
@@ -343,6 +356,7 @@ pub(crate) async fn dead_letters(
                     this,
                     &[("source", Some(&one.source)), ("reason", Some(&one.kind))],
                 ),
+                is_one: !one.kind.trim().is_empty() && one.kind != OTHER_KINDS,
                 kind: one.kind,
                 source: one.source,
                 letters: number(one.letters),

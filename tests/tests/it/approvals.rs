@@ -1,6 +1,7 @@
 //! What a person approves of a scheduled reconciliation is put right, once, and never more than was seen.
 
 use batch::{Policy, RestoreOutcome, When};
+use schemas::clock::Clock;
 use schemas::source::Source;
 use serde_json::{Value, json};
 use stores::approvals::{NotApproved, approvals, approve};
@@ -68,6 +69,28 @@ async fn what_is_approved_is_put_right(world: &World) {
         matches!(refused, Err(NotApproved::Nothing(_))),
         "{refused:?}"
     );
+
+    // Approved once more while nobody compares: good for that comparison alone, and only while the schedule asks the same.
+    damage(world, 1).await;
+    reconcile(world, &report, When::Now).await;
+    assert_eq!(approved(world, newest(world).await).await, Ok(1));
+    let mut other = report.clone();
+    other.views[0].request.tolerance = (0, 0.0);
+    other.views[0].request.to = Some(4_000_000_000);
+    let found = reconcile(world, &other, When::Now).await;
+    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
+    let found = reconcile(world, &report, When::Now).await;
+    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
+
+    // An approval that nobody has spent (its process died) is not good for what is found later.
+    let number = newest(world).await;
+    assert_eq!(approved(world, number).await, Ok(1));
+    let kept = &*world.stores.reconciliations;
+    let record = &history(world).await[0];
+    let later = kept.add(Source::Plays, "later", 2, record).await;
+    assert!(later.expect("a number") > number);
+    let found = reconcile(world, &report, When::Now).await;
+    assert_eq!(outcome_of(&found).0, RestoreOutcome::Differs, "{found:?}");
 
     // The next damage is not put right unasked.
     damage(world, 1).await;

@@ -81,12 +81,19 @@ fn a_collector_that_is_not_there_keeps_nothing_from_its_work_and_one_that_is_non
     assert!(said.contains("traces are not taken"), "{said}");
     assert_eq!(said.lines().count(), 1, "it is told once: {said}");
 
-    for endpoint in ["collector:4318", "unix:/run/collector", ""] {
+    for endpoint in [
+        "collector:4318",
+        "unix:/run/collector",
+        "http://me:sesame@127.0.0.1:9",
+        "http://127.0.0.1:9?key=sesame",
+        "",
+    ] {
         configure(&place, endpoint);
         let refused = run(place.data(), &["check"]);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{said}");
         assert!(said.contains("telemetry.otlp_endpoint"), "{said}");
+        assert!(!said.contains("sesame"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }

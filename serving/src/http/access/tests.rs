@@ -136,7 +136,7 @@ async fn nobody_is_let_in_without_a_key_once_there_is_one() {
 }
 
 /// By method and path, who is let in: R reads all, O reads owner 1, W writes, N reads owner 3, A administers.
-const LET_IN: [(&str, &str, &str); 29] = [
+const LET_IN: [(&str, &str, &str); 33] = [
     ("GET", "/api/v1/stats/plays/total?owner_id=1", "ROA"),
     ("GET", "/api/v1/stats/plays/total?owner_id=01", "ROA"),
     (
@@ -171,6 +171,14 @@ const LET_IN: [(&str, &str, &str); 29] = [
     ("POST", "/api/v1/applications/7/capacity-requests", "OA"),
     ("PATCH", "/api/v1/applications/7", "A"),
     ("PATCH", "/api/v1/capacity-requests/1", "A"),
+    ("POST", "/api/v1/dead-letters/replay?dry_run=true", "A"),
+    (
+        "POST",
+        "/api/v1/reconciliations/approve?source=plays&number=1",
+        "A",
+    ),
+    ("GET", "/api/v1/dead-letters", "RA"),
+    ("GET", "/api/v1/reconciliations", "RA"),
     ("POST", "/api/v1/ingest/plays", "WA"),
     ("POST", "/api/v1/applications/7/authorizations", "WA"),
     ("DELETE", "/api/v1/applications/7/authorizations/1", "WA"),

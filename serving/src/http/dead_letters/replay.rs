@@ -15,11 +15,13 @@ use crate::http::Api;
 use crate::http::ingest::{intake, place};
 use crate::http::layers::in_time;
 use crate::http::params::Params;
-use crate::http::problem::{Problem, ProblemShape};
+use crate::http::problem::{Kind, Problem, ProblemShape};
 
 /// Letters that one request takes, and their bytes: all are read before the first is taken.
 const LETTERS_MAX: usize = 10_000;
-const BYTES_MAX: usize = 64 << 20;
+const BYTES_MAX: usize = 16 << 20;
+/// Letters that are taken in one step.
+const STEP: usize = 1_000;
 
 /// What became of letters that were taken once more.
 #[derive(Debug, Serialize, ToSchema)]
@@ -75,7 +77,7 @@ impl From<Replayed> for LettersReplayed {
         (status = 200, description = "What became of them", body = LettersReplayed),
         (status = 400, description = "A parameter can't be used, or more letters are asked for than are taken at once", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such letter, or the log holds it no more", body = ProblemShape, content_type = "application/problem+json"),
-        (status = 429, description = "Too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
+        (status = 429, description = "Letters are being taken already, or too many are writing at once: come again after Retry-After seconds", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "The log or the canonical store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -92,14 +94,23 @@ pub(crate) async fn replay(
             return Err(Problem::parameter(detail));
         }
     };
+    let _only = api.replays.try_acquire().map_err(|_| {
+        let detail = "letters are being taken already: ask again when they are";
+        Problem::new(Kind::TooManyWriters, detail)
+    })?;
+    let read = async {
+        let _turn = turn(&api).await?;
+        wanted(&api, &params).await
+    };
+    let letters = in_time(&api, read).await??;
     let _place = place(&api)?;
-    let _turn = turn(&api).await?;
-    let letters = in_time(&api, wanted(&api, &params)).await??;
     let mut replay = Replay::new(&*api.ports.schemas, is_dry);
     for some in letters.chunk_by(|one, next| one.id.source == next.id.source) {
         if let Some(source) = some.first().map(|letter| letter.id.source) {
             let intake = intake(&api, source).await?;
-            replay.take((source, &intake), some).await?;
+            for step in some.chunks(STEP) {
+                replay.take((source, &intake), step).await?;
+            }
         }
     }
     Ok(Json(replay.end().into()))
