@@ -286,7 +286,8 @@ struct LetterRow {
 pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
     let fields = ["id", "source", "reason"];
     let is_there = |field: &str| form.get(field).is_some();
-    if !is_there("id") && !(is_there("source") && is_there("reason")) {
+    let is_said = is_there("id") || (is_there("source") && is_there("reason"));
+    if !is_said {
         // By the API nothing stands for all.
         return Err(Trouble {
             status: 400,
