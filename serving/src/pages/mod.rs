@@ -18,10 +18,12 @@ mod query;
 mod shown;
 pub(crate) mod sign_in;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::extract::{FromRef, Path, RawQuery, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -89,12 +91,37 @@ struct Looking {
     here: Here,
 }
 
-impl Looking {
-    fn new(pages: &Pages, caller: Caller, headers: &HeaderMap) -> Self {
-        Self {
+impl FromRequestParts<Pages> for Looking {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
+        // Whom nobody has let in sees what everybody may.
+        let caller = parts.extensions.get::<Caller>().cloned();
+        let caller = caller.unwrap_or_else(Caller::stranger);
+        Ok(Self {
             asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
-            here: Here::of(headers),
-        }
+            here: Here::of(&parts.headers),
+        })
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(parts.uri.query()))
+    }
+}
+
+/// The fields of a form.
+struct Form(Query);
+
+impl FromRequest<Pages> for Form {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, pages: &Pages) -> Result<Self, Problem> {
+        let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
+        Ok(Self(Query::of(Some(&String::from_utf8_lossy(&form)))))
     }
 }
 
@@ -112,18 +139,12 @@ fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
     Some(ProblemPage::response(&looking.asker.caller, trouble))
 }
 
-async fn overview(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
+async fn overview(looking: Looking) -> Response {
     let page = overview::page(&looking.asker, &looking.here).await;
     rendered(StatusCode::OK, &page)
 }
 
-async fn find(Extension(caller): Extension<Caller>, RawQuery(query): RawQuery) -> Response {
-    let query = Query::of(query.as_deref());
+async fn find(Extension(caller): Extension<Caller>, query: Query) -> Response {
     let what = query.get("what").unwrap_or("owner");
     let id = query.get("id").and_then(crate::http::integer);
     match (KINDS.iter().any(|(kind, _)| *kind == what), id) {
@@ -140,93 +161,44 @@ async fn find(Extension(caller): Extension<Caller>, RawQuery(query): RawQuery) -
     }
 }
 
-async fn plays_of(
-    looking: Looking,
-    (of, what): (Of, &str),
-    id: &str,
-    query: Option<String>,
-) -> Response {
+async fn plays_of(looking: Looking, (of, what): (Of, &str), id: &str, query: &Query) -> Response {
     if let Some(response) = not_numbered(&looking, what, id) {
         return response;
     }
-    let query = Query::of(query.as_deref());
-    let page = plays::page(&looking.asker, &looking.here, (of, id), &query).await;
+    let page = plays::page(&looking.asker, &looking.here, (of, id), query).await;
     rendered(StatusCode::OK, &page)
 }
 
-async fn owner(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
-    plays_of(looking, (Of::Owner, "owners"), &id, query).await
+async fn owner(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
+    plays_of(looking, (Of::Owner, "owners"), &id, &query).await
 }
 
-async fn track(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
-    plays_of(looking, (Of::Track, "tracks"), &id, query).await
+async fn track(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
+    plays_of(looking, (Of::Track, "tracks"), &id, &query).await
 }
 
-async fn segment(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
+async fn segment(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
     if let Some(response) = not_numbered(&looking, "segments", &id) {
         return response;
     }
-    let query = Query::of(query.as_deref());
     let page = boards::page(&looking.asker, &looking.here, &id, &query).await;
     rendered(StatusCode::OK, &page)
 }
 
-async fn athlete(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
+async fn athlete(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
     if let Some(response) = not_numbered(&looking, "athletes", &id) {
         return response;
     }
-    let query = Query::of(query.as_deref());
     let page = athletes::page(&looking.asker, &looking.here, &id, &query).await;
     rendered(StatusCode::OK, &page)
 }
 
-async fn applications(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
-    let query = Query::of(query.as_deref());
+async fn applications(looking: Looking, query: Query) -> Response {
     let page = applications::list(&looking.asker, &looking.here, &query).await;
     rendered(StatusCode::OK, &page)
 }
 
-async fn application(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
+async fn application(looking: Looking, Path(id): Path<String>) -> Response {
     if let Some(response) = not_numbered(&looking, "applications", &id) {
         return response;
     }
@@ -234,23 +206,12 @@ async fn application(
     rendered(StatusCode::OK, &page)
 }
 
-async fn pipeline(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
+async fn pipeline(looking: Looking) -> Response {
     let page = pipeline::page(&looking.asker, &looking.here).await;
     rendered(StatusCode::OK, &page)
 }
 
-async fn run(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    Path((source, epoch)): Path<(String, String)>,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
+async fn run(looking: Looking, Path((source, epoch)): Path<(String, String)>) -> Response {
     if let Some(response) = not_numbered(&looking, "runs", &epoch) {
         return response;
     }
@@ -259,29 +220,13 @@ async fn run(
     rendered(StatusCode::OK, &page)
 }
 
-async fn dead_letters(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
-    let query = Query::of(query.as_deref());
+async fn dead_letters(looking: Looking, query: Query) -> Response {
     let page = pipeline::dead_letters(&looking.asker, &looking.here, &query, None).await;
     rendered(StatusCode::OK, &page)
 }
 
 /// Tries letters again, and shows what became of them above the page.
-async fn replay_letters(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Response {
-    let looking = Looking::new(&pages, caller, request.headers());
-    let form = match form(&pages, request).await {
-        Ok(form) => form,
-        Err(problem) => return problem.into_response(),
-    };
+async fn replay_letters(looking: Looking, Form(form): Form) -> Response {
     let done = pipeline::replayed(&looking.asker, &form).await;
     let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
     // All are shown again, not only those that were asked for.
@@ -290,40 +235,18 @@ async fn replay_letters(
     rendered(status, &page)
 }
 
-async fn reconciliations(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let looking = Looking::new(&pages, caller, &headers);
-    let query = Query::of(query.as_deref());
+async fn reconciliations(looking: Looking, query: Query) -> Response {
     let page = pipeline::reconciliations(&looking.asker, &looking.here, &query, None).await;
     rendered(StatusCode::OK, &page)
 }
 
 /// Approves what a comparison found, and shows what that means above the page.
-async fn approve(
-    State(pages): State<Pages>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Response {
-    let looking = Looking::new(&pages, caller, request.headers());
-    let form = match form(&pages, request).await {
-        Ok(form) => form,
-        Err(problem) => return problem.into_response(),
-    };
+async fn approve(looking: Looking, Form(form): Form) -> Response {
     let done = pipeline::approved(&looking.asker, &form).await;
     let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
     let all = Query::of(None);
     let page = pipeline::reconciliations(&looking.asker, &looking.here, &all, Some(done)).await;
     rendered(status, &page)
-}
-
-/// The fields of a form.
-async fn form(pages: &Pages, request: Request) -> Result<Query, Problem> {
-    let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
-    Ok(Query::of(Some(&String::from_utf8_lossy(&form))))
 }
 
 #[cfg(test)]
