@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, Int64Array, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::compute::SortOptions;
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemTable;
@@ -27,6 +27,7 @@ use stores::parquet_file;
 use uuid::Uuid;
 
 use super::manifest::ResultFile;
+use super::stretches::{Stretch, cut, keys_of};
 use crate::snapshot::SnapshotFile;
 use crate::{Error, Result, failed_of};
 
@@ -83,47 +84,69 @@ impl Compute {
                 let what = "a snapshot's file has not the columns of its source";
                 return Err(Error::damaged(&file.path, what));
             }
-            let mut batches = self.sorted(job, schema, &rows).await?;
             let mut writer = RowWriter::new(self, job);
-            while let Some(batch) = batches.try_next().await.map_err(failed_of(job))? {
-                writer.write(&checked(job, &batch)?).await?;
+            for stretch in self.stretches(job, &schema, &rows, KEY_ROWS_MAX).await? {
+                let mut batches = self.sorted(job, &schema, &stretch).await?;
+                while let Some(batch) = batches.try_next().await.map_err(failed_of(job))? {
+                    writer.write(&checked(job, &batch)?).await?;
+                }
             }
             written.push(writer.finish().await?);
         }
         Ok(written)
     }
+
+    /// The stretches that rows are computed in, keys of more than `rows_max` rows by themselves. A query that leaves the order of
+    /// keys gets all rows at once.
+    async fn stretches(
+        &self,
+        job: &Job<Board>,
+        schema: &SchemaRef,
+        rows: &[RecordBatch],
+        rows_max: usize,
+    ) -> Result<Vec<Stretch>> {
+        let some = rows.get(..1).unwrap_or_default();
+        match self.sorted_within_keys(job, schema, some).await? {
+            Some(_) => Ok(cut(job, rows, rows_max)),
+            None => Ok(vec![Stretch::whole(rows)]),
+        }
+    }
+
     /// What a job makes of rows, in the order of results.
     async fn sorted(
         &self,
         job: &Job<Board>,
-        schema: SchemaRef,
-        rows: &[RecordBatch],
+        schema: &SchemaRef,
+        stretch: &Stretch,
     ) -> Result<SendableRecordBatchStream> {
-        if let Some(sorted) = self.sorted_within_keys(job, &schema, rows).await? {
+        if stretch.is_by_key
+            && let Some(sorted) = self.sorted_within_keys(job, schema, &stretch.rows).await?
+        {
             return Ok(sorted);
         }
         let failed = failed_of(job);
-        let table = MemTable::try_new(schema, vec![rows.to_vec()]).map_err(failed)?;
+        let rows = vec![stretch.rows.clone()];
+        let table = MemTable::try_new(Arc::clone(schema), rows).map_err(failed)?;
         let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
         let frame = frame.sort(order(job).map(ordered).collect());
         let sorted = frame.map_err(failed)?.execute_stream().await;
         Ok(sorted.map_err(failed)?)
     }
 
-    /// The same without having more than a few keys in memory; nothing where rows do not come by key, or what the query
-    /// makes of them.
+    /// The same of rows that come by key, without having more than a few keys in memory: the engine has the groups of few keys in memory
+    /// at a time, where it would spill those of all. Nothing where what the query makes of them does not come by key.
     async fn sorted_within_keys(
         &self,
         job: &Job<Board>,
         schema: &SchemaRef,
         rows: &[RecordBatch],
     ) -> Result<Option<SendableRecordBatchStream>> {
-        let Some(key) = key_in_order(job, rows) else {
+        let [key] = job.key().0.as_slice() else {
             return Ok(None);
         };
         let failed = failed_of(job);
         let table = MemTable::try_new(Arc::clone(schema), vec![rows.to_vec()]).map_err(failed)?;
-        let table = table.with_sort_order(vec![vec![ordered(key)]]);
+        let table = table.with_sort_order(vec![vec![ordered(&key.name)]]);
         let frame = query(&self.engine.session(), job, Arc::new(table)).await?;
         let of_task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await.map_err(failed)?;
@@ -133,37 +156,6 @@ impl Compute {
         let sorted = execute_stream(Arc::new(plan), of_task).map_err(failed)?;
         Ok(Some(sorted))
     }
-}
-
-/// The key of a board, if rows come in its order, with no key in too many of them. The engine then has the groups of few
-/// keys in memory at a time, where it would spill those of a whole file.
-fn key_in_order<'a>(job: &'a Job<Board>, rows: &[RecordBatch]) -> Option<&'a str> {
-    let [key] = job.key().0.as_slice() else {
-        return None;
-    };
-    let (mut last, mut same) = (i64::MIN, 0);
-    for batch in rows {
-        let column = keys_of(job, batch)?;
-        if column.null_count() > 0 {
-            return None;
-        }
-        for value in column.values() {
-            same = if *value == last { same + 1 } else { 1 };
-            if *value < last || same > KEY_ROWS_MAX {
-                return None;
-            }
-            last = *value;
-        }
-    }
-    Some(&key.name)
-}
-
-/// The keys of rows, where a board has one that is a number.
-fn keys_of<'a>(job: &Job<Board>, rows: &'a RecordBatch) -> Option<&'a Int64Array> {
-    let [key] = job.key().0.as_slice() else {
-        return None;
-    };
-    rows.column_by_name(&key.name)?.as_primitive_opt()
 }
 
 /// What a query gives in the order of results, sorted within each key; nothing if it does not come by key.

@@ -5,6 +5,7 @@ use schemas::source::Source;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 
 use super::*;
@@ -43,12 +44,16 @@ impl World {
         }
     }
 
-    /// What a job makes of rows.
-    fn made(&self, job: &Job<Board>, rows: &[RecordBatch]) -> RecordBatch {
+    /// What a job makes of rows where keys of more than so many are computed by themselves.
+    fn made(&self, job: &Job<Board>, rows: &[RecordBatch], rows_max: usize) -> RecordBatch {
         let schema = entities::schema(job.source()).unwrap();
         self.runtime.block_on(async {
-            let stream = self.compute.sorted(job, schema, rows).await.unwrap();
-            let made: Vec<RecordBatch> = stream.try_collect().await.unwrap();
+            let mut made = Vec::new();
+            let stretches = self.compute.stretches(job, &schema, rows, rows_max);
+            for stretch in stretches.await.unwrap() {
+                let stream = self.compute.sorted(job, &schema, &stretch).await.unwrap();
+                made.extend(stream.try_collect::<Vec<RecordBatch>>().await.unwrap());
+            }
             arrow::compute::concat_batches(&job.schema(), &made).unwrap()
         })
     }
@@ -56,7 +61,8 @@ impl World {
     /// Whether a job's query over rows that come by key does so too, and what it gives then.
     fn by_key(&self, job: &Job<Board>, rows: &[RecordBatch]) -> Option<Vec<RecordBatch>> {
         let schema = entities::schema(job.source()).unwrap();
-        assert!(key_in_order(job, rows).is_some(), "rows in order");
+        let stretches = cut(job, rows, KEY_ROWS_MAX);
+        assert!(stretches[0].is_by_key, "rows in order");
         self.runtime.block_on(async {
             let stream = self.compute.sorted_within_keys(job, &schema, rows).await;
             Some(stream.unwrap()?.try_collect().await.unwrap())
@@ -121,18 +127,21 @@ proptest! {
     #[test]
     fn keys_by_themselves_are_as_all_at_once(
         mut efforts in prop::collection::vec((-2_i64..4, 0_i64..6, 1_i64..4, prop::option::of(1950_i64..2010)), 2..60),
+        rows_max in 1_usize..20,
     ) {
         efforts.sort_by_key(|effort| effort.0);
         let job = segment_boards();
         let world = World::new(vec![Arc::clone(&job)]);
         let rows = batches(&efforts);
-        let whole = world.made(&job, &rows);
+        let whole = world.made(&job, &rows, KEY_ROWS_MAX);
+        // Some keys, or all of them, are too large to be with others.
+        prop_assert_eq!(&world.made(&job, &rows, rows_max), &whole);
         let by_key = world.by_key(&job, &rows).expect("it comes by key");
         let by_key = arrow::compute::concat_batches(&whole.schema(), &by_key).unwrap();
         prop_assert_eq!(&by_key, &whole);
         // The same rows in an order of no key are sorted at once.
         let backwards: Vec<RecordBatch> = rows.into_iter().rev().collect();
-        prop_assert_eq!(world.made(&job, &backwards), whole);
+        prop_assert_eq!(world.made(&job, &backwards, rows_max), whole);
     }
 }
 
@@ -155,6 +164,10 @@ fn a_query_that_leaves_the_order_of_keys_is_sorted_at_once() {
             false,
         ),
         (
+            "SELECT -segment_id AS segment_id, athlete_id, count(*) AS efforts FROM efforts GROUP BY 1, 2",
+            false,
+        ),
+        (
             "SELECT one.segment_id, one.athlete_id, count(*) AS efforts FROM efforts AS one
              JOIN efforts AS other ON one.segment_id = other.segment_id
              GROUP BY one.segment_id, one.athlete_id",
@@ -164,24 +177,37 @@ fn a_query_that_leaves_the_order_of_keys_is_sorted_at_once() {
         let job = board_of(sql);
         let world = World::new(vec![Arc::clone(&job)]);
         assert_eq!(world.by_key(&job, &rows).is_some(), stays, "{sql}");
-        let made = world.made(&job, &rows);
+        let made = world.made(&job, &rows, 5);
         let keys = made.column(0).as_primitive::<Int64Type>().values().to_vec();
         assert!(keys.is_sorted() && !keys.is_empty(), "{sql}: {keys:?}");
     }
 }
 
+/// How many rows each stretch has, and whether they come by key.
+fn stretches(efforts: &[Effort], rows_max: usize) -> Vec<(usize, bool)> {
+    let stretches = cut(&segment_boards(), &batches(efforts), rows_max);
+    let told = stretches.iter().map(|stretch| {
+        let rows = stretch.rows.iter().map(RecordBatch::num_rows).sum();
+        (rows, stretch.is_by_key)
+    });
+    told.collect()
+}
+
 #[test]
 fn rows_are_by_key_only_where_they_are() {
-    let job = segment_boards();
-    let of = |efforts: &[Effort]| key_in_order(&job, &batches(efforts)).is_some();
-    assert!(of(&[
-        (i64::MIN, 1, 1, None),
-        (-1, 1, 1, None),
-        (-1, 2, 1, None),
-        (5, 1, 1, None)
-    ]));
-    assert!(!of(&[(1, 1, 1, None), (0, 1, 1, None)]));
-    let many = vec![(1, 1, 1, None); KEY_ROWS_MAX + 1];
-    assert!(!of(&many) && of(&many[1..]));
-    assert!(of(&[]));
+    let of = |keys: &[i64], rows_max| {
+        let efforts: Vec<Effort> = keys.iter().map(|key| (*key, 1, 1, None)).collect();
+        stretches(&efforts, rows_max)
+    };
+    assert_eq!(of(&[i64::MIN, -1, -1, 5], 2), [(4, true)]);
+    assert_eq!(of(&[1, 0], 2), [(2, false)]);
+    assert_eq!(of(&[1, 1, 0], 1), [(3, false)]);
+    assert_eq!(of(&[1, 1, 1], 3), [(3, true)]);
+    assert_eq!(of(&[1, 1, 1], 2), [(3, false)]);
+    assert_eq!(
+        of(&[1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 6, 6], 2),
+        [(1, true), (3, false), (2, true), (3, false), (3, false)]
+    );
+    assert_eq!(of(&[i64::MIN, i64::MIN, 7], 1), [(2, false), (1, true)]);
+    assert_eq!(of(&[], 2), []);
 }

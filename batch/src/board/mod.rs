@@ -12,6 +12,7 @@ mod note;
 mod planning;
 mod publish;
 mod run;
+mod stretches;
 mod tasks;
 mod told;
 
