@@ -116,6 +116,9 @@ impl Reader {
             .set("check.crcs", "true")
             .set("fetch.message.max.bytes", (4 << 20).to_string())
             .set("queued.max.messages.kbytes", ahead.kib().to_string())
+            // Once so much is ahead the client looks again after this time, which is a second unless said: by then what was ahead
+            // has long been taken, and who reads on and on waits for most of it.
+            .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
         let consumer: BaseConsumer<Ear> =
             config.create_with_context(cluster.ear()).map_err(fault)?;
