@@ -16,6 +16,7 @@ mod kept;
 mod laws;
 mod metric;
 mod monitor;
+mod network;
 mod options;
 mod pages;
 mod patience;
@@ -34,5 +35,6 @@ mod world;
 
 pub use error::{Error, ErrorKind, Result};
 pub use monitor::monitor;
+pub use network::Network;
 pub use options::{MetricsText, ServingOptions, ServingPorts};
 pub use service::Serving;

@@ -1,7 +1,6 @@
 //! What the serving layer is given, and what can be set.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use stores::views::ViewsRead;
 
 use stores::Secret;
 
+use crate::network::Network;
 use crate::{Error, Result};
 
 /// A shorter secret could be guessed.
@@ -131,8 +131,8 @@ pub struct ServingOptions {
     /// What who signs in on pages is known by, at least 32 characters: the same for all processes that serve. Without it each
     /// process draws one of its own, and knows nobody who has signed in at another one, or before it was started.
     pub session_secret: Secret,
-    /// Addresses of proxies, of which the header `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<IpAddr>,
+    /// Addresses or networks of proxies, of which the header `X-Forwarded-For` is believed: `10.0.0.7`, `10.0.0.0/8`.
+    pub trusted_proxies: Vec<Network>,
     /// Names by which it is reached while there is no key, besides those of this machine.
     pub hosts: Vec<String>,
     /// Origins of pages of others that may ask, as in `https://app.example.org`; none if empty.

@@ -192,7 +192,9 @@ fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
 }
 
 fn is_trusted(api: &Api, address: &IpAddr) -> bool {
-    api.options.trusted_proxies.contains(address)
+    // Who does not say who it is is in no network.
+    let mut trusted = api.options.trusted_proxies.iter();
+    !address.is_unspecified() && trusted.any(|network| network.contains(address))
 }
 
 /// Whether a request came through a proxy that nobody has named, as far as its headers say so.

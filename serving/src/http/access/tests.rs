@@ -12,7 +12,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::world::World;
 use crate::world::boards::serving;
-use crate::{Serving, ServingOptions};
+use crate::{Network, Serving, ServingOptions};
 
 const OUTSIDE: &str = "203.0.113.9:1234";
 const HERE: &str = "127.0.0.1:1234";
@@ -344,9 +344,12 @@ async fn what_administrators_ask_for_is_recorded_before_it_is_done() {
 
 #[tokio::test]
 async fn a_proxy_that_is_trusted_says_who_is_asking() {
-    let proxy: IpAddr = "203.0.113.9".parse().unwrap();
+    let proxy: Network = "203.0.113.9".parse().unwrap();
+    let net: Network = "203.0.113.0/24".parse().unwrap();
     for (trusted, said, is_let_in) in [
         (vec![proxy], "127.0.0.1", true),
+        (vec![net], "127.0.0.1, 203.0.113.77", true),
+        (vec![net], "127.0.0.1, 203.0.114.1", false),
         (vec![proxy], "198.51.100.1, 127.0.0.1", true),
         (vec![proxy], "127.0.0.1, 198.51.100.1", false),
         (vec![proxy], "127.0.0.1, 198.51.100.1, 203.0.113.9", false),
@@ -366,7 +369,7 @@ async fn a_proxy_that_is_trusted_says_who_is_asking() {
 
 #[tokio::test]
 async fn without_a_key_nothing_is_served_that_came_through_a_proxy() {
-    let proxy: IpAddr = "127.0.0.1".parse().unwrap();
+    let proxy: Network = "127.0.0.1".parse().unwrap();
     for (trusted, header, expected) in [
         (vec![], None, 200),
         (vec![], Some("x-forwarded-for"), 401),
