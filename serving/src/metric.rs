@@ -80,18 +80,6 @@ impl Metric {
         &self.columns
     }
 
-    /// The columns of which one at least must be given, as a message shows them.
-    pub(crate) fn group_columns(&self) -> String {
-        let mut groups: Vec<String> = self
-            .views
-            .iter()
-            .map(|job| names(&job.group().0).join(" and "))
-            .collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups.join(" or ")
-    }
-
     /// The column that a name in `by=` stands for: its own, or without its `_id`.
     pub(crate) fn by_column(&self, name: &str) -> Option<&str> {
         self.columns
@@ -137,6 +125,14 @@ pub(crate) fn by_name(column: &str) -> &str {
     column.strip_suffix("_id").unwrap_or(column)
 }
 
+/// The columns of which these views need one at least, as a message shows them.
+pub(crate) fn group_columns<'a>(views: impl Iterator<Item = &'a Arc<Job>>) -> String {
+    let groups: BTreeSet<String> = views
+        .map(|job| names(&job.group().0).join(" and "))
+        .collect();
+    Vec::from_iter(groups).join(" or ")
+}
+
 fn names(columns: &[KeyColumn]) -> Vec<&str> {
     columns.iter().map(|column| column.name.as_str()).collect()
 }
@@ -149,7 +145,8 @@ mod tests {
     fn plays_are_a_metric_of_the_built_in_views() {
         let metrics = Metric::all(&Catalog::built_in().unwrap());
         let plays = &metrics["plays"];
-        assert_eq!(plays.group_columns(), "owner_id or track_id");
+        let needed = group_columns(plays.views.iter());
+        assert_eq!(needed, "kind or owner_id or track_id");
         assert_eq!(
             plays.by_names(),
             [

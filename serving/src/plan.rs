@@ -15,7 +15,7 @@ use jobs::{Job, Rollup};
 use schemas::key::{KeyError, KeyValue};
 use schemas::time::{CoverError, Range, Seconds, Span, Width, cover};
 
-use crate::metric::{Metric, dimensions, log_key};
+use crate::metric::{Metric, dimensions, group_columns, log_key};
 use crate::question::{Prefer, Question, Segments, Time};
 
 /// Partitions of a table that are asked for without looking into a calendar first.
@@ -139,13 +139,17 @@ impl Plan {
                 key(one).cmp(&key(other))
             });
         if direct.is_empty() && fan.is_none() {
-            return Err(if views.iter().any(|job| group_names(job).all(given)) {
-                let distinct = question.distinct.iter().map(String::as_str);
-                let all: Vec<&str> = asked(question).into_iter().chain(distinct).collect();
-                PlanError::NoView(all.join(", "))
-            } else {
-                PlanError::NoGroup(metric.group_columns())
-            });
+            // With their groups these would answer it.
+            let others = views
+                .iter()
+                .filter(|job| !group_names(job).all(given) && self::holds(job, question));
+            let needed = group_columns(others);
+            if !needed.is_empty() {
+                return Err(PlanError::NoGroup(needed));
+            }
+            let distinct = question.distinct.iter().map(String::as_str);
+            let all: Vec<&str> = asked(question).into_iter().chain(distinct).collect();
+            return Err(PlanError::NoView(all.join(", ")));
         }
         Ok(Self {
             fanned: direct.is_empty(),

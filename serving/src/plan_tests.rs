@@ -354,44 +354,37 @@ fn a_view_can_be_left_out() {
 }
 
 #[test]
-fn a_question_without_owner_and_track_has_no_plan() {
-    let error = |filters: &[(&str, KeyValue)]| {
-        Plan::of(
-            &plays(),
-            &question(filters, None, over(Range::ALL)),
-            &BTreeSet::new(),
-        )
-        .unwrap_err()
-        .to_string()
+fn a_question_without_what_groups_are_by_has_no_plan() {
+    let kind = || ("kind", KeyValue::Text("play".to_owned()));
+    let error = |question: &Question| {
+        let plan = Plan::of(&plays(), question, &BTreeSet::new());
+        plan.unwrap_err().to_string()
     };
-    assert_eq!(
-        error(&[]),
-        "at least owner_id or track_id is needed: add it"
-    );
-    assert_eq!(
-        error(&[country()]),
-        "at least owner_id or track_id is needed: add it"
-    );
+    let all = |filters: &[_], by| question(filters, by, over(Range::ALL));
+    let any = "at least kind or owner_id or track_id is needed: add it";
+    let one = "at least owner_id or track_id is needed: add it";
+    assert_eq!(error(&all(&[], None)), any);
+    assert_eq!(error(&all(&[country()], None)), one);
+    assert_eq!(error(&all(&[kind(), country()], None)), one);
+    assert_eq!(error(&all(&[kind()], Some("country"))), one);
+    let mut live = all(&[kind()], None);
+    live.prefer = Prefer::Realtime;
+    assert_eq!(error(&live), one);
+    let mut different = all(&[kind()], None);
+    different.distinct = Some("listener_id".to_owned());
+    assert_eq!(error(&different), one);
 }
 
 #[test]
-fn table_partitions_come_from_span_or_calendar() {
-    let span = |from, to| Span {
-        width: Width::Quarter,
-        from,
-        to,
-    };
-    let day = 86_400;
-    let starts =
-        |span: &Span, known: Option<&BTreeSet<Seconds>>| part_starts(Width::Day, span, known);
-    assert_eq!(
-        starts(&span(Some(-900), Some(day + 900)), None),
-        [-day, 0, day]
+fn plays_of_all_owners_are_read_by_day_and_by_quarter() {
+    let kind = ("kind", KeyValue::Text("play".to_owned()));
+    let asked = |from, to| question(std::slice::from_ref(&kind), None, over(range(from, to)));
+    check(
+        &asked("2026-03-01T22:15:00Z", "2026-03-04T00:00:00Z"),
+        &[],
+        &[
+            "read plays_kind_quarter [Text(\"play\")] [03-01T22:15 03-02T00:00]",
+            "read plays_kind_day [Text(\"play\")] [03-02T00:00 03-04T00:00]",
+        ],
     );
-    assert_eq!(starts(&span(Some(0), Some(day)), None), [0]);
-    let known = BTreeSet::from([-day, 0, 5 * day]);
-    assert_eq!(starts(&span(Some(900), Some(5 * day)), Some(&known)), [0]);
-    assert_eq!(starts(&span(None, None), Some(&known)), [-day, 0, 5 * day]);
-    assert_eq!(starts(&span(None, Some(0)), Some(&known)), [-day]);
-    assert_eq!(part_starts(Width::All, &span(None, None), None), [0]);
 }

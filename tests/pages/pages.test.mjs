@@ -128,6 +128,10 @@ test('what is live comes by itself', async () => {
   const events = page.locator('#source-plays .big').first();
   const before = await events.textContent();
   await page.waitForFunction((text) => document.querySelector('#source-plays .big').textContent !== text, before, { timeout: 20_000 });
+  // So do the plays of all owners.
+  const total = await page.locator('#all-plays .big').last().textContent();
+  assert.ok(Number(total.replaceAll(',', '')) > 0, total);
+  await page.waitForFunction((text) => [...document.querySelectorAll('#all-plays .big')].at(-1).textContent !== text, total, { timeout: 20_000 });
   assert.match(await page.locator('[data-live-text]').textContent(), /Live/);
   await page.locator('[data-live-pause]').click();
   assert.match(await page.locator('[data-live-text]').textContent(), /Paused/);

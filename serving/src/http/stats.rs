@@ -20,7 +20,7 @@ use crate::read::{Reading, read};
 /// Parameters that say which time a question is about.
 const TIME: [&str; 5] = ["period", "from", "to", "tz", "date"];
 
-/// Which events are counted. At least `owner_id` or `track_id`; filters combine.
+/// Which events are counted. At least `owner_id` or `track_id`, or `kind` alone for those of all owners; filters combine.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(
@@ -28,9 +28,9 @@ const TIME: [&str; 5] = ["period", "from", "to", "tz", "date"];
     reason = "only describes parameters, of which a metric may have others"
 )]
 pub(super) struct Filters {
-    /// Only this owner; this or track_id is needed
+    /// Only this owner; this, track_id or kind is needed
     owner_id: Option<i64>,
-    /// Only this track; this or owner_id is needed
+    /// Only this track; this, owner_id or kind is needed
     track_id: Option<i64>,
     /// Only this country (ISO 3166 alpha-2)
     country: Option<String>,

@@ -1,13 +1,23 @@
 //! The first page: what comes in, what is counted, what the newest runs found.
 
 use askama::Template;
+use futures::future::try_join_all;
+use jiff::tz::TimeZone;
 
 use super::api;
-use super::ask::Asker;
+use super::ask::{Asker, path};
+use super::chart::Step;
 use super::parts::{Frame, Here, Part, Tools, TroubleShown};
+use super::plays::{SeriesShown, Tile, series_shown, total_tile};
 use super::shown::{Moment, number};
 
 const PATH: &str = "/api/v1/overview";
+/// How long the totals of all plays are, with what they are called.
+const PERIODS: [(&str, &str); 3] = [
+    ("today", "Plays today"),
+    ("7d", "Plays in 7 days"),
+    ("30d", "Plays in 30 days"),
+];
 
 #[derive(Debug, Template)]
 #[template(path = "overview.html")]
@@ -15,6 +25,14 @@ pub(crate) struct OverviewPage {
     frame: Frame,
     overview: Part<Shown>,
     tools: Tools,
+    /// All plays together; nothing for who does not read them, and where they are not counted.
+    plays: Option<Part<PlaysShown>>,
+}
+
+#[derive(Debug)]
+struct PlaysShown {
+    tiles: Vec<Tile>,
+    series: SeriesShown,
 }
 
 #[derive(Debug)]
@@ -123,8 +141,41 @@ impl SourceShown {
     }
 }
 
+/// A path of the API that asks of all plays.
+fn of_plays(what: &str, more: &[(&str, Option<&str>)]) -> String {
+    let mut parameters = vec![("kind", Some("play"))];
+    parameters.extend(more);
+    path(&format!("/api/v1/stats/plays/{what}"), &parameters)
+}
+
+async fn plays(asker: &Asker, here: &Here) -> Option<Part<PlaysShown>> {
+    if !asker.caller.may_read_all() {
+        return None;
+    }
+    let compare = ("compare", Some("previous"));
+    let totals = PERIODS.map(|(period, title)| async move {
+        let asked = of_plays("total", &[("period", Some(period)), compare]);
+        let total = asker.get::<api::Total>(&asked).await?;
+        Ok(total_tile(title, Ok(total)))
+    });
+    let asked = of_plays(
+        "series",
+        &[("period", Some("30d")), ("interval", Some("day"))],
+    );
+    let series = asker.get::<api::Series>(&asked);
+    let (tiles, series) = match tokio::try_join!(try_join_all(totals), series) {
+        Ok(plays) => plays,
+        // No view counts them: views are the installation's own.
+        Err(trouble) if matches!(trouble.status, 400 | 404) => return None,
+        Err(trouble) => return Some(Err(TroubleShown::of(trouble))),
+    };
+    let tools = here.tools(&asked, true, &asker.caller);
+    let series = series_shown(&series, (Step::Day, &TimeZone::UTC), tools);
+    Some(Ok(PlaysShown { tiles, series }))
+}
+
 pub(crate) async fn page(asker: &Asker, here: &Here) -> OverviewPage {
-    let answer = asker.get::<api::Overview>(PATH).await;
+    let (answer, plays) = tokio::join!(asker.get::<api::Overview>(PATH), plays(asker, here));
     let overview = answer.map_err(TroubleShown::of).map(|overview| Shown {
         now: Moment::utc(&overview.now),
         sources: overview
@@ -138,5 +189,6 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> OverviewPage {
         frame: Frame::new("Overview", "overview", &asker.caller).following("plays"),
         overview,
         tools: here.tools(PATH, false, &asker.caller),
+        plays,
     }
 }

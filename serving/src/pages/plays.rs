@@ -80,25 +80,26 @@ struct Filter {
     link: String,
 }
 
+/// A number with where it comes from.
 #[derive(Debug)]
-struct Tile {
-    title: &'static str,
-    shown: Part<TileShown>,
+pub(super) struct Tile {
+    pub(super) title: &'static str,
+    pub(super) shown: Part<TileShown>,
 }
 
 #[derive(Debug)]
-struct TileShown {
-    value: String,
-    note: Option<String>,
-    change: Option<Change>,
-    from: From,
+pub(super) struct TileShown {
+    pub(super) value: String,
+    pub(super) note: Option<String>,
+    pub(super) change: Option<Change>,
+    pub(super) from: From,
 }
 
 #[derive(Debug)]
-struct SeriesShown {
-    chart: Option<Chart>,
-    from: From,
-    tools: Tools,
+pub(super) struct SeriesShown {
+    pub(super) chart: Option<Chart>,
+    pub(super) from: From,
+    pub(super) tools: Tools,
 }
 
 #[derive(Debug)]
@@ -261,7 +262,7 @@ pub(crate) async fn page(
         asker.get::<api::Breakdown>(&more_path),
     );
     let (name, called) = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
-    let tiles = vec![total_tile(total), uniques_tile(uniques)];
+    let tiles = vec![total_tile("Plays", total), uniques_tile(uniques)];
     let range = match &series {
         Ok(series) => range(series, &zone),
         Err(_) => String::new(),
@@ -342,7 +343,7 @@ async fn names(
     (id.and_then(|id| own.get(id).map(str::to_owned)), called)
 }
 
-fn total_tile(total: Answer<api::Total>) -> Tile {
+pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>) -> Tile {
     let shown = total.map_err(TroubleShown::of).map(|total| TileShown {
         value: number(total.count),
         note: total
@@ -351,10 +352,7 @@ fn total_tile(total: Answer<api::Total>) -> Tile {
         change: total.change.map(Change::of),
         from: From::of(&total.provenance),
     });
-    Tile {
-        title: "Plays",
-        shown,
-    }
+    Tile { title, shown }
 }
 
 fn uniques_tile(uniques: Answer<api::Uniques>) -> Tile {
@@ -371,7 +369,11 @@ fn uniques_tile(uniques: Answer<api::Uniques>) -> Tile {
     }
 }
 
-fn series_shown(series: &api::Series, by: (Step, &TimeZone), tools: Tools) -> SeriesShown {
+pub(super) fn series_shown(
+    series: &api::Series,
+    by: (Step, &TimeZone),
+    tools: Tools,
+) -> SeriesShown {
     SeriesShown {
         chart: Chart::of(&series.points, series.previous.as_deref(), by),
         from: From::of(&series.provenance),

@@ -238,6 +238,12 @@ async fn an_owner_sees_nothing_of_another() {
         assert!(text.contains("This is not permitted"), "{uri}: {text}");
         assert!(!text.contains(" class=\"big\">1"), "{uri}: {text}");
     }
+    let (_, first) = get(&serving, "/", Some(&cookie)).await;
+    assert!(!first.contains("all-plays"), "{first}");
+    let all = world.keys.make("read:*", None);
+    let (cookie_of_all, _) = signed_in(&serving, all.reveal(), "/").await.unwrap();
+    let (_, first) = get(&serving, "/", Some(&cookie_of_all)).await;
+    assert!(first.contains("all-plays"), "{first}");
     let (_, list) = get(&serving, "/applications", Some(&cookie)).await;
     assert!(
         list.contains("/applications/7") && !list.contains("/applications/8"),

@@ -1,4 +1,4 @@
-// What the speed layer does with plays, as a job of Kafka Streams: counts of nine views by row, exactly once.
+// What the speed layer does with plays, as a job of Kafka Streams: counts of ten views by row, exactly once.
 //
 // java -cp JARS Plays.java BROKERS TOPIC EVENTS FOLDER rocksdb|memory
 //
@@ -36,7 +36,7 @@ public class Plays {
     static final String[] VIEWS = {
         "plays_detail", "plays_owner_quarter", "plays_owner_day_country_app", "plays_owner_day_referrer",
         "plays_owner_day_track", "plays_track_quarter", "plays_track_day_country_app", "plays_track_day_listener",
-        "plays_track_day_referrer",
+        "plays_track_day_referrer", "plays_kind_quarter",
     };
     static final String STORE = "counts";
     static final long QUARTER_SECONDS = 900;
@@ -143,6 +143,7 @@ public class Plays {
             begin(6, track, day).number(owner).text(play.country).number(play.app).text(play.kind).add(6, play.amount);
             begin(7, track, day).number(owner).number(play.listener).text(play.kind).add(7, play.amount);
             begin(8, track, day).number(owner).text(play.referrer).text(play.kind).add(8, play.amount);
+            begin(9, 0, quarter).text(play.kind).add(9, play.amount);
 
             if (counted.incrementAndGet() == events) {
                 done.countDown();
