@@ -1,0 +1,292 @@
+//! What the docs show as commands of their own lines is carried out, page by page and in the order of the lines, as a reader's shell does. That
+//! all others are commands is a test of the command line's.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::place::Place;
+use tests::process::{CONFIG, Process, Server, binary, done};
+
+use crate::tidy::root;
+
+/// Rows where the docs have many.
+const ROWS: &str = "--rows 300 ";
+/// What goes on until it is told to end.
+const SERVICES: [&str; 2] = ["serve ", "scheduler"];
+/// Carried out by tests of their own: on servers, and in the roles of several machines.
+const ELSEWHERE: [&str; 3] = [" --config ", "backstitch executor", "batch run --engine"];
+/// Exits with 3 where something differs or is found, as the docs say beside them.
+const FINDERS: [&str; 2] = ["restorate", "erase"];
+/// More than a service needs to say where it listens.
+const SERVICE_MAX: Duration = Duration::from_secs(30);
+
+/// What is carried out.
+const COMMANDS: [&str; 2] = ["backstitch ", "curl "];
+/// Where the docs ask the API.
+const API: &str = "http://127.0.0.1:8080";
+
+/// An installation with what the docs speak of.
+struct Reader {
+    place: Place,
+    server: Server,
+    /// The key that the docs call ID.
+    key: String,
+    /// A key that may do everything.
+    admin: String,
+}
+
+/// A new key: its id, and what proves it.
+fn key(data: &Path, scope: &str) -> (String, String) {
+    let args = [
+        "keys", "create", "--name", "of docs", "--scope", scope, "--json",
+    ];
+    let made: Value = serde_json::from_str(&done(data, &args)).expect("JSON");
+    let text = |name: &str| made[name].as_str().expect("a text").to_owned();
+    (text("id"), text("key"))
+}
+
+impl Reader {
+    fn new() -> Self {
+        let place = Place::embedded();
+        let data = place.data();
+        fs::create_dir_all(data).expect("the data folder");
+        fs::write(data.join(CONFIG), "[log]\npartitions = 1\n").expect("settings");
+        let (key, _) = key(data, "read:*");
+        let (_, admin) = self::key(data, "admin");
+        let server = Server::start(data, &[]);
+        let reader = Self {
+            place,
+            server,
+            key,
+            admin,
+        };
+        let data = reader.place.data();
+        for year in ["2019", "2020"] {
+            let file = reader.file(&format!("{year}.parquet"));
+            done(
+                data,
+                &[
+                    "generate", "plays", "--rows", "50", "--seed", year, "-o", &file,
+                ],
+            );
+        }
+        let play = r#"{"event_id":"of docs","track_id":2,"owner_id":1,"listener_id":4711,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
+        let bad = "not JSON\n".repeat(20);
+        reader.place.ingest("plays", &format!("{play}\n{bad}"));
+        let effort = r#"{"id":900000001,"segment_id":1,"athlete_id":42,"activity_id":1,"elapsed_time":300,"started_at":"2026-03-01T07:30:00Z","tz":"UTC","visibility":"everyone"}"#;
+        reader.place.ingest("efforts", effort);
+        // What a bill says of that play.
+        let bill = "owner_id,track_id,bucket,kind,expected\n1,2,2026-03-01T00:00:00Z,play,3\n";
+        fs::write(reader.file("billing.csv"), bill).expect("a file");
+        reader
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.place
+            .folder()
+            .join(name)
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Carries a line out as a shell does; `backstitch` in it is the one that was built, on this installation.
+    fn shell(&self, line: &str) -> Output {
+        let bin = self.place.folder().join("bin");
+        fs::create_dir_all(&bin).expect("a folder");
+        let config = self.place.data().join(CONFIG);
+        let script = format!(
+            "#!/bin/sh\nexec '{}' --data-dir '{}' --config '{}' \"$@\"\n",
+            binary().display(),
+            self.place.data().display(),
+            config.display()
+        );
+        let program = bin.join("backstitch");
+        if !program.exists() {
+            fs::write(&program, script).expect("a program");
+            let mode = Command::new("chmod").arg("+x").arg(&program).status();
+            assert!(mode.expect("chmod").success());
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(line).current_dir(self.place.folder());
+        shell.env("PATH", format!("{}:{path}", bin.display()));
+        shell.output().expect("a shell")
+    }
+
+    /// Does what a line says; what is wrong with it.
+    async fn carry_out(&self, line: &str) -> Result<(), String> {
+        if line.starts_with("curl ") {
+            return self.curl(line);
+        }
+        let is_service = |name: &str| line.starts_with(&format!("backstitch {name}"));
+        if SERVICES.iter().any(|name| is_service(name)) {
+            return self.service(line).await;
+        }
+        let output = self.shell(&filled_in(line, &self.key));
+        let code = output.status.code();
+        let may_find = FINDERS.iter().any(|command| line.contains(command));
+        if code == Some(0) || (may_find && code == Some(3)) {
+            return Ok(());
+        }
+        Err(format!(
+            "{code:?} {}",
+            String::from_utf8_lossy(&output.stderr)
+        ))
+    }
+
+    /// Asks the API as curl does, with a key where none is said.
+    fn curl(&self, line: &str) -> Result<(), String> {
+        let mut words = words(line).into_iter().skip(1);
+        let (mut method, mut url, mut body) = ("GET".to_owned(), None, None);
+        let mut headers = vec![("authorization".to_owned(), format!("Bearer {}", self.admin))];
+        while let Some(word) = words.next() {
+            let mut value = || words.next().expect("what follows an option");
+            match word.as_str() {
+                "-X" => method = value(),
+                "-d" | "--data-binary" => body = Some(value()),
+                "-H" => {
+                    let header = value();
+                    let (name, value) = header.split_once(": ").expect("a header");
+                    // Readers put theirs in.
+                    if !value.contains('$') {
+                        headers.push((name.to_owned(), value.to_owned()));
+                    }
+                }
+                _ => {
+                    let path = word
+                        .strip_prefix(API)
+                        .unwrap_or_else(|| panic!("{line}: {word}"));
+                    url = Some(format!("http://{}{path}", self.server.client.address()));
+                }
+            }
+        }
+        if body.is_some() && method == "GET" {
+            method = "POST".to_owned();
+        }
+        let mut request = ureq::http::Request::builder().method(method.as_str());
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.uri(url.expect("an address"));
+        let request = request.body(body.unwrap_or_default()).expect("a request");
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .build()
+            .new_agent();
+        let mut answer = agent.run(request).map_err(|error| error.to_string())?;
+        let told = answer.body_mut().read_to_string().unwrap_or_default();
+        let is_good = answer.status().is_success();
+        let wrong = || format!("{} {told}", answer.status());
+        is_good.then_some(()).ok_or_else(wrong)
+    }
+
+    /// A service says where it listens, and ends when it is told to.
+    async fn service(&self, line: &str) -> Result<(), String> {
+        let line = line.split('#').next().unwrap_or_default();
+        let words = line.split_whitespace().filter(|word| *word != "&").skip(1);
+        // Ports are taken, perhaps, and other machines are not there.
+        let words = words.map(|word| match word.contains(':') {
+            true => "127.0.0.1:0",
+            false => word,
+        });
+        let mut words: Vec<&str> = words.collect();
+        if words == ["scheduler"] {
+            words.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let process = Process::start(self.place.data(), &words);
+        let listens = async {
+            while !process.said().concat().contains("127.0.0.1:") {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let listens = tokio::time::timeout(SERVICE_MAX, listens).await;
+        let (succeeded, said) = process.end();
+        let is_good = listens.is_ok() && succeeded;
+        is_good.then_some(()).ok_or_else(|| format!("{said:?}"))
+    }
+}
+
+/// The lines of a page's blocks that begin with a command.
+fn lines(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).expect("a page");
+    let (mut is_block, mut lines) = (false, Vec::new());
+    // A line may go on in the next one.
+    for line in text.replace("\\\n", " ").lines() {
+        if line.starts_with("```") {
+            is_block = !is_block;
+        } else if is_block && COMMANDS.iter().any(|command| line.starts_with(command)) {
+            lines.push(line.to_owned());
+        }
+    }
+    lines
+}
+
+/// The words of a line as a shell has them.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for char in line.chars() {
+        match (quote, char) {
+            (Some(of), _) if of == char => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(char);
+                word.get_or_insert_default();
+            }
+            (None, ' ') => words.extend(word.take()),
+            (None, '#') if word.is_none() => break,
+            // A shell makes something else of these; a variable within double quotes is the reader's own.
+            (None, '&' | '|' | ';' | '<' | '>' | '(' | '*' | '?' | '~' | '`' | '$') => {
+                panic!("{line}: put what has {char:?} into single quotes")
+            }
+            _ => word.get_or_insert_default().push(char),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// A line with what a reader puts in.
+fn filled_in(line: &str, key: &str) -> String {
+    let words = line
+        .split(' ')
+        .map(|word| if word == "ID" { key } else { word });
+    let words: Vec<&str> = words.collect();
+    let line = words.join(" ");
+    let Some((before, rows)) = line.split_once("--rows ") else {
+        return line;
+    };
+    let after = rows.split_once(' ').map_or("", |(_, after)| after);
+    format!("{before}{ROWS}{after}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_docs_show_works() {
+    let reader = Reader::new();
+    let docs = fs::read_dir(root().join("docs")).expect("the docs");
+    let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
+    // What the tutorial says is done by a test of its own, in a folder with its views.
+    pages.retain(|page| {
+        page.extension().is_some_and(|end| end == "md") && !page.ends_with("tutorial.md")
+    });
+    pages.sort();
+    pages.insert(0, root().join("README.md"));
+    let (mut count, mut wrong) = (0, String::new());
+    for page in pages {
+        for line in lines(&page) {
+            if ELSEWHERE.iter().any(|part| line.contains(part)) {
+                continue;
+            }
+            count += 1;
+            if let Err(why) = reader.carry_out(&line).await {
+                let page = page.file_name().unwrap_or_default().display();
+                writeln!(wrong, "{page}: {line}: {why}").expect("a text");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 60, "{count}");
+}
