@@ -9,6 +9,7 @@ pub mod certificates;
 pub mod conformance;
 pub mod feats;
 pub mod hand;
+pub mod hostile;
 pub mod http;
 pub mod listener;
 pub mod own;

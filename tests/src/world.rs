@@ -548,8 +548,12 @@ impl World {
         }
     }
 
-    /// Starts the API.
-    pub async fn serve(&self) -> Served {
+    /// The API, without a socket.
+    ///
+    /// # Panics
+    /// If it can't be built.
+    #[must_use]
+    pub fn serving(&self) -> Serving {
         let ports = ServingPorts {
             log: Arc::clone(&self.stores.log) as _,
             ingest: Arc::clone(&self.stores.log) as _,
@@ -568,7 +572,12 @@ impl World {
             partitions: PARTITIONS,
             ..ServingOptions::default()
         };
-        let serving = Serving::build(ports, self.catalog.clone(), options, None).expect("serving");
+        Serving::build(ports, self.catalog.clone(), options, None).expect("serving")
+    }
+
+    /// Starts the API.
+    pub async fn serve(&self) -> Served {
+        let serving = self.serving();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("a port");
