@@ -9,6 +9,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use batch::RunRequest;
 use jobs::{Job, Layers, Rollup};
+use schemas::key::KeyValue;
 use schemas::seam::Epoch;
 use schemas::source::Source;
 use serde_json::{Map, Value};
@@ -137,10 +138,13 @@ async fn batch_rows(world: &World, job: &Job, lines: &[String]) -> Rows {
             .expect("a time")
             .parse()
             .expect("a time");
-        let values =
-            job.group().0.iter().map(|column| {
-                schemas::key::KeyValue::Int(line[&column.name].as_i64().expect("an id"))
-            });
+        let values = job.group().0.iter().map(|column| {
+            let value = &line[&column.name];
+            match value.as_str() {
+                Some(text) => KeyValue::Text(text.to_owned()),
+                None => KeyValue::Int(value.as_i64().expect("an id")),
+            }
+        });
         let group = job
             .group()
             .encode_values(&values.collect::<Vec<_>>())
