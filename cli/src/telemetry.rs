@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 
 use schemas::traces;
+#[cfg(feature = "otel")]
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -45,7 +47,13 @@ pub(crate) fn start(
     } else {
         CLIENTS
     };
-    let filter = EnvFilter::try_new(format!("{text}{quiet},{}=off", traces::TARGET)).map_err(|error| {
+    let telemetry = Telemetry::of(settings)?;
+    let spans = if telemetry.has_traces() {
+        "info"
+    } else {
+        "off"
+    };
+    let filter = EnvFilter::try_new(format!("{text}{quiet},{}={spans}", traces::TARGET)).map_err(|error| {
         usage(format!(
             "{place}: {text:?} is no log level: {error}; write error, warn, info, debug or trace"
         ))
@@ -57,14 +65,16 @@ pub(crate) fn start(
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let log = tracing_subscriber::registry().with(lines.with_filter(filter));
-    let telemetry = Telemetry::of(settings)?;
+    // The filter is the outermost layer, and one for all of them: what a library says through `log` is asked about before it is said, and
+    // where that is refused by a layer's own filter, that layer misses the next line of the same thread.
+    let all = tracing_subscriber::registry();
     #[cfg(feature = "otel")]
     if let Some(traces) = &telemetry.traces_sent {
-        begun(log.with(traces.layer()).try_init())?;
+        let lines = lines.with_filter(filter_fn(|of| of.target() != traces::TARGET));
+        begun(all.with(lines).with(traces.layer()).with(filter).try_init())?;
         return Ok(telemetry);
     }
-    begun(log.try_init())?;
+    begun(all.with(lines).with(filter).try_init())?;
     Ok(telemetry)
 }
 
@@ -78,6 +88,16 @@ impl Telemetry {
         let endpoint = settings.otlp_endpoint.as_deref();
         let traces_sent = endpoint.map(crate::traces::Traces::start).transpose()?;
         Ok(Self { traces_sent })
+    }
+
+    #[cfg(feature = "otel")]
+    const fn has_traces(&self) -> bool {
+        self.traces_sent.is_some()
+    }
+
+    #[cfg(not(feature = "otel"))]
+    const fn has_traces(&self) -> bool {
+        false
     }
 
     #[cfg(not(feature = "otel"))]

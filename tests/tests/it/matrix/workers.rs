@@ -16,6 +16,8 @@ use super::{seed, tell};
 const KILLS: usize = 12;
 /// More than the session of a group of consumers lasts.
 const SILENCE: Duration = Duration::from_millis(8_500);
+/// How long it may take until a worker is given something.
+const GIVEN_MAX: Duration = Duration::from_secs(120);
 
 /// A worker is killed after any request or answer to or from any server; what was under way then is
 /// lost, or arrives after its end.
@@ -170,7 +172,9 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
 
 /// Waits until a worker has been given something to do.
 async fn has_partitions(worker: &Process) {
+    let begun = tokio::time::Instant::now();
     while !worker.said()[1].contains("partitions came to this process") {
+        assert!(begun.elapsed() < GIVEN_MAX, "{:?}", worker.said());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
