@@ -2,7 +2,6 @@
 //!
 //! They are called with kept cases and with what is made of them (`tests/it/hostile.rs`).
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -286,7 +285,7 @@ pub fn replaced_manifest(bytes: &[u8]) {
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
-    copied(LEFT.path(), folder.path());
+    crate::folder::copy(LEFT.path(), folder.path());
     let all = manifests(folder.path());
     let path = &all[usize::from(*which) % all.len()];
     let mut file = body.to_vec();
@@ -301,36 +300,9 @@ pub fn replaced_manifest(bytes: &[u8]) {
     });
 }
 
-/// The files of a folder and of those below it, by their paths within it.
-fn files(folder: &Path) -> BTreeMap<PathBuf, PathBuf> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(&next).expect("a folder").flatten() {
-            let path = entry.path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => {
-                    let within = path.strip_prefix(folder).expect("a path within");
-                    found.insert(within.to_owned(), path);
-                }
-            }
-        }
-    }
-    found
-}
-
-fn copied(from: &Path, to: &Path) {
-    for (within, path) in files(from) {
-        let to = to.join(within);
-        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-        fs::copy(path, to).expect("a copy");
-    }
-}
-
 /// The manifests of an installation, in an order that does not change.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
-    let all = files(&folder.join("archive")).into_values();
+    let all = crate::folder::files(&folder.join("archive")).into_iter();
     let found = all.filter(|path| fs::read(path).is_ok_and(|bytes| has_checksum(&bytes)));
     found.collect()
 }

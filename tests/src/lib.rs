@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod certificates;
 pub mod conformance;
 pub mod feats;
+pub mod folder;
 pub mod hand;
 pub mod hostile;
 pub mod http;

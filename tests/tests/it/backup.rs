@@ -1,13 +1,13 @@
 //! Coming back from what docs/operations.md says to keep: an embedded installation from a copy of its folder, one on servers from a
 //! dump of the canonical store and the archive, with everything else lost that may be.
 
-use std::path::Path;
 use std::process::Command;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 use stores::cassandra::Cassandra;
+use tests::folder;
 use tests::place::Place;
 use tests::process::{Server, done};
 use tests::questions::Traffic;
@@ -47,18 +47,6 @@ fn check_entities(server: &Server) {
     assert_eq!(found["entries"][0]["athlete_id"], 1, "{board:?}");
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).expect("a copy");
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
     let mut rng = SmallRng::seed_from_u64(31);
@@ -75,7 +63,7 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
     let load = ["names", "load", "segment", file.to_str().expect("a path")];
     done(before.data(), &load);
 
-    copy(before.data(), after.data());
+    folder::copy(before.data(), after.data());
     drop(before);
     done(after.data(), &["speed", "--until-caught-up"]);
     let world = after.world().await;
