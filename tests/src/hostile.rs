@@ -1,7 +1,9 @@
-//! What bytes and texts of strangers meet first: each function takes any, and ends the test where something does not hold.
+//! What bytes and texts of strangers meet first: each check takes any, and ends the test where something does not hold.
 //!
-//! They are called with kept cases and with what is made of them (`tests/it/hostile.rs`).
+//! They are called with kept cases, with what is made of them by chance (`tests/it/hostile.rs`), and with what a fuzzer makes of
+//! them while it sees which code each reaches (`fuzz/`).
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -17,15 +19,71 @@ use schemas::key::{KeyKind, KeyShape, KeyValue};
 use schemas::plays::{Decoder, Line, check_line, check_records};
 use schemas::source::{Source, SourceKind};
 use serving::Serving;
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::world::World;
 
+/// A way in.
+#[derive(Debug, Clone, Copy)]
+pub struct WayIn {
+    /// Takes any bytes.
+    pub check: fn(&[u8]),
+    /// What is kept for it.
+    pub cases: fn() -> Vec<Vec<u8>>,
+}
+
+/// Records of any source, as lines and as Avro.
+pub const RECORDS: WayIn = WayIn {
+    check: records,
+    cases: record_cases,
+};
+/// Keys of rows, of each view's shape.
+pub const KEYS: WayIn = WayIn {
+    check: keys,
+    cases: key_cases,
+};
+/// Definitions of views: `job.toml` and `query.sql`.
+pub const DEFINITIONS: WayIn = WayIn {
+    check: definitions,
+    cases: definition_cases,
+};
+/// Paths of the API and of the pages with what is asked, cursors too.
+pub const QUESTIONS: WayIn = WayIn {
+    check: questions,
+    cases: question_cases,
+};
+/// Manifests of an installation: a first byte says which.
+pub const MANIFESTS: WayIn = WayIn {
+    check: manifests,
+    cases: manifest_cases,
+};
+
+/// The folder of a fuzzer, where one is at work.
+fn fuzz_folder() -> Option<PathBuf> {
+    env::var_os("BACKSTITCH_FUZZ_FOLDER").map(PathBuf::from)
+}
+
+impl WayIn {
+    /// Writes what is kept into the folder `kept` of a fuzzer's (`BACKSTITCH_FUZZ_FOLDER`), each into a file of its own; nothing if there is
+    /// none.
+    ///
+    /// # Panics
+    /// If a file can't be written.
+    pub fn write_cases(&self) {
+        let Some(folder) = fuzz_folder() else {
+            return;
+        };
+        for (number, case) in (self.cases)().iter().enumerate() {
+            let path = folder.join("kept").join(number.to_string());
+            fs::write(path, case).expect("a file");
+        }
+    }
+}
+
 /// What stands between the two files of a definition.
-pub const BETWEEN_FILES: &str = "\n-- query.sql\n";
+const BETWEEN_FILES: &str = "\n-- query.sql\n";
 /// How long anything may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// A cursor with what it holds, as it stands there.
@@ -69,15 +127,24 @@ static ANSWERING: LazyLock<Answering> = LazyLock::new(|| {
     }
 });
 
-/// A folder that an installation with runs has left.
-static LEFT: LazyLock<TempDir> = LazyLock::new(|| {
-    let folder = tempfile::tempdir().expect("a folder");
+/// A folder that an installation with runs has left. Files that its manifests name have names by chance, so a fuzzer goes on with the one
+/// that it had.
+static LEFT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let kept = fuzz_folder().map(|folder| folder.join("installation"));
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.exists()) {
+        return kept.clone();
+    }
+    let made = tempfile::tempdir().expect("a folder").keep();
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let world = World::open(folder.path()).await;
+        let world = World::open(&made).await;
         filled(&world).await;
     });
-    folder
+    let Some(kept) = kept else { return made };
+    let new = kept.with_extension("new");
+    crate::folder::copy(&made, &new);
+    fs::rename(new, &kept).expect("a folder");
+    kept
 });
 
 /// Some plays, a run over the first of them, and newer ones.
@@ -113,8 +180,8 @@ fn writers(record: &[u8], schema: &str) -> Writers {
     writers
 }
 
-/// Records of any source, as lines and as Avro: taken whole or with a reason, in each way of reading them alike.
-pub fn records(bytes: &[u8]) {
+/// Taken whole or with a reason, in each way of reading them alike.
+fn records(bytes: &[u8]) {
     let line = Line {
         offset: 0,
         logged_at_ms: 0,
@@ -153,8 +220,8 @@ pub fn records(bytes: &[u8]) {
     }
 }
 
-/// Keys of rows, of each view's shape: each that can be read is the one that its values make.
-pub fn keys(bytes: &[u8]) {
+/// Each that can be read is the one that its values make.
+fn keys(bytes: &[u8]) {
     for job in CATALOG.jobs() {
         let shape: &KeyShape = job.row();
         let values = shape.decode_values(bytes);
@@ -172,8 +239,8 @@ pub fn keys(bytes: &[u8]) {
     }
 }
 
-/// Definitions of views, as `job.toml` and `query.sql` with [`BETWEEN_FILES`] between them: a fault names its file.
-pub fn definitions(bytes: &[u8]) {
+/// Both files with [`BETWEEN_FILES`] between them: a fault names its file.
+fn definitions(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (definition, sql) = text.split_once(BETWEEN_FILES).unwrap_or((&text, ""));
     let root = tempfile::tempdir().expect("a folder");
@@ -187,11 +254,8 @@ pub fn definitions(bytes: &[u8]) {
     }
 }
 
-/// Paths with what is asked, cursors too: none is a fault of ours, and what is wrong is said as JSON.
-///
-/// # Panics
-/// If an answer is one of a fault, or does not come.
-pub fn questions(bytes: &[u8]) {
+/// None is a fault of ours, and what is wrong is said as JSON.
+fn questions(bytes: &[u8]) {
     let path = with_cursor(&String::from_utf8_lossy(bytes));
     if path.starts_with(ENDLESS) {
         return;
@@ -220,11 +284,7 @@ fn with_cursor(path: &str) -> String {
 }
 
 /// Paths with open cursors, each of a second page.
-///
-/// # Panics
-/// If there is no second page.
-#[must_use]
-pub fn open_cursors() -> Vec<String> {
+fn open_cursors() -> impl Iterator<Item = String> {
     let Answering {
         runtime, serving, ..
     } = &*ANSWERING;
@@ -237,12 +297,54 @@ pub fn open_cursors() -> Vec<String> {
         let inside = URL_SAFE_NO_PAD.decode(cursor).expect("a cursor");
         format!("{path}&{OPEN_CURSOR}{}", String::from_utf8_lossy(&inside))
     };
-    PAGED.iter().map(open).collect()
+    PAGED.iter().map(open)
+}
+
+/// The lines of a file of cases.
+fn lines(cases: &str) -> impl Iterator<Item = Vec<u8>> {
+    cases.lines().map(|line| line.as_bytes().to_vec())
+}
+
+fn record_cases() -> Vec<Vec<u8>> {
+    let hex = include_str!("../hostile/cases/records.hex").lines();
+    lines(include_str!("../hostile/cases/records.txt"))
+        .chain(hex.map(of_hex))
+        .collect()
+}
+
+/// Bytes that are written as two digits each.
+fn of_hex(line: &str) -> Vec<u8> {
+    let at = (0..line.len()).step_by(2);
+    let bytes = at.map(|at| u8::from_str_radix(&line[at..at + 2], 16));
+    bytes.collect::<Result<_, _>>().expect("digits")
+}
+
+fn question_cases() -> Vec<Vec<u8>> {
+    let open = open_cursors().map(String::into_bytes);
+    lines(include_str!("../hostile/cases/questions.txt"))
+        .chain(open)
+        .collect()
+}
+
+/// The views that there are, but over no other one: there is none, so that would be refused.
+fn definition_cases() -> Vec<Vec<u8>> {
+    let views = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+    let views = fs::read_dir(views).expect("the views").flatten();
+    let text = |path: PathBuf| fs::read_to_string(path).expect("a file");
+    let cases = views.map(|view| {
+        let definition = text(view.path().join("job.toml"));
+        let alone = definition.lines().filter(|line| !line.starts_with("over"));
+        let definition = alone.collect::<Vec<_>>().join("\n");
+        let sql = text(view.path().join("query.sql"));
+        [definition.as_str(), BETWEEN_FILES, &sql]
+            .concat()
+            .into_bytes()
+    });
+    cases.collect()
 }
 
 /// Keys of rows of each view.
-#[must_use]
-pub fn made_keys() -> Vec<Vec<u8>> {
+fn key_cases() -> Vec<Vec<u8>> {
     let jobs = CATALOG.jobs().iter();
     let made = jobs.filter_map(|job| {
         let columns = job.row().0.iter();
@@ -257,36 +359,26 @@ pub fn made_keys() -> Vec<Vec<u8>> {
     made.collect()
 }
 
-/// How many manifests there are to be replaced.
-#[must_use]
-pub fn manifest_count() -> usize {
-    manifests(LEFT.path()).len()
+/// What each of the manifests says, after the byte that says which it is.
+fn manifest_cases() -> Vec<Vec<u8>> {
+    let all = manifest_files(&LEFT);
+    assert!(all.len() > 3, "{all:?}");
+    let case = |(which, path): (u8, PathBuf)| {
+        let bytes = fs::read(path).expect("a manifest");
+        let body = bytes.split(|byte| *byte == b'\n').next();
+        [&[which], body.unwrap_or_default()].concat()
+    };
+    (0..).zip(all).map(case).collect()
 }
 
-/// What one of the manifests says.
-///
-/// # Panics
-/// If it can't be read.
-#[must_use]
-pub fn manifest(index: usize) -> Vec<u8> {
-    let all = manifests(LEFT.path());
-    let bytes = fs::read(&all[index]).expect("a manifest");
-    let body = bytes.split(|byte| *byte == b'\n').next();
-    body.unwrap_or_default().to_vec()
-}
-
-/// One of the manifests of an installation, by the first byte, says what the others are, under a right checksum: the next run comes to
-/// its end, well or with an error.
-///
-/// # Panics
-/// If it does not come to its end.
-pub fn replaced_manifest(bytes: &[u8]) {
+/// One of the manifests says what the others are, under a right checksum: the next run comes to its end, well or with an error.
+fn manifests(bytes: &[u8]) {
     let Some((which, body)) = bytes.split_first() else {
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
-    crate::folder::copy(LEFT.path(), folder.path());
-    let all = manifests(folder.path());
+    crate::folder::copy(&LEFT, folder.path());
+    let all = manifest_files(folder.path());
     let path = &all[usize::from(*which) % all.len()];
     let mut file = body.to_vec();
     let checksum = format!("\n{{\"xxh3\":\"{:016x}\"}}\n", xxh3_64(body));
@@ -301,7 +393,7 @@ pub fn replaced_manifest(bytes: &[u8]) {
 }
 
 /// The manifests of an installation, in an order that does not change.
-fn manifests(folder: &Path) -> Vec<PathBuf> {
+fn manifest_files(folder: &Path) -> Vec<PathBuf> {
     let all = crate::folder::files(&folder.join("archive")).into_iter();
     let found = all.filter(|path| fs::read(path).is_ok_and(|bytes| has_checksum(&bytes)));
     found.collect()

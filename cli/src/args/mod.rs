@@ -22,7 +22,7 @@ pub(crate) use erase::EraseArgs;
 pub(crate) use generate::{Format, GenerateArgs, Shape};
 pub(crate) use keys::KeysCommand;
 pub(crate) use names::NamesCommand;
-pub(crate) use restorate::{CompareArgs, RestorateArgs, RestorateCommand};
+pub(crate) use restorate::{CompareArgs, DecideArgs, RestorateArgs, RestorateCommand};
 
 /// Exact, fast counts: a speed layer sews forward, a batch layer comes back and makes it firm.
 #[derive(Debug, Parser)]

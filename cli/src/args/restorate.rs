@@ -32,33 +32,25 @@ pub(crate) enum RestorateCommand {
         limit: u32,
     },
     /// Let a schedule put right what its comparison found, though there is more than it may put right unasked
-    Approve {
-        /// The comparison's number, as `list --comparisons` shows it
-        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-        number: u64,
-        /// Of this source
-        #[arg(long, value_parser = values::source(), default_value = "plays")]
-        source: Source,
-        /// Why, for the record
-        #[arg(long, value_name = "TEXT", default_value = "")]
-        reason: String,
-        #[command(flatten)]
-        by: By,
-    },
+    Approve(DecideArgs),
     /// Take the corrections of a restoration back
-    Undo {
-        /// Its number, as `list` shows it
-        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-        number: u64,
-        /// Of this source
-        #[arg(long, value_parser = values::source(), default_value = "plays")]
-        source: Source,
-        /// Why, for the record
-        #[arg(long, value_name = "TEXT", default_value = "")]
-        reason: String,
-        #[command(flatten)]
-        by: By,
-    },
+    Undo(DecideArgs),
+}
+
+/// What is decided upon, by whom and why.
+#[derive(Debug, Args)]
+pub(crate) struct DecideArgs {
+    /// The number of the comparison (`list --comparisons`) or of the restoration (`list`)
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) number: u64,
+    /// Of this source
+    #[arg(long, value_parser = values::source(), default_value = "plays")]
+    pub(crate) source: Source,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) by: By,
 }
 
 /// What is compared with what, and what follows from it.

@@ -13,7 +13,7 @@ use stores::approvals::{self, Approval, NotApproved};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use crate::args::{CompareArgs, RestorateArgs, RestorateCommand};
+use crate::args::{CompareArgs, DecideArgs, RestorateArgs, RestorateCommand};
 use crate::failure::{Differs, usage};
 use crate::installation::Installation;
 use crate::progress::Stages;
@@ -37,24 +37,8 @@ pub(super) async fn run(
             limit,
         }) => comparisons(context, *source, usize::try_from(*limit)?).await,
         Some(RestorateCommand::List { source, .. }) => list(context, *source).await,
-        Some(RestorateCommand::Approve {
-            number,
-            source,
-            reason,
-            by,
-        }) => {
-            let why = (by.by.as_str(), reason.as_str());
-            approve(context, (*source, *number), why).await
-        }
-        Some(RestorateCommand::Undo {
-            number,
-            source,
-            reason,
-            by,
-        }) => {
-            let why = (by.by.as_str(), reason.as_str());
-            undo(context, (*source, *number), why, stop).await
-        }
+        Some(RestorateCommand::Approve(decided)) => approve(context, decided).await,
+        Some(RestorateCommand::Undo(decided)) => undo(context, decided, stop).await,
     }
 }
 
@@ -570,7 +554,9 @@ fn line(recorded: &Recorded) -> String {
     text
 }
 
-async fn approve(context: &Context, of: (Source, u64), why: (&str, &str)) -> anyhow::Result<()> {
+async fn approve(context: &Context, decided: &DecideArgs) -> anyhow::Result<()> {
+    let of = (decided.source, decided.number);
+    let why = (decided.by.by.as_str(), decided.reason.as_str());
     let installation = Installation::open_existing(context.settings()).await?;
     let kept = &*installation.stores().reconciliations;
     let now_ms = installation.clock().now_ms();
@@ -589,9 +575,16 @@ async fn approve(context: &Context, of: (Source, u64), why: (&str, &str)) -> any
             )));
         }
     };
+    let schedules = installation.reconciliations();
+    let is_set = schedules.iter().any(|one| one.name == approval.schedule);
     context.output().result(&approval, |approval: &Approval| {
+        let where_set = match is_set {
+            true => "",
+            // Another machine may have its settings.
+            false => "; these settings have no [[reconciliation]] of this name, so where they are carried out must have it",
+        };
         format!(
-            "{} may put right up to {} of {}, found by comparison {}: it does the next time that schedules are carried out (backstitch restorate --scheduled)\n",
+            "{} may put right up to {} of {}, found by comparison {}: it does the next time that schedules are carried out (backstitch restorate --scheduled){where_set}\n",
             approval.schedule, approval.total, approval.view, approval.number
         )
     })
@@ -599,10 +592,11 @@ async fn approve(context: &Context, of: (Source, u64), why: (&str, &str)) -> any
 
 async fn undo(
     context: &Context,
-    of: (Source, u64),
-    why: (&str, &str),
+    decided: &DecideArgs,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let of = (decided.source, decided.number);
+    let why = (decided.by.by.as_str(), decided.reason.as_str());
     let installation = Installation::open_existing(context.settings()).await?;
     let batch = installation.batch(&installation.engine()?)?;
     let intake = installation.intake(of.0).await?;

@@ -194,7 +194,12 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
         let mut link = own.link();
         match applied(&mut link).await {
             Ok(applied) => {
-                flaws.extend(stands_against(&migrations(server.options.server), &applied))
+                let stands = stands_against(&migrations(server.options.server), &applied);
+                if let Some(stands) = stands {
+                    // What else is missing comes with the migrations.
+                    flaws.push(stands);
+                    return Ok(flaws);
+                }
             }
             Err(error) if meaning(&error) == Meaning::NoSchema => {
                 flaws.push("the schema is missing; run `backstitch migrate`".to_owned());
@@ -296,7 +301,7 @@ fn writes(table: &str) -> [String; 2] {
             "application_id, threshold, athlete_capacity, connected, made_at_ms",
         ),
         "api_keys" => ("name", "id, name, scopes, digest, made_at_ms, made_by"),
-        "admin_actions" => ("target", "at_ms, actor, action, target"),
+        "admin_actions" => ("target", "id, at_ms, actor, action, target"),
         _ => ("version", "*"),
     };
     let into = match written {

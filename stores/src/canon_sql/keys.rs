@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use schemas::access::Scopes;
+use uuid::Uuid;
 
 use super::SqlCanon;
 use super::admin::bounded;
@@ -204,10 +205,27 @@ pub(crate) async fn used(link: &mut impl Statements, id: &str, at_ms: i64) -> Sq
     Ok(())
 }
 
-pub(crate) async fn record(link: &mut impl Statements, action: &Action) -> Sql<()> {
-    let statement = "INSERT INTO admin_actions (at_ms, actor, action, target, detail)
-        VALUES (?, ?, ?, ?, ?)";
+/// Records an action by itself, under an id that no other has: it is there once, however often this is tried.
+pub(crate) async fn record_once(link: &mut impl Statements, id: &str, action: &Action) -> Sql<()> {
+    // A try before this one may have done it, and not have heard so.
+    let statement = "SELECT number FROM admin_actions WHERE id = ?";
+    let found: Vec<(i64,)> = link.rows(statement, &[Value::Text(id)]).await?;
+    if !found.is_empty() {
+        return Ok(());
+    }
+    insert_action(link, Some(id), action).await
+}
+
+/// Records an action in the transaction that carries it out, which finds it done when it is tried again.
+async fn record(link: &mut impl Statements, action: &Action) -> Sql<()> {
+    insert_action(link, None, action).await
+}
+
+async fn insert_action(link: &mut impl Statements, id: Option<&str>, action: &Action) -> Sql<()> {
+    let statement = "INSERT INTO admin_actions (id, at_ms, actor, action, target, detail)
+        VALUES (?, ?, ?, ?, ?, ?)";
     let values = [
+        Value::TextOrNull(id),
         Value::Int(action.at_ms),
         Value::Text(&action.actor),
         Value::Text(&action.action),
@@ -283,8 +301,9 @@ impl Keys for SqlCanon {
     }
 
     async fn record_action(&self, action: &Action) -> Result<()> {
+        let id = &Uuid::new_v4().to_string();
         self.server
-            .write(CHANGING, on!(link => record(link, action)))
+            .write(CHANGING, on!(link => record_once(link, id, action)))
             .await
     }
 

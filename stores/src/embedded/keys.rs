@@ -4,16 +4,17 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use sqlx::Connection;
+use uuid::Uuid;
 
 use super::canon_statement::Embedded;
-use super::db::{BEGIN_WRITE, Db, Kind};
+use super::db::{BEGIN_WRITE, Db, Kind, Upgrade};
 use crate::Result;
 use crate::canon_sql::keys;
 use crate::keys::{Action, ApiKey, KeptKey, Keys, Rotated};
 
 static KEYS: Kind = Kind {
     name: "keys.db",
-    version: 1,
+    version: 2,
     tables: "
         CREATE TABLE api_keys (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -35,9 +36,17 @@ static KEYS: Kind = Kind {
             actor TEXT NOT NULL,
             action TEXT NOT NULL,
             target TEXT NOT NULL,
-            detail TEXT
-        ) STRICT;",
-    upgrades: &[],
+            detail TEXT,
+            id TEXT
+        ) STRICT;
+        CREATE UNIQUE INDEX admin_actions_by_id ON admin_actions (id);",
+    upgrades: &[(
+        1,
+        Upgrade::Statements(
+            "ALTER TABLE admin_actions ADD COLUMN id TEXT;
+             CREATE UNIQUE INDEX admin_actions_by_id ON admin_actions (id);",
+        ),
+    )],
     replaceable: false,
     page_bytes: 4096,
     cache_kib: 1024,
@@ -115,10 +124,60 @@ impl Keys for SqliteKeys {
     }
 
     async fn record_action(&self, action: &Action) -> Result<()> {
-        write!(self, link => keys::record(link, action))
+        let id = &Uuid::new_v4().to_string();
+        write!(self, link => keys::record_once(link, id, action))
     }
 
     async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>> {
         read!(self, keys::ACTIONS, link => keys::actions(link, before, limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::ConnectOptions;
+    use sqlx::sqlite::SqliteConnectOptions;
+
+    use super::*;
+
+    /// Makes of a file one as it was before actions had ids.
+    async fn age(folder: &Path) -> Result<(), sqlx::Error> {
+        let path = folder.join(KEYS.name);
+        let mut file = SqliteConnectOptions::new().filename(path).connect().await?;
+        sqlx::raw_sql(
+            "DROP INDEX admin_actions_by_id; ALTER TABLE admin_actions DROP COLUMN id;
+             PRAGMA user_version = 1;",
+        )
+        .execute(&mut file)
+        .await?;
+        file.close().await
+    }
+
+    #[tokio::test]
+    async fn an_older_file_keeps_what_was_recorded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join(super::super::db::LOCKS)).expect("a folder");
+        let action = |target: &str| Action {
+            number: 0,
+            at_ms: 1,
+            actor: "a".to_owned(),
+            action: "replay".to_owned(),
+            target: target.to_owned(),
+            detail: None,
+        };
+        let keys = SqliteKeys::open(folder.path()).await.expect("a new file");
+        keys.record_action(&action("old")).await.expect("recording");
+        drop(keys);
+        age(folder.path()).await.expect("an older file");
+        for count in 2..4 {
+            let keys = SqliteKeys::open(folder.path()).await.expect("opening");
+            keys.record_action(&action("new")).await.expect("recording");
+            let actions = keys.actions(None, 10).await.expect("reading");
+            assert_eq!(actions.len(), count);
+            assert_eq!(
+                actions.last().map(|first| first.target.as_str()),
+                Some("old")
+            );
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::canon_sql::sheet::{Column, Conflict, Sheet};
 use crate::canon_sql::{Meaning, Purpose, SqlOptions, SqlServer, SqlTls};
 
 /// The migrations, in their order: a name and the statements.
-pub(crate) const MIGRATIONS: [(&str, &str); 9] = [
+pub(crate) const MIGRATIONS: [(&str, &str); 10] = [
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("triggers", include_str!("migrations/0002_triggers.sql")),
     (
@@ -43,6 +43,10 @@ pub(crate) const MIGRATIONS: [(&str, &str); 9] = [
     ("recounts", include_str!("migrations/0007_recounts.sql")),
     ("keys", include_str!("migrations/0008_keys.sql")),
     ("names", include_str!("migrations/0009_names.sql")),
+    (
+        "ids of actions",
+        include_str!("migrations/0010_action_ids.sql"),
+    ),
 ];
 
 /// The names of this schema that are views.

@@ -1,14 +1,9 @@
 //! What strangers send: kept cases, and what is made of them by chance. What must hold is in [`tests::hostile`].
 
-use std::fs;
-use std::path::Path;
-
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{TestCaseError, TestRunner};
-use tests::hostile::{self, BETWEEN_FILES};
-
-use crate::tidy::root;
+use tests::hostile::{self, WayIn};
 
 /// What texts, records and paths are broken with.
 const PIECES: [&str; 24] = [
@@ -95,10 +90,11 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Calls `check` with each of `cases`, and with `count` that are made of them.
-fn holds(check: fn(&[u8]), cases: &[Vec<u8>], count: u32) {
+/// Calls the check of a way in with each of its cases, and with `count` that are made of them.
+fn holds(WayIn { check, cases }: WayIn, count: u32) {
+    let cases = cases();
     assert!(!cases.is_empty());
-    for case in cases {
+    for case in &cases {
         check(case);
     }
     let mut runner = TestRunner::new(ProptestConfig {
@@ -107,7 +103,7 @@ fn holds(check: fn(&[u8]), cases: &[Vec<u8>], count: u32) {
         ..ProptestConfig::default()
     });
     let changes = prop::collection::vec(change(), 1..=CHANGES_MAX);
-    let made = (select(cases.to_vec()), changes).prop_map(|(mut bytes, changes)| {
+    let made = (select(cases), changes).prop_map(|(mut bytes, changes)| {
         for change in changes {
             change.of(&mut bytes);
         }
@@ -120,69 +116,27 @@ fn holds(check: fn(&[u8]), cases: &[Vec<u8>], count: u32) {
     held.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The lines of a file of cases.
-fn kept(name: &str) -> Vec<Vec<u8>> {
-    let path = root().join("tests/hostile/cases").join(name);
-    let text =
-        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.lines().map(|line| line.as_bytes().to_vec()).collect()
-}
-
-/// Bytes that are written as two digits each.
-fn of_hex(line: &[u8]) -> Vec<u8> {
-    let text = std::str::from_utf8(line).expect("digits");
-    let bytes = (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16));
-    bytes.collect::<Result<_, _>>().expect("digits")
-}
-
 #[test]
 fn records_of_any_kind_are_taken_whole_or_not() {
-    let mut cases = kept("records.txt");
-    cases.extend(kept("records.hex").iter().map(|line| of_hex(line)));
-    holds(hostile::records, &cases, 4_000);
+    holds(hostile::RECORDS, 4_000);
 }
 
 #[test]
 fn keys_of_any_bytes_are_those_that_values_make() {
-    holds(hostile::keys, &hostile::made_keys(), 4_000);
+    holds(hostile::KEYS, 4_000);
 }
 
 #[test]
 fn definitions_of_any_kind_are_read_or_refused() {
-    let views = fs::read_dir(root().join("jobs/views")).expect("the views");
-    let text = |path: &Path| fs::read_to_string(path).expect("a file");
-    let cases = views.flatten().map(|view| {
-        let (definition, sql) = (view.path().join("job.toml"), view.path().join("query.sql"));
-        // A view over another one is refused: there is no other.
-        let definition: Vec<String> = text(&definition)
-            .lines()
-            .filter(|line| !line.starts_with("over"))
-            .map(str::to_owned)
-            .collect();
-        let sql = text(&sql);
-        [definition.join("\n").as_str(), BETWEEN_FILES, &sql]
-            .concat()
-            .into_bytes()
-    });
-    holds(hostile::definitions, &cases.collect::<Vec<_>>(), 120);
+    holds(hostile::DEFINITIONS, 120);
 }
 
 #[test]
 fn questions_of_any_kind_are_answered_or_refused() {
-    let mut cases = kept("questions.txt");
-    cases.extend(hostile::open_cursors().into_iter().map(String::into_bytes));
-    holds(hostile::questions, &cases, 1_000);
+    holds(hostile::QUESTIONS, 1_000);
 }
 
 #[test]
 fn a_manifest_that_says_anything_ends_no_run_without_a_word() {
-    let count = hostile::manifest_count();
-    assert!(count > 3, "{count}");
-    let cases = (0..count).map(|which| {
-        let which_byte = u8::try_from(which).expect("few manifests");
-        [vec![which_byte], hostile::manifest(which)].concat()
-    });
-    holds(hostile::replaced_manifest, &cases.collect::<Vec<_>>(), 24);
+    holds(hostile::MANIFESTS, 24);
 }

@@ -7,13 +7,14 @@ use futures::TryStreamExt;
 use schemas::entities::{Effort, Entity};
 use schemas::source::Source;
 use stores::canon::{CanonRead, CanonWrite};
-use stores::canon_sql::{SqlCanon, SqlOptions};
+use stores::canon_sql::{SqlCanon, SqlOptions, SqlTls};
+use stores::keys::{Action, Keys};
 use stores::{ErrorKind, Result};
 use tests::conformance::canon_rows::effort;
 use tests::proxy::{Gate, Holds, Proxy};
 use tests::servers;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Schema, Server};
 
@@ -23,17 +24,24 @@ super::on_both! {
     schemas_are_made_once
     a_changed_migration_is_refused
     what_is_wrong_is_named
+    what_is_recorded_is_there_once
+}
+
+/// More than a call that is tried again needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn address(server: Server) -> String {
+    match server {
+        Server::Postgres => servers::postgres(),
+        Server::MariaDb => servers::mariadb(),
+    }
 }
 
 /// No call waits for longer than it may when no more bytes come, and afterwards all goes on.
 async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
-    let address = match server {
-        Server::Postgres => servers::postgres(),
-        Server::MariaDb => servers::mariadb(),
-    };
     let gate = Arc::<Gate>::default();
-    let proxy = Proxy::to(&address, &gate).await;
+    let proxy = Proxy::to(&address(server), &gate).await;
     let options = SqlOptions {
         host: "127.0.0.1".to_owned(),
         port: proxy.port(),
@@ -81,6 +89,56 @@ async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     });
     canon.apply(std::slice::from_ref(&row), 1).await?;
     assert_eq!(canon.versions(&[row]).await?, [Some(2)]);
+    Ok(())
+}
+
+/// The answer to a commit is lost, so all of it is tried again: what an administrator did is there once.
+async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
+    let schema = Schema::new(server).await;
+    let gate = Arc::<Gate>::default();
+    let proxy = Proxy::to(&address(server), &gate).await;
+    let options = SqlOptions {
+        host: "127.0.0.1".to_owned(),
+        port: proxy.port(),
+        tls: SqlTls::Disable,
+        request_timeout_ms: 5_000,
+        retry_timeout_ms: 20_000,
+        ..schema.options.clone()
+    };
+    let canon = SqlCanon::open(&options, &schema.namespace).await?;
+    let action = |target: &str| Action {
+        number: 0,
+        at_ms: 1,
+        actor: "a".to_owned(),
+        action: "replay".to_owned(),
+        target: target.to_owned(),
+        detail: None,
+    };
+    canon.record_action(&action("before")).await?;
+
+    gate.hold_answer_to("COMMIT");
+    let held = gate.held();
+    let lost = action("lost");
+    let heard = async {
+        gate.held_since(held).await;
+        // It is committed by now, or will be: what is cut is its answer. The next one that is held is another try's.
+        let answers = gate.held();
+        gate.cut();
+        gate.held_since(answers).await;
+        gate.hold(Holds::Nothing);
+    };
+    let both = async { tokio::join!(canon.record_action(&lost), heard) };
+    let (recorded, ()) = timeout(PATIENCE, both).await.expect("it ends");
+    recorded?;
+    // Two that are alike are two.
+    canon.record_action(&lost).await?;
+
+    let actions = canon.actions(None, 10).await?;
+    let targets: Vec<&str> = actions
+        .iter()
+        .map(|action| action.target.as_str())
+        .collect();
+    assert_eq!(targets, ["lost", "lost", "before"]);
     Ok(())
 }
 
