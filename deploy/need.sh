@@ -1,5 +1,7 @@
 # What the scripts here share: messages, and commands that are installed where they are missing. It is read by them, not run.
 # shellcheck shell=bash
+# Who reads it has set $dir and $cache.
+# shellcheck disable=SC2154
 
 say() { printf '%s: %s\n' "$1" "$2" >&2; }
 

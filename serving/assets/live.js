@@ -104,11 +104,6 @@ document.addEventListener('click', async (event) => {
 });
 for (const button of document.querySelectorAll('[data-copy]')) button.hidden = false;
 
-// Forms answer at once where they only choose.
-for (const field of document.querySelectorAll('form[data-instant] select, form[data-instant] input[type=checkbox]')) {
-  field.addEventListener('change', () => field.form.requestSubmit());
-}
-
 const themes = document.querySelector('[data-theme-switch]');
 if (themes) {
   themes.hidden = false;

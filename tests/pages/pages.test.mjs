@@ -70,20 +70,25 @@ function tooWide() {
     .map((one) => `${one.tagName} ${one.id} ${one.className} ${one.getBoundingClientRect().right}: ${one.textContent.trim().slice(0, 40)}`);
 }
 
+// What breaks the rules of accessibility, each with where.
+async function violations(page) {
+  // Content policies stop scripts that are written into the page, so the rules come as another way allows.
+  await page.context().addInitScript(axe);
+  await page.reload();
+  const found = await page.evaluate(() => globalThis.axe.run(document, {
+    runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
+  }));
+  return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(' ')).join('; ')}`);
+}
+
 for (const [name, path] of Object.entries(pages)) {
   for (const colorScheme of ['light', 'dark']) {
     for (const [size, viewport] of Object.entries(sizes)) {
       test(`${name}, ${colorScheme}, ${size}`, async () => {
         const { context, page, response, faults } = await opened(path, { colorScheme, viewport, reducedMotion: 'reduce' });
         assert.equal(response.status(), 200);
-        // Content policies stop scripts that are written into the page, so the rules come as another way allows.
-        await context.addInitScript(axe);
-        await page.reload();
+        const told = await violations(page);
         if (shots) await page.screenshot({ path: join(shots, `${name}-${colorScheme}-${size}.png`.replaceAll(' ', '-')), fullPage: true });
-        const found = await page.evaluate(() => globalThis.axe.run(document, {
-          runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
-        }));
-        const told = found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(' ')).join('; ')}`);
         assert.deepEqual(told, []);
         assert.deepEqual(await page.evaluate(tooWide), []);
         assert.deepEqual(faults, []);
@@ -150,12 +155,104 @@ test('another zone has other days, and stands in the address', async () => {
 
 test('a board is paged through, and an athlete found on it', async () => {
   const { context, page } = await opened(pages.segment);
+  const first = () => page.locator('#board-card tbody tr').first().textContent();
+  const leader = await first();
+  await page.locator('#board-card a[rel=next]').click();
+  await page.waitForURL(/offset=50/);
+  assert.notEqual(await first(), leader);
+  assert.match(await first(), /51/);
+  await page.locator('#board-card a[rel=prev]').click();
+  await page.waitForURL(/offset=0/);
+  assert.match(await first(), /^1[^0-9]/);
   const link = await page.locator('#board-card tbody td a').first().getAttribute('href');
   const athlete = new URLSearchParams(link.split('?')[1]).get('athlete');
   await page.locator('input[name=athlete]').fill(athlete);
   await page.keyboard.press('Enter');
   await page.waitForURL(/athlete=/);
   assert.equal(await page.locator('#place-card tr.own').count(), 1);
+  await context.close();
+});
+
+test('another board and window stand in the address', async () => {
+  const { context, page } = await opened(pages.segment);
+  await page.locator('select[name=board]').selectOption('gender:F');
+  await page.locator('select[name=window]').selectOption('year');
+  await page.getByRole('button', { name: 'Show' }).first().click();
+  await page.waitForURL(/board=gender%3AF.*window=year/);
+  assert.match(await page.locator('#board').textContent(), /^Women, [0-9,]+ athletes$/);
+  await context.close();
+});
+
+test('dates that are written into a form are what is shown', async () => {
+  const { context, page } = await opened(`/owners/${ids.owner}`);
+  await page.locator('input[name=from]').fill('2026-01-05');
+  await page.locator('input[name=to]').fill('2026-01-07');
+  await page.getByRole('button', { name: 'Show' }).first().click();
+  await page.waitForURL(/from=2026-01-05/);
+  assert.equal(await page.locator('select[name=period]').inputValue(), 'custom');
+  assert.match(await page.locator('.crumbs').first().textContent(), /5 Jan 2026.*7 Jan 2026/);
+  // Another period lets go of them.
+  await page.locator('select[name=period]').selectOption('7d');
+  await page.getByRole('button', { name: 'Show' }).first().click();
+  await page.waitForURL(/period=7d/);
+  assert.equal(await page.locator('input[name=from]').inputValue(), '');
+  await context.close();
+});
+
+test('the page of a limit says whether there is room', async () => {
+  const of = `${address}/api/v1/applications/${ids.application}`;
+  const { connected_athletes: connected, athlete_capacity: capacity } = await (await fetch(of)).json();
+  assert.ok(connected > 1, `${connected} are connected`);
+  const limit = async (athletes) => {
+    const changed = await fetch(of, { method: 'PATCH', body: JSON.stringify({ athlete_capacity: athletes }) });
+    assert.equal(changed.status, 200);
+  };
+  try {
+    for (const [athletes, heading] of [[connected + 1000, 'There is room'], [1, 'If you want to connect']]) {
+      await limit(athletes);
+      for (const colorScheme of ['light', 'dark']) {
+        const { context, page, faults } = await opened(`/api/v1/applications/${ids.application}/limit`, { colorScheme, viewport: sizes.narrow });
+        assert.deepEqual(await violations(page), []);
+        assert.ok(await page.getByRole('heading', { name: heading }).isVisible());
+        assert.deepEqual(await page.evaluate(tooWide), []);
+        assert.deepEqual(faults, []);
+        if (shots) await page.screenshot({ path: join(shots, `limit-${athletes === 1 ? 'full' : 'room'}-${colorScheme}.png`), fullPage: true });
+        await context.close();
+      }
+    }
+  } finally {
+    await limit(capacity);
+  }
+});
+
+test('a batch run has a page of its own', async () => {
+  const { context, page, faults } = await opened('/pipeline');
+  const run = page.locator('#card-plays a[href^="/pipeline/runs/plays/"]').first();
+  // The demo runs the batch layer now and then.
+  await run.waitFor({ timeout: 150_000 });
+  await run.click();
+  await page.waitForURL(/pipeline\/runs\/plays\/[0-9]+$/);
+  assert.match(await page.locator('h1').textContent(), /^Run [0-9]+ of plays$/);
+  assert.deepEqual(await violations(page), []);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('what is not there says so, and is a page', async () => {
+  for (const [path, status] of [['/owners/x', 404], ['/find?what=owner', 400]]) {
+    const { context, page, response } = await opened(path);
+    assert.equal(response.status(), status);
+    assert.deepEqual(await violations(page), []);
+    assert.equal(await page.locator('h1').count(), 1);
+    await context.close();
+  }
+});
+
+test('the API can be read and tried without anything from outside', async () => {
+  const { context, page, faults } = await opened('/docs');
+  await page.locator('.opblock').first().waitFor({ timeout: 30_000 });
+  assert.ok(await page.locator('.opblock').count() > 30);
+  assert.deepEqual(faults.filter((fault) => fault.startsWith('outside')), []);
   await context.close();
 });
 

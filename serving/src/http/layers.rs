@@ -14,11 +14,12 @@ use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span};
 
-use super::Api;
 use super::access::is_of_own_page;
 use super::access::table::is_free;
 use super::problem::{Kind, Problem};
+use super::{Api, csv};
 use crate::options::ServingOptions;
+use crate::pages::sign_in::is_over_tls;
 
 /// How long browsers keep what pages of others may ask.
 const CORS_KEPT: Duration = Duration::from_secs(600);
@@ -85,8 +86,19 @@ pub(crate) fn cors(options: &ServingOptions) -> Option<CorsLayer> {
         CorsLayer::new()
             .allow_origin(origins)
             .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
-            .expose_headers([header::ETAG, header::LINK, header::RETRY_AFTER])
+            .allow_headers([
+                header::AUTHORIZATION,
+                header::CONTENT_TYPE,
+                header::IF_NONE_MATCH,
+                HeaderName::from_static("x-api-key"),
+                HeaderName::from_static("idempotency-key"),
+            ])
+            .expose_headers([
+                header::ETAG,
+                header::LINK,
+                header::RETRY_AFTER,
+                csv::PROVENANCE,
+            ])
             .max_age(CORS_KEPT)
     };
     (!options.cors_origins.is_empty()).then(layer)
@@ -118,9 +130,16 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     let request_id = request_id(&request);
     let span = tracing::info_span!("request", id = request_id.as_deref(), %method, route);
     let trace = trace_of(&request, &route, request_id.as_deref());
+    let came_by_tls = is_over_tls(request.headers());
     let answering = next.run(request).instrument(span);
     let response = answering.instrument(trace.clone()).await;
-    let response = with_document(response, request_id.as_deref());
+    let mut response = with_document(response, request_id.as_deref());
+    if came_by_tls {
+        // Whoever says so without a proxy says it of the own browser alone.
+        response
+            .headers_mut()
+            .insert(header::STRICT_TRANSPORT_SECURITY, STAYS_WITH_TLS);
+    }
     trace.record("http.response.status_code", response.status().as_u16());
     if response.status().is_server_error() {
         trace.record("otel.status_code", "ERROR");
@@ -214,6 +233,9 @@ fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
         .or_insert(HeaderValue::from_static("no-store"));
     response
 }
+
+/// Where TLS was used once it is used for a year.
+const STAYS_WITH_TLS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 /// What a page that is none may do in a browser: nothing. Pages say themselves what they need.
 const SECURE: [(&str, &str); 4] = [

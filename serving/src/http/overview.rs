@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 use super::Api;
 use super::problem::{Problem, ProblemShape};
 use super::runs::RunShown;
+use crate::answer::shown_ms;
 use crate::read::newest_of;
 
 /// Runs that are shown.
@@ -62,6 +63,8 @@ pub(crate) struct PartitionShown {
     next_offset: Option<i64>,
     /// Offsets that are not counted yet.
     lag: Option<i64>,
+    /// When the newest record was logged that is counted; null where none is.
+    as_of: Option<String>,
     /// The epoch that is being filled.
     epoch: Option<u64>,
     /// Whether live state that began anew has not come to where the log ended then.
@@ -180,6 +183,9 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
                 next_offset,
                 // The log was looked at first, so live state may have got further since.
                 lag: next_offset.map(|next| span.end.saturating_sub(next).max(0)),
+                as_of: slot
+                    .and_then(|slot| slot.position.last)
+                    .map(|last| shown_ms(last.logged_at_ms)),
                 epoch: slot.map(|slot| slot.epoch),
                 replaying: slot.map(Slot::is_replaying),
                 generation: slot.map(|slot| slot.generation),

@@ -121,6 +121,7 @@ pub(crate) struct BoardPlace {
 pub(crate) struct SegmentCounts {
     pub(crate) efforts: u64,
     pub(crate) athletes: u64,
+    pub(crate) provenance: Provenance,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -210,6 +211,8 @@ pub(crate) struct Partition {
     pub(crate) next_offset: Option<i64>,
     #[serde(default)]
     pub(crate) lag: Option<i64>,
+    #[serde(default)]
+    pub(crate) as_of: Option<String>,
     #[serde(default)]
     pub(crate) epoch: Option<u64>,
     #[serde(default)]

@@ -124,7 +124,7 @@ pub(crate) struct ApplicationPage {
     id: String,
     shown: Part<Shown>,
     history: Part<HistoryShown>,
-    audit: Part<Vec<AuditRow>>,
+    audit: Part<AuditShown>,
 }
 
 #[derive(Debug)]
@@ -146,6 +146,13 @@ struct Shown {
 #[derive(Debug)]
 struct HistoryShown {
     chart: Option<Chart>,
+    from: From,
+    tools: Tools,
+}
+
+#[derive(Debug)]
+struct AuditShown {
+    rows: Vec<AuditRow>,
     tools: Tools,
 }
 
@@ -201,6 +208,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str) -> ApplicationPag
         let points: Vec<api::Point> = points.collect();
         HistoryShown {
             chart: Chart::of(&points, None, (Step::Day, &TimeZone::UTC)),
+            from: From::of(&history.provenance),
             tools: here.tools(&history_path, true, &asker.caller),
         }
     });
@@ -213,12 +221,20 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str) -> ApplicationPag
             after: setting(&entry.after),
             reason: entry.reason.clone().unwrap_or_default(),
         });
-        rows.collect()
+        AuditShown {
+            rows: rows.collect(),
+            tools: here.tools(&audit_path, true, &asker.caller),
+        }
     });
+    let title = shown.as_ref().map(|shown| shown.name.clone());
     ApplicationPage {
-        frame: Frame::new(format!("Application {id}"), "applications", &asker.caller)
-            .following("authorizations")
-            .of_kind("application"),
+        frame: Frame::new(
+            title.unwrap_or_else(|_| format!("Application {id}")),
+            "applications",
+            &asker.caller,
+        )
+        .following("authorizations")
+        .of_kind("application"),
         id: id.to_owned(),
         shown,
         history,

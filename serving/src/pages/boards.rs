@@ -53,7 +53,7 @@ pub(crate) struct BoardPage {
     /// What the segment is called, if it is.
     name: Option<String>,
     heading: String,
-    counts: Part<(String, String)>,
+    counts: Part<CountsShown>,
     boards: Vec<Choice>,
     windows: Vec<Choice>,
     date: String,
@@ -63,6 +63,14 @@ pub(crate) struct BoardPage {
     place: Option<Part<PlaceShown>>,
     board_title: String,
     page: Part<PageShown>,
+}
+
+#[derive(Debug)]
+struct CountsShown {
+    efforts: String,
+    athletes: String,
+    from: From,
+    tools: Tools,
 }
 
 #[derive(Debug)]
@@ -253,9 +261,12 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         segment: segment.to_owned(),
         name,
         heading,
-        counts: counts
-            .map_err(TroubleShown::of)
-            .map(|counts| (number(counts.efforts), number(counts.athletes))),
+        counts: counts.map_err(TroubleShown::of).map(|counts| CountsShown {
+            efforts: number(counts.efforts),
+            athletes: number(counts.athletes),
+            from: From::of(&counts.provenance),
+            tools: here.tools(&counts_path, false, &asker.caller),
+        }),
         boards: choices(&BOARDS, board),
         windows: choices(&WINDOWS, window),
         date: text("date"),

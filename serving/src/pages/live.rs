@@ -10,6 +10,7 @@ use axum::Extension;
 use axum::extract::{RawQuery, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures::future::try_join_all;
 use futures::stream;
 use schemas::source::Source;
 use stores::keys::KeyState;
@@ -73,9 +74,9 @@ fn following(api: &Api) -> MutexGuard<'_, BTreeMap<String, usize>> {
     following.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells that something has moved until it is time to end, whether somebody listens or not: who does not read is not
+/// Tells that something of these sources has moved until it is time to end, whether somebody listens or not: who does not read is not
 /// followed for longer, and keeps no place.
-async fn tell(place: Place, source: Source, moved: mpsc::Sender<()>) {
+async fn tell(place: Place, sources: Vec<Source>, moved: mpsc::Sender<()>) {
     let api = &place.api;
     let until = Instant::now() + FOLLOWED;
     let mut seen = None;
@@ -88,15 +89,16 @@ async fn tell(place: Place, source: Source, moved: mpsc::Sender<()>) {
         if Instant::now() >= until || !is_valid(api, &place.of).await {
             return;
         }
-        let Ok(state) = state(api, source).await else {
+        let states = sources.iter().map(|source| state(api, *source));
+        let Ok(states) = try_join_all(states).await else {
             // The page says itself that a store does not answer.
             continue;
         };
-        if seen.is_some_and(|seen| seen != state) {
+        if seen.as_ref().is_some_and(|seen| *seen != states) {
             // One that was not read yet says as much.
             let _told = moved.try_send(());
         }
-        seen = Some(state);
+        seen = Some(states);
     }
 }
 
@@ -140,21 +142,33 @@ impl Moved {
     }
 }
 
-/// Events of one source.
+/// The sources that a text names, each once.
+fn sources(text: &str) -> Result<Vec<Source>, Problem> {
+    let mut sources = Vec::new();
+    for name in text.split(',') {
+        match name.parse::<Source>() {
+            Ok(source) if sources.contains(&source) => {}
+            Ok(source) if Source::LOGGED.contains(&source) => sources.push(source),
+            _ => {
+                let known = Source::LOGGED.map(Source::name).join(", ");
+                let why = format!("source={text:?}: {name:?} is none of {known}");
+                return Err(Problem::parameter(why));
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// Events of one source, or of several with commas between.
 pub(crate) async fn follow(
     State(pages): State<Pages>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let query = Query::of(query.as_deref());
-    let source = query.get("source").unwrap_or("plays");
-    let source = match source.parse::<Source>() {
-        Ok(source) if Source::LOGGED.contains(&source) => source,
-        _ => {
-            let known = Source::LOGGED.map(Source::name).join(", ");
-            return Problem::parameter(format!("source={source:?} is none of {known}"))
-                .into_response();
-        }
+    let sources = match sources(query.get("source").unwrap_or("plays")) {
+        Ok(sources) => sources,
+        Err(problem) => return problem.into_response(),
     };
     let api = &pages.state;
     let Some(place) = Place::taken(api, &caller) else {
@@ -164,13 +178,18 @@ pub(crate) async fn follow(
             .into_response();
     };
     let (moved, heard) = mpsc::channel(1);
+    let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();
+    let names = names.join(",");
     let mut telling = JoinSet::new();
-    telling.spawn(tell(place, source, moved));
-    let events = stream::unfold((heard, telling), move |(mut heard, telling)| async move {
-        heard.recv().await?;
-        let event = Event::default().event("moved").data(source.name());
-        Some((Ok::<_, Infallible>(event), (heard, telling)))
-    });
+    telling.spawn(tell(place, sources, moved));
+    let events = stream::unfold(
+        (heard, telling, names),
+        |(mut heard, telling, names)| async move {
+            heard.recv().await?;
+            let event = Event::default().event("moved").data(&names);
+            Some((Ok::<_, Infallible>(event), (heard, telling, names)))
+        },
+    );
     Sse::new(events)
         .keep_alive(KeepAlive::default())
         .into_response()

@@ -26,7 +26,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 
 use self::ask::{Asker, Trouble};
@@ -58,31 +58,51 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
         api,
         state: Arc::clone(state),
     };
-    Router::new()
-        .route("/", get(overview))
-        .route("/find", get(find))
-        .route("/owners/{owner_id}", get(owner))
-        .route("/tracks/{track_id}", get(track))
-        .route("/segments/{segment_id}", get(segment))
-        .route("/athletes/{athlete_id}", get(athlete))
-        .route("/applications", get(applications))
-        .route("/applications/{id}", get(application))
-        .route("/pipeline", get(pipeline))
-        .route("/pipeline/runs/{source}/{epoch}", get(run))
-        .route("/pipeline/dead-letters", get(dead_letters))
-        .route("/pipeline/reconciliations", get(reconciliations))
-        .route("/signin", get(sign_in::show).post(sign_in::sign_in))
-        .route("/signout", post(sign_in::sign_out))
-        .route("/assets/{name}", get(assets::asset))
-        .route("/docs", get(docs::page))
-        .route("/docs/{name}", get(docs::file))
-        .layer(from_fn_with_state(Arc::clone(state), time_out))
+    let with = |router: Router<Pages>, (path, route): (&str, _)| router.route(path, route);
+    let timed = timed().into_iter().fold(Router::new(), with);
+    let timed = timed.layer(from_fn_with_state(Arc::clone(state), time_out));
+    untimed().into_iter().fold(timed, with).with_state(pages)
+}
+
+/// What is answered within the time that a request may take.
+fn timed() -> Vec<(&'static str, MethodRouter<Pages>)> {
+    vec![
+        ("/", get(overview)),
+        ("/find", get(find)),
+        ("/owners/{owner_id}", get(owner)),
+        ("/tracks/{track_id}", get(track)),
+        ("/segments/{segment_id}", get(segment)),
+        ("/athletes/{athlete_id}", get(athlete)),
+        ("/applications", get(applications)),
+        ("/applications/{id}", get(application)),
+        ("/pipeline", get(pipeline)),
+        ("/pipeline/runs/{source}/{epoch}", get(run)),
+        ("/pipeline/dead-letters", get(dead_letters)),
+        ("/pipeline/reconciliations", get(reconciliations)),
+        ("/signin", get(sign_in::show).post(sign_in::sign_in)),
+        ("/signout", post(sign_in::sign_out)),
+        ("/assets/{name}", get(assets::asset)),
+        ("/docs", get(docs::page)),
+        ("/docs/{name}", get(docs::file)),
+    ]
+}
+
+/// What takes as long as it takes.
+fn untimed() -> Vec<(&'static str, MethodRouter<Pages>)> {
+    vec![
         // Writes are not dropped for being slow.
-        .route("/pipeline/dead-letters", post(replay_letters))
-        .route("/pipeline/reconciliations", post(approve))
+        ("/pipeline/dead-letters", post(replay_letters)),
+        ("/pipeline/reconciliations", post(approve)),
         // It is told as long as somebody looks.
-        .route("/live", get(live::follow))
-        .with_state(pages)
+        ("/live", get(live::follow)),
+    ]
+}
+
+/// The paths of all pages.
+#[cfg(test)]
+pub(crate) fn paths() -> Vec<&'static str> {
+    let all = timed().into_iter().chain(untimed());
+    all.map(|(path, _)| path).collect()
 }
 
 /// Who looks at a page, and how it is reached.
@@ -140,6 +160,11 @@ fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
 }
 
 async fn overview(looking: Looking) -> Response {
+    // Who reads of one owner alone sees nothing of all.
+    let owner = looking.asker.caller.only_owner();
+    if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
+        return Redirect::to(&Of::Owner.page(owner)).into_response();
+    }
     let page = overview::page(&looking.asker, &looking.here).await;
     rendered(StatusCode::OK, &page)
 }

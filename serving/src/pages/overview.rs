@@ -2,6 +2,7 @@
 
 use askama::Template;
 use futures::future::try_join_all;
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::api;
@@ -45,8 +46,10 @@ struct Shown {
 struct SourceShown {
     name: String,
     title: &'static str,
-    events: String,
+    log_end: String,
     partitions: usize,
+    /// When the newest event was logged that is counted.
+    counted_to: Option<Moment>,
     lag: String,
     is_behind: bool,
     state: String,
@@ -120,8 +123,14 @@ impl SourceShown {
         Self {
             name: source.source.clone(),
             title: title(&source.source),
-            events: number(source.partitions.iter().map(end).sum::<i128>()),
+            log_end: number(source.partitions.iter().map(end).sum::<i128>()),
             partitions: source.partitions.len(),
+            counted_to: source
+                .partitions
+                .iter()
+                .filter_map(|one| one.as_of.as_deref()?.parse::<Timestamp>().ok())
+                .max()
+                .map(|newest| Moment::utc(&newest.to_string())),
             lag,
             is_behind,
             state: state.to_owned(),
@@ -186,7 +195,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> OverviewPage {
             .collect(),
     });
     OverviewPage {
-        frame: Frame::new("Overview", "overview", &asker.caller).following("plays"),
+        frame: Frame::new("Overview", "overview", &asker.caller).following_all(),
         overview,
         tools: here.tools(PATH, false, &asker.caller),
         plays,

@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use schemas::source::Source;
 
 use super::api::{Entry, Provenance};
 use super::ask::{Called, Trouble};
@@ -29,8 +30,10 @@ pub(crate) struct Frame {
     pub(crate) kind: &'static str,
     pub(crate) who: Option<String>,
     pub(crate) assets: &'static Assets,
-    /// The source whose changes the page follows.
-    pub(crate) follow: Option<&'static str>,
+    /// The sources whose changes the page follows, with commas between.
+    pub(crate) follow: Option<String>,
+    /// Whether who looks needs no key.
+    pub(crate) is_here: bool,
     /// Keys of this page, with what they do.
     pub(crate) keys: &'static [(&'static str, &'static str)],
 }
@@ -45,13 +48,19 @@ impl Frame {
             who: caller.actor(),
             assets: &ASSETS,
             follow: None,
+            is_here: caller.key_id().is_none() && caller.may_read_all(),
             keys: &[],
         }
     }
 
-    pub(crate) const fn following(mut self, source: &'static str) -> Self {
-        self.follow = Some(source);
+    pub(crate) fn following(mut self, source: &str) -> Self {
+        self.follow = Some(source.to_owned());
         self
+    }
+
+    /// Follows every source that has a log.
+    pub(crate) fn following_all(self) -> Self {
+        self.following(&Source::LOGGED.map(Source::name).join(","))
     }
 
     pub(crate) const fn of_kind(mut self, kind: &'static str) -> Self {

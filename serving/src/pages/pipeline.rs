@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use askama::Template;
 use jiff::Timestamp;
+use schemas::source::Source;
 use serde_json::Value;
 use stores::dead_letters::OTHER_KINDS;
 
@@ -15,6 +16,7 @@ use super::query::Query;
 use super::shown::{Moment, number, percent, took};
 
 const OVERVIEW: &str = "/api/v1/overview";
+const RUNS: &str = "/api/v1/batch/runs";
 const LETTERS: &str = "/api/v1/dead-letters";
 const RECONCILIATIONS: &str = "/api/v1/reconciliations";
 
@@ -78,6 +80,8 @@ struct SourceShown {
     summary: String,
     partitions: Vec<PartitionRow>,
     runs: Vec<RunRow>,
+    /// All runs, also older ones.
+    all_runs: Tools,
     views: Vec<(String, u64)>,
 }
 
@@ -129,13 +133,18 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
             summary: format!("{} not counted yet", lag(&source.partitions).0),
             partitions: source.partitions.iter().map(PartitionRow::of).collect(),
             runs: source.runs.iter().map(RunRow::of).collect(),
+            all_runs: here.tools(
+                &path(RUNS, &[("source", Some(&source.source))]),
+                true,
+                &asker.caller,
+            ),
             views: source.views.into_iter().collect(),
             name: source.source,
         });
         shown.collect()
     });
     PipelinePage {
-        frame: Frame::new("Pipeline", "pipeline", &asker.caller).following("plays"),
+        frame: Frame::new("Pipeline", "pipeline", &asker.caller).following_all(),
         sources,
         tools: here.tools(OVERVIEW, false, &asker.caller),
     }
@@ -203,10 +212,7 @@ fn stages(report: Option<&Value>) -> Vec<Stage> {
 }
 
 pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
-    let asked = path(
-        &format!("/api/v1/batch/runs/{epoch}"),
-        &[("source", Some(source))],
-    );
+    let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(source))]);
     let run = asker.get::<api::Run>(&asked).await;
     let run = run.map_err(TroubleShown::of).map(|run| RunShown {
         row: RunRow::of(&run),
@@ -225,8 +231,12 @@ pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str
             .unwrap_or_default(),
         tools: here.tools(&asked, false, &asker.caller),
     });
+    let frame = Frame::new(format!("Run {epoch}"), "pipeline", &asker.caller);
     RunPage {
-        frame: Frame::new(format!("Run {epoch}"), "pipeline", &asker.caller).following("plays"),
+        frame: match source.parse::<Source>() {
+            Ok(source) if Source::LOGGED.contains(&source) => frame.following(source.name()),
+            _ => frame,
+        },
         source: source.to_owned(),
         epoch: epoch.to_owned(),
         run,
@@ -251,6 +261,7 @@ struct CountsShown {
     letters: String,
     complete: bool,
     rows: Vec<KindRow>,
+    tools: Tools,
 }
 
 #[derive(Debug)]
@@ -349,6 +360,7 @@ pub(crate) async fn dead_letters(
     let counts = counts.map_err(TroubleShown::of).map(|counts| CountsShown {
         letters: number(counts.letters),
         complete: counts.complete,
+        tools: here.tools(&counts_path, false, &asker.caller),
         rows: counts
             .counts
             .into_iter()
@@ -388,7 +400,7 @@ pub(crate) async fn dead_letters(
             .collect(),
     });
     LettersPage {
-        frame: Frame::new("Dead letters", "pipeline", &asker.caller).following("plays"),
+        frame: Frame::new("Dead letters", "pipeline", &asker.caller).following_all(),
         may_replay: asker.caller.may_administer(),
         done: done.map(|done| done.map_err(TroubleShown::of)),
         reason: query.get("reason").map(str::to_owned),
@@ -531,7 +543,7 @@ pub(crate) async fn reconciliations(
             rows: rows(&page.reconciliations, asker.caller.may_administer()),
         });
     ReconciliationsPage {
-        frame: Frame::new("Reconciliations", "pipeline", &asker.caller).following("plays"),
+        frame: Frame::new("Reconciliations", "pipeline", &asker.caller).following_all(),
         done: done.map(|done| done.map_err(TroubleShown::of)),
         page,
     }

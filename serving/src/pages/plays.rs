@@ -67,6 +67,9 @@ pub(crate) struct PlaysPage {
     hidden: Vec<(String, String)>,
     filters: Vec<Filter>,
     tiles: Vec<Tile>,
+    tiles_tools: [Tools; 2],
+    /// The period that is shown: whoever only writes dates into the form means these.
+    shown: String,
     series: Part<SeriesShown>,
     apart_title: &'static str,
     bys: Vec<Choice>,
@@ -168,7 +171,13 @@ struct Asked<'a> {
 impl<'a> Asked<'a> {
     fn new(of: Of, id: &'a str, query: &'a Query) -> Self {
         let is_custom = query.get("from").is_some() || query.get("to").is_some();
-        let period = match query.get("period") {
+        let chosen = query.get("period");
+        // A form sends what was chosen before, too.
+        let is_as_before = query
+            .get("shown")
+            .is_some_and(|shown| chosen == Some(shown));
+        let period = match chosen {
+            Some(_) if is_custom && is_as_before => "custom",
             Some(period) if period != "custom" || is_custom => period,
             _ if is_custom => "custom",
             _ => "30d",
@@ -195,14 +204,13 @@ impl<'a> Asked<'a> {
     /// A path of the API for the same filters and period, and some parameters more.
     fn path(&self, what: &str, more: &[(&str, Option<&str>)]) -> String {
         let is_custom = self.period == "custom";
-        let dates = |name: &str| self.query.get(name).filter(|_| is_custom);
         let mut parameters = vec![
             (self.of.parameter(), Some(self.id)),
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period)),
-            ("from", dates("from")),
-            ("to", dates("to")),
+            ("from", self.date("from")),
+            ("to", self.date("to")),
         ];
         for filter in FILTERS {
             if filter != self.of.parameter() {
@@ -211,6 +219,11 @@ impl<'a> Asked<'a> {
         }
         parameters.extend(more);
         path(&format!("/api/v1/stats/plays/{what}"), &parameters)
+    }
+
+    /// A date that bounds the period, if dates do.
+    fn date(&self, name: &str) -> Option<&'a str> {
+        self.query.get(name).filter(|_| self.period == "custom")
     }
 
     /// This page with something else in its address.
@@ -261,8 +274,10 @@ pub(crate) async fn page(
         asker.get::<api::Series>(&series_path),
         asker.get::<api::Breakdown>(&more_path),
     );
-    let (name, called) = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
+    let called = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
+    let name = called.own.clone();
     let tiles = vec![total_tile("Plays", total), uniques_tile(uniques)];
+    let tiles_tools = [&total_path, &uniques_path].map(|of| here.tools(of, false, &asker.caller));
     let range = match &series {
         Ok(series) => range(series, &zone),
         Err(_) => String::new(),
@@ -272,7 +287,7 @@ pub(crate) async fn page(
     let series = series.map(|found| series_shown(&found, (Step::of(asked.interval), &zone), tools));
     let tools = here.tools(&apart_path, true, &asker.caller);
     let apart = apart.map_err(TroubleShown::of);
-    let apart = apart.map(|found| apart_shown(&asked, &found, &called, tools));
+    let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, tools));
     let numbered = format!("{} {id}", of.name());
     let title = name
         .clone()
@@ -294,14 +309,16 @@ pub(crate) async fn page(
         periods: choices(&PERIODS, asked.period),
         intervals: choices(&INTERVALS, asked.interval),
         kinds: choices(&KINDS, query.get("kind").unwrap_or_default()),
-        from: query.get("from").unwrap_or_default().to_owned(),
-        to: query.get("to").unwrap_or_default().to_owned(),
+        from: asked.date("from").unwrap_or_default().to_owned(),
+        to: asked.date("to").unwrap_or_default().to_owned(),
         tz: query.get("tz").unwrap_or("UTC").to_owned(),
         zones: zones(),
         compares: asked.compares(),
         hidden: hidden(of, query),
-        filters: filters(&asked),
+        filters: filters(&asked, &called.filters),
         tiles,
+        tiles_tools,
+        shown: asked.period.to_owned(),
         series,
         apart_title: by_title.map_or("Value", |(_, title)| title),
         bys: bys(&asked),
@@ -318,13 +335,23 @@ fn named(by: &str) -> Option<Named> {
     }
 }
 
-/// What this is called, and what its plays are counted apart by; nothing is told to who does not read them.
+/// What is called somehow on a page.
+struct AllCalled {
+    /// Whose page it is.
+    own: Option<String>,
+    /// What its plays are counted apart by.
+    rows: Called,
+    /// What filters name, by parameter.
+    filters: Vec<(&'static str, String)>,
+}
+
+/// What things on a page are called; nothing is told to who does not read them.
 async fn names(
     asker: &Asker,
     asked: &Asked<'_>,
     is_read: bool,
     apart: Option<&api::Breakdown>,
-) -> (Option<String>, Called) {
+) -> AllCalled {
     // An owner is answered about any track, with what this owner has of it: nothing, of another's.
     let is_told = is_read && (asked.of == Of::Owner || asker.caller.may_read_all());
     let id = crate::http::integer(asked.id).filter(|_| is_told);
@@ -339,8 +366,29 @@ async fn names(
         let ids = apart.rows.iter().filter_map(|row| row.key.as_i64());
         asker.names(by, ids.collect::<Vec<i64>>()).await
     };
-    let (own, called) = tokio::join!(asker.names(of, id), rows);
-    (id.and_then(|id| own.get(id).map(str::to_owned)), called)
+    // By a filter an owner would hear what another's track is called.
+    let may_hear = is_read && asker.caller.may_read_all();
+    let filtered = |parameter: &str| {
+        let value = asked.query.get(parameter).filter(|_| may_hear)?;
+        crate::http::integer(value)
+    };
+    let [track, owner] = ["track_id", "owner_id"].map(filtered);
+    let (own, rows, tracks, owners) = tokio::join!(
+        asker.names(of, id),
+        rows,
+        asker.names(Named::Track, track),
+        asker.names(Named::Owner, owner),
+    );
+    let found = [("track_id", track, tracks), ("owner_id", owner, owners)].into_iter();
+    let named = found.filter_map(|(parameter, id, called)| {
+        let name = called.get(id?)?;
+        Some((parameter, name.to_owned()))
+    });
+    AllCalled {
+        own: id.and_then(|id| own.get(id).map(str::to_owned)),
+        rows,
+        filters: named.collect(),
+    }
 }
 
 pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>) -> Tile {
@@ -433,12 +481,14 @@ fn hidden(of: Of, query: &Query) -> Vec<(String, String)> {
     kept.collect()
 }
 
-fn filters(asked: &Asked<'_>) -> Vec<Filter> {
+fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
     let found = FILTERS.iter().filter_map(|name| {
         let value = asked
             .query
             .get(name)
             .filter(|_| *name != asked.of.parameter())?;
+        let known = called.iter().find(|(of, _)| of == name);
+        let value = known.map_or(value, |(_, called)| called);
         Some(Filter {
             title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
             link: asked.link(&[(name, None), ("cursor", None)]),

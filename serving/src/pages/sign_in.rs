@@ -68,7 +68,7 @@ impl Seal {
 }
 
 /// Whether somebody reached the service over TLS, as the proxy before it says.
-fn is_over_tls(headers: &HeaderMap) -> bool {
+pub(crate) fn is_over_tls(headers: &HeaderMap) -> bool {
     let proto = headers.get("x-forwarded-proto");
     proto.is_some_and(|proto| proto == "https")
 }

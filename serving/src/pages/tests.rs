@@ -231,14 +231,14 @@ async fn an_owner_sees_nothing_of_another() {
         "/athletes/1",
         "/applications/8",
         "/pipeline",
-        "/",
     ] {
         let (response, text) = get(&serving, uri, Some(&cookie)).await;
         assert_eq!(response.status(), 200, "{uri}");
         assert!(text.contains("This is not permitted"), "{uri}: {text}");
         assert!(!text.contains(" class=\"big\">1"), "{uri}: {text}");
     }
-    let (_, first) = get(&serving, "/", Some(&cookie)).await;
+    let (led, first) = get(&serving, "/", Some(&cookie)).await;
+    assert_eq!(led.headers()[header::LOCATION], "/owners/1");
     assert!(!first.contains("all-plays"), "{first}");
     let all = world.keys.make("read:*", None);
     let (cookie_of_all, _) = signed_in(&serving, all.reveal(), "/").await.unwrap();
@@ -351,9 +351,11 @@ async fn one_key_has_a_part_of_the_places_of_those_who_follow() {
 #[tokio::test]
 async fn pages_are_told_when_something_has_moved() {
     let (serving, world) = service();
-    let (response, text) = get(&serving, "/live?source=nothing", None).await;
-    assert_eq!(response.status(), 400, "{text}");
-    let request = Request::get("/live?source=efforts")
+    for source in ["nothing", "plays,nothing", "plays,", ","] {
+        let (response, text) = get(&serving, &format!("/live?source={source}"), None).await;
+        assert_eq!(response.status(), 400, "{text}");
+    }
+    let request = Request::get("/live?source=efforts,authorizations,efforts")
         .body(Body::empty())
         .unwrap();
     let response = serving.router().oneshot(request).await.unwrap();
@@ -376,7 +378,7 @@ async fn pages_are_told_when_something_has_moved() {
         }
     };
     let (told, ()) = tokio::join!(told, moving);
-    assert!(told.contains("data: efforts"), "{told}");
+    assert!(told.contains("data: efforts,authorizations"), "{told}");
     // What would go on for ever ends with the service.
     serving.api().closing.cancel();
     assert!(events.next().await.is_none());

@@ -1,6 +1,7 @@
 //! What the docs show as commands of their own lines is carried out, page by page and in the order of the lines, as a reader's shell does. That
 //! all others are commands is a test of the command line's.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,10 +34,12 @@ const API: &str = "http://127.0.0.1:8080";
 struct Reader {
     place: Place,
     server: Server,
-    /// The key that the docs call ID.
-    key: String,
-    /// A key that may do everything.
-    admin: String,
+    /// The id of the key that the docs call ID; nothing where there is no key yet.
+    key: Option<String>,
+    /// A key that is sent along where a line says none.
+    sent: Option<String>,
+    /// The key that a line has made last.
+    shown: RefCell<Option<String>>,
 }
 
 /// A new key: its id, and what proves it.
@@ -50,19 +53,23 @@ fn key(data: &Path, scope: &str) -> (String, String) {
 }
 
 impl Reader {
-    fn new() -> Self {
+    /// Somebody who begins with nothing, as the README does; or somebody with an installation that has keys.
+    fn new(has_keys: bool) -> Self {
         let place = Place::embedded();
         let data = place.data();
         fs::create_dir_all(data).expect("the data folder");
         fs::write(data.join(CONFIG), "[log]\npartitions = 1\n").expect("settings");
-        let (key, _) = key(data, "read:*");
-        let (_, admin) = self::key(data, "admin");
+        let (key, sent) = match has_keys {
+            true => (Some(key(data, "read:*").0), Some(key(data, "admin").1)),
+            false => (None, None),
+        };
         let server = Server::start(data, &[]);
         let reader = Self {
             place,
             server,
             key,
-            admin,
+            sent,
+            shown: RefCell::default(),
         };
         let data = reader.place.data();
         for year in ["2019", "2020"] {
@@ -79,6 +86,8 @@ impl Reader {
         reader.place.ingest("plays", &format!("{play}\n{bad}"));
         let effort = r#"{"id":900000001,"segment_id":1,"athlete_id":42,"activity_id":1,"elapsed_time":300,"started_at":"2026-03-01T07:30:00Z","tz":"UTC","visibility":"everyone"}"#;
         reader.place.ingest("efforts", effort);
+        let name = r#"{"id":7,"name":"Long Climb"}"#;
+        fs::write(reader.file("segments.jsonl"), name).expect("a file");
         // What a bill says of that play.
         let bill = "owner_id,track_id,bucket,kind,expected\n1,2,2026-03-01T00:00:00Z,play,3\n";
         fs::write(reader.file("billing.csv"), bill).expect("a file");
@@ -126,7 +135,14 @@ impl Reader {
         if SERVICES.iter().any(|name| is_service(name)) {
             return self.service(line).await;
         }
-        let output = self.shell(&filled_in(line, &self.key));
+        let output = self.shell(&filled_in(line, self.key.as_deref().unwrap_or("ID")));
+        let said = String::from_utf8_lossy(&output.stdout);
+        if let Some(key) = said
+            .split_whitespace()
+            .find(|word| word.starts_with("bsk_"))
+        {
+            self.shown.replace(Some(key.to_owned()));
+        }
         let code = output.status.code();
         let may_find = FINDERS.iter().any(|command| line.contains(command));
         if code == Some(0) || (may_find && code == Some(3)) {
@@ -138,11 +154,11 @@ impl Reader {
         ))
     }
 
-    /// Asks the API as curl does, with a key where none is said.
+    /// Asks the API as curl does.
     fn curl(&self, line: &str) -> Result<(), String> {
         let mut words = words(line).into_iter().skip(1);
         let (mut method, mut url, mut body) = ("GET".to_owned(), None, None);
-        let mut headers = vec![("authorization".to_owned(), format!("Bearer {}", self.admin))];
+        let mut headers = Vec::new();
         while let Some(word) = words.next() {
             let mut value = || words.next().expect("what follows an option");
             match word.as_str() {
@@ -151,10 +167,10 @@ impl Reader {
                 "-H" => {
                     let header = value();
                     let (name, value) = header.split_once(": ").expect("a header");
-                    // Readers put theirs in.
-                    if !value.contains('$') {
-                        headers.push((name.to_owned(), value.to_owned()));
-                    }
+                    // A reader puts in there what was shown.
+                    let key = self.shown.borrow().clone().or_else(|| self.sent.clone());
+                    let value = value.replace("$KEY", &key.unwrap_or_default());
+                    headers.push((name.to_ascii_lowercase(), value));
                 }
                 _ => {
                     let path = word
@@ -166,6 +182,11 @@ impl Reader {
         }
         if body.is_some() && method == "GET" {
             method = "POST".to_owned();
+        }
+        if let Some(key) = &self.sent
+            && !headers.iter().any(|(name, _)| name == "authorization")
+        {
+            headers.push(("authorization".to_owned(), format!("Bearer {key}")));
         }
         let mut request = ureq::http::Request::builder().method(method.as_str());
         for (name, value) in headers {
@@ -265,7 +286,7 @@ fn filled_in(line: &str, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_docs_show_works() {
-    let reader = Reader::new();
+    let (newcomer, reader) = (Reader::new(false), Reader::new(true));
     let docs = fs::read_dir(root().join("docs")).expect("the docs");
     let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
     // What the tutorial says is done by a test of its own, in a folder with its views.
@@ -276,6 +297,10 @@ async fn what_the_docs_show_works() {
     pages.insert(0, root().join("README.md"));
     let (mut count, mut wrong) = (0, String::new());
     for page in pages {
+        let reader = match page.ends_with("README.md") {
+            true => &newcomer,
+            false => &reader,
+        };
         for line in lines(&page) {
             if ELSEWHERE.iter().any(|part| line.contains(part)) {
                 continue;

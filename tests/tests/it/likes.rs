@@ -137,6 +137,20 @@ async fn the_tutorial_comes_out_as_it_says() {
     check("realtime").await;
     world.run(&RunRequest::default()).await.expect("a run");
     check("batch").await;
+    let asked = page.lines().filter_map(|line| {
+        let (_, path) = line.strip_prefix("curl ")?.split_once(":8080")?;
+        Some(path.trim_end_matches('\'').to_owned())
+    });
+    let mut count = 0;
+    for path in asked {
+        let answer = served.client.ask(&path).await;
+        let counted = answer
+            .get("count")
+            .or_else(|| answer["rows"][0].get("count"));
+        assert_eq!(counted, Some(&Value::from(1)), "{path}: {answer}");
+        count += 1;
+    }
+    assert_eq!(count, 2);
     served.end().await;
 }
 

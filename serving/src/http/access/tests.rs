@@ -96,6 +96,15 @@ async fn every_route_stands_in_the_table() {
             "{method} {path}: {known:?}"
         );
     }
+    let pages = crate::pages::paths();
+    assert!(pages.len() > 15, "{pages:?}");
+    for path in pages {
+        let known = [Method::GET, Method::POST].map(|method| table::needs(&method, path));
+        assert!(
+            known.iter().any(|known| matches!(known, Known::Needs(_))),
+            "{path}: {known:?}"
+        );
+    }
 }
 
 #[tokio::test]
