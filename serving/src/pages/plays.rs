@@ -204,13 +204,14 @@ impl<'a> Asked<'a> {
     /// A path of the API for the same filters and period, and some parameters more.
     fn path(&self, what: &str, more: &[(&str, Option<&str>)]) -> String {
         let is_custom = self.period == "custom";
+        let (from, to) = (self.date("from"), self.date("to"));
         let mut parameters = vec![
             (self.of.parameter(), Some(self.id)),
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period)),
-            ("from", self.date("from")),
-            ("to", self.date("to")),
+            ("from", from.as_deref()),
+            ("to", to.as_deref()),
         ];
         for filter in FILTERS {
             if filter != self.of.parameter() {
@@ -222,8 +223,9 @@ impl<'a> Asked<'a> {
     }
 
     /// A date that bounds the period, if dates do.
-    fn date(&self, name: &str) -> Option<&'a str> {
-        self.query.get(name).filter(|_| self.period == "custom")
+    fn date(&self, name: &str) -> Option<String> {
+        let date = self.query.get(name).filter(|_| self.period == "custom");
+        date.map(str::to_owned)
     }
 
     /// This page with something else in its address.
@@ -278,15 +280,12 @@ pub(crate) async fn page(
     let name = called.own.clone();
     let tiles = vec![total_tile("Plays", total), uniques_tile(uniques)];
     let tiles_tools = [&total_path, &uniques_path].map(|of| here.tools(of, false, &asker.caller));
-    let range = match &series {
-        Ok(series) => range(series, &zone),
-        Err(_) => String::new(),
-    };
+    let range = series.as_ref().map(|series| range(series, &zone));
+    let range = range.unwrap_or_default();
     let tools = here.tools(&series_path, true, &asker.caller);
-    let series = series.map_err(TroubleShown::of);
-    let series = series.map(|found| series_shown(&found, (Step::of(asked.interval), &zone), tools));
+    let step = (Step::of(asked.interval), &zone);
+    let series = series.map(|found| series_shown(&found, step, tools));
     let tools = here.tools(&apart_path, true, &asker.caller);
-    let apart = apart.map_err(TroubleShown::of);
     let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, tools));
     let numbered = format!("{} {id}", of.name());
     let title = name
@@ -309,8 +308,8 @@ pub(crate) async fn page(
         periods: choices(&PERIODS, asked.period),
         intervals: choices(&INTERVALS, asked.interval),
         kinds: choices(&KINDS, query.get("kind").unwrap_or_default()),
-        from: asked.date("from").unwrap_or_default().to_owned(),
-        to: asked.date("to").unwrap_or_default().to_owned(),
+        from: asked.date("from").unwrap_or_default(),
+        to: asked.date("to").unwrap_or_default(),
         tz: query.get("tz").unwrap_or("UTC").to_owned(),
         zones: zones(),
         compares: asked.compares(),
@@ -319,10 +318,10 @@ pub(crate) async fn page(
         tiles,
         tiles_tools,
         shown: asked.period.to_owned(),
-        series,
+        series: series.map_err(TroubleShown::of),
         apart_title: by_title.map_or("Value", |(_, title)| title),
         bys: bys(&asked),
-        apart,
+        apart: apart.map_err(TroubleShown::of),
     }
 }
 
@@ -488,7 +487,7 @@ fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
             .get(name)
             .filter(|_| *name != asked.of.parameter())?;
         let known = called.iter().find(|(of, _)| of == name);
-        let value = known.map_or(value, |(_, called)| called);
+        let value = known.map_or(value, |(_, called)| called.as_str());
         Some(Filter {
             title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
             link: asked.link(&[(name, None), ("cursor", None)]),
