@@ -280,8 +280,7 @@ pub(crate) async fn page(
     let name = called.own.clone();
     let tiles = vec![total_tile("Plays", total), uniques_tile(uniques)];
     let tiles_tools = [&total_path, &uniques_path].map(|of| here.tools(of, false, &asker.caller));
-    let range = series.as_ref().map(|series| range(series, &zone));
-    let range = range.unwrap_or_default();
+    let range = range(series.as_ref().ok(), &zone);
     let tools = here.tools(&series_path, true, &asker.caller);
     let step = (Step::of(asked.interval), &zone);
     let series = series.map(|found| series_shown(&found, step, tools));
@@ -459,7 +458,10 @@ fn path_with(path: &str, name: &str, value: Option<&str>) -> String {
     }
 }
 
-fn range(series: &api::Series, zone: &TimeZone) -> String {
+fn range(series: Option<&api::Series>, zone: &TimeZone) -> String {
+    let Some(series) = series else {
+        return String::new();
+    };
     let first = series
         .points
         .first()
