@@ -48,7 +48,7 @@ struct SourceShown {
     title: &'static str,
     log_end: String,
     partitions: usize,
-    /// When the newest event was logged that is counted.
+    /// When the newest event was logged that is counted, of the partition that is behind farthest.
     counted_to: Option<Moment>,
     lag: String,
     is_behind: bool,
@@ -94,6 +94,15 @@ pub(crate) fn lag(partitions: &[api::Partition]) -> (String, bool) {
     }
 }
 
+/// Up to when events are counted: where some partitions are behind, so is the whole.
+fn counted_to(partitions: &[api::Partition]) -> Option<Moment> {
+    let at = |one: &api::Partition| one.as_of.as_deref()?.parse::<Timestamp>().ok();
+    let behind = partitions.iter().filter(|one| one.lag > Some(0));
+    let oldest = behind.filter_map(at).min();
+    let at = oldest.or_else(|| partitions.iter().filter_map(at).max())?;
+    Some(Moment::utc(&at.to_string()))
+}
+
 impl SourceShown {
     fn of(source: &api::Source) -> Self {
         let (lag, is_behind) = lag(&source.partitions);
@@ -125,12 +134,7 @@ impl SourceShown {
             title: title(&source.source),
             log_end: number(source.partitions.iter().map(end).sum::<i128>()),
             partitions: source.partitions.len(),
-            counted_to: source
-                .partitions
-                .iter()
-                .filter_map(|one| one.as_of.as_deref()?.parse::<Timestamp>().ok())
-                .max()
-                .map(|newest| Moment::utc(&newest.to_string())),
+            counted_to: counted_to(&source.partitions),
             lag,
             is_behind,
             state: state.to_owned(),

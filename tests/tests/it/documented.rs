@@ -126,6 +126,22 @@ impl Reader {
         shell.output().expect("a shell")
     }
 
+    /// Does what the lines of a page say, and notes what is wrong with some; answers how many there were.
+    async fn follow(&self, page: &Path, wrong: &mut String) -> usize {
+        let mut count = 0;
+        for line in lines(page) {
+            if ELSEWHERE.iter().any(|part| line.contains(part)) {
+                continue;
+            }
+            count += 1;
+            if let Err(why) = self.carry_out(&line).await {
+                let page = page.file_name().unwrap_or_default().display();
+                writeln!(wrong, "{page}: {line}: {why}").expect("a text");
+            }
+        }
+        count
+    }
+
     /// Does what a line says; what is wrong with it.
     async fn carry_out(&self, line: &str) -> Result<(), String> {
         if line.starts_with("curl ") {
@@ -286,7 +302,6 @@ fn filled_in(line: &str, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_docs_show_works() {
-    let (newcomer, reader) = (Reader::new(false), Reader::new(true));
     let docs = fs::read_dir(root().join("docs")).expect("the docs");
     let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
     // What the tutorial says is done by a test of its own, in a folder with its views.
@@ -295,23 +310,21 @@ async fn what_the_docs_show_works() {
     });
     pages.sort();
     pages.insert(0, root().join("README.md"));
+    let reader = Reader::new(true);
     let (mut count, mut wrong) = (0, String::new());
     for page in pages {
-        let reader = match page.ends_with("README.md") {
-            true => &newcomer,
-            false => &reader,
-        };
-        for line in lines(&page) {
-            if ELSEWHERE.iter().any(|part| line.contains(part)) {
-                continue;
-            }
-            count += 1;
-            if let Err(why) = reader.carry_out(&line).await {
-                let page = page.file_name().unwrap_or_default().display();
-                writeln!(wrong, "{page}: {line}: {why}").expect("a text");
-            }
-        }
+        count += reader.follow(&page, &mut wrong).await;
     }
     assert!(wrong.is_empty(), "{wrong}");
     assert!(count > 60, "{count}");
+}
+
+/// The README alone, with nothing there before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_gets_through_the_readme() {
+    let newcomer = Reader::new(false);
+    let mut wrong = String::new();
+    let count = newcomer.follow(&root().join("README.md"), &mut wrong).await;
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 30, "{count}");
 }
