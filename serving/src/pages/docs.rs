@@ -38,6 +38,8 @@ pub(crate) async fn page() -> Response {
 pub(crate) async fn file(Path(name): Path<String>) -> Response {
     // It would ask another server whether the description is valid.
     let config = Config::from("/openapi.json").validator_url("none");
+    // The other layout has a bar of its own for other descriptions.
+    let config = config.use_base_layout();
     match utoipa_swagger_ui::serve(&name, Arc::new(config)) {
         Ok(Some(file)) => {
             let kind = HeaderValue::from_str(&file.content_type);
