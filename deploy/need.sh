@@ -43,3 +43,18 @@ jars() {
     fi
     printf '%s' "$target"
 }
+
+# venv WHO KEY ARGUMENT…: the folder of a Python with what pip installs by these arguments, made once for each key in the folder $cache.
+venv() {
+    local who="$1" target="$cache/$1-$2"
+    shift 2
+    need "$who" pip3 python3-pip python3-venv
+    if [ ! -d "$target" ]; then
+        rm -rf "$target.new"
+        python3 -m venv "$target.new"
+        "$target.new/bin/python" -m pip install --quiet --disable-pip-version-check "$@" \
+            >"$dir/install-$who.log" 2>&1 || fail "$who" "pip did not install $*; see $dir/install-$who.log"
+        mv "$target.new" "$target"
+    fi
+    printf '%s' "$target"
+}

@@ -37,7 +37,7 @@ const OF_PROXIES: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "via
 /// How long a key that is not kept is looked up.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(5);
 /// The header that a key may be in instead.
-const X_API_KEY: &str = "x-api-key";
+pub(crate) const X_API_KEY: &str = "x-api-key";
 /// The most bytes of a target that are recorded.
 const TARGET_BYTES_MAX: usize = 512;
 /// The parameters of requests of administrators that are recorded: none names a person.

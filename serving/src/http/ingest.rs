@@ -22,7 +22,7 @@ use super::problem::{Kind, Problem, ProblemShape};
 
 /// How much is read before it is written: a few thousand events.
 const CHUNK_BYTES: usize = 1024 * 1024;
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 128;
 /// The most rejected lines that an answer lists.
 const REJECTED_MAX: usize = 10_000;

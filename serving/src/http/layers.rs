@@ -14,8 +14,9 @@ use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span};
 
-use super::access::is_of_own_page;
 use super::access::table::is_free;
+use super::access::{X_API_KEY, is_of_own_page};
+use super::ingest::IDEMPOTENCY_KEY;
 use super::problem::{Kind, Problem};
 use super::{Api, csv};
 use crate::options::ServingOptions;
@@ -90,8 +91,8 @@ pub(crate) fn cors(options: &ServingOptions) -> Option<CorsLayer> {
                 header::AUTHORIZATION,
                 header::CONTENT_TYPE,
                 header::IF_NONE_MATCH,
-                HeaderName::from_static("x-api-key"),
-                HeaderName::from_static("idempotency-key"),
+                HeaderName::from_static(X_API_KEY),
+                HeaderName::from_static(IDEMPOTENCY_KEY),
             ])
             .expose_headers([
                 header::ETAG,

@@ -142,14 +142,20 @@ impl Moved {
     }
 }
 
+/// A source that has a log, by its name.
+pub(super) fn logged(name: &str) -> Option<Source> {
+    let source = name.parse::<Source>().ok();
+    source.filter(|source| Source::LOGGED.contains(source))
+}
+
 /// The sources that a text names, each once.
 fn sources(text: &str) -> Result<Vec<Source>, Problem> {
     let mut sources = Vec::new();
     for name in text.split(',') {
-        match name.parse::<Source>() {
-            Ok(source) if sources.contains(&source) => {}
-            Ok(source) if Source::LOGGED.contains(&source) => sources.push(source),
-            _ => {
+        match logged(name) {
+            Some(source) if sources.contains(&source) => {}
+            Some(source) => sources.push(source),
+            None => {
                 let known = Source::LOGGED.map(Source::name).join(", ");
                 let why = format!("source={text:?}: {name:?} is none of {known}");
                 return Err(Problem::parameter(why));

@@ -9,6 +9,7 @@ use super::api::{Entry, Provenance};
 use super::ask::{Called, Trouble};
 use super::assets::{ASSETS, Assets};
 use super::shown::{self, Moment, duration, number};
+use super::sign_in::is_over_tls;
 use crate::http::{Caller, Page};
 
 /// What somebody can look for by number.
@@ -113,13 +114,9 @@ impl Here {
         let host = headers
             .get(header::HOST)
             .and_then(|host| host.to_str().ok());
-        let proto = headers
-            .get("x-forwarded-proto")
-            .and_then(|proto| proto.to_str().ok());
-        let scheme = if proto == Some("https") {
-            "https"
-        } else {
-            "http"
+        let scheme = match is_over_tls(headers) {
+            true => "https",
+            false => "http",
         };
         Self(format!("{scheme}://{}", host.unwrap_or("localhost:8080")))
     }

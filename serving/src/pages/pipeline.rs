@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use askama::Template;
 use jiff::Timestamp;
-use schemas::source::Source;
 use serde_json::Value;
 use stores::dead_letters::OTHER_KINDS;
 
 use super::api;
 use super::ask::{Answer, Asker, Trouble, path};
+use super::live::logged;
 use super::overview::{drift, lag, title};
 use super::parts::{Frame, Here, Part, Tools, TroubleShown};
 use super::query::Query;
@@ -233,9 +233,9 @@ pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str
     });
     let frame = Frame::new(format!("Run {epoch}"), "pipeline", &asker.caller);
     RunPage {
-        frame: match source.parse::<Source>() {
-            Ok(source) if Source::LOGGED.contains(&source) => frame.following(source.name()),
-            _ => frame,
+        frame: match logged(source) {
+            Some(source) => frame.following(source.name()),
+            None => frame,
         },
         source: source.to_owned(),
         epoch: epoch.to_owned(),

@@ -204,14 +204,13 @@ impl<'a> Asked<'a> {
     /// A path of the API for the same filters and period, and some parameters more.
     fn path(&self, what: &str, more: &[(&str, Option<&str>)]) -> String {
         let is_custom = self.period == "custom";
-        let (from, to) = (self.date("from"), self.date("to"));
         let mut parameters = vec![
             (self.of.parameter(), Some(self.id)),
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period)),
-            ("from", from.as_deref()),
-            ("to", to.as_deref()),
+            ("from", self.date("from")),
+            ("to", self.date("to")),
         ];
         for filter in FILTERS {
             if filter != self.of.parameter() {
@@ -223,9 +222,8 @@ impl<'a> Asked<'a> {
     }
 
     /// A date that bounds the period, if dates do.
-    fn date(&self, name: &str) -> Option<String> {
-        let date = self.query.get(name).filter(|_| self.period == "custom");
-        date.map(str::to_owned)
+    fn date(&self, name: &str) -> Option<&'a str> {
+        self.query.get(name).filter(|_| self.period == "custom")
     }
 
     /// This page with something else in its address.
@@ -307,8 +305,8 @@ pub(crate) async fn page(
         periods: choices(&PERIODS, asked.period),
         intervals: choices(&INTERVALS, asked.interval),
         kinds: choices(&KINDS, query.get("kind").unwrap_or_default()),
-        from: asked.date("from").unwrap_or_default(),
-        to: asked.date("to").unwrap_or_default(),
+        from: asked.date("from").unwrap_or_default().to_owned(),
+        to: asked.date("to").unwrap_or_default().to_owned(),
         tz: query.get("tz").unwrap_or("UTC").to_owned(),
         zones: zones(),
         compares: asked.compares(),

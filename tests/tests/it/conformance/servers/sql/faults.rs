@@ -37,20 +37,27 @@ fn address(server: Server) -> String {
     }
 }
 
+/// The options of a schema that is reached through a proxy.
+fn through(proxy: &Proxy, schema: &Schema) -> SqlOptions {
+    SqlOptions {
+        host: "127.0.0.1".to_owned(),
+        port: proxy.port(),
+        ..schema.options.clone()
+    }
+}
+
 /// No call waits for longer than it may when no more bytes come, and afterwards all goes on.
 async fn a_connection_that_hangs_ends(server: Server) -> Result<()> {
     let schema = Schema::new(server).await;
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
     let options = SqlOptions {
-        host: "127.0.0.1".to_owned(),
-        port: proxy.port(),
         connections_max: 2,
         connect_timeout_ms: 700,
         request_timeout_ms: 700,
         retry_timeout_ms: 700,
         dump_timeout_ms: 700,
-        ..schema.options.clone()
+        ..through(&proxy, &schema)
     };
     let canon = SqlCanon::open(&options, &schema.namespace).await?;
     let rows: Vec<Entity> = (0..50_000)
@@ -98,12 +105,10 @@ async fn what_is_recorded_is_there_once(server: Server) -> Result<()> {
     let gate = Arc::<Gate>::default();
     let proxy = Proxy::to(&address(server), &gate).await;
     let options = SqlOptions {
-        host: "127.0.0.1".to_owned(),
-        port: proxy.port(),
         tls: SqlTls::Disable,
         request_timeout_ms: 5_000,
         retry_timeout_ms: 20_000,
-        ..schema.options.clone()
+        ..through(&proxy, &schema)
     };
     let canon = SqlCanon::open(&options, &schema.namespace).await?;
     let action = |target: &str| Action {
