@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use batch::{BatchOptions, Workers};
 use scale::{Address, Cluster};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::usage;
@@ -38,38 +39,54 @@ impl Engine {
         Ok(Self::Ballista(address))
     }
 
-    /// The workers, if they are elsewhere.
-    ///
-    /// # Errors
-    /// A scheduler that can't be reached, or has no executor.
-    pub(crate) async fn workers(
-        &self,
-        options: &BatchOptions,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<Option<Arc<dyn Workers>>> {
+    /// The executors, if they are elsewhere; nobody is asked yet.
+    pub(crate) fn executors(&self, options: &BatchOptions) -> Option<Arc<Executors>> {
         match self {
-            Self::Local => Ok(None),
-            Self::Ballista(address) => {
-                let try_max = Duration::from_secs(options.task_seconds_max);
-                let cluster = Cluster::connect(address.clone(), try_max, stop).await?;
-                Ok(Some(Arc::new(Executors(cluster))))
-            }
+            Self::Local => None,
+            Self::Ballista(address) => Some(Arc::new(Executors {
+                address: address.clone(),
+                try_max: Duration::from_secs(options.task_seconds_max),
+                cluster: Mutex::default(),
+            })),
         }
     }
 }
 
 /// The executors of a scheduler, for the batch layer.
 #[derive(Debug)]
-struct Executors(Cluster);
+pub(crate) struct Executors {
+    address: Address,
+    try_max: Duration,
+    /// The connection of the runs that are under way; each time it is another one, so that none is kept that broke.
+    cluster: Mutex<Option<Arc<Cluster>>>,
+}
+
+impl Executors {
+    /// Connects before runs begin that would have to wait for it.
+    ///
+    /// # Errors
+    /// A scheduler that can't be reached, or has no executor.
+    pub(crate) async fn connect(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
+        let mut cluster = self.cluster.lock().await;
+        if let Some(cluster) = &*cluster {
+            return Ok(Arc::clone(cluster));
+        }
+        let connected = Cluster::connect(self.address.clone(), self.try_max, stop).await?;
+        Ok(Arc::clone(cluster.insert(Arc::new(connected))))
+    }
+}
 
 #[async_trait]
 impl Workers for Executors {
     fn at_once(&self) -> usize {
-        self.0.at_once()
+        Cluster::AT_ONCE
     }
 
     async fn carry_out(&self, errand: &str, stop: &CancellationToken) -> batch::Result<String> {
-        let answer = self.0.carry_out(errand, stop).await;
+        let answer = match self.connect(stop).await {
+            Ok(cluster) => cluster.carry_out(errand, stop).await,
+            Err(error) => Err(error),
+        };
         answer.map_err(|error| match error {
             scale::Error::Stopped => batch::Error::Stopped,
             error => batch::Error::Workers(error.to_string()),
@@ -77,7 +94,10 @@ impl Workers for Executors {
     }
 
     async fn call_off(&self) {
-        self.0.call_off().await;
+        let cluster = self.cluster.lock().await.take();
+        if let Some(cluster) = cluster {
+            cluster.call_off().await;
+        }
     }
 }
 

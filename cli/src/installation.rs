@@ -125,6 +125,11 @@ impl Installation {
         Ok(told.collect())
     }
 
+    /// How batch runs are carried out.
+    pub(crate) const fn batch_options(&self) -> &BatchOptions {
+        &self.settings.batch
+    }
+
     /// The query engine.
     ///
     /// # Errors

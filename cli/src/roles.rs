@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When};
+use batch::{Batch, Reconciled, Retention, RunRequest, Scheduled, When, Workers as _};
 use jobs::Engine;
 use metrics_exporter_prometheus::PrometheusHandle;
 use schemas::source::Source;
@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::elsewhere::{self, Executors};
 use crate::failure::usage;
 use crate::installation::Installation;
 use crate::{monitoring, reconciling};
@@ -91,13 +92,15 @@ impl BatchWatch {
     }
 }
 
-/// When batch runs begin.
-#[derive(Debug, Clone, Copy)]
+/// When batch runs begin, and what computes them.
+#[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     /// The first one, after the start.
     pub(crate) first: Duration,
     /// Each other one, after the beginning of the one before.
     pub(crate) every: Duration,
+    /// What carries the tasks of runs out; what comes after runs is done by this process.
+    pub(crate) computes: elsewhere::Engine,
 }
 
 /// Roles that run side by side. Each ends when it is told to; one that fails ends all.
@@ -148,15 +151,24 @@ impl Roles {
         schedule: Schedule,
         watch: &Arc<BatchWatch>,
     ) -> anyhow::Result<()> {
-        let batch = installation.batch(engine)?;
+        let mut batch = installation.batch(engine)?;
+        let executors = schedule.computes.executors(installation.batch_options());
+        if let Some(executors) = &executors {
+            batch = batch.with_workers(Arc::clone(executors) as _);
+        }
         let retention = installation.retention(engine)?;
         let retention = installation.lets_go().then_some(retention);
         let scheduled = reconciling::scheduled(installation, None).await?;
         let reconciling = Arc::new(installation.batch(engine)?);
         let (watch, stop) = (Arc::clone(watch), self.stop.clone());
         self.tasks.spawn(async move {
+            let runs = Runs {
+                batch,
+                executors,
+                watch,
+            };
             let after = (retention.as_ref(), &reconciling, scheduled.as_slice());
-            run_batches((&batch, after), schedule, &watch, &stop).await;
+            run_batches((&runs, after), &schedule, &stop).await;
             Ok(())
         });
         Ok(())
@@ -210,33 +222,61 @@ impl Roles {
 /// What is done after batch runs.
 type After<'a> = (Option<&'a Retention>, &'a Arc<Batch>, &'a [Scheduled]);
 
+/// What a run of every source needs.
+struct Runs {
+    batch: Batch,
+    /// Where its tasks are carried out, if not here.
+    executors: Option<Arc<Executors>>,
+    watch: Arc<BatchWatch>,
+}
+
+impl Runs {
+    /// Runs one source after the other.
+    async fn all(&self, stop: &CancellationToken) {
+        for source in Source::LOGGED {
+            if !self.batch.has_log(source).await.unwrap_or(true) {
+                continue;
+            }
+            match self.run(source, stop).await {
+                Ok(()) => {
+                    self.watch.runs.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(_) if stop.is_cancelled() => {}
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(%source, %error, "a batch run did not come to its end; it is tried again");
+                }
+            }
+        }
+        if let Some(executors) = &self.executors {
+            executors.call_off().await;
+        }
+    }
+
+    /// One run, which begins only once there is who carries it out.
+    async fn run(&self, source: Source, stop: &CancellationToken) -> anyhow::Result<()> {
+        if let Some(executors) = &self.executors {
+            executors.connect(stop).await?;
+        }
+        let request = RunRequest::default();
+        self.batch.run(source, &request, &(), stop).await?;
+        Ok(())
+    }
+}
+
 /// Runs the batch layer again and again. A run that fails is tried again at its next time: what is
 /// served stays right without it.
 async fn run_batches(
-    (batch, (retention, reconciling, scheduled)): (&Batch, After<'_>),
-    schedule: Schedule,
-    watch: &BatchWatch,
+    (runs, (retention, reconciling, scheduled)): (&Runs, After<'_>),
+    schedule: &Schedule,
     stop: &CancellationToken,
 ) {
     let mut wait = schedule.first;
     let mut let_go: Option<tokio::time::Instant> = None;
     while sleep(wait, stop).await {
         let begun = tokio::time::Instant::now();
-        watch.under_way.store(true, Ordering::Relaxed);
-        for source in Source::LOGGED {
-            if !batch.has_log(source).await.unwrap_or(true) {
-                continue;
-            }
-            match batch.run(source, &RunRequest::default(), &(), stop).await {
-                Ok(_) => {
-                    watch.runs.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(_) if stop.is_cancelled() => {}
-                Err(error) => {
-                    tracing::warn!(%source, %error, "a batch run did not come to its end; it is tried again");
-                }
-            }
-        }
+        runs.watch.under_way.store(true, Ordering::Relaxed);
+        runs.all(stop).await;
         for one in scheduled {
             reconcile(reconciling, one, stop).await;
         }
@@ -246,7 +286,7 @@ async fn run_batches(
             let_go = Some(begun);
             let_old_go(retention, stop).await;
         }
-        watch.under_way.store(false, Ordering::Relaxed);
+        runs.watch.under_way.store(false, Ordering::Relaxed);
         wait = schedule.every.saturating_sub(begun.elapsed());
     }
 }

@@ -30,8 +30,6 @@ use self::ready::Readiness;
 use crate::plan::{encoded, join};
 use crate::{Address, Error, MESSAGE_BYTES_MAX, Result};
 
-/// Errands that are under way at once: as many as any number of executors that pays, and what waits costs little.
-const AT_ONCE: usize = 128;
 /// How often an errand is sent out whose executor is lost.
 const TIMES_MAX: u32 = 4;
 const CONNECT_FOR: Duration = Duration::from_secs(5);
@@ -84,6 +82,10 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
+    /// How many errands may be under way at the same time: as many as any number of executors that pays, and what
+    /// waits costs little.
+    pub const AT_ONCE: usize = 128;
+
     /// The executors of a scheduler, of which one is waited for. An errand that has no end after `try_max` is called
     /// off and sent out again: what an executor said of it may never have come to the scheduler.
     ///
@@ -122,12 +124,6 @@ impl Cluster {
             open: Mutex::default(),
             address,
         })
-    }
-
-    /// How many errands may be under way at the same time.
-    #[must_use]
-    pub const fn at_once(&self) -> usize {
-        AT_ONCE
     }
 
     /// Has an errand carried out, and answers what its worker said. Told to stop, it calls the errand off.

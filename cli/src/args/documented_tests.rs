@@ -1,4 +1,4 @@
-//! Every command that the docs, the runbooks and the units show is one that there is.
+//! Every command that the docs, the runbooks, the units, compose and the chart show is one that there is.
 
 use std::path::{Path, PathBuf};
 
@@ -70,6 +70,48 @@ fn commands(text: &str) -> Vec<(String, bool)> {
     found
 }
 
+/// The commands that containers of our image are started with, by compose.
+fn of_compose(text: &str) -> Vec<String> {
+    let (mut found, mut is_ours) = (Vec::new(), false);
+    for line in text.lines() {
+        let of_service = line.strip_prefix("    ").unwrap_or_default();
+        if of_service.is_empty() {
+            is_ours = false;
+        } else if of_service.starts_with("<<: *") {
+            is_ours = true;
+        } else if let Some(list) = of_service.strip_prefix("command: [")
+            && is_ours
+        {
+            let list = list.trim_end_matches(']').replace(", ", " ");
+            found.push(format!("backstitch {list}"));
+        }
+    }
+    found
+}
+
+/// The commands that containers of our image are started with, by a template of the chart; what its values give is a number there.
+fn of_chart(template: &str) -> Vec<String> {
+    let lists = template.split("\"args\" (list ").skip(1);
+    let of_list = |list: &str| {
+        let (mut depth, mut command) = (1_u32, "backstitch ".to_owned());
+        for char in list.chars() {
+            match char {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                _ => {}
+            }
+            match (depth, char) {
+                (0, _) => break,
+                (1, ')') => command.push('9'),
+                (1, char) if char != '"' => command.push(char),
+                _ => {}
+            }
+        }
+        command.replace("$engine", "local")
+    };
+    lists.map(of_list).collect()
+}
+
 fn is_known(command: &str, is_whole: bool) -> Result<(), clap::Error> {
     let mut words = words(command);
     let is_of_letters = words.iter().any(|word| word == "dead-letters");
@@ -104,6 +146,7 @@ fn every_command_that_is_documented_is_one() {
     let mut found = vec![root.join("README.md")];
     files(&root.join("docs"), "md", &mut found);
     files(&root.join("deploy/systemd"), "service", &mut found);
+    files(&root.join("deploy/helm"), "txt", &mut found);
     let mut count = 0;
     for file in found {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -115,6 +158,29 @@ fn every_command_that_is_documented_is_one() {
         }
     }
     assert!(count > 80, "{count}");
+}
+
+#[test]
+fn every_container_is_started_with_a_command_that_is_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut templates = Vec::new();
+    files(&root.join("deploy/helm"), "yaml", &mut templates);
+    let read = |path: &PathBuf| std::fs::read_to_string(path).unwrap();
+    let compose = of_compose(&read(&root.join("compose.yaml")));
+    let chart: Vec<String> = templates
+        .iter()
+        .flat_map(|path| of_chart(&read(path)))
+        .collect();
+    assert_eq!(
+        (compose.len(), chart.len()),
+        (8, 8),
+        "{compose:#?} {chart:#?}"
+    );
+    for command in compose.iter().chain(&chart) {
+        if let Err(error) = is_known(command, true) {
+            panic!("{command}\n{error}");
+        }
+    }
 }
 
 #[test]

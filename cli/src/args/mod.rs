@@ -189,11 +189,7 @@ pub(crate) enum BatchCommand {
     /// Run: roll, archive, compute, check, publish; exit 0 only when the run is published
     Run(BatchRunArgs),
     /// Run again and again until it is told to end, and after each run the reconciliations that are due
-    Schedule {
-        /// Seconds from the beginning of a run to that of the next one
-        #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-        every: u64,
-    },
+    Schedule(BatchScheduleArgs),
     /// Show the newest runs
     List {
         /// How many runs
@@ -226,6 +222,23 @@ pub(crate) struct BatchRunArgs {
     /// Publish a result that fails its check, too
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Arguments of `batch schedule`.
+#[derive(Debug, Args)]
+pub(crate) struct BatchScheduleArgs {
+    /// Seconds from the beginning of a run to that of the next one
+    #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) every: u64,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// What computes batch runs.
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
     /// What computes: `local` is this process, `ballista://HOST:PORT` the executors of a scheduler
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     pub(crate) engine: String,

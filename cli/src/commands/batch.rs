@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest};
+use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest, Workers as _};
 use jiff::Timestamp;
 use jobs::Catalog;
 use schemas::source::Source;
@@ -14,7 +14,7 @@ use stores::views::RunStory;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use crate::args::{BatchCommand, BatchRunArgs};
+use crate::args::{BatchCommand, BatchRunArgs, BatchScheduleArgs};
 use crate::elsewhere::Engine;
 use crate::failure::{one_line, usage};
 use crate::installation::Installation;
@@ -29,7 +29,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     match command {
         BatchCommand::Run(args) => run_batch(args, context, stop).await,
-        BatchCommand::Schedule { every } => schedule(*every, context, stop).await,
+        BatchCommand::Schedule(args) => schedule(args, context, stop).await,
         BatchCommand::List { limit, source } => list(context, *limit, *source).await,
         BatchCommand::Show { run, source } => show(context, *run, *source).await,
     }
@@ -44,13 +44,18 @@ struct Ran {
 }
 
 /// Runs the batch layer every so often until it is told to end.
-async fn schedule(every: u64, context: &Context, stop: CancellationToken) -> anyhow::Result<()> {
-    let installation = Installation::open(context.settings()).await?;
-    let engine = installation.engine()?;
+async fn schedule(
+    args: &BatchScheduleArgs,
+    context: &Context,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let schedule = Schedule {
         first: Duration::ZERO,
-        every: Duration::from_secs(every),
+        every: Duration::from_secs(args.every),
+        computes: Engine::of(&args.engine.engine)?,
     };
+    let installation = Installation::open(context.settings()).await?;
+    let engine = installation.engine()?;
     let mut roles = Roles::new(stop);
     let watch = Arc::new(BatchWatch::default());
     roles
@@ -64,18 +69,19 @@ async fn run_batch(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let engine = Engine::of(&args.engine)?;
+    let engine = Engine::of(&args.engine.engine)?;
     let requests = requests(args)?;
     let installation = Installation::open(context.settings()).await?;
     let mut batch = installation.batch(&installation.engine()?)?;
     // Before anything is begun that would have to wait for them.
-    let workers = engine.workers(&context.settings().batch, &stop).await?;
-    if let Some(workers) = &workers {
-        batch = batch.with_workers(Arc::clone(workers));
+    let executors = engine.executors(&context.settings().batch);
+    if let Some(executors) = &executors {
+        executors.connect(&stop).await?;
+        batch = batch.with_workers(Arc::clone(executors) as _);
     }
     let runs = run_all(args, (&batch, requests), &stop).await;
-    if let Some(workers) = &workers {
-        workers.call_off().await;
+    if let Some(executors) = &executors {
+        executors.call_off().await;
     }
     let (runs, failed) = runs?;
     match (runs.as_slice(), &failed) {

@@ -97,7 +97,7 @@ fn is_service(command: &Command) -> bool {
     match command {
         Command::Up(_) | Command::Serve(_) | Command::Scheduler(_) | Command::Executor(_) => true,
         Command::Speed(args) | Command::Archive(args) => !args.until_caught_up,
-        Command::Batch(BatchCommand::Schedule { .. }) => true,
+        Command::Batch(BatchCommand::Schedule(_)) => true,
         _ => false,
     }
 }

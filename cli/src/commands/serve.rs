@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{ServeArgs, UpArgs};
+use crate::elsewhere::Engine;
 use crate::installation::Installation;
 use crate::roles::{self, BatchWatch, Roles, Schedule};
 
@@ -46,6 +47,7 @@ pub(super) async fn up(
     let schedule = Schedule {
         first: every,
         every,
+        computes: Engine::Local,
     };
     let engine = installation.engine()?;
     let mut roles = Roles::new(stop);

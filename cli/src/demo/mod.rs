@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::DemoArgs;
 use crate::commands::Context;
+use crate::elsewhere;
 use crate::failure::usage;
 use crate::installation::Installation;
 use crate::output;
@@ -178,11 +179,12 @@ async fn show(
     }
     let (mut verifiers, mut traffic) = Box::pin(prepare(args, installation, &client, ids)).await?;
     let (schedule, engine) = (schedule(args), installation.engine()?);
+    let every = schedule.every;
     let mut roles = Roles::new(end.clone());
     roles.speed(installation, &engine).await?;
     roles.batch(installation, &engine, schedule, &watch).await?;
     roles.serving(installation, listener)?;
-    announce(args, context, (address, ids), schedule)?;
+    announce(args, context, (address, ids), every)?;
 
     let stop_traffic = end.child_token();
     let driver = async {
@@ -294,6 +296,7 @@ fn schedule(args: &DemoArgs) -> Schedule {
     Schedule {
         first: every.min(Duration::from_secs(5)),
         every,
+        computes: elsewhere::Engine::Local,
     }
 }
 
@@ -301,7 +304,7 @@ fn announce(
     args: &DemoArgs,
     context: &Context,
     (address, ids): (SocketAddr, Ids),
-    schedule: Schedule,
+    batch_every: Duration,
 ) -> anyhow::Result<()> {
     if context.output().is_json() {
         if args.seconds.is_some() {
@@ -311,7 +314,7 @@ fn announce(
         return context.output().result(&listening, |_| String::new());
     }
     let rate = args.rate;
-    let every = schedule.every.as_secs_f64();
+    let every = batch_every.as_secs_f64();
     let ends = match args.seconds {
         Some(seconds) => format!(
             "It compares what it serves with a recount and ends in about {seconds} seconds."

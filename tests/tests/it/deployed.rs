@@ -1,8 +1,13 @@
-//! What is deployed fits what is built: metrics of alerts and dashboards are measured, each alert has its page, and what is
+//! What is deployed fits what is built: the example of a configuration is one, metrics of alerts and dashboards are measured, each alert has its page, and what is
 //! measured says what it means.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+
+use serde_json::Value;
+use tests::place::Place;
+use tests::process::{CONFIG, Server, done};
+use tests::servers::Addresses;
 
 use crate::tidy::{root, sources};
 
@@ -109,7 +114,7 @@ fn alerts_and_dashboards_look_at_what_is_measured() {
             .collect();
         assert!(unknown.is_empty(), "{path}: nobody measures {unknown:?}");
     }
-    let dashboard: serde_json::Value =
+    let dashboard: Value =
         serde_json::from_str(&read("deploy/monitoring/dashboard.json")).expect("JSON");
     assert!(
         dashboard["panels"]
@@ -140,4 +145,31 @@ fn each_alert_has_its_page() {
     }
     let kept = std::fs::read_dir(root().join("docs/runbooks")).expect("a folder");
     assert_eq!(kept.count(), pages.len(), "a page without an alert");
+}
+
+/// What the README does with the file, in a namespace that nobody else has.
+#[test]
+fn the_example_of_a_configuration_is_one_on_servers() {
+    let example = read("deploy/config/servers.toml");
+    let named = "namespace = \"example\"";
+    assert_eq!(example.matches(named).count(), 1);
+    assert_eq!(example.matches("log.partitions = 4").count(), 1);
+    let place = Place::with_partitions(4, &Addresses::default(), "");
+    let own = format!("namespace = \"{}\"", place.options().namespace);
+    let config = place.data().join(CONFIG);
+    std::fs::write(config, example.replace(named, &own)).expect("a configuration");
+    for command in ["migrate", "check"] {
+        done(place.data(), &[command]);
+    }
+    let at = "2026-03-01T10:00:00Z";
+    let play = format!(
+        r#"{{"event_id":"one","track_id":2,"owner_id":1,"listener_id":3,"kind":"play","at":"{at}"}}"#
+    );
+    place.ingest("plays", &play);
+    done(place.data(), &["speed", "--until-caught-up"]);
+    done(place.data(), &["batch", "run"]);
+    let server = Server::start(place.data(), &[]);
+    let asked = "/stats/plays/total?owner_id=1&kind=play";
+    let answer = server.client.json(asked);
+    assert_eq!(answer["value"], 1, "{answer}");
 }
