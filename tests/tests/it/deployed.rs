@@ -169,7 +169,7 @@ fn the_example_of_a_configuration_is_one_on_servers() {
     done(place.data(), &["speed", "--until-caught-up"]);
     done(place.data(), &["batch", "run"]);
     let server = Server::start(place.data(), &[]);
-    let asked = "/stats/plays/total?owner_id=1&kind=play";
+    let asked = "/api/v1/stats/plays/total?owner_id=1&kind=play";
     let answer = server.client.json(asked);
     assert_eq!(answer["value"], 1, "{answer}");
 }

@@ -316,27 +316,28 @@ async fn said(process: &Process, what: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_of_a_schedule_go_on_when_executors_are_there_again() {
-    let places = [configured(), configured()];
-    let [local, elsewhere] = &places;
-    ingest([local, elsewhere], "5", [20, 4, 2, 300, 100, 20]);
-    let mut cluster = Cluster::start(&[elsewhere.data()]).await;
+    let (place, other) = (configured(), configured());
+    ingest([&place, &other], "5", [20, 4, 2, 300, 100, 20]);
+    let mut cluster = Cluster::start(&[place.data()]).await;
     let engine = cluster.engine();
     let args = ["batch", "schedule", "--every", "1", "--engine", &engine];
-    let schedule = Process::start(elsewhere.data(), &args);
+    let schedule = Process::start(place.data(), &args);
     said(&cluster.executors[0], "a task is done").await;
     let executor = cluster.executors.remove(0);
-    assert!(executor.kill(), "it was at work");
-    cluster.add(elsewhere.data()).await;
-    ingest([local, elsewhere], "6", [20, 4, 2, 300, 100, 20]);
+    assert!(executor.kill(), "it was there");
+    cluster.add(place.data()).await;
+    ingest([&place, &other], "6", [20, 4, 2, 300, 100, 20]);
     said(&cluster.executors[0], "a task is done").await;
     cluster.end();
     said(&schedule, "no scheduler answers at").await;
     let (succeeded, said) = schedule.end();
     assert!(succeeded, "it waits for a scheduler: {said:?}");
-    for place in [local, elsewhere] {
-        done(place.data(), &["batch", "run"]);
+    done(place.data(), &["batch", "run"]);
+    // It exits with 3 where a row is not what the archive gives.
+    for view in ["plays_detail", "plays_owner_day"] {
+        let args = ["restorate", "--view", view, "--expected", "archive"];
+        done(place.data(), &args);
     }
-    compare(local, elsewhere).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
