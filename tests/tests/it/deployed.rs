@@ -171,5 +171,5 @@ fn the_example_of_a_configuration_is_one_on_servers() {
     let server = Server::start(place.data(), &[]);
     let asked = "/api/v1/stats/plays/total?owner_id=1&kind=play";
     let answer = server.client.json(asked);
-    assert_eq!(answer["value"], 1, "{answer}");
+    assert_eq!(answer["count"], 1, "{answer}");
 }
