@@ -27,7 +27,7 @@ const SEGMENTS: i64 = 2;
 const ATHLETES: i64 = 45;
 const APPLICATIONS: i64 = 2;
 const STEPS: usize = 13;
-const HISTORIES: u64 = 2;
+const HISTORIES: u64 = 3;
 
 fn histories() -> u64 {
     let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();

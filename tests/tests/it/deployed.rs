@@ -1,5 +1,5 @@
-//! What is deployed fits what is built: the example of a configuration is one, metrics of alerts and dashboards are measured, each alert has its page, and what is
-//! measured says what it means.
+//! What is deployed fits what is built: the example of a configuration is one, metrics of alerts and dashboards are measured, each
+//! alert has its page, and what is measured says what it means.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -161,11 +161,8 @@ fn the_example_of_a_configuration_is_one_on_servers() {
     for command in ["migrate", "check"] {
         done(place.data(), &[command]);
     }
-    let at = "2026-03-01T10:00:00Z";
-    let play = format!(
-        r#"{{"event_id":"one","track_id":2,"owner_id":1,"listener_id":3,"kind":"play","at":"{at}"}}"#
-    );
-    place.ingest("plays", &play);
+    let play = r#"{"event_id":"one","track_id":2,"owner_id":1,"listener_id":3,"kind":"play","at":"2026-03-01T10:00:00Z"}"#;
+    place.ingest("plays", play);
     done(place.data(), &["speed", "--until-caught-up"]);
     done(place.data(), &["batch", "run"]);
     let server = Server::start(place.data(), &[]);
