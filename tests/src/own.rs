@@ -182,6 +182,8 @@ fn deploy(arguments: &[&str], variables: &[(&'static str, String)]) -> Command {
     let mut command = Command::new(script);
     command
         .args(arguments)
+        // It may be killed, and must know what it knew.
+        .env_remove("BACKSTITCH_SERVERS_FOR_TESTS")
         .envs(variables.iter().map(|(name, value)| (*name, value)))
         .stdin(Stdio::null());
     command

@@ -266,10 +266,7 @@ pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
             nodes: at.redis.clone(),
             ..RedisOptions::default()
         },
-        cassandra: CassandraOptions {
-            nodes: at.cassandra.clone(),
-            ..CassandraOptions::default()
-        },
+        cassandra: cassandra_options(&at.cassandra),
         database: SqlOptions {
             host: "127.0.0.1".to_owned(),
             port: port_of(&at.postgres),
@@ -277,6 +274,25 @@ pub fn options(folder: &Path, at: &Addresses) -> StoresOptions {
             ..SqlOptions::default()
         },
         s3: at.s3.as_deref().map(s3_options).unwrap_or_default(),
+    }
+}
+
+/// The Cassandra at an address. Keyspaces of the one that all tests share are not in its log: for each table that is
+/// dropped it would flush the tables of all others.
+#[must_use]
+pub fn cassandra_options(at: &str) -> CassandraOptions {
+    CassandraOptions {
+        nodes: at.to_owned(),
+        replication: replication(at).to_owned(),
+        ..CassandraOptions::default()
+    }
+}
+
+fn replication(at: &str) -> &'static str {
+    if at == cassandra() {
+        "{'class': 'SimpleStrategy', 'replication_factor': 1} AND durable_writes = false"
+    } else {
+        ""
     }
 }
 
@@ -303,6 +319,7 @@ pub fn configuration(namespace: &Namespace, at: &Addresses, partitions: u32) -> 
     } = at;
     let postgres = port_of(&at.postgres);
     let archive = s3.as_deref().map(s3_configuration).unwrap_or_default();
+    let replication = replication(cassandra);
     format!(
         r#"
 namespace = "{namespace}"
@@ -310,6 +327,7 @@ log.partitions = {partitions}
 kafka.bootstrap_servers = "{kafka}"
 redis.nodes = "{redis}"
 cassandra.nodes = "{cassandra}"
+cassandra.replication = "{replication}"
 database.host = "127.0.0.1"
 database.port = {postgres}
 database.user = "backstitch"

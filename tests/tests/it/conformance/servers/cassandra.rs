@@ -22,10 +22,7 @@ struct Keyspace {
 }
 
 fn options() -> CassandraOptions {
-    CassandraOptions {
-        nodes: servers::cassandra(),
-        ..CassandraOptions::default()
-    }
+    servers::cassandra_options(&servers::cassandra())
 }
 
 impl Keyspace {

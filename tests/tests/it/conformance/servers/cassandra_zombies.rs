@@ -162,9 +162,8 @@ async fn slow_and_quick(
 async fn what_comes_late_changes_nothing() -> Result<()> {
     let namespace = servers::namespace();
     let options = CassandraOptions {
-        nodes: servers::cassandra(),
         request_timeout_ms: 30_000,
-        ..CassandraOptions::default()
+        ..servers::cassandra_options(&servers::cassandra())
     };
     let gate = Arc::<Gate>::default();
     let (_proxy, slow, views) = slow_and_quick(&options, &namespace, &gate).await?;
@@ -207,12 +206,11 @@ async fn what_comes_late_changes_nothing() -> Result<()> {
 async fn who_forgets_late_drops_nothing() -> Result<()> {
     let namespace = servers::namespace();
     let options = CassandraOptions {
-        nodes: servers::cassandra(),
         request_timeout_ms: 60_000,
         retry_timeout_ms: 60_000,
         // Who waits for the lock of one that is held back waits for so long.
         lease_ms: 5_000,
-        ..CassandraOptions::default()
+        ..servers::cassandra_options(&servers::cassandra())
     };
     let gate = Arc::<Gate>::default();
     let (_proxy, slow, views) = slow_and_quick(&options, &namespace, &gate).await?;
