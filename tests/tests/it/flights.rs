@@ -31,7 +31,8 @@ fn flights_are_ranked_as_plain_sql_ranks_them() {
     let mut number = 0_u32;
     efforts.retain(|effort| {
         number += 1;
-        let is_asked_about = |segment: &i64| effort.contains(&format!(r#""segment_id":{segment},"#));
+        let is_asked_about =
+            |segment: &i64| effort.contains(&format!(r#""segment_id":{segment},"#));
         number.is_multiple_of(OTHERS_EACH) || SEGMENTS.iter().any(is_asked_about)
     });
     let folder = tempfile::tempdir().expect("a folder");
