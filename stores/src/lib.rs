@@ -49,6 +49,7 @@ pub mod run_outcome;
 mod run_rules;
 pub mod s3;
 mod secret;
+mod shared;
 mod stores;
 pub mod telling;
 mod tls;

@@ -11,6 +11,7 @@ use datafusion::catalog::{MemTable, TableProvider};
 use datafusion::functions_aggregate::expr_fn::sum;
 use datafusion::prelude::{DataFrame, cast, ident};
 use futures::TryStreamExt;
+use futures::future::BoxFuture;
 use jobs::tables::Generation;
 use jobs::{COUNT, Engine, Job, checked, query};
 use schemas::seam::{Cut, Epoch, Offset};
@@ -194,7 +195,14 @@ pub(crate) type Manifests = BTreeMap<String, ViewManifest>;
 
 impl Compute {
     /// Every view of some days. What other views read from is kept in memory where there is room for it.
-    pub(crate) async fn day_task(&self, days: &[i64]) -> Result<OfDays> {
+    ///
+    /// The engine's types are not seen in what is answered, here and below: that they may go to another thread takes the
+    /// compiler seconds for each method of a trait that waits for it.
+    pub(crate) fn day_task<'a>(&'a self, days: &'a [i64]) -> BoxFuture<'a, Result<OfDays>> {
+        Box::pin(self.of_days(days))
+    }
+
+    async fn of_days(&self, days: &[i64]) -> Result<OfDays> {
         let mut outcome = OfDays::default();
         let mut held: BTreeMap<&str, Held> = BTreeMap::new();
         // What is added to a piece later is not among the rows of its query.
@@ -253,7 +261,15 @@ impl Compute {
     }
 
     /// A job whose pieces are months, or all time, from what was computed before it.
-    pub(crate) async fn coarse(&self, name: &str, computed: &Manifests) -> Result<Written> {
+    pub(crate) fn coarse<'a>(
+        &'a self,
+        name: &'a str,
+        computed: &'a Manifests,
+    ) -> BoxFuture<'a, Result<Written>> {
+        Box::pin(self.of_coarse(name, computed))
+    }
+
+    async fn of_coarse(&self, name: &str, computed: &Manifests) -> Result<Written> {
         let view = self.plan.view(name)?;
         let job = &view.job;
         let touched = computed.get(name).map(|m| &m.touched);

@@ -2,10 +2,10 @@
 //! the driver's errors mean to a caller.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -26,6 +26,7 @@ use scylla::statement::{Consistency, SerialConsistency, Statement};
 use super::flight::Flight;
 use super::options::{CassandraOptions, wrong};
 use crate::patience::Patience;
+use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result, tls};
 
 /// Statements that are kept prepared: more than the tables of all views need.
@@ -49,13 +50,17 @@ pub(super) enum Outcome {
 /// A session.
 #[derive(Debug)]
 pub(super) struct Cql {
-    session: Session,
+    session: Shared<Session>,
     patience: Patience,
     flight: Flight,
     consistency: Consistency,
     agreement: SerialConsistency,
-    prepared: Mutex<HashMap<String, PreparedStatement>>,
+    prepared: Shared<Mutex<HashMap<String, PreparedStatement>>>,
 }
+
+/// A call of the driver. Its type is forgotten, since whether it may go to another thread would be proven anew, through
+/// all of the driver, for each of the many functions that wait for one.
+type Call<'a, T, E = ExecutionError> = BoxFuture<'a, Result<T, E>>;
 
 impl Cql {
     /// What it is called in messages, with its address.
@@ -102,22 +107,22 @@ impl Cql {
             builder = builder.tls_context(Some(tls_config(options)?));
         }
         let doing = "connecting";
-        let building = Box::pin(builder.build());
+        let building: Call<'_, _, _> = Box::pin(builder.build());
         let session = tokio::time::timeout(connect + request + SLACK, building).await;
         let session = session
             .map_err(|_| patience.unavailable(doing, "no answer in time"))?
             .map_err(|error| no_session(&patience, doing, &error))?;
         Ok(Self {
-            session,
+            session: Shared::new(session),
             patience,
             flight: Flight::new(options.in_flight_max),
             consistency,
             agreement,
-            prepared: Mutex::new(HashMap::new()),
+            prepared: Shared::new(Mutex::new(HashMap::new())),
         })
     }
 
-    pub(super) const fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
@@ -139,8 +144,8 @@ impl Cql {
         }
         self.patience
             .repeated(doing, || async {
-                let used = self.session.use_keyspace(keyspace, false).await;
-                used.map_err(|error| match error {
+                let used: Call<'_, _, _> = Box::pin(self.session.use_keyspace(keyspace, false));
+                used.await.map_err(|error| match error {
                     UseKeyspaceError::RequestTimeout(_) => self.patience.unavailable(doing, &error),
                     // It was found just now: the node is still making it.
                     UseKeyspaceError::RequestError(
@@ -161,8 +166,10 @@ impl Cql {
             .repeated(doing, || async {
                 let mut statement = Statement::new(text);
                 statement.set_is_idempotent(true);
-                let done = Box::pin(self.session.query_unpaged(statement, ())).await;
-                done.map(drop).map_err(|error| self.fault(doing, &error))
+                let done: Call<'_, _> = Box::pin(self.session.query_unpaged(statement, ()));
+                done.await
+                    .map(drop)
+                    .map_err(|error| self.fault(doing, &error))
             })
             .await
     }
@@ -174,8 +181,10 @@ impl Cql {
         let mut prepared = self
             .patience
             .repeated(doing, || async {
-                let prepared = Box::pin(self.session.prepare(text)).await;
-                prepared.map_err(|error| self.unprepared(doing, &error))
+                let prepared: Call<'_, _, _> = Box::pin(self.session.prepare(text));
+                prepared
+                    .await
+                    .map_err(|error| self.unprepared(doing, &error))
             })
             .await?;
         prepared.set_is_idempotent(true);
@@ -197,7 +206,7 @@ impl Cql {
         &self,
         doing: &str,
         text: &str,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send + Sync,
     ) -> Result<QueryRowsResult> {
         let statement = self.prepare(doing, text).await?;
         let (page, _) = self
@@ -212,7 +221,7 @@ impl Cql {
         &self,
         doing: &str,
         text: &str,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send + Sync,
     ) -> Result<QueryRowsResult> {
         let mut statement = self.prepare(doing, text).await?;
         statement.set_consistency(match self.agreement {
@@ -230,7 +239,7 @@ impl Cql {
         &self,
         doing: &str,
         statement: &PreparedStatement,
-        values: &impl SerializeRow,
+        values: &(impl SerializeRow + Sync),
         from: PagingState,
     ) -> Result<(QueryRowsResult, Option<PagingState>)> {
         let (result, next) = self
@@ -253,7 +262,7 @@ impl Cql {
     }
 
     /// Writes of one partition, all by the same statement, in one step.
-    pub(super) async fn write<V: SerializeRow>(
+    pub(super) async fn write<V: SerializeRow + Sync>(
         &self,
         doing: &str,
         statement: &PreparedStatement,
@@ -278,7 +287,7 @@ impl Cql {
         &self,
         doing: &str,
         text: &str,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send + Sync,
     ) -> Result<Outcome> {
         let mut statement = self.prepare(doing, text).await?;
         statement.set_is_idempotent(false);
@@ -294,7 +303,7 @@ impl Cql {
         &self,
         doing: &str,
         statements: Vec<PreparedStatement>,
-        values: impl scylla::serialize::batch::BatchValues,
+        values: impl scylla::serialize::batch::BatchValues + Send + Sync,
     ) -> Result<Outcome> {
         let mut batch = Batch::new(BatchType::Unlogged);
         for statement in statements {
@@ -324,11 +333,7 @@ impl Cql {
         }
     }
 
-    async fn flown<T>(
-        &self,
-        doing: &str,
-        call: Pin<Box<impl Future<Output = Result<T, ExecutionError>>>>,
-    ) -> Result<T> {
+    async fn flown<T>(&self, doing: &str, call: Call<'_, T>) -> Result<T> {
         let place = self.flight.take().await;
         let done = call.await;
         let too_much = done.as_ref().err().is_some_and(is_too_much);
