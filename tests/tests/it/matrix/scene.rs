@@ -28,7 +28,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 const SETTLE_MAX: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Questions must not be all that the machine does.
-const ASK_PAUSE: Duration = Duration::from_millis(200);
+const ASK_PAUSE: Duration = Duration::from_millis(300);
 const QUESTIONS: usize = 8;
 /// So many of the last questions that were answered may be asked again.
 const AGAIN_MAX: usize = 6;
@@ -58,8 +58,8 @@ const STEPS: &str = "
 cassandra.lease_ms = 8000
 speed.records_max = 20
 speed.groups_max = 5
-speed.look_interval_ms = 500
-speed.poll_interval_ms = 100
+speed.look_interval_ms = 800
+speed.poll_interval_ms = 400
 batch.grace_ms = 100
 batch.roll_wait_ms = 5000
 batch.archive_rows_max = 300
