@@ -332,10 +332,11 @@ impl Speed {
                 partitions,
                 outbox: self.told(partition),
                 full_looks: 0,
+                until_caught_up: workers.until_caught_up,
             };
             let stop = workers.stop.child_token();
             workers.at.insert(partition, stop.clone());
-            workers.spawn(Some(partition), worker.run(workers.until_caught_up, stop));
+            workers.spawn(Some(partition), worker.run(stop));
         }
         Ok(())
     }

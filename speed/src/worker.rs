@@ -49,13 +49,15 @@ pub(crate) struct Worker {
     pub(crate) outbox: Option<Outbox>,
     /// How many looks in a row found too much waiting there.
     pub(crate) full_looks: u32,
+    /// Whether it ends at the end of the log.
+    pub(crate) until_caught_up: bool,
 }
 
 /// How a stretch of folding ended.
 enum Ended {
     /// It is time to look around.
     Look,
-    /// The end of the log was reached.
+    /// The end of the log was reached, which was to be.
     CaughtUp,
     /// A batch run has to go on first.
     Waiting,
@@ -63,13 +65,14 @@ enum Ended {
 
 impl Worker {
     /// Folds, and tells beside it what that brings.
-    pub(crate) async fn run(self, until_caught_up: bool, stop: CancellationToken) -> Result<()> {
+    pub(crate) async fn run(self, stop: CancellationToken) -> Result<()> {
+        let until_caught_up = self.until_caught_up;
         let Some(outbox) = self.outbox.clone() else {
-            return self.work(until_caught_up, stop).await;
+            return self.work(stop).await;
         };
         let (over, stop) = (CancellationToken::new(), stop.child_token());
         let watched = outbox.clone().watch(until_caught_up, over.clone()).boxed();
-        let working = self.work(until_caught_up, stop.clone()).boxed();
+        let working = self.work(stop.clone()).boxed();
         let work = async {
             let worked = working.await;
             over.cancel();
@@ -90,7 +93,8 @@ impl Worker {
         Ok(())
     }
 
-    async fn work(mut self, until_caught_up: bool, stop: CancellationToken) -> Result<()> {
+    async fn work(mut self, stop: CancellationToken) -> Result<()> {
+        let until_caught_up = self.until_caught_up;
         let run_wait = Duration::from_millis(self.options.run_wait_ms);
         let (mut failures, mut gone) = (0, 0);
         let mut waiting: Option<Instant> = None;
@@ -107,11 +111,7 @@ impl Worker {
             }
             gone = 0;
             match ended {
-                Ok(Ended::CaughtUp) if until_caught_up => return Ok(()),
-                Ok(Ended::CaughtUp) => {
-                    (failures, waiting) = (0, None);
-                    pause(self.options.poll_interval_ms, &stop).await;
-                }
+                Ok(Ended::CaughtUp) => return Ok(()),
                 Ok(Ended::Look) => (failures, waiting) = (0, None),
                 Ok(Ended::Waiting) => {
                     let since = *waiting.get_or_insert_with(Instant::now);
@@ -142,12 +142,7 @@ impl Worker {
     /// Reads the slot, then the runs, and does what they call for.
     async fn look_and_fold(&mut self, stop: &CancellationToken) -> Result<Ended> {
         let partition = self.partition;
-        let seen = self
-            .ports
-            .live
-            .read(self.source, partition + 1, &[])
-            .await?;
-        let slot = seen.slots.into_iter().nth(partition as usize).flatten();
+        let slot = self.slot().await?;
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
         let partitions = self.ports.partitions(self.source).await?;
         let seen = self.ports.views.runs(self.source).await?;
@@ -251,17 +246,16 @@ impl Worker {
                 "partition" => self.partition.to_string())
             .set(as_f64(fetched.end.saturating_sub(fetched.next_offset)));
             if fetched.next_offset == fence.next_offset {
-                return match until {
-                    Some(cut) => Err(self.other_log(format!(
+                if let Some(cut) = until {
+                    return Err(self.other_log(format!(
                         "a batch run has taken records up to offset {cut}, the log ends at {}: records were lost, or the topic was made again",
                         fetched.end
-                    ))),
-                    None => match self.taker.step(fence, self.partitions).await? {
-                        Stepped::Idle => Ok(Ended::CaughtUp),
-                        Stepped::More => continue,
-                        Stepped::Moved => Ok(self.moved()),
-                    },
-                };
+                    )));
+                }
+                match self.at_end(fence, stop).await? {
+                    Some(ended) => return Ok(ended),
+                    None => continue,
+                }
             }
             let at = Cut {
                 next_offset: fetched.next_offset,
@@ -284,6 +278,35 @@ impl Worker {
             }
         }
         Ok(Ended::Look)
+    }
+
+    /// What to do where no record is left; nothing means to look for one again.
+    ///
+    /// Records of runs and erasures are looked at after the look interval, as where records come without end: what is folded
+    /// after a run has begun an epoch is refused.
+    async fn at_end(&mut self, fence: Fence, stop: &CancellationToken) -> Result<Option<Ended>> {
+        match self.taker.step(fence, self.partitions).await? {
+            Stepped::More => return Ok(None),
+            Stepped::Moved => return Ok(Some(self.moved())),
+            Stepped::Idle if self.until_caught_up => return Ok(Some(Ended::CaughtUp)),
+            Stepped::Idle => {}
+        }
+        pause(self.options.poll_interval_ms, stop).await;
+        // Where live state was lost, no record has to come for that to be seen.
+        let slot = self.slot().await?;
+        let stands = slot.is_some_and(|slot| slot.fence() == fence);
+        Ok((!stands).then_some(Ended::Look))
+    }
+
+    /// The slot, if there is one.
+    async fn slot(&self) -> Result<Option<Slot>> {
+        let live = &self.ports.live;
+        let seen = live.read(self.source, self.partition + 1, &[]).await?;
+        Ok(seen
+            .slots
+            .into_iter()
+            .nth(self.partition as usize)
+            .flatten())
     }
 
     /// The slot is not where it was believed to be.

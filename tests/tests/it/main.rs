@@ -29,6 +29,7 @@ mod faults;
 mod flights;
 mod hostile;
 mod hot_paths;
+mod idle;
 mod law;
 mod likes;
 mod live_sums;
