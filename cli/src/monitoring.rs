@@ -109,6 +109,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "Boards that left the cache in Redis",
     ),
     (
+        "backstitch_ingest_dead_letters_total",
+        "Lines that could not be taken and were set aside, by source",
+    ),
+    (
         "backstitch_speed_board_fills_total",
         "Boards that were brought into the cache in Redis",
     ),

@@ -149,6 +149,28 @@ key = \"segment_id\"\nmember = \"athlete_id\"\n";
 }
 
 #[test]
+fn a_column_is_not_called_what_answers_tell_of_a_place() {
+    for name in ["rank", "total", "previous_rank", "change"] {
+        let definition = format!(
+            "kind = \"board\"\nboard = \"routes\"\nsource = \"efforts\"\nlayers = \"both\"
+key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"{name}\"]\n"
+        );
+        let sql = format!(
+            "SELECT segment_id, athlete_id, min(elapsed_time) AS {name} FROM efforts GROUP BY 1, 2"
+        );
+        let said = complaint(&definition, &sql);
+        assert!(
+            said.starts_with("/hours/job.toml:7: ") && said.contains(name),
+            "{said}"
+        );
+        let other = (definition.replace(name, "best"), sql.replace(name, "best"));
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "hours", &other.0, &other.1);
+        assert!(Catalog::read(root.path()).is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("empty")).unwrap();

@@ -90,9 +90,9 @@ pub struct SpeedOptions {
     pub board_check_interval_ms: u64,
     /// How many live states of a key it takes until their sum is kept; more than 1,001 are taken for that.
     pub sum_states: u64,
-    /// How long to wait at the end of the log before looking for more.
+    /// How long to wait at the end of the log before looking for more, and at live state.
     pub poll_interval_ms: u64,
-    /// How long to go on before looking at slot and run records again.
+    /// How long to go on before looking at run records, erasures and partitions again.
     pub look_interval_ms: u64,
     /// How long to wait for a batch run that stands in the way, where the end of the log is to be
     /// reached.

@@ -333,6 +333,7 @@ impl Speed {
                 outbox: self.told(partition),
                 full_looks: 0,
                 until_caught_up: workers.until_caught_up,
+                failures: 0,
             };
             let stop = workers.stop.child_token();
             workers.at.insert(partition, stop.clone());

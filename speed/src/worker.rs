@@ -51,6 +51,8 @@ pub(crate) struct Worker {
     pub(crate) full_looks: u32,
     /// Whether it ends at the end of the log.
     pub(crate) until_caught_up: bool,
+    /// How many steps in a row did not get through.
+    pub(crate) failures: u32,
 }
 
 /// How a stretch of folding ended.
@@ -96,7 +98,7 @@ impl Worker {
     async fn work(mut self, stop: CancellationToken) -> Result<()> {
         let until_caught_up = self.until_caught_up;
         let run_wait = Duration::from_millis(self.options.run_wait_ms);
-        let (mut failures, mut gone) = (0, 0);
+        let mut gone = 0;
         let mut waiting: Option<Instant> = None;
         while !stop.is_cancelled() {
             let ended = self.look_and_fold(&stop).await;
@@ -112,7 +114,7 @@ impl Worker {
             gone = 0;
             match ended {
                 Ok(Ended::CaughtUp) => return Ok(()),
-                Ok(Ended::Look) => (failures, waiting) = (0, None),
+                Ok(Ended::Look) => (self.failures, waiting) = (0, None),
                 Ok(Ended::Waiting) => {
                     let since = *waiting.get_or_insert_with(Instant::now);
                     if until_caught_up && since.elapsed() >= run_wait {
@@ -124,11 +126,11 @@ impl Worker {
                     pause(self.options.poll_interval_ms, &stop).await;
                 }
                 Err(error) if error.may_pass() => {
-                    failures += 1;
-                    if until_caught_up && failures >= TRIES_UNTIL_CAUGHT_UP {
+                    self.failures += 1;
+                    if until_caught_up && self.failures >= TRIES_UNTIL_CAUGHT_UP {
                         return Err(error);
                     }
-                    let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << failures.min(10));
+                    let wait_ms = PAUSE_MS_MAX.min(PAUSE_MS_FIRST << self.failures.min(10));
                     tracing::warn!(partition = self.partition, %error, wait_ms, "trying again");
                     self.taker.forget();
                     pause(wait_ms, &stop).await;
@@ -292,9 +294,13 @@ impl Worker {
             Stepped::Idle => {}
         }
         pause(self.options.poll_interval_ms, stop).await;
+        if stop.is_cancelled() {
+            return Ok(None);
+        }
         // Where live state was lost, no record has to come for that to be seen.
         let slot = self.slot().await?;
         let stands = slot.is_some_and(|slot| slot.fence() == fence);
+        self.failures = 0;
         Ok((!stands).then_some(Ended::Look))
     }
 

@@ -161,6 +161,9 @@ impl Letters {
         let (lines, letters): (Vec<u64>, Vec<DeadLetter>) = self.letters.into_iter().unzip();
         if !self.are_kept_already {
             append_dead_letters(log, self.source, &letters, self.now_ms).await?;
+            let set_aside = "backstitch_ingest_dead_letters_total";
+            metrics::counter!(set_aside, "source" => self.source.name())
+                .increment(letters.len() as u64);
         }
         let rejected = lines.into_iter().zip(letters);
         let rejected = rejected.map(|(line, letter)| RejectedLine {

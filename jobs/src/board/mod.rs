@@ -36,6 +36,9 @@ use crate::job::{Job, Layers, layers, outside, source, version};
 use crate::plan::output_schema;
 use crate::spec::{BoardSpec, COUNTING, CountingSpec, File, HISTORY};
 
+/// What answers tell of a place beside the columns of a view.
+const TOLD: [&str; 4] = ["rank", "total", "previous_rank", "change"];
+
 /// What makes a view a set of boards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Board {
@@ -201,6 +204,9 @@ impl Job<Board> {
         let member = columns.ids(std::slice::from_ref(&spec.member))?;
         let score = columns.ids(&spec.score)?;
         let shown = columns.payload(&spec.shown)?;
+        if layers == Layers::Both {
+            stand_apart(file, spec.score.iter().chain(&spec.shown))?;
+        }
         let filters = columns.payload(&spec.filters)?;
         let weight = columns.ids(spec.weight.as_slice())?;
         let achievements = achieving(file, &spec, (&boards, &score), layers)?;
@@ -244,6 +250,21 @@ const MEMBER: &str = "athlete_id";
 
 /// Boards on which something can be achieved, at most: each change of a key looks at all of them.
 const ACHIEVING_MAX: usize = 8;
+
+/// Columns that answers show must not be called what answers tell of a place.
+fn stand_apart<'a>(
+    file: &File<'_>,
+    mut shown: impl Iterator<Item = &'a Spanned<String>>,
+) -> Result<()> {
+    let Some(field) = shown.find(|field| TOLD.contains(&field.get_ref().as_str())) else {
+        return Ok(());
+    };
+    let what = format!(
+        "column {:?}: answers tell something else of a place under this name; call the column otherwise",
+        field.get_ref()
+    );
+    Err(file.error_at(field, what))
+}
 
 /// The boards on which something can be achieved, in the order of the file.
 fn achieving(

@@ -10,8 +10,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::earlier::Earlier;
 use super::entries::{Entries, Entry};
-use super::read::{BoardReading, Earlier};
+use super::read::BoardReading;
 use crate::answer::{ProvenanceShape, provenance};
 use crate::read::Standing;
 
@@ -25,6 +26,11 @@ pub(crate) struct BoardPage {
     pub(crate) entries: Entries,
     /// Where the next page begins; null on the last one.
     pub(crate) cursor: Option<String>,
+    /// With `history=true`: the batch run of an earlier day (UTC) that the places of then are of; null if there was
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<PreviousBoard>)]
+    pub(crate) previous: Option<Option<PreviousBoard>>,
     #[schema(value_type = ProvenanceShape)]
     pub(crate) provenance: Provenance,
 }
@@ -75,15 +81,41 @@ pub(crate) struct PreviousPlace {
     pub(crate) date: Date,
 }
 
-impl PreviousPlace {
+/// A board at the end of an earlier day: what the batch layer had made of it with the same filters, without
+/// anything newer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct PreviousBoard {
+    /// How many rows there were within all filters; who is in a club, or is followed, is as it is now.
+    pub(crate) total: u64,
+    /// The batch run that made it.
+    pub(crate) epoch: Epoch,
+    /// The day of that run, in UTC.
+    #[schema(value_type = String, format = Date)]
+    pub(crate) date: Date,
+}
+
+impl PreviousBoard {
     pub(crate) fn of(earlier: &Earlier) -> Self {
         let at = Timestamp::from_microsecond(earlier.at_us).unwrap_or_default();
         Self {
-            rank: earlier.place + 1,
             total: earlier.total,
             epoch: earlier.epoch,
             date: at.to_zoned(TimeZone::UTC).date(),
         }
+    }
+}
+
+impl PreviousPlace {
+    /// The place then of the row that is `at` among those that were read, if it had one.
+    pub(crate) fn of(earlier: &Earlier, at: usize) -> Option<Self> {
+        let place = earlier.places.get(at).copied().flatten()?;
+        let PreviousBoard { total, epoch, date } = PreviousBoard::of(earlier);
+        Some(Self {
+            rank: place + 1,
+            total,
+            epoch,
+            date,
+        })
     }
 }
 
@@ -159,6 +191,13 @@ pub(crate) struct EntryShape {
     /// In UTC.
     #[schema(format = DateTime)]
     started_at: String,
+    /// On pages and neighbours with `history=true`: the rank after the last batch run of an earlier day (UTC); null if there was no such run, or
+    /// the athlete was not on the board then.
+    #[schema(required = false)]
+    previous_rank: Option<u64>,
+    /// On pages and neighbours with `history=true`: how many places better than then; null where `previous_rank` is.
+    #[schema(required = false)]
+    change: Option<i64>,
 }
 
 /// The share of a board's rows that a place (from 0 on) is at least as good as, in percent with one

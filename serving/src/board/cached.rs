@@ -308,10 +308,7 @@ impl Reader<'_> {
     fn cache_queries(&self, partitions: usize) -> Result<Option<Vec<BoardQuery>>, ReadError> {
         let question = self.question;
         let section = self.section()?;
-        if question.earlier_than.is_some()
-            || matches!(question.want, Want::Explained(_))
-            || question.keys.len() > KEYS_MAX
-        {
+        if matches!(question.want, Want::Explained(_)) || question.keys.len() > KEYS_MAX {
             return Ok(None);
         }
         let members = match (&question.members, &question.want) {

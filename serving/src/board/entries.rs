@@ -10,10 +10,13 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::earlier::Earlier;
 use super::read::BoardReading;
 
 /// The name of the first field.
 const RANK: &str = "rank";
+/// The names of the last fields, where the places of an earlier day are told.
+pub(crate) const SINCE: [&str; 2] = ["previous_rank", "change"];
 
 /// Rows of a board: rank, member, score, and what the view shows besides.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ struct Shown {
     names: Vec<String>,
     /// By row, in the order of the names.
     values: Vec<Vec<KeyValue>>,
+    /// Where the places of an earlier day are told: by row, the rank of then if it had one.
+    previous: Option<Vec<Option<u64>>>,
 }
 
 /// Some rows that follow each other.
@@ -40,8 +45,15 @@ pub(crate) struct Entry {
 }
 
 impl Entries {
-    /// The rows of a reading.
-    pub(crate) fn of(job: &Job<Board>, reading: &BoardReading) -> Result<Self, KeyError> {
+    /// The rows of a reading; where it is asked for, with the ranks that they had at the end of an earlier day.
+    pub(crate) fn of(
+        job: &Job<Board>,
+        reading: &BoardReading,
+        earlier: Option<&Option<Earlier>>,
+    ) -> Result<Self, KeyError> {
+        let rank = |place: &Option<u64>| place.map(|place| place + 1);
+        let ranks = |earlier: &Earlier| earlier.places.iter().map(rank).collect();
+        let previous = earlier.map(|earlier| earlier.as_ref().map_or_else(Vec::new, ranks));
         let shapes = [job.member(), job.score(), job.shown()];
         let columns = shapes.into_iter().flat_map(|shape| &shape.0);
         let names = columns.map(|column| column.name.clone()).collect();
@@ -63,6 +75,7 @@ impl Entries {
             ranks,
             names,
             values,
+            previous,
         });
         Ok(Self { shown, rows })
     }
@@ -98,6 +111,17 @@ impl Entry {
         self.shown.ranks.get(self.row).copied()
     }
 
+    /// Where places of an earlier day are told: its rank then, and how many places better it is now; neither if
+    /// it had none.
+    fn since(&self) -> Option<[Value; 2]> {
+        let previous = self.shown.previous.as_ref()?.get(self.row).copied();
+        let previous = previous.flatten();
+        let signed = |rank: u64| i64::try_from(rank).unwrap_or(i64::MAX);
+        let both = previous.zip(self.rank());
+        let change = both.map(|(then, now)| signed(then) - signed(now));
+        Some([previous.into(), change.into()])
+    }
+
     /// Its fields after the rank.
     fn fields(&self) -> impl Iterator<Item = (&str, &KeyValue)> {
         let values = self.shown.values.get(self.row).into_iter().flatten();
@@ -108,6 +132,11 @@ impl Entry {
     pub(crate) fn field(&self, name: &str) -> Option<Value> {
         if name == RANK {
             return self.rank().map(Value::from);
+        }
+        if let Some(at) = SINCE.iter().position(|own| *own == name)
+            && let Some(since) = self.since()
+        {
+            return since.into_iter().nth(at);
         }
         let (_, value) = self.fields().find(|(own, _)| *own == name)?;
         Some(key_value(value))
@@ -125,7 +154,7 @@ impl Entry {
 
 impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_map(Some(1 + self.shown.names.len()))?;
+        let mut fields = serializer.serialize_map(None)?;
         fields.serialize_entry(RANK, &self.rank())?;
         for (name, value) in self.fields() {
             match value {
@@ -133,6 +162,9 @@ impl Serialize for Entry {
                 KeyValue::Text(text) => fields.serialize_entry(name, text)?,
                 other => fields.serialize_entry(name, &key_value(other))?,
             }
+        }
+        for (name, value) in SINCE.iter().zip(self.since().into_iter().flatten()) {
+            fields.serialize_entry(name, &value)?;
         }
         fields.end()
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod cached;
+pub(crate) mod earlier;
 pub(crate) mod entries;
 pub(crate) mod explained;
 pub(crate) mod lookups;

@@ -5,8 +5,6 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
 use jobs::board::{
     Head, LiveState, LiveSum, OnBoard, Ranked, ReadError as BoardError, Section as StoredSection,
     Standings,
@@ -46,8 +44,6 @@ pub(crate) struct BoardQuestion {
     /// Only these members, where not all.
     pub(crate) members: Option<Vec<i64>>,
     pub(crate) want: Want,
-    /// Where a member's place at the end of an earlier day is wanted too: the day of the request.
-    pub(crate) earlier_than: Option<Date>,
 }
 
 /// Which rows are wanted.
@@ -77,8 +73,6 @@ pub(crate) struct BoardReading {
     pub(crate) places: Option<Vec<u64>>,
     /// The place of the member that was asked for.
     pub(crate) found: Option<u64>,
-    /// The member's place at the end of an earlier day, if that was asked for and is kept.
-    pub(crate) earlier: Option<Earlier>,
     /// Whether the batch layer had a part in it, and whether anything newer had.
     pub(crate) layers: (bool, bool),
     /// What it is made of, if that was asked for.
@@ -87,18 +81,6 @@ pub(crate) struct BoardReading {
     pub(crate) is_split: bool,
     /// How far it reaches itself, where keys were not all read at once.
     pub(crate) own: Option<Arc<Standing>>,
-}
-
-/// A member's place on a board at the end of an earlier day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Earlier {
-    /// From 0 on.
-    pub(crate) place: u64,
-    /// Rows that the filters let through.
-    pub(crate) total: u64,
-    pub(crate) epoch: Epoch,
-    /// When its run published it.
-    pub(crate) at_us: i64,
 }
 
 /// What a read found: key by key, and how far it reaches.
@@ -177,9 +159,9 @@ pub(super) struct Reader<'a> {
     pub(super) memory: &'a Memory,
     pub(super) noted: &'a Noted,
     /// Whether run records of a moment ago are too old.
-    anew: bool,
+    pub(super) anew: bool,
     /// The key and the head whose nodes the last try did not find.
-    lost: Option<(i64, StoredHead)>,
+    pub(super) lost: Option<(i64, StoredHead)>,
 }
 
 impl Reader<'_> {
@@ -379,52 +361,20 @@ impl Reader<'_> {
             let explained = Box::pin(self.explained(read, found, member)).await?;
             reading.explained = Some(Arc::new(explained));
         }
-        let earlier = self.earlier(stored, &nodes, &reading).await?;
         Ok(Some(BoardReading {
             is_split: standings.is_split(),
-            earlier,
             ..reading
-        }))
-    }
-
-    /// The place at the end of an earlier day of the member that was found: on what the batch layer
-    /// made of the same rows then, without anything that is newer.
-    async fn earlier(
-        &self,
-        head: Option<&StoredHead>,
-        nodes: &StoredNodes<'_>,
-        now: &BoardReading,
-    ) -> Result<Option<Earlier>, ReadError> {
-        let (Some(today), Some(head)) = (self.question.earlier_than, head) else {
-            return Ok(None);
-        };
-        let (Want::Around { member, .. }, Some(_)) = (&self.question.want, now.found) else {
-            return Ok(None);
-        };
-        let midnight = today.to_zoned(TimeZone::UTC);
-        let midnight_us = midnight.map_or(i64::MIN, |at| at.timestamp().as_microsecond());
-        let Some(root) = head.earlier_at(midnight_us) else {
-            return Ok(None);
-        };
-        let score_bytes = 8 * self.job.score().0.len();
-        let standings = Standings::of_sheet(&root.root, score_bytes)
-            .map_err(|error| ReadError::DamagedBoard(error.to_string()))?;
-        let want = Want::Around {
-            member: *member,
-            around: 0,
-        };
-        let then = self.board(&standings, nodes, &want).await?;
-        Ok(then.found.map(|place| Earlier {
-            place,
-            total: then.sum.count,
-            epoch: root.epoch,
-            at_us: root.stamp_us,
         }))
     }
 
     /// The error of a key with its name. Nodes that are gone mean that their head was replaced: if it
     /// is the same at the next try, they are lost.
-    fn told(&mut self, key: i64, head: Option<StoredHead>, error: ReadError) -> ReadError {
+    pub(super) fn told(
+        &mut self,
+        key: i64,
+        head: Option<StoredHead>,
+        error: ReadError,
+    ) -> ReadError {
         let damaged =
             |what| ReadError::DamagedBoard(format!("view {}, key {key}: {what}", self.job.view()));
         match (error, head) {
@@ -730,9 +680,9 @@ impl Kept {
 
 /// The nodes of one key.
 pub(super) struct StoredNodes<'a> {
-    views: &'a dyn ViewsRead,
-    view: &'a str,
-    key: &'a [u8],
+    pub(super) views: &'a dyn ViewsRead,
+    pub(super) view: &'a str,
+    pub(super) key: &'a [u8],
 }
 
 impl std::fmt::Debug for StoredNodes<'_> {

@@ -352,7 +352,6 @@ async fn counted_by_board(
             section: whole_section(job),
             members: None,
             want: Want::Sums,
-            earlier_than: None,
         };
         let reading = read_boards(api, job, asked).await?;
         let standing = &reading.standing;

@@ -15,10 +15,11 @@ use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::board::answer::{
-    BoardPage, BoardPlace, Counts, PreviousPlace, csv_row, field_names, gap as gap_to, of_reading,
-    percentile,
+    BoardPage, BoardPlace, Counts, PreviousBoard, PreviousPlace, csv_row, field_names,
+    gap as gap_to, of_reading, percentile,
 };
-use crate::board::entries::Entries;
+use crate::board::earlier::{Earlier, read_earlier};
+use crate::board::entries::{Entries, SINCE};
 use crate::board::question::{Named, Section, Window, has_sections, named, section, window};
 use crate::board::read::{BoardQuestion, BoardReading, BoardsReading, Want, read};
 use crate::gather::key_of;
@@ -47,6 +48,7 @@ const SEGMENTS: &str = "segments";
         ("limit" = Option<usize>, Query, description = "Rows of a page, at most 1,000; 50 if left out"),
         ("offset" = Option<u64>, Query, description = "Rows before the page"),
         ("cursor" = Option<String>, Query, description = "cursor of the page before, in the place of offset"),
+        ("history" = Option<bool>, Query, description = "true: each row has previous_rank and change, which tell of the place after the last batch run of an earlier day"),
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
@@ -63,9 +65,9 @@ pub(crate) async fn page(
 ) -> Result<Response, Problem> {
     let job = find(&api, &name)?;
     let mut known = known(job);
-    known.extend(["limit", "offset", "cursor", "format"]);
+    known.extend(["limit", "offset", "cursor", "history", "format"]);
     let params = Params::read(&uri, &known)?;
-    let (limit, format) = (params.limit()?, params.format()?);
+    let (limit, format, has_history) = (params.limit()?, params.format()?, history(&params)?);
     let today = today(&api);
     let asked = Asked::read(job, &key, &params, today)?;
     let fingerprint = cursor::fingerprint(&format!("board {name} {asked:?}"));
@@ -80,14 +82,17 @@ pub(crate) async fn page(
         (None, None) => 0,
     };
     let asked = asked.question(&api, Want::Page { offset, limit }).await?;
+    let history = has_history.then(|| asked.clone());
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
+    let earlier = earlier(&api, (job, history), board, today).await?;
     let next = offset.saturating_add(board.rows.len() as u64);
     let more = !board.rows.is_empty() && next < board.sum.count;
     let page = BoardPage {
         total: board.sum.count,
-        entries: Entries::of(job, board)?,
+        entries: Entries::of(job, board, earlier.as_ref())?,
         cursor: more.then(|| cursor::of_run(fingerprint, next)),
+        previous: earlier.map(|earlier| earlier.as_ref().map(PreviousBoard::of)),
         provenance: of_reading([board], reading.standing.clone()),
     };
     // The next page is one of the same day's board, also after midnight.
@@ -100,7 +105,8 @@ pub(crate) async fn page(
     let answer = match format {
         Format::Json => Json(page).into_response(),
         Format::Csv => {
-            let names = field_names(job);
+            let mut names = field_names(job);
+            names.extend(SINCE.iter().filter(|_| has_history));
             let rows = page.entries.iter();
             let rows = rows.map(|entry| csv_row(&names, |name| entry.field(name)));
             csv::list(&names, rows.collect(), Some(&page.provenance))
@@ -159,9 +165,9 @@ pub(crate) async fn place(
         member,
         around: around.max(1),
     };
-    let mut asked = asked.question(&api, want).await?;
     let has_history = history(&params)?;
-    asked.earlier_than = has_history.then_some(today);
+    let asked = asked.question(&api, want).await?;
+    let history = has_history.then(|| asked.clone());
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
     let place = board.found.ok_or_else(|| {
@@ -170,7 +176,8 @@ pub(crate) async fn place(
             format!("athlete {member} is not on this board"),
         )
     })?;
-    let mut neighbours = Entries::of(job, board)?;
+    let earlier = earlier(&api, (job, history), board, today).await?;
+    let mut neighbours = Entries::of(job, board, earlier.as_ref())?;
     let at = usize::try_from(place.saturating_sub(board.first)).unwrap_or(usize::MAX);
     let own = neighbours.get(at);
     let before = at.checked_sub(1).and_then(|before| neighbours.get(before));
@@ -180,21 +187,40 @@ pub(crate) async fn place(
         neighbours = neighbours.only(at);
     }
     let rank = |place: u64| i64::try_from(place).unwrap_or(i64::MAX);
-    let earlier = board.earlier.as_ref();
-    let change = earlier.map(|earlier| rank(earlier.place) - rank(place));
+    let earlier = earlier.flatten();
+    let previous = earlier.and_then(|earlier| PreviousPlace::of(&earlier, at));
+    let change = previous
+        .as_ref()
+        .map(|then| rank(then.rank) - rank(place + 1));
     Ok(Json(BoardPlace {
         total: board.sum.count,
         entry: own,
         neighbours,
         percentile: percentile(place, board.sum.count),
         gap,
-        previous: has_history.then(|| earlier.map(PreviousPlace::of)),
+        previous: has_history.then_some(previous),
         change: has_history.then_some(change),
         provenance: of_reading([board], reading.standing.clone()),
     }))
 }
 
-/// Whether the place at the end of an earlier day is asked for.
+/// Where the rows that were read stood at the end of an earlier day, if that is asked for.
+async fn earlier(
+    api: &Api,
+    (job, asked): (&Arc<Job<Board>>, Option<BoardQuestion>),
+    board: &BoardReading,
+    today: Date,
+) -> Result<Option<Option<Earlier>>, Problem> {
+    let Some(asked) = asked else {
+        return Ok(None);
+    };
+    let with = (&api.board_reads, &api.memory, &api.noted);
+    let (of, patience) = ((board.rows.as_slice(), today), api.options.whole_wait());
+    let earlier = read_earlier(&api.ports, with, (job, &asked), of, patience);
+    Ok(Some(Box::pin(earlier).await?))
+}
+
+/// Whether places at the end of an earlier day are asked for.
 fn history(params: &Params) -> Result<bool, Problem> {
     match params.get("history") {
         None | Some("false") => Ok(false),
@@ -229,7 +255,6 @@ pub(crate) async fn counts(
         section: whole_section(job),
         members: None,
         want: Want::Sums,
-        earlier_than: None,
     };
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
@@ -336,7 +361,6 @@ impl Asked {
             members: members(api, self.club, self.follower).await?,
             section: self.section,
             want,
-            earlier_than: None,
         })
     }
 }

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use axum::response::Response;
 use jiff::civil::{Date, date};
 use jobs::{Board, Job};
 use serde_json::{Value, json};
@@ -47,10 +48,20 @@ impl Fixture {
         boards.put(&self.segments, SEGMENT, member, rows);
     }
 
+    async fn response(&self, uri: &str) -> Response {
+        let request = Request::get(uri).body(Body::empty()).unwrap();
+        self.serving.router().oneshot(request).await.unwrap()
+    }
+
+    async fn text(&self, uri: &str) -> String {
+        let body = self.response(uri).await.into_body();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
     /// The page, and the address of the next one.
     async fn page(&self, uri: &str) -> (Value, Option<String>) {
-        let request = Request::get(uri).body(Body::empty()).unwrap();
-        let response = self.serving.router().oneshot(request).await.unwrap();
+        let response = self.response(uri).await;
         let link = response.headers().get("link").map(|link| {
             let link = link.to_str().unwrap().strip_prefix('<').unwrap();
             link.strip_suffix(">; rel=\"next\"").unwrap().to_owned()
@@ -316,6 +327,80 @@ async fn a_place_of_an_earlier_day_is_told() {
     assert_eq!(place["previous"], previous(1, 1, "2026-07-13"));
     let (status, _) = get(&fixture.serving, &format!("{BOARD}/athletes/6?history=1")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+/// Each row of a page tells where its athlete stood on an earlier day, and so do neighbours: as the question for that
+/// athlete alone does.
+#[tokio::test]
+async fn rows_tell_how_they_have_moved() {
+    let fixture = Fixture::of(impatient());
+    let both = |members: &[i64]| {
+        let rows = members
+            .iter()
+            .flat_map(|member| [best(*member), of_year(*member)]);
+        rows.collect::<Vec<_>>()
+    };
+    let moves = |rows: &Value| {
+        let rows = rows.as_array().expect("rows").iter();
+        let number = |row: &Value, name: &str| row[name].as_i64();
+        rows.map(|row| {
+            (
+                number(row, "athlete_id").expect("an athlete"),
+                number(row, "previous_rank"),
+                number(row, "change"),
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    fixture.publish(&both(&[5]));
+    let (page, _) = fixture.page(&format!("{BOARD}?history=true")).await;
+    assert_eq!(page["previous"], json!(null));
+    assert_eq!(moves(&page["entries"]), [(5, None, None)]);
+
+    let fixture = Fixture::of(impatient());
+    fixture.publish_on(date(2026, 7, 13), &both(&[3, 4, 5, 6]));
+    fixture.put(1, &both(&[1]));
+    for (query, first) in [("", 0), (YEAR, 0), ("offset=2&limit=2", 2)] {
+        let (page, _) = fixture.page(&format!("{BOARD}?history=true&{query}")).await;
+        let previous = json!({"total": 4, "epoch": boards::EPOCH, "date": "2026-07-13"});
+        assert_eq!(page["previous"], previous, "{query}");
+        let all = [
+            (1, None, None),
+            (3, Some(1), Some(-1)),
+            (4, Some(2), Some(-1)),
+            (5, Some(3), Some(-1)),
+            (6, Some(4), Some(-1)),
+        ];
+        let found = moves(&page["entries"]);
+        assert_eq!(found, all[first..first + found.len()], "{query}");
+        for (athlete, previous, change) in found {
+            let uri = format!("{BOARD}/athletes/{athlete}?history=true&around=1&{YEAR}");
+            let (place, _) = fixture.page(&uri).await;
+            assert_eq!(place["change"].as_i64(), change, "{uri}");
+            assert_eq!(place["previous"]["rank"].as_i64(), previous, "{uri}");
+            let around = moves(&place["neighbours"]);
+            assert!(around.contains(&(athlete, previous, change)), "{uri}");
+        }
+    }
+    // Filters are those of the question: of the women only the fourth and the sixth athlete were there.
+    let (page, _) = fixture.page(&format!("{BOARD}?history=true&{WOMEN}")).await;
+    assert_eq!(page["previous"]["total"], 2);
+    let ranks: Vec<_> = moves(&page["entries"])
+        .into_iter()
+        .map(|(athlete, previous, _)| (athlete, previous))
+        .collect();
+    assert_eq!(ranks, [(4, Some(1)), (6, Some(2))]);
+    let csv = fixture
+        .text(&format!("{BOARD}?history=true&limit=2&format=csv"))
+        .await;
+    let lines: Vec<_> = csv.lines().collect();
+    assert!(lines[0].ends_with(",previous_rank,change"), "{csv}");
+    assert!(lines[1].ends_with(",,"), "{csv}");
+    assert!(lines[2].ends_with(",1,-1"), "{csv}");
+    // Nothing of it where it is not asked for.
+    let (page, _) = fixture.page(BOARD).await;
+    assert_eq!(page.get("previous"), None);
+    assert_eq!(page["entries"][0].get("change"), None);
 }
 
 /// A first try that takes longer than the patience is not the only one.

@@ -153,7 +153,7 @@ pub(super) async fn explain(
     let nothing = BoardExplained::default();
     let explained = board.explained.as_deref().unwrap_or(&nothing);
     let entry = match board.found {
-        Some(place) => Entries::of(job, board)?
+        Some(place) => Entries::of(job, board, None)?
             .iter()
             .find(|entry| entry.field("rank").as_ref().and_then(Value::as_u64) == Some(place + 1)),
         None => None,
@@ -244,7 +244,7 @@ fn entry_of(job: &Job<Board>, place: u64, row: &Ranked) -> Result<Option<Entry>,
         rows: vec![row.clone()],
         ..BoardReading::default()
     };
-    Ok(Entries::of(job, &reading)?.get(0))
+    Ok(Entries::of(job, &reading, None)?.get(0))
 }
 
 /// Whether the place is another one than the batch layer's, and why.

@@ -101,7 +101,6 @@ pub(crate) async fn ranks(
             section: section.clone(),
             members: members.clone(),
             want: Want::Each(athletes.clone()),
-            earlier_than: None,
         };
         let reading = read_boards(&api, job, asked).await?;
         reach = Some(match reach {
@@ -109,7 +108,7 @@ pub(crate) async fn ranks(
             Some(reach) => reach.least(&reading.standing),
         });
         for (key, board) in some.iter().zip(&reading.boards) {
-            let entries = Entries::of(job, board)?;
+            let entries = Entries::of(job, board, None)?;
             rows.extend(
                 entries
                     .iter()

@@ -78,6 +78,9 @@ pub(crate) struct Entry {
     pub(crate) elapsed_time: i64,
     pub(crate) activity_id: i64,
     pub(crate) started_at: String,
+    /// Only where the places of an earlier day are asked for.
+    #[serde(default)]
+    pub(crate) change: Option<i64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -86,7 +89,15 @@ pub(crate) struct BoardPage {
     pub(crate) entries: Vec<Entry>,
     #[serde(default)]
     pub(crate) cursor: Option<String>,
+    /// The day that changes are since.
+    #[serde(default)]
+    pub(crate) previous: Option<PreviousBoard>,
     pub(crate) provenance: Provenance,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct PreviousBoard {
+    pub(crate) date: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -334,6 +345,9 @@ pub(crate) struct ReconciliationRow {
     pub(crate) is_lower_bound: bool,
     #[serde(default)]
     pub(crate) unknown: Option<String>,
+    /// The keys that differ most.
+    #[serde(default)]
+    pub(crate) worst: Value,
     #[serde(default)]
     pub(crate) comparison: Value,
     #[serde(default)]

@@ -4,9 +4,9 @@ use askama::Template;
 use stores::names::Named;
 
 use super::api;
-use super::ask::{Asker, Called, path};
+use super::ask::{Answer, Asker, Called, path};
 use super::parts::{
-    Choice, Frame, From, Here, Part, PlaceRow, Tools, TroubleShown, choices, places,
+    Choice, Frame, From, Here, Moved, Part, Places, Tools, TroubleShown, choices, moved, places,
 };
 use super::query::Query;
 use super::shown::{duration, number};
@@ -42,6 +42,8 @@ const WINDOWS: [(&str, &str); 4] = [
 ];
 /// Places of a page.
 const LIMIT: u64 = 50;
+/// Asks for places of an earlier day.
+const HISTORY: (&str, Option<&str>) = ("history", Some("true"));
 /// What decides which rows count.
 const SHARED: [&str; 5] = ["board", "window", "date", "club_id", "following"];
 
@@ -83,10 +85,9 @@ struct PlaceShown {
     time: String,
     gap: String,
     ahead: Option<String>,
-    moved: String,
-    moved_class: &'static str,
+    moved: Moved,
     since: Option<String>,
-    neighbours: Vec<PlaceRow>,
+    neighbours: Places,
     from: From,
     tools: Tools,
 }
@@ -94,21 +95,11 @@ struct PlaceShown {
 #[derive(Debug)]
 struct PageShown {
     total: String,
-    rows: Vec<PlaceRow>,
+    places: Places,
     back: Option<String>,
     more: Option<String>,
     from: From,
     tools: Tools,
-}
-
-/// How a place has moved: the text, and its class.
-fn moved(change: Option<i64>) -> (String, &'static str) {
-    match change {
-        None => ("–".to_owned(), ""),
-        Some(0) => ("unchanged".to_owned(), ""),
-        Some(up) if up > 0 => (format!("▲ {}", number(up)), "up"),
-        Some(down) => (format!("▼ {}", number(down.saturating_neg())), "down"),
-    }
 }
 
 /// What an athlete is called.
@@ -120,9 +111,10 @@ fn person(called: &Called, id: i64) -> String {
 fn place(
     found: api::BoardPlace,
     (called, link): (&Called, impl Fn(i64) -> String),
-    tools: Tools,
+    (since, tools): (Option<String>, Tools),
 ) -> PlaceShown {
-    let (moved, moved_class) = moved(found.change);
+    let since = since.or_else(|| found.previous.as_ref().map(|before| before.date.clone()));
+    let moved = since.as_ref().map(|_| moved(found.change));
     let own = found.entry.athlete_id;
     PlaceShown {
         athlete: own,
@@ -138,13 +130,12 @@ fn place(
             |gap| format!("{} s", number(gap.elapsed_time)),
         ),
         ahead: found.gap.as_ref().map(|gap| person(called, gap.athlete_id)),
-        moved,
-        moved_class,
+        moved: moved.unwrap_or_else(Moved::unknown),
         since: found
             .previous
             .as_ref()
             .map(|before| format!("{} on {}", number(before.rank), before.date)),
-        neighbours: places(&found.neighbours, Some(own), (called, link)),
+        neighbours: places(&found.neighbours, (Some(own), since), (called, link)),
         from: From::of(&found.provenance),
         tools,
     }
@@ -152,14 +143,14 @@ fn place(
 
 fn page_shown(
     page: &api::BoardPage,
-    rows: Vec<PlaceRow>,
+    places: Places,
     tools: Tools,
     (offset, at): (u64, impl Fn(u64) -> String),
 ) -> PageShown {
     let next = || at(offset.saturating_add(LIMIT));
     PageShown {
         total: number(page.total),
-        rows,
+        places,
         back: (offset > 0).then(|| at(offset.saturating_sub(LIMIT))),
         more: page.cursor.is_some().then(next),
         from: From::of(&page.provenance),
@@ -205,9 +196,18 @@ fn paths(
     of_page.push(("limit", Some(&limit)));
     of_page.push(("offset", (offset > 0).then_some(from.as_str())));
     let mut of_place = shared;
-    of_place.extend([("around", Some("5")), ("history", Some("true"))]);
+    of_place.extend([("around", Some("5")), HISTORY]);
     let place = |athlete| path(&format!("{of_board}/athletes/{athlete}"), &of_place);
     (path(&of_board, &of_page), athlete.map(place))
+}
+
+/// A page of the board, with the places of an earlier day if these can be told.
+async fn board_page(asker: &Asker, path: &str) -> Answer<api::BoardPage> {
+    let with_history = asker.get(&format!("{path}&history=true")).await;
+    match with_history {
+        Err(trouble) if trouble.status >= 500 => asker.get(path).await,
+        answered => answered,
+    }
 }
 
 pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
@@ -228,7 +228,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         }
     };
     let (page, found, counts) = tokio::join!(
-        asker.get::<api::BoardPage>(&page_path),
+        board_page(asker, &page_path),
         found,
         asker.get::<api::SegmentCounts>(&counts_path)
     );
@@ -240,15 +240,17 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let own = athlete.and_then(|athlete| athlete.parse().ok());
     let tools = here.tools(&page_path, true, &asker.caller);
     let page = page.map_err(TroubleShown::of);
+    let before = page.as_ref().ok().and_then(|page| page.previous.as_ref());
+    let since = before.map(|before| before.date.clone());
     let page = page.map(|page| {
-        let rows = places(&page.entries, own, (&called, link));
-        page_shown(&page, rows, tools, (offset, at))
+        let places = places(&page.entries, (own, since.clone()), (&called, link));
+        page_shown(&page, places, tools, (offset, at))
     });
     let place = found.zip(place_path).map(|(found, path)| {
         let tools = here.tools(&path, false, &asker.caller);
         found
             .map_err(TroubleShown::of)
-            .map(|found| place(found, (&called, link), tools))
+            .map(|found| place(found, (&called, link), (since, tools)))
     });
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
     let title = BOARDS.iter().find(|(name, _)| *name == board);

@@ -8,6 +8,7 @@ mod assets;
 mod athletes;
 mod boards;
 mod chart;
+mod differences;
 mod docs;
 mod live;
 mod overview;

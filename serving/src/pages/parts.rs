@@ -192,15 +192,53 @@ pub(crate) struct PlaceRow {
     pub(crate) behind: String,
     pub(crate) started: Moment,
     pub(crate) activity: i64,
+    /// How it has moved since an earlier day.
+    pub(crate) moved: Moved,
     pub(crate) is_own: bool,
+}
+
+/// Places that follow each other.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    pub(crate) rows: Vec<PlaceRow>,
+    /// The earlier day that is compared with, where there is one.
+    pub(crate) since: Option<String>,
+}
+
+/// How a place has moved.
+#[derive(Debug, Clone, Template)]
+#[template(path = "moved.html")]
+pub(crate) struct Moved {
+    /// Also the class.
+    way: Option<&'static str>,
+    text: String,
+}
+
+impl Moved {
+    /// Nothing is known of an earlier place.
+    pub(crate) fn unknown() -> Self {
+        let text = "–".to_owned();
+        Self { way: None, text }
+    }
+}
+
+/// How a place has moved since a day of which places are kept; there was none then if there is no change.
+pub(crate) fn moved(change: Option<i64>) -> Moved {
+    let (way, text) = match change {
+        None => (None, "new".to_owned()),
+        Some(0) => (None, "unchanged".to_owned()),
+        Some(up) if up > 0 => (Some("up"), number(up)),
+        Some(down) => (Some("down"), number(down.saturating_neg())),
+    };
+    Moved { way, text }
 }
 
 /// Places, with how far each is behind the first of them.
 pub(crate) fn places(
     entries: &[Entry],
-    own: Option<i64>,
+    (own, since): (Option<i64>, Option<String>),
     (called, link): (&Called, impl Fn(i64) -> String),
-) -> Vec<PlaceRow> {
+) -> Places {
     let first = entries.first().map_or(0, |entry| entry.elapsed_time);
     let row = |entry: &Entry| PlaceRow {
         rank: number(entry.rank),
@@ -213,9 +251,11 @@ pub(crate) fn places(
         },
         started: Moment::utc(&entry.started_at),
         activity: entry.activity_id,
+        moved: moved(entry.change),
         is_own: own == Some(entry.athlete_id),
     };
-    entries.iter().map(row).collect()
+    let rows = entries.iter().map(row).collect();
+    Places { rows, since }
 }
 
 /// A page for a problem.

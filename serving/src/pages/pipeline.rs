@@ -9,6 +9,7 @@ use stores::dead_letters::OTHER_KINDS;
 
 use super::api;
 use super::ask::{Answer, Asker, Trouble, path};
+use super::differences::Differences;
 use super::live::logged;
 use super::overview::{drift, lag, title};
 use super::parts::{Frame, Here, Part, Tools, TroubleShown};
@@ -165,6 +166,8 @@ struct RunShown {
     to_do: Option<String>,
     stages: Vec<Stage>,
     cuts: String,
+    drifted: Vec<DriftRow>,
+    differences: Option<Differences>,
     report: String,
     tools: Tools,
 }
@@ -211,6 +214,55 @@ fn stages(report: Option<&Value>) -> Vec<Stage> {
     stages.into_iter().map(stage).collect()
 }
 
+/// How far live state of a view had drifted.
+#[derive(Debug)]
+struct DriftRow {
+    job: String,
+    keys: String,
+    total: String,
+    why: String,
+}
+
+impl DriftRow {
+    fn all(views: &Value) -> Vec<Self> {
+        views
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(Self::of)
+            .collect()
+    }
+
+    fn of(one: &Value) -> Self {
+        let is_least = one.get("is_lower_bound") == Some(&Value::Bool(true));
+        let least = if is_least { "≥ " } else { "" };
+        let count = |name: &str| match one.get(name).and_then(Value::as_u64) {
+            Some(count) => format!("{least}{}", number(count)),
+            None => "–".to_owned(),
+        };
+        let text = |name: &str| one.get(name).and_then(Value::as_str);
+        let causes = one.get("causes").and_then(Value::as_object);
+        let causes = causes.into_iter().flatten().map(|(cause, part)| {
+            let part = part.as_u64().map(number).unwrap_or_default();
+            format!("{} {part}", cause.replace('_', " "))
+        });
+        let causes = causes.collect::<Vec<_>>().join(", ");
+        Self {
+            job: text("job").unwrap_or_default().to_owned(),
+            keys: count("keys"),
+            total: count("total"),
+            why: text("unknown").map_or(causes, str::to_owned),
+        }
+    }
+}
+
+/// What a run told of its drift.
+fn told(run: &api::Run, what: &str) -> Value {
+    let drift = run.report.as_ref().and_then(|report| report.get("drift"));
+    let told = drift.and_then(|drift| drift.get(what));
+    told.cloned().unwrap_or_default()
+}
+
 pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
     let asked = path(&format!("{RUNS}/{epoch}"), &[("source", Some(source))]);
     let run = asker.get::<api::Run>(&asked).await;
@@ -224,6 +276,8 @@ pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str
             .map(|cut| number(*cut))
             .collect::<Vec<_>>()
             .join(" · "),
+        drifted: DriftRow::all(&told(&run, "views")),
+        differences: Differences::of(&told(&run, "worst")),
         report: run
             .report
             .as_ref()
@@ -436,6 +490,7 @@ struct ReconciliationRow {
     outcome: String,
     class: &'static str,
     why: Option<String>,
+    differences: Option<Differences>,
     /// Who has approved it.
     approved: Option<String>,
     /// The comparison's number, where who looks may approve what it found.
@@ -502,6 +557,7 @@ impl ReconciliationRow {
                 .unknown
                 .clone()
                 .or_else(|| told("held_back").map(str::to_owned)),
+            differences: Differences::of(&one.worst),
             approved: None,
             to_approve: None,
         }

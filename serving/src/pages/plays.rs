@@ -11,6 +11,7 @@ use super::chart::{Chart, Step};
 use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
 use super::query::Query;
 use super::shown::{Change, Moment, key, number, percent};
+use crate::http::Caller;
 
 const PERIODS: [(&str, &str); 7] = [
     ("today", "Today"),
@@ -163,13 +164,15 @@ struct Asked<'a> {
     of: Of,
     id: &'a str,
     query: &'a Query,
+    /// Of whose plays of a track alone is read, where that is not all.
+    owner: Option<&'a str>,
     period: &'a str,
     interval: &'a str,
     by: &'a str,
 }
 
 impl<'a> Asked<'a> {
-    fn new(of: Of, id: &'a str, query: &'a Query) -> Self {
+    fn new(of: Of, id: &'a str, query: &'a Query, caller: &'a Caller) -> Self {
         let is_custom = query.get("from").is_some() || query.get("to").is_some();
         let chosen = query.get("period");
         // A form sends what was chosen before, too.
@@ -195,6 +198,7 @@ impl<'a> Asked<'a> {
             of,
             id,
             query,
+            owner: query.get("owner_id").or_else(|| caller.only_owner()),
             period,
             interval,
             by,
@@ -213,8 +217,12 @@ impl<'a> Asked<'a> {
             ("to", self.date("to")),
         ];
         for filter in FILTERS {
+            let value = match filter {
+                "owner_id" => self.owner,
+                other => self.query.get(other),
+            };
             if filter != self.of.parameter() {
-                parameters.push((filter, self.query.get(filter)));
+                parameters.push((filter, value));
             }
         }
         parameters.extend(more);
@@ -252,7 +260,7 @@ pub(crate) async fn page(
     (of, id): (Of, &str),
     query: &Query,
 ) -> PlaysPage {
-    let asked = Asked::new(of, id, query);
+    let asked = Asked::new(of, id, query, &asker.caller);
     let zone = zone(query);
     let total_path = asked.path("total", &[asked.compare()]);
     let uniques_path = asked.path("uniques", &[asked.compare()]);

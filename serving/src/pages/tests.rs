@@ -224,9 +224,13 @@ async fn an_owner_sees_nothing_of_another() {
     let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
     let (_, own) = get(&serving, "/owners/1", Some(&cookie)).await;
     assert!(!own.contains("not permitted"), "{own}");
+    // Of a track the part that is the owner's own.
+    let (_, track) = get(&serving, "/tracks/1", Some(&cookie)).await;
+    assert!(!track.contains("not permitted"), "{track}");
+    assert!(track.contains("owner_id=1&#38;"), "{track}");
     for uri in [
         "/owners/2",
-        "/tracks/1",
+        "/tracks/1?owner_id=2",
         "/segments/1",
         "/athletes/1",
         "/applications/8",
