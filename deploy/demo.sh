@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # demo WHO: starts the demo that was built, and waits until it answers. $demo is its process, $address where it answers, $work a folder with
-# what it logs ($work/log); both go at the end.
+# what it logs ($work/log) and holds ($work/data); both go at the end.
 demo() {
     local who="$1"
     work="$(mktemp -d)"
@@ -13,7 +13,7 @@ demo() {
         rm -rf "$work"
     }
     trap end EXIT
-    "${CARGO_TARGET_DIR:-target}/debug/backstitch" demo --json --listen 127.0.0.1:0 >"$work/said" 2>"$work/log" &
+    "${CARGO_TARGET_DIR:-target}/debug/backstitch" demo --json --data-dir "$work/data" --listen 127.0.0.1:0 >"$work/said" 2>"$work/log" &
     demo=$!
     for _ in $(seq 300); do
         [ ! -s "$work/said" ] || break

@@ -1,10 +1,11 @@
 // The pages in a real browser: every page without and with a script, at several widths and in both themes, with the rules of
 // WCAG 2.2 AA; what is live, zones, paging, the page of a limit, what is empty and what is broken.
 //
-// BACKSTITCH is the address of an installation with made-up data (`backstitch demo`), CHROMIUM the browser, SHOTS a folder for
-// screenshots.
+// BACKSTITCH is the address of an installation with made-up data (`backstitch demo`), DATA its folder, BINARY the program, CHROMIUM the
+// browser, SHOTS a folder for screenshots.
 
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { after, before, test } from 'node:test';
 import { createRequire } from 'node:module';
 import { readFileSync, mkdirSync } from 'node:fs';
@@ -296,6 +297,18 @@ test('the first key leads past everything to the content', async () => {
   await context.close();
 });
 
+test('the API is described for every width and both themes', async () => {
+  for (const colorScheme of ['light', 'dark']) {
+    for (const viewport of Object.values(sizes)) {
+      const { context, page, faults } = await opened('/docs', { colorScheme, viewport });
+      await page.locator('.opblock').first().waitFor();
+      assert.deepEqual(await page.evaluate(tooWide), []);
+      assert.deepEqual(faults, []);
+      await context.close();
+    }
+  }
+});
+
 test('lists can be had as CSV and by curl', async () => {
   const { context, page } = await opened(pages.owner);
   const link = await page.locator('#apart-card .tools a').getAttribute('href');
@@ -313,5 +326,43 @@ test('a page that is out of date says so', async () => {
   await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
   await page.waitForSelector('main.stale', { timeout: 10_000 });
   assert.match(await page.locator('[data-live-text]').textContent(), /Not up to date|Waiting/);
+  await context.close();
+});
+
+// From the first key on each request needs one, so this comes last.
+test('who signs in sees what the key permits, and no more after signing out', async () => {
+  const made = (scope) => JSON.parse(execFileSync(process.env.BINARY, ['--data-dir', process.env.DATA, '--json', 'keys', 'create', '--scope', scope, '--name', scope])).key;
+  const [admin, owner] = [made('admin'), made(`read:owner:${ids.owner}`)];
+  const { context, page } = await opened('/signin');
+  const enter = async (key) => {
+    await page.fill('input[name=key]', key);
+    await page.locator('main form button').click();
+    await page.waitForLoadState();
+  };
+  // It hears of keys that were made elsewhere within seconds.
+  for (let tries = 0; tries < 40; tries += 1) {
+    await page.goto(`${address}/pipeline`);
+    if (page.url().includes('/signin')) break;
+    await page.waitForTimeout(500);
+  }
+  assert.match(page.url(), /\/signin\?next=/);
+  await enter(`${admin}x`);
+  assert.match(await page.locator('#wrong').textContent(), /\S/);
+  assert.deepEqual(await violations(page), []);
+  await enter(admin);
+  assert.equal(page.url(), `${address}/pipeline`);
+  assert.ok(await page.locator('table tbody tr').count() > 0);
+  assert.deepEqual(await violations(page), []);
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.goto(`${address}/pipeline`);
+  assert.match(page.url(), /\/signin/);
+  await enter(owner);
+  await page.goto(`${address}/`);
+  assert.equal(page.url(), `${address}/owners/${ids.owner}`);
+  assert.ok(await page.locator('#numbers dl > div').count() > 0);
+  assert.deepEqual(await violations(page), []);
+  await page.goto(`${address}/pipeline`);
+  assert.match(await page.locator('main').textContent(), /This is not permitted/);
+  assert.deepEqual(await violations(page), []);
   await context.close();
 });
