@@ -123,7 +123,7 @@ async fn ranks_come_as_csv() {
     let mut lines = text.lines();
     let names = "segment_id,rank,athlete_id,elapsed_time,effort_id,activity_id,started_at,total";
     assert_eq!(lines.next(), Some(names));
-    assert_eq!(lines.next(), Some("1,2,0,100,0,0,,19"));
+    assert_eq!(lines.next(), Some("1,2,0,100,0,0,1970-01-01T00:00:00Z,19"));
     assert_eq!(lines.next(), None);
 }
 

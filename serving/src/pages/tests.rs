@@ -13,7 +13,7 @@ use stores::names::Named;
 use tower::ServiceExt;
 
 use crate::world::World;
-use crate::world::boards::serving;
+use crate::world::boards::{self, Best, serving};
 use crate::{Serving, ServingOptions};
 
 const HOSTILE: &str = "<script>alert('x')</script>\" onload=\"";
@@ -253,6 +253,51 @@ async fn an_owner_sees_nothing_of_another() {
         list.contains("/applications/7") && !list.contains("/applications/8"),
         "{list}"
     );
+}
+
+#[tokio::test]
+async fn a_board_shows_how_places_have_moved() {
+    let (serving, world) = service();
+    let job = boards::job("segments");
+    let best = |member: i64| Best {
+        member,
+        time: 100 + member,
+        period: 0,
+        gender: "F",
+    };
+    let rows = |members: &[i64]| {
+        members
+            .iter()
+            .map(|member| best(*member))
+            .collect::<Vec<_>>()
+    };
+    world.boards.lock().unwrap().publish(&job, 1, &rows(&[2]));
+    let (_, page) = get(&serving, "/segments/1?athlete=2", None).await;
+    assert!(!page.contains("Places since"), "{page}");
+    let (serving, world) = service();
+    let yesterday = jiff::civil::date(2026, 7, 13);
+    let mut kept = world.boards.lock().unwrap();
+    kept.publish_on(yesterday, (&job, 1), &rows(&[2, 3]));
+    kept.put(&job, 1, 1, &rows(&[1]));
+    drop(kept);
+    for uri in [
+        "/segments/1",
+        "/segments/1?athlete=1",
+        "/segments/1?athlete=3",
+    ] {
+        let (_, page) = get(&serving, uri, None).await;
+        assert!(page.contains("Places since 2026-07-13"), "{page}");
+        assert!(
+            page.contains("data-label=\"Since 2026-07-13\">new<"),
+            "{page}"
+        );
+        assert!(
+            page.contains("<span class=\"visually-hidden\">down</span> 1"),
+            "{page}"
+        );
+    }
+    let (_, page) = get(&serving, "/segments/1?athlete=1", None).await;
+    assert!(page.contains("<dd class=\"big\">new</dd>"), "{page}");
 }
 
 #[tokio::test]

@@ -229,6 +229,7 @@ fn stored(job: &Job<Board>, row: &Best) -> (Vec<u8>, Place) {
             "period" => KeyValue::Int(row.period),
             "gender" => KeyValue::Text(row.gender.to_owned()),
             _ if column.kind == KeyKind::Int => KeyValue::Int(0),
+            _ if column.kind == KeyKind::Instant => KeyValue::Instant(0),
             _ => KeyValue::Null,
         });
         shape.encode_values(&values.collect::<Vec<_>>()).unwrap()
