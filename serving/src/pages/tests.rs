@@ -276,10 +276,11 @@ async fn a_board_shows_how_places_have_moved() {
     assert!(!page.contains("Places since"), "{page}");
     let (serving, world) = service();
     let yesterday = jiff::civil::date(2026, 7, 13);
-    let mut kept = world.boards.lock().unwrap();
-    kept.publish_on(yesterday, (&job, 1), &rows(&[2, 3]));
-    kept.put(&job, 1, 1, &rows(&[1]));
-    drop(kept);
+    {
+        let mut kept = world.boards.lock().unwrap();
+        kept.publish_on(yesterday, (&job, 1), &rows(&[2, 3]));
+        kept.put(&job, 1, 1, &rows(&[1]));
+    }
     for uri in [
         "/segments/1",
         "/segments/1?athlete=1",
