@@ -82,7 +82,10 @@ impl Installation {
     /// # Errors
     /// A definition that does not hold.
     pub(crate) fn catalog_of(settings: &Settings) -> anyhow::Result<Catalog> {
-        let catalog = Catalog::built_in()?;
+        let catalog = match &settings.views_dir {
+            Some(folder) => Catalog::with_own(folder)?,
+            None => Catalog::built_in()?,
+        };
         Ok(match settings.applications.counting()? {
             Some(counting) => catalog.with_counting(&counting),
             None => catalog,

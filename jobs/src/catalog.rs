@@ -38,22 +38,36 @@ impl Catalog {
     /// # Errors
     /// [`Error::Definition`] names file and line of what does not hold.
     pub fn built_in() -> Result<Self> {
-        let folders = BUILT_IN.dirs().map(|dir| {
-            let name = dir.path().to_string_lossy().into_owned();
-            let text = |file: &str| {
-                dir.get_file(dir.path().join(file))
-                    .and_then(|f| f.contents_utf8())
-                    .map(str::to_owned)
-                    .ok_or_else(|| missing(&format!("views/{name}/{file}"), "not found"))
-            };
-            Ok(Folder {
-                place: format!("views/{name}"),
-                definition: text("job.toml")?,
-                sql: text("query.sql")?,
-                name: name.clone(),
-            })
-        });
-        Self::of(folders.collect::<Result<Vec<_>>>()?)
+        Self::of(built_in()?)
+    }
+
+    /// The views that are built in, and those in the folders of `root`: those of an installation's own.
+    ///
+    /// # Errors
+    /// [`Error::Definition`] names file and line of what does not hold, and a folder whose name is no name of a view or that of a
+    /// view that is built in.
+    pub fn with_own(root: &Path) -> Result<Self> {
+        let mut folders = built_in()?;
+        let own = folders_of(root)?;
+        for folder in &own {
+            let place = format!("{}/job.toml", folder.place);
+            if !is_name(&folder.name) {
+                let why = format!(
+                    "the folder {:?} is called otherwise than a view can be: lower-case letters, digits and _, a letter first, {NAME_BYTES_MAX} at most",
+                    folder.name
+                );
+                return Err(missing(&place, &why));
+            }
+            if folders.iter().any(|built_in| built_in.name == folder.name) {
+                let why = format!(
+                    "a view that is built in is called {:?}: call the folder otherwise",
+                    folder.name
+                );
+                return Err(missing(&place, &why));
+            }
+        }
+        folders.extend(own);
+        Self::of(folders)
     }
 
     /// The views in the folders of `root`.
@@ -61,27 +75,7 @@ impl Catalog {
     /// # Errors
     /// [`Error::Definition`] names file and line of what does not hold.
     pub fn read(root: &Path) -> Result<Self> {
-        let entries = std::fs::read_dir(root)
-            .map_err(|error| missing(&root.display().to_string(), &error.to_string()))?;
-        let mut folders = Vec::new();
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if !path.is_dir() {
-                continue;
-            }
-            let text = |file: &str| {
-                let file = path.join(file);
-                std::fs::read_to_string(&file)
-                    .map_err(|error| missing(&file.display().to_string(), &error.to_string()))
-            };
-            folders.push(Folder {
-                name: entry.file_name().to_string_lossy().into_owned(),
-                place: path.display().to_string(),
-                definition: text("job.toml")?,
-                sql: text("query.sql")?,
-            });
-        }
-        Self::of(folders)
+        Self::of(folders_of(root)?)
     }
 
     /// The tallies, each after the one that it reads from.
@@ -189,6 +183,62 @@ impl Catalog {
         }
         Ok(catalog)
     }
+}
+
+/// The longest name of a view of an installation's own.
+const NAME_BYTES_MAX: usize = 48;
+
+/// Whether a view can be called so: queries name it without quotes.
+fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(is_plain)
+}
+
+fn built_in() -> Result<Vec<Folder>> {
+    let folders = BUILT_IN.dirs().map(|dir| {
+        let name = dir.path().to_string_lossy().into_owned();
+        let text = |file: &str| {
+            dir.get_file(dir.path().join(file))
+                .and_then(|f| f.contents_utf8())
+                .map(str::to_owned)
+                .ok_or_else(|| missing(&format!("views/{name}/{file}"), "not found"))
+        };
+        Ok(Folder {
+            place: format!("views/{name}"),
+            definition: text("job.toml")?,
+            sql: text("query.sql")?,
+            name: name.clone(),
+        })
+    });
+    folders.collect()
+}
+
+/// The folders in a folder, but those that are hidden.
+fn folders_of(root: &Path) -> Result<Vec<Folder>> {
+    let unread = |error: std::io::Error| missing(&root.display().to_string(), &error.to_string());
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(root).map_err(unread)? {
+        let entry = entry.map_err(unread)?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy().into_owned();
+        if !path.is_dir() || name.starts_with('.') {
+            continue;
+        }
+        let text = |file: &str| {
+            let file = path.join(file);
+            std::fs::read_to_string(&file)
+                .map_err(|error| missing(&file.display().to_string(), &error.to_string()))
+        };
+        folders.push(Folder {
+            place: path.display().to_string(),
+            definition: text("job.toml")?,
+            sql: text("query.sql")?,
+            name,
+        });
+    }
+    Ok(folders)
 }
 
 fn of_layer<K>(

@@ -170,6 +170,47 @@ key = \"segment_id\"\nmember = \"athlete_id\"\nscore = [\"{name}\"]\n"
     }
 }
 
+/// Views of an installation's own may read from those that are built in.
+#[test]
+fn own_views_come_beside_those_that_are_built_in() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "hours_of_mine", DEFINITION, SQL);
+    let over = DEFINITION.replace(
+        "layers = \"both\"",
+        "over = \"plays_detail\"\nlayers = \"batch\"",
+    );
+    let sql = SQL
+        .replace("FROM plays", "FROM plays_detail")
+        .replace("at)", "bucket)")
+        .replace("amount", "count");
+    write(root.path(), "rolled_up", &over, &sql);
+    std::fs::create_dir(root.path().join(".hidden")).unwrap();
+    std::fs::write(root.path().join("README.md"), "mine").unwrap();
+    let (own, built_in) = (
+        Catalog::with_own(root.path()).unwrap(),
+        Catalog::built_in().unwrap(),
+    );
+    assert_eq!(own.jobs().len(), built_in.jobs().len() + 2);
+    assert_eq!(own.boards().len(), built_in.boards().len());
+    for job in built_in.jobs() {
+        assert_eq!(own.job(job.name()).unwrap().view(), job.view());
+    }
+    let said = |name: &str| {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), name, DEFINITION, SQL);
+        let error = Catalog::with_own(root.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{name}/job.toml:1: ")), "{error}");
+        error
+    };
+    assert!(said("plays_detail").contains("built in"));
+    for name in ["Hours", "1st", "my-hours", "_hours", &"h".repeat(49)] {
+        assert!(said(name).contains("lower-case"), "{name}");
+    }
+    let nowhere = root.path().join("nowhere");
+    let error = Catalog::with_own(&nowhere).unwrap_err().to_string();
+    assert!(error.contains("nowhere"), "{error}");
+}
+
 #[test]
 fn a_missing_file_is_named() {
     let root = tempfile::tempdir().unwrap();

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::anyhow;
 use batch::{Batch, Cause, Drift, DriftedKey, RunReport, RunRequest, Workers as _};
 use jiff::Timestamp;
-use jobs::Catalog;
 use schemas::source::Source;
 use serde::Serialize;
 use stores::views::RunStory;
@@ -70,7 +69,7 @@ async fn run_batch(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let engine = Engine::of(&args.engine.engine)?;
-    let requests = requests(args)?;
+    let requests = requests(args, context)?;
     let installation = Installation::open(context.settings()).await?;
     let mut batch = installation.batch(&installation.engine()?)?;
     // Before anything is begun that would have to wait for them.
@@ -130,11 +129,14 @@ async fn run_all(
 }
 
 /// By source: the jobs that are asked for, none for all.
-fn requests(args: &BatchRunArgs) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
+fn requests(
+    args: &BatchRunArgs,
+    context: &Context,
+) -> anyhow::Result<BTreeMap<Source, Vec<String>>> {
     if args.jobs.is_empty() {
         return Ok(Source::LOGGED.map(|source| (source, Vec::new())).into());
     }
-    let catalog = Catalog::built_in()?;
+    let catalog = Installation::catalog_of(context.settings())?;
     let mut requests: BTreeMap<Source, Vec<String>> = BTreeMap::new();
     for name in &args.jobs {
         let Some((_, source)) = catalog.names().find(|(known, _)| known == name) else {

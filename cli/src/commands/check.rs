@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use jobs::Catalog;
 use schemas::seam::broken;
 use schemas::source::{Source, SourceKind};
 use serde::Serialize;
@@ -282,7 +281,7 @@ async fn views(installation: &Installation, source: Source) -> anyhow::Result<St
             );
         }
     }
-    let catalog = Catalog::built_in()?;
+    let catalog = installation.catalog()?;
     let mut views = 0;
     for job in catalog.jobs().iter().filter(|job| job.source() == source) {
         let nothing = PartQuery {

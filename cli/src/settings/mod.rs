@@ -58,6 +58,8 @@ const SECRETS: [&str; 10] = [
 pub(crate) struct Settings {
     /// The folder that holds everything of an installation on embedded stores.
     pub(crate) data_dir: PathBuf,
+    /// A folder of views of your own, a folder each, beside those that are built in. All processes need the same.
+    pub(crate) views_dir: Option<PathBuf>,
     /// What this installation is called on servers that it shares with others: it stands before the
     /// names of topics, keyspaces, schemas, live keys and buckets, and is a folder of its own in the
     /// data folder. At most 32 lower-case letters, digits and `-`.
@@ -187,6 +189,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             data_dir: PathBuf::from("./backstitch-data"),
+            views_dir: None,
             namespace: Namespace::default(),
             kafka: KafkaOptions::default(),
             redis: RedisOptions::default(),

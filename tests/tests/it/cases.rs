@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::datatypes::{Int64Type, TimestampMillisecondType};
 use batch::RunRequest;
-use jobs::{Job, Layers, Rollup};
+use jobs::{Catalog, Job, Layers, Rollup};
 use schemas::key::KeyValue;
 use schemas::seam::Epoch;
 use schemas::source::Source;
@@ -27,11 +27,24 @@ struct Case {
     expected: Rows,
 }
 
-fn cases() -> Vec<Case> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+/// The folder whose views are tried: those that are built in, or others (docs/tutorial.md).
+fn root() -> (PathBuf, Catalog) {
+    match std::env::var_os("BACKSTITCH_VIEWS").map(PathBuf::from) {
+        Some(own) => {
+            let catalog = Catalog::with_own(&own).expect("the views");
+            (own, catalog)
+        }
+        None => {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jobs/views");
+            (root, Catalog::built_in().expect("the views"))
+        }
+    }
+}
+
+fn cases(root: &Path, catalog: &Catalog) -> Vec<Case> {
     let mut cases = Vec::new();
-    let catalog = jobs::Catalog::built_in().expect("the views");
-    for job in catalog.jobs() {
+    let jobs = catalog.jobs().iter();
+    for job in jobs.filter(|job| root.join(job.name()).exists()) {
         let folder = root.join(job.name()).join("cases");
         let before = cases.len();
         for case in std::fs::read_dir(&folder).expect("cases").flatten() {
@@ -62,11 +75,13 @@ fn cases() -> Vec<Case> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_case_comes_out_the_same_four_ways() {
-    for case in cases() {
+    let (root, catalog) = root();
+    for case in cases(&root, &catalog) {
         let place = case.place.display();
         let total = case.lines.len();
         for cut in [0, total / 3, total] {
-            let world = World::new().await;
+            let plays = World::new().await;
+            let world = plays.with_catalog(catalog.clone());
             let job = Arc::clone(world.catalog.job(&case.view).expect("the view"));
             let rollup = Rollup::of(&job, world.catalog.jobs());
             assert!(

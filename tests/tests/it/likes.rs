@@ -1,4 +1,4 @@
-//! Another metric by folders under `jobs/views` alone: likes, which an app sends as plays with a referrer
+//! Another metric by folders of views alone: likes, which an app sends as plays with a referrer
 //! of their own.
 
 use std::path::Path;
@@ -7,6 +7,7 @@ use batch::RunRequest;
 use jobs::Catalog;
 use serde_json::{Value, json};
 use tests::catalog::catalog_with;
+use tests::process::{CONFIG, Server, done, run};
 use tests::world::World;
 
 const DETAIL: &str = "kind = \"tally\"
@@ -93,18 +94,99 @@ async fn a_metric_that_comes_later_is_answered_from_the_next_run_on() {
 
 /// The block of a page that stands after the name of a file.
 fn block<'a>(page: &'a str, file: &str) -> &'a str {
-    let name = format!("`jobs/views/{file}`");
+    let name = format!("`views/{file}`");
     let (_, rest) = page.split_once(&name).unwrap_or_else(|| panic!("{name}"));
     let (_, rest) = rest.split_once("```").expect("a block");
     let (_, rest) = rest.split_once('\n').expect("a line");
     rest.split("```").next().expect("its end")
 }
 
+fn tutorial() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tutorial.md");
+    std::fs::read_to_string(page).expect("the tutorial")
+}
+
+/// The files and the commands of the tutorial, as somebody follows it who has the program alone.
+#[test]
+fn the_commands_of_the_tutorial_work() {
+    let page = tutorial();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, views) = (folder.path().join("data"), folder.path().join("views"));
+    std::fs::create_dir(&data).expect("a folder");
+    let files = page.split("`views/").skip(1);
+    let files: Vec<&str> = files
+        .filter_map(|rest| Some(rest.split_once('`')?.0))
+        .collect();
+    assert!(files.len() >= 6, "{files:?}");
+    for file in files {
+        let path = views.join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, block(&page, file)).expect("a file");
+    }
+    let input = "views/likes_owner_day/cases/two/input.jsonl";
+    std::fs::copy(
+        views.join("likes_detail/cases/two/input.jsonl"),
+        folder.path().join(input),
+    )
+    .expect("a copy");
+    let config = format!("views_dir = {:?}\n", views);
+    std::fs::write(data.join(CONFIG), config).expect("a file");
+    let (_, last) = page.split_once("## 4.").expect("the commands");
+    let commands = last
+        .lines()
+        .filter_map(|line| line.strip_prefix("backstitch "));
+    let mut given = 0;
+    for command in commands.filter(|command| !command.starts_with("serve")) {
+        let command = command.split('#').next().unwrap_or_default();
+        let words = command.split_whitespace();
+        let words: Vec<String> = words
+            .map(|word| match word.strip_prefix("views/") {
+                Some(file) => views.join(file).display().to_string(),
+                None => word.to_owned(),
+            })
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        done(&data, &words);
+        given += 1;
+    }
+    assert_eq!(given, 4);
+    let server = Server::start(&data);
+    for path in asked(&page) {
+        assert_is_one(&server.client.json(&path), &path);
+    }
+    // A job of one's own can be named.
+    done(&data, &["batch", "run", "--job", "likes_owner_day"]);
+    // What does not hold is named with its place.
+    std::fs::write(views.join("likes_detail/query.sql"), "SELEKT").expect("a file");
+    let output = run(&data, &["batch", "run"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("likes_detail/query.sql:"), "{said}");
+}
+
+/// What the page asks for, each of which is one.
+fn asked(page: &str) -> Vec<String> {
+    let lines = page.lines();
+    let paths = lines.filter_map(|line| {
+        let (_, path) = line.strip_prefix("curl ")?.split_once(":8080")?;
+        Some(path.trim_end_matches('\'').to_owned())
+    });
+    let paths: Vec<String> = paths.collect();
+    assert_eq!(paths.len(), 2);
+    paths
+}
+
+fn assert_is_one(answer: &Value, path: &str) {
+    let counted = answer
+        .get("count")
+        .or_else(|| answer["rows"][0].get("count"));
+    assert_eq!(counted, Some(&Value::from(1)), "{path}: {answer}");
+}
+
 /// What the tutorial says, done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tutorial_comes_out_as_it_says() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tutorial.md");
-    let page = std::fs::read_to_string(page).expect("the tutorial");
+    let page = tutorial();
     let of = |view: &str, file: &str| block(&page, &format!("{view}/{file}"));
     let views = ["likes_detail", "likes_owner_day"];
     let views = views.map(|view| (view, of(view, "job.toml"), of(view, "query.sql")));
@@ -137,20 +219,9 @@ async fn the_tutorial_comes_out_as_it_says() {
     check("realtime").await;
     world.run(&RunRequest::default()).await.expect("a run");
     check("batch").await;
-    let asked = page.lines().filter_map(|line| {
-        let (_, path) = line.strip_prefix("curl ")?.split_once(":8080")?;
-        Some(path.trim_end_matches('\'').to_owned())
-    });
-    let mut count = 0;
-    for path in asked {
-        let answer = served.client.ask(&path).await;
-        let counted = answer
-            .get("count")
-            .or_else(|| answer["rows"][0].get("count"));
-        assert_eq!(counted, Some(&Value::from(1)), "{path}: {answer}");
-        count += 1;
+    for path in asked(&page) {
+        assert_is_one(&served.client.ask(&path).await, &path);
     }
-    assert_eq!(count, 2);
     served.end().await;
 }
 
