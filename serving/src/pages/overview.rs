@@ -169,7 +169,8 @@ async fn plays(asker: &Asker, here: &Here) -> Option<Part<PlaysShown>> {
     let totals = PERIODS.map(|(period, title)| async move {
         let asked = of_plays("total", &[("period", Some(period)), compare]);
         let total = asker.get::<api::Total>(&asked).await?;
-        Ok(total_tile(title, Ok(total)))
+        let tools = here.tools(&asked, false, &asker.caller);
+        Ok(total_tile(title, Ok(total), tools))
     });
     let asked = of_plays(
         "series",

@@ -68,7 +68,6 @@ pub(crate) struct PlaysPage {
     hidden: Vec<(String, String)>,
     filters: Vec<Filter>,
     tiles: Vec<Tile>,
-    tiles_tools: [Tools; 2],
     /// The period that is shown: whoever only writes dates into the form means these.
     shown: String,
     series: Part<SeriesShown>,
@@ -89,6 +88,7 @@ struct Filter {
 pub(super) struct Tile {
     pub(super) title: &'static str,
     pub(super) shown: Part<TileShown>,
+    pub(super) tools: Tools,
 }
 
 #[derive(Debug)]
@@ -284,8 +284,11 @@ pub(crate) async fn page(
     );
     let called = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
     let name = called.own.clone();
-    let tiles = vec![total_tile("Plays", total), uniques_tile(uniques)];
-    let tiles_tools = [&total_path, &uniques_path].map(|of| here.tools(of, false, &asker.caller));
+    let tools = |of: &str| here.tools(of, false, &asker.caller);
+    let tiles = vec![
+        total_tile("Plays", total, tools(&total_path)),
+        uniques_tile(uniques, tools(&uniques_path)),
+    ];
     let range = range(series.as_ref().ok(), &zone);
     let tools = here.tools(&series_path, true, &asker.caller);
     let step = (Step::of(asked.interval), &zone);
@@ -321,7 +324,6 @@ pub(crate) async fn page(
         hidden: hidden(of, query),
         filters: filters(&asked, &called.filters),
         tiles,
-        tiles_tools,
         shown: asked.period.to_owned(),
         series: series.map_err(TroubleShown::of),
         apart_title: by_title.map_or("Value", |(_, title)| title),
@@ -395,7 +397,7 @@ async fn names(
     }
 }
 
-pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>) -> Tile {
+pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>, tools: Tools) -> Tile {
     let shown = total.map_err(TroubleShown::of).map(|total| TileShown {
         value: number(total.count),
         note: total
@@ -404,10 +406,14 @@ pub(super) fn total_tile(title: &'static str, total: Answer<api::Total>) -> Tile
         change: total.change.map(Change::of),
         from: From::of(&total.provenance),
     });
-    Tile { title, shown }
+    Tile {
+        title,
+        shown,
+        tools,
+    }
 }
 
-fn uniques_tile(uniques: Answer<api::Uniques>) -> Tile {
+fn uniques_tile(uniques: Answer<api::Uniques>, tools: Tools) -> Tile {
     let shown = uniques.map_err(TroubleShown::of).map(|uniques| TileShown {
         value: number(uniques.count),
         note: (uniques.relative_error > 0.0)
@@ -418,6 +424,7 @@ fn uniques_tile(uniques: Answer<api::Uniques>) -> Tile {
     Tile {
         title: "Different listeners, about",
         shown,
+        tools,
     }
 }
 
