@@ -198,6 +198,6 @@ fn mixed_up() -> Error {
 /// The error for a job that is another one here than where the run is.
 pub(crate) fn other_definition(job: &str) -> Error {
     Error::Request(format!(
-        "the definition of job {job} is another one for this worker than for the run: use the same version of Backstitch everywhere"
+        "the definition of job {job} is another one for this worker than for the run: use the same version of Backstitch, and the same views_dir, everywhere"
     ))
 }

@@ -249,6 +249,11 @@ impl Settings {
             let key = format!("applications.counting[{}].{}", flaw.section, flaw.field);
             return Some((key, flaw.what));
         }
+        let views_dir = self.views_dir.as_ref();
+        if views_dir.is_some_and(|folder| folder.as_os_str().is_empty()) {
+            let what = "is empty; name a folder, or leave it out";
+            return Some(("views_dir".to_owned(), what.to_owned()));
+        }
         if let Some((place, field, why)) = ReconciliationSection::flaw(&self.reconciliation) {
             return Some((format!("reconciliation[{place}].{field}"), why));
         }

@@ -129,7 +129,7 @@ fn the_commands_of_the_tutorial_work() {
         folder.path().join(input),
     )
     .expect("a copy");
-    let config = format!("views_dir = {:?}\n", views);
+    let config = format!("views_dir = {views:?}\n");
     std::fs::write(data.join(CONFIG), config).expect("a file");
     let (_, last) = page.split_once("## 4.").expect("the commands");
     let commands = last
@@ -150,7 +150,7 @@ fn the_commands_of_the_tutorial_work() {
         given += 1;
     }
     assert_eq!(given, 4);
-    let server = Server::start(&data);
+    let server = Server::start(&data, &[]);
     for path in asked(&page) {
         assert_is_one(&server.client.json(&path), &path);
     }
