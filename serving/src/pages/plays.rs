@@ -284,17 +284,16 @@ pub(crate) async fn page(
     );
     let called = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
     let name = called.own.clone();
-    let tools = |of: &str| here.tools(of, false, &asker.caller);
+    let tools = |of: &str, is_list: bool| here.tools(of, is_list, &asker.caller);
     let tiles = vec![
-        total_tile("Plays", total, tools(&total_path)),
-        uniques_tile(uniques, tools(&uniques_path)),
+        total_tile("Plays", total, tools(&total_path, false)),
+        uniques_tile(uniques, tools(&uniques_path, false)),
     ];
     let range = range(series.as_ref().ok(), &zone);
-    let tools = here.tools(&series_path, true, &asker.caller);
     let step = (Step::of(asked.interval), &zone);
-    let series = series.map(|found| series_shown(&found, step, tools));
-    let tools = here.tools(&apart_path, true, &asker.caller);
-    let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, tools));
+    let series = series.map(|found| series_shown(&found, step, tools(&series_path, true)));
+    let apart_tools = tools(&apart_path, true);
+    let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, apart_tools));
     let numbered = format!("{} {id}", of.name());
     let title = name
         .clone()
