@@ -134,8 +134,8 @@ impl Ledger {
         assert_eq!(answer["provenance"]["complete"], true, "{body}: {answer}");
     }
 
-    /// Asks for the places of an earlier day beside those of now, given what was stored at the last run
-    /// of that day.
+    /// Asks for the places of an earlier day beside those of now, of each athlete and of all on a page, given what was
+    /// stored at the last run of that day.
     pub async fn ask_earlier(
         &self,
         client: &Client,
@@ -146,8 +146,27 @@ impl Ledger {
         let mut then = then.clone();
         then.take_lists_of(self.now());
         let before = then.board(&asked);
-        let now = self.now().board(&asked);
-        for entry in &now {
+        let mut now = self.now().board(&asked);
+        for row in &mut now {
+            let mut places = before.iter();
+            let place = places.position(|then| then["athlete_id"] == row["athlete_id"]);
+            let then = place.map(|place| place as i64 + 1);
+            let rank = row["rank"].as_i64().expect("a rank");
+            row["previous_rank"] = json!(then);
+            row["change"] = json!(then.map(|then| then - rank));
+        }
+        let path = format!(
+            "/api/v1/boards/segments/{}?{}&history=true&limit=1000",
+            asked.segment,
+            asked.query()
+        );
+        let page = client.ask(&path).await;
+        assert_eq!(page["entries"], json!(now), "{path}: {page}");
+        if !before.is_empty() {
+            let total = &page["previous"]["total"];
+            assert_eq!(total, before.len(), "{path}: {page}");
+        }
+        for (at, entry) in now.iter().enumerate() {
             let athlete = entry["athlete_id"].as_i64().expect("an athlete");
             let path = format!(
                 "/api/v1/boards/segments/{}/athletes/{athlete}?{}&history=true",
@@ -156,6 +175,8 @@ impl Ledger {
             );
             let answer = client.ask(&path).await;
             assert_eq!(&answer["entry"], entry, "{path}: {answer}");
+            let near = &now[at.saturating_sub(5)..now.len().min(at + 6)];
+            assert_eq!(answer["neighbours"], json!(near), "{path}: {answer}");
             let place = before.iter().position(|row| row["athlete_id"] == athlete);
             let previous = &answer["previous"];
             let Some(place) = place else {
