@@ -268,14 +268,13 @@ pub(crate) async fn page(
         "series",
         &[("interval", Some(asked.interval)), asked.compare()],
     );
-    let cursor = query.get("cursor");
     let by = [
         ("by", Some(asked.by)),
         ("limit", Some(ROWS)),
         asked.compare(),
     ];
     let apart_path = asked.path("breakdown", &by);
-    let more_path = path_with(&apart_path, "cursor", cursor);
+    let more_path = path_with(&apart_path, "cursor", query.get("cursor"));
     let (total, uniques, series, apart) = tokio::join!(
         asker.get::<api::Total>(&total_path),
         asker.get::<api::Uniques>(&uniques_path),
