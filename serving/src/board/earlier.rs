@@ -36,7 +36,7 @@ pub(crate) struct Earlier {
 /// all day, so it need not be of the moment of the rows, which may come from the cache.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`super::read::read`].
 pub(crate) async fn read_earlier(
     ports: &ServingPorts,
     (tries, memory, noted): (&Semaphore, &Memory, &Noted),
@@ -45,15 +45,7 @@ pub(crate) async fn read_earlier(
     patience: Duration,
 ) -> Result<Option<Earlier>, ReadError> {
     let mut patience = Patience::of(patience);
-    let mut reader = Reader {
-        ports,
-        job,
-        question,
-        memory,
-        noted,
-        anew: false,
-        lost: None,
-    };
+    let mut reader = Reader::new(ports, (memory, noted), (job, question));
     loop {
         let permit = tries.acquire().await;
         let error = match reader.earlier(rows, day).await {

@@ -129,15 +129,7 @@ pub(crate) async fn read(
     patience: Duration,
 ) -> Result<BoardsReading, ReadError> {
     let mut patience = Patience::of(patience);
-    let mut reader = Reader {
-        ports,
-        job,
-        question,
-        memory,
-        noted,
-        anew: false,
-        lost: None,
-    };
+    let mut reader = Reader::new(ports, (memory, noted), (job, question));
     loop {
         let permit = tries.acquire().await;
         let error = match reader.attempt().await {
@@ -159,9 +151,27 @@ pub(super) struct Reader<'a> {
     pub(super) memory: &'a Memory,
     pub(super) noted: &'a Noted,
     /// Whether run records of a moment ago are too old.
-    pub(super) anew: bool,
+    anew: bool,
     /// The key and the head whose nodes the last try did not find.
-    pub(super) lost: Option<(i64, StoredHead)>,
+    lost: Option<(i64, StoredHead)>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        ports: &'a ServingPorts,
+        (memory, noted): (&'a Memory, &'a Noted),
+        (job, question): (&'a Arc<Job<Board>>, &'a BoardQuestion),
+    ) -> Self {
+        Self {
+            ports,
+            job,
+            question,
+            memory,
+            noted,
+            anew: false,
+            lost: None,
+        }
+    }
 }
 
 impl Reader<'_> {
