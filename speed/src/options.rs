@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use schemas::clock::Clock;
 use schemas::draws::Draws;
+use schemas::seam::Slot;
 use schemas::source::Source;
 use serde::{Deserialize, Serialize};
 use stores::achievements::AchievementsWrite;
 use stores::admin::CanonAdmin;
 use stores::erasures::Suppressions;
-use stores::live::LiveWrite;
+use stores::live::{LiveWrite, SlotId};
 use stores::log::{LogRead, LogWrite};
 use stores::reconciliations::Reconciliations;
 use stores::recounts::Recounts;
@@ -54,6 +55,12 @@ impl SpeedPorts {
     /// How many partitions the log of a source has.
     pub(crate) async fn partitions(&self, source: Source) -> Result<u32> {
         Ok(self.log.partitions_now(source.topic()).await?)
+    }
+
+    /// The slot of a partition, if there is one.
+    pub(crate) async fn slot(&self, id: SlotId) -> Result<Option<Slot>> {
+        let seen = self.live.read(id.source, id.partition + 1, &[]).await?;
+        Ok(seen.slots.into_iter().nth(id.partition as usize).flatten())
     }
 }
 

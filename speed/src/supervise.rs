@@ -300,9 +300,7 @@ impl Speed {
 
     /// Where live state of a partition stands, if anything of it was counted.
     async fn counted_in(&self, partition: u32) -> Result<Option<Offset>> {
-        let live = &self.ports.live;
-        let seen = live.read(self.source, partition + 1, &[]).await?;
-        let slot = seen.slots.into_iter().nth(partition as usize).flatten();
+        let slot = self.ports.slot(self.slot(partition)).await?;
         let next_offset = slot.map(|slot| slot.position.next_offset);
         Ok(next_offset.filter(|next_offset| *next_offset > 0))
     }

@@ -144,7 +144,7 @@ impl Worker {
     /// Reads the slot, then the runs, and does what they call for.
     async fn look_and_fold(&mut self, stop: &CancellationToken) -> Result<Ended> {
         let partition = self.partition;
-        let slot = self.slot().await?;
+        let slot = self.ports.slot(self.slot_id()).await?;
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
         let partitions = self.ports.partitions(self.source).await?;
         let seen = self.ports.views.runs(self.source).await?;
@@ -298,21 +298,10 @@ impl Worker {
             return Ok(None);
         }
         // Where live state was lost, no record has to come for that to be seen.
-        let slot = self.slot().await?;
+        let slot = self.ports.slot(self.slot_id()).await?;
         let stands = slot.is_some_and(|slot| slot.fence() == fence);
         self.failures = 0;
         Ok((!stands).then_some(Ended::Look))
-    }
-
-    /// The slot, if there is one.
-    async fn slot(&self) -> Result<Option<Slot>> {
-        let live = &self.ports.live;
-        let seen = live.read(self.source, self.partition + 1, &[]).await?;
-        Ok(seen
-            .slots
-            .into_iter()
-            .nth(self.partition as usize)
-            .flatten())
     }
 
     /// The slot is not where it was believed to be.

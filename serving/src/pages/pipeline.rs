@@ -25,6 +25,15 @@ fn or_dash<T: Into<i128>>(of: Option<T>) -> String {
     of.map_or_else(|| "–".to_owned(), number)
 }
 
+/// A count, which may be the least that it can be.
+fn or_least(count: Option<u64>, is_least: bool) -> String {
+    let least = if is_least { "≥ " } else { "" };
+    count.map_or_else(
+        || "–".to_owned(),
+        |count| format!("{least}{}", number(count)),
+    )
+}
+
 /// A run, as a row of a table.
 #[derive(Debug)]
 struct RunRow {
@@ -235,11 +244,7 @@ impl DriftRow {
 
     fn of(one: &Value) -> Self {
         let is_least = one.get("is_lower_bound") == Some(&Value::Bool(true));
-        let least = if is_least { "≥ " } else { "" };
-        let count = |name: &str| match one.get(name).and_then(Value::as_u64) {
-            Some(count) => format!("{least}{}", number(count)),
-            None => "–".to_owned(),
-        };
+        let count = |name: &str| or_least(one.get(name).and_then(Value::as_u64), is_least);
         let text = |name: &str| one.get(name).and_then(Value::as_str);
         let causes = one.get("causes").and_then(Value::as_object);
         let causes = causes.into_iter().flatten().map(|(cause, part)| {
@@ -257,10 +262,10 @@ impl DriftRow {
 }
 
 /// What a run told of its drift.
-fn told(run: &api::Run, what: &str) -> Value {
+fn told<'a>(run: &'a api::Run, what: &str) -> &'a Value {
+    const NOTHING: &Value = &Value::Null;
     let drift = run.report.as_ref().and_then(|report| report.get("drift"));
-    let told = drift.and_then(|drift| drift.get(what));
-    told.cloned().unwrap_or_default()
+    drift.and_then(|drift| drift.get(what)).unwrap_or(NOTHING)
 }
 
 pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str)) -> RunPage {
@@ -276,8 +281,8 @@ pub(crate) async fn run(asker: &Asker, here: &Here, (source, epoch): (&str, &str
             .map(|cut| number(*cut))
             .collect::<Vec<_>>()
             .join(" · "),
-        drifted: DriftRow::all(&told(&run, "views")),
-        differences: Differences::of(&told(&run, "worst")),
+        drifted: DriftRow::all(told(&run, "views")),
+        differences: Differences::of(told(&run, "worst")),
         report: run
             .report
             .as_ref()
@@ -540,17 +545,13 @@ impl ReconciliationRow {
             },
             _ => "comparison".to_owned(),
         };
-        let least = if one.is_lower_bound { "≥ " } else { "" };
         Self {
             at: Moment::utc(&one.at),
             what,
             source: one.source.clone(),
             epoch: number(one.epoch),
-            keys: format!("{least}{}", number(one.keys)),
-            total: one.total.map_or_else(
-                || "–".to_owned(),
-                |total| format!("{least}{}", number(total)),
-            ),
+            keys: or_least(Some(one.keys), one.is_lower_bound),
+            total: or_least(one.total, one.is_lower_bound),
             outcome,
             class,
             why: one
