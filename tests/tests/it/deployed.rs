@@ -132,6 +132,16 @@ fn each_alert_has_its_page() {
         .filter_map(|line| line.trim().strip_prefix("runbook_url: "))
         .collect();
     assert_eq!((count, pages.len()), (12, 12));
+    let made_to_fire = read("deploy/monitoring/alerts_test.yaml");
+    for name in alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+    {
+        assert!(
+            made_to_fire.contains(&format!("alertname=\"{name}\"")),
+            "{name}"
+        );
+    }
     for page in &pages {
         let text = read(page);
         for part in [
