@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::api;
 use super::ask::{Asker, path};
 use super::chart::{Chart, Step};
-use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, choices};
+use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, about, choices};
 use super::query::Query;
 use super::shown::{Moment, key, number, percent};
 
@@ -34,6 +34,8 @@ pub(crate) struct ApplicationsPage {
     parts: Vec<Choice>,
     page: Part<ListShown>,
 }
+
+about!(ApplicationsPage, page);
 
 #[derive(Debug)]
 struct ListShown {
@@ -123,9 +125,13 @@ pub(crate) struct ApplicationPage {
     frame: Frame,
     id: String,
     shown: Part<Shown>,
+    /// The first day that is asked for, and the one after the last.
+    days: (String, String),
     history: Part<HistoryShown>,
     audit: Part<AuditShown>,
 }
+
+about!(ApplicationPage, shown);
 
 #[derive(Debug)]
 struct Shown {
@@ -174,9 +180,11 @@ fn setting(of: &Value) -> String {
     }
 }
 
-pub(crate) async fn page(asker: &Asker, here: &Here, id: &str) -> ApplicationPage {
+pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) -> ApplicationPage {
     let of = format!("/api/v1/applications/{id}");
-    let (history_path, audit_path) = (format!("{of}/history"), format!("{of}/audit"));
+    let days = ["from", "to"].map(|name| (name, query.get(name)));
+    let history_path = path(&format!("{of}/history"), &days);
+    let audit_path = format!("{of}/audit");
     let (shown, history, audit) = tokio::join!(
         asker.get::<api::Application>(&of),
         asker.get::<api::History>(&history_path),
@@ -237,6 +245,9 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str) -> ApplicationPag
         .of_kind("application"),
         id: id.to_owned(),
         shown,
+        days: days
+            .map(|(_, day)| day.unwrap_or_default().to_owned())
+            .into(),
         history,
         audit,
     }

@@ -5,7 +5,7 @@ use stores::names::Named;
 
 use super::api;
 use super::ask::{Asker, Called, path};
-use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown};
+use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, about};
 use super::query::Query;
 use super::shown::{Moment, duration, number};
 
@@ -28,6 +28,8 @@ pub(crate) struct AthletePage {
     kinds: Vec<Choice>,
     page: Part<PageShown>,
 }
+
+about!(AthletePage, page);
 
 #[derive(Debug)]
 struct PageShown {

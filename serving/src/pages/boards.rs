@@ -6,7 +6,8 @@ use stores::names::Named;
 use super::api;
 use super::ask::{Answer, Asker, Called, path};
 use super::parts::{
-    Choice, Frame, From, Here, Moved, Part, Places, Tools, TroubleShown, choices, moved, places,
+    Choice, Frame, From, Here, Moved, Part, Places, Tools, TroubleShown, about, choices, moved,
+    places,
 };
 use super::query::Query;
 use super::shown::{duration, number};
@@ -66,6 +67,8 @@ pub(crate) struct BoardPage {
     board_title: String,
     page: Part<PageShown>,
 }
+
+about!(BoardPage, page);
 
 #[derive(Debug)]
 struct CountsShown {

@@ -31,7 +31,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 
 use self::ask::{Asker, Trouble};
-use self::parts::{Here, KINDS, ProblemPage, rendered};
+use self::parts::{About, Here, KINDS, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
 use crate::http::{Api, Caller, Problem, body, time_out};
@@ -166,8 +166,9 @@ async fn overview(looking: Looking) -> Response {
     if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
         return Redirect::to(&Of::Owner.page(owner)).into_response();
     }
-    let page = overview::page(&looking.asker, &looking.here).await;
-    rendered(StatusCode::OK, &page)
+    overview::page(&looking.asker, &looking.here)
+        .await
+        .response()
 }
 
 async fn find(Extension(caller): Extension<Caller>, query: Query) -> Response {
@@ -191,8 +192,9 @@ async fn plays_of(looking: Looking, (of, what): (Of, &str), id: &str, query: &Qu
     if let Some(response) = not_numbered(&looking, what, id) {
         return response;
     }
-    let page = plays::page(&looking.asker, &looking.here, (of, id), query).await;
-    rendered(StatusCode::OK, &page)
+    plays::page(&looking.asker, &looking.here, (of, id), query)
+        .await
+        .response()
 }
 
 async fn owner(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
@@ -207,34 +209,39 @@ async fn segment(looking: Looking, Path(id): Path<String>, query: Query) -> Resp
     if let Some(response) = not_numbered(&looking, "segments", &id) {
         return response;
     }
-    let page = boards::page(&looking.asker, &looking.here, &id, &query).await;
-    rendered(StatusCode::OK, &page)
+    boards::page(&looking.asker, &looking.here, &id, &query)
+        .await
+        .response()
 }
 
 async fn athlete(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
     if let Some(response) = not_numbered(&looking, "athletes", &id) {
         return response;
     }
-    let page = athletes::page(&looking.asker, &looking.here, &id, &query).await;
-    rendered(StatusCode::OK, &page)
+    athletes::page(&looking.asker, &looking.here, &id, &query)
+        .await
+        .response()
 }
 
 async fn applications(looking: Looking, query: Query) -> Response {
-    let page = applications::list(&looking.asker, &looking.here, &query).await;
-    rendered(StatusCode::OK, &page)
+    applications::list(&looking.asker, &looking.here, &query)
+        .await
+        .response()
 }
 
-async fn application(looking: Looking, Path(id): Path<String>) -> Response {
+async fn application(looking: Looking, Path(id): Path<String>, query: Query) -> Response {
     if let Some(response) = not_numbered(&looking, "applications", &id) {
         return response;
     }
-    let page = applications::page(&looking.asker, &looking.here, &id).await;
-    rendered(StatusCode::OK, &page)
+    applications::page(&looking.asker, &looking.here, &id, &query)
+        .await
+        .response()
 }
 
 async fn pipeline(looking: Looking) -> Response {
-    let page = pipeline::page(&looking.asker, &looking.here).await;
-    rendered(StatusCode::OK, &page)
+    pipeline::page(&looking.asker, &looking.here)
+        .await
+        .response()
 }
 
 async fn run(looking: Looking, Path((source, epoch)): Path<(String, String)>) -> Response {
@@ -242,13 +249,15 @@ async fn run(looking: Looking, Path((source, epoch)): Path<(String, String)>) ->
         return response;
     }
     let of = (source.as_str(), epoch.as_str());
-    let page = pipeline::run(&looking.asker, &looking.here, of).await;
-    rendered(StatusCode::OK, &page)
+    pipeline::run(&looking.asker, &looking.here, of)
+        .await
+        .response()
 }
 
 async fn dead_letters(looking: Looking, query: Query) -> Response {
-    let page = pipeline::dead_letters(&looking.asker, &looking.here, &query, None).await;
-    rendered(StatusCode::OK, &page)
+    pipeline::dead_letters(&looking.asker, &looking.here, &query, None)
+        .await
+        .response()
 }
 
 /// Tries letters again, and shows what became of them above the page.
@@ -262,8 +271,9 @@ async fn replay_letters(looking: Looking, Form(form): Form) -> Response {
 }
 
 async fn reconciliations(looking: Looking, query: Query) -> Response {
-    let page = pipeline::reconciliations(&looking.asker, &looking.here, &query, None).await;
-    rendered(StatusCode::OK, &page)
+    pipeline::reconciliations(&looking.asker, &looking.here, &query, None)
+        .await
+        .response()
 }
 
 /// Approves what a comparison found, and shows what that means above the page.

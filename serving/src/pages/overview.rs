@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use super::api;
 use super::ask::{Asker, path};
 use super::chart::Step;
-use super::parts::{Frame, Here, Part, Tools, TroubleShown};
+use super::parts::{Frame, Here, Part, Tools, TroubleShown, about};
 use super::plays::{SeriesShown, Tile, series_shown, total_tile};
 use super::shown::{Moment, number};
 
@@ -29,6 +29,8 @@ pub(crate) struct OverviewPage {
     /// All plays together; nothing for who does not read them, and where they are not counted.
     plays: Option<Part<PlaysShown>>,
 }
+
+about!(OverviewPage, overview);
 
 #[derive(Debug)]
 struct PlaysShown {

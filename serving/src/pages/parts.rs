@@ -158,10 +158,41 @@ impl TroubleShown {
     const fn may_pass(&self) -> bool {
         matches!(self.status, 429 | 503)
     }
+
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
 }
 
 /// A part of a page, or why it is not there.
 pub(crate) type Part<T> = Result<T, TroubleShown>;
+
+/// A page that is about something.
+pub(crate) trait About: Template {
+    /// Why that is not shown; what else the page has may be there.
+    fn trouble(&self) -> Option<&TroubleShown>;
+
+    /// The page, with the status of what it is about.
+    fn response(&self) -> Response
+    where
+        Self: Sized,
+    {
+        let status = self.trouble().map_or(StatusCode::OK, TroubleShown::status);
+        rendered(status, self)
+    }
+}
+
+/// What each page is about.
+macro_rules! about {
+    ($page:ty, $part:ident) => {
+        impl $crate::pages::parts::About for $page {
+            fn trouble(&self) -> Option<&$crate::pages::parts::TroubleShown> {
+                self.$part.as_ref().err()
+            }
+        }
+    };
+}
+pub(crate) use about;
 
 /// One of several things to choose.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use super::ask::{Answer, Asker, Trouble, path};
 use super::differences::Differences;
 use super::live::logged;
 use super::overview::{drift, lag, title};
-use super::parts::{Frame, Here, Part, Tools, TroubleShown};
+use super::parts::{Frame, Here, Part, Tools, TroubleShown, about};
 use super::query::Query;
 use super::shown::{Moment, number, percent, took};
 
@@ -82,6 +82,8 @@ pub(crate) struct PipelinePage {
     sources: Part<Vec<SourceShown>>,
     tools: Tools,
 }
+
+about!(PipelinePage, sources);
 
 #[derive(Debug)]
 struct SourceShown {
@@ -168,6 +170,8 @@ pub(crate) struct RunPage {
     epoch: String,
     run: Part<RunShown>,
 }
+
+about!(RunPage, run);
 
 #[derive(Debug)]
 struct RunShown {
@@ -314,6 +318,8 @@ pub(crate) struct LettersPage {
     counts: Part<CountsShown>,
     page: Part<LettersShown>,
 }
+
+about!(LettersPage, page);
 
 #[derive(Debug)]
 struct CountsShown {
@@ -476,6 +482,8 @@ pub(crate) struct ReconciliationsPage {
     done: Option<Part<String>>,
     page: Part<ReconciliationsShown>,
 }
+
+about!(ReconciliationsPage, page);
 
 #[derive(Debug)]
 struct ReconciliationsShown {

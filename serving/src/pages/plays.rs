@@ -8,7 +8,7 @@ use stores::names::Named;
 use super::api;
 use super::ask::{Answer, Asker, Called, path};
 use super::chart::{Chart, Step};
-use super::parts::{Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
+use super::parts::{About, Choice, Frame, From, Here, Part, Tools, TroubleShown, choices, share};
 use super::query::Query;
 use super::shown::{Change, Moment, key, number, percent};
 use crate::http::Caller;
@@ -76,11 +76,20 @@ pub(crate) struct PlaysPage {
     apart: Part<Apart>,
 }
 
+impl About for PlaysPage {
+    fn trouble(&self) -> Option<&TroubleShown> {
+        // The total is the first of them.
+        self.tiles.first()?.shown.as_ref().err()
+    }
+}
+
 /// A filter, and where to go without it.
 #[derive(Debug)]
 struct Filter {
     title: String,
     link: String,
+    /// The page of what it names.
+    page: Option<String>,
 }
 
 /// A number with where it comes from.
@@ -133,6 +142,8 @@ pub(crate) enum Of {
 }
 
 impl Of {
+    const ALL: [Self; 2] = [Self::Owner, Self::Track];
+
     const fn parameter(self) -> &'static str {
         match self {
             Self::Owner => "owner_id",
@@ -501,7 +512,11 @@ fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
             .filter(|_| *name != asked.of.parameter())?;
         let known = called.iter().find(|(of, _)| of == name);
         let value = known.map_or(value, |(_, called)| called.as_str());
+        let of = Of::ALL.into_iter().find(|of| of.parameter() == *name);
+        let id = asked.query.get(name);
+        let id = id.filter(|id| crate::http::integer(id).is_some());
         Some(Filter {
+            page: of.zip(id).map(|(of, id)| of.page(id)),
             title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
             link: asked.link(&[(name, None), ("cursor", None)]),
         })

@@ -1,5 +1,5 @@
-//! What the docs show as commands of their own lines is carried out, page by page and in the order of the lines, as a reader's shell does. That
-//! all others are commands is a test of the command line's.
+//! What the docs show as commands of their own lines is carried out, page by page and in the order of the lines, as a reader's shell does, and
+//! what runbooks say in their sentences. That all others are commands is a test of the command line's.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -27,6 +27,17 @@ const SERVICE_MAX: Duration = Duration::from_secs(30);
 
 /// What is carried out.
 const COMMANDS: [&str; 2] = ["backstitch ", "curl "];
+/// Carried out as far as it is a command of ours: as the service's user, in a container, and in a pod.
+const AROUND: [&str; 3] = ["as ", "docker compose ", "kubectl exec "];
+/// What stands in the way to a command that is within another one.
+const WITHIN: &str = " --config /etc/backstitch/backstitch.toml ";
+/// What runbooks leave open, and what it is where the docs were followed.
+const LEFT_OPEN: [(&str, &str); 4] = [
+    ("SOURCE", "plays"),
+    ("VIEW", "plays_detail"),
+    ("RUN", "1"),
+    ("'…'", "because"),
+];
 /// Where the docs ask the API.
 const API: &str = "http://127.0.0.1:8080";
 
@@ -127,9 +138,9 @@ impl Reader {
     }
 
     /// Does what the lines of a page say, and notes what is wrong with some; answers how many there were.
-    async fn follow(&self, page: &Path, wrong: &mut String) -> usize {
+    async fn follow(&self, page: &Path, lines: Vec<String>, wrong: &mut String) -> usize {
         let mut count = 0;
-        for line in lines(page) {
+        for line in lines {
             if ELSEWHERE.iter().any(|part| line.contains(part)) {
                 continue;
             }
@@ -258,9 +269,45 @@ fn lines(page: &Path) -> Vec<String> {
             is_block = !is_block;
         } else if is_block && COMMANDS.iter().any(|command| line.starts_with(command)) {
             lines.push(line.to_owned());
+        } else if is_block && AROUND.iter().any(|command| line.starts_with(command)) {
+            lines.extend(within(line));
         }
     }
     lines
+}
+
+/// The command of ours that a line has within another one, if it has one.
+fn within(line: &str) -> Option<String> {
+    if let Some(command) = line.strip_prefix("as ") {
+        return Some(format!(
+            "backstitch {}",
+            command.replace("&& as ", "&& backstitch ")
+        ));
+    }
+    let (_, command) = line.split_once(WITHIN)?;
+    Some(format!("backstitch {command}"))
+}
+
+/// The commands within a runbook's sentences.
+fn said(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).expect("a page");
+    let quoted = text.split('`').skip(1).step_by(2);
+    let commands = quoted.filter(|part| COMMANDS.iter().any(|command| part.starts_with(command)));
+    let filled = commands.map(|command| {
+        let open = LEFT_OPEN.iter();
+        open.fold(command.to_owned(), |line, (name, one)| {
+            line.replace(name, one)
+        })
+    });
+    filled.collect()
+}
+
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let docs = fs::read_dir(root().join(folder)).expect("the docs");
+    let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
+    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
+    pages.sort();
+    pages
 }
 
 /// The words of a line as a shell has them.
@@ -302,21 +349,21 @@ fn filled_in(line: &str, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_docs_show_works() {
-    let docs = fs::read_dir(root().join("docs")).expect("the docs");
-    let mut pages: Vec<PathBuf> = docs.flatten().map(|entry| entry.path()).collect();
+    let mut docs = pages("docs");
     // What the tutorial says is done by a test of its own, in a folder with its views.
-    pages.retain(|page| {
-        page.extension().is_some_and(|end| end == "md") && !page.ends_with("tutorial.md")
-    });
-    pages.sort();
-    pages.insert(0, root().join("README.md"));
+    docs.retain(|page| !page.ends_with("tutorial.md"));
+    docs.insert(0, root().join("README.md"));
     let reader = Reader::new(true);
     let (mut count, mut wrong) = (0, String::new());
-    for page in pages {
-        count += reader.follow(&page, &mut wrong).await;
+    for page in docs {
+        count += reader.follow(&page, lines(&page), &mut wrong).await;
+    }
+    let mut of_runbooks = 0;
+    for page in pages("docs/runbooks") {
+        of_runbooks += reader.follow(&page, said(&page), &mut wrong).await;
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(count > 60, "{count}");
+    assert!(count > 65 && of_runbooks > 10, "{count} and {of_runbooks}");
 }
 
 /// The README alone, with nothing there before it.
@@ -324,7 +371,63 @@ async fn what_the_docs_show_works() {
 async fn a_newcomer_gets_through_the_readme() {
     let newcomer = Reader::new(false);
     let mut wrong = String::new();
-    let count = newcomer.follow(&root().join("README.md"), &mut wrong).await;
+    let page = root().join("README.md");
+    let count = newcomer.follow(&page, lines(&page), &mut wrong).await;
     assert!(wrong.is_empty(), "{wrong}");
     assert!(count > 30, "{count}");
+}
+
+#[test]
+fn commands_within_others_are_found() {
+    for (line, expected) in [
+        (
+            "as migrate && as check",
+            Some("backstitch migrate && backstitch check"),
+        ),
+        ("docker compose --profile demo up", None),
+        (
+            "kubectl exec deploy/a -- backstitch --config /etc/backstitch/backstitch.toml keys list",
+            Some("backstitch keys list"),
+        ),
+    ] {
+        assert_eq!(within(line).as_deref(), expected);
+    }
+}
+
+/// What blocks of the docs name of this repository is there, and so is each profile of compose.
+#[test]
+fn files_that_commands_name_are_there() {
+    let compose = fs::read_to_string(root().join("compose.yaml")).expect("compose.yaml");
+    let profiles = compose
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("profiles: ["));
+    let profiles: Vec<&str> = profiles
+        .flat_map(|list| list.trim_end_matches(']').split(", "))
+        .collect();
+    let mut all = pages("docs");
+    all.push(root().join("README.md"));
+    let (mut count, mut missing) = (0, Vec::new());
+    for page in all {
+        let text = fs::read_to_string(&page).expect("a page");
+        let blocks = text.split("```").skip(1).step_by(2);
+        let words: Vec<&str> = blocks.flat_map(str::split_whitespace).collect();
+        for (at, word) in words.iter().enumerate() {
+            let is_file = word.starts_with("deploy/") && !word.contains("backstitch-speed");
+            let is_profile = at > 0 && words.get(at - 1) == Some(&"--profile");
+            count += usize::from(is_file || is_profile);
+            let folder = word
+                .trim_end_matches('*')
+                .rsplit_once('/')
+                .map_or("", |(of, _)| of);
+            let is_there = match word.ends_with('*') {
+                true => root().join(folder).exists(),
+                false => root().join(word).exists(),
+            };
+            if (is_file && !is_there) || (is_profile && !profiles.contains(word)) {
+                missing.push(*word);
+            }
+        }
+        assert!(missing.is_empty(), "{}: {missing:?}", page.display());
+    }
+    assert!(count > 15, "{count}");
 }
