@@ -208,6 +208,15 @@ impl<T: CanonAdmin + CanonErase + 'static> Names for Sifted<T> {
         Ok(found)
     }
 
+    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
+        let mut found = self.inner.find(of, text, limit).await?;
+        if of == Named::Athlete && !found.is_empty() {
+            let suppressed = self.suppressions.now().await?;
+            found.retain(|(id, _)| !suppressed.has_athlete(*id));
+        }
+        Ok(found)
+    }
+
     async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {
         self.inner.set_names(of, names).await
     }

@@ -215,6 +215,7 @@ hand_on! { CanonErase {
 
 hand_on! { Names {
     async fn names(of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>>;
+    async fn find(of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>>;
     async fn set_names(of: Named, names: &[(i64, Option<String>)]) -> Result<()>;
 } }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
@@ -31,6 +31,9 @@ pub fn binary() -> PathBuf {
 
 /// The configuration in a data folder: where it is there, commands are told of it.
 pub const CONFIG: &str = "servers.toml";
+
+/// More than a process needs until it says what it is waited for.
+const SAID_WAIT: Duration = Duration::from_secs(120);
 
 /// A command of the binary on a data folder.
 #[must_use]
@@ -142,9 +145,18 @@ impl Process {
     /// If it can't be started.
     #[must_use]
     pub fn start_with(data: &Path, config: &str, args: &[&str]) -> Self {
+        Self::of(command_with(data, config, args))
+    }
+
+    /// Starts this in the background.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn of(mut command: Command) -> Self {
         let said = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
         let into = |file: &NamedTempFile| file.reopen().expect("a file");
-        let child = command_with(data, config, args)
+        let child = command
             .stdin(Stdio::null())
             .stdout(into(&said[0]))
             .stderr(into(&said[1]))
@@ -162,6 +174,22 @@ impl Process {
     pub fn said(&self) -> [String; 2] {
         let read = |file: &NamedTempFile| std::fs::read(file.path()).unwrap_or_default();
         [0, 1].map(|of| String::from_utf8_lossy(&read(&self.said[of])).into_owned())
+    }
+
+    /// Waits until it has said this on standard output or in its log; all that it has said.
+    ///
+    /// # Panics
+    /// If it does not say it for long.
+    pub async fn until_said(&self, what: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let said = self.said().concat();
+            if said.contains(what) {
+                return said;
+            }
+            assert!(begun.elapsed() < SAID_WAIT, "{what}: {said}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Whether it has not ended yet.

@@ -180,6 +180,20 @@ fn setting(of: &Value) -> String {
     }
 }
 
+fn history_shown(history: &api::History, tools: Tools) -> HistoryShown {
+    let points = history.days.iter().map(|day| api::Point {
+        at: format!("{}T00:00:00Z", day.date),
+        count: i64::try_from(day.connected_athletes).unwrap_or(i64::MAX),
+        source: history.provenance.source.clone(),
+    });
+    let points: Vec<api::Point> = points.collect();
+    HistoryShown {
+        chart: Chart::of(&points, None, (Step::Day, &TimeZone::UTC)),
+        from: From::of(&history.provenance),
+        tools,
+    }
+}
+
 pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) -> ApplicationPage {
     let of = format!("/api/v1/applications/{id}");
     let days = ["from", "to"].map(|name| (name, query.get(name)));
@@ -207,19 +221,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) ->
         from: From::of(&of_api.provenance),
         tools: here.tools(&of, false, &asker.caller),
     });
-    let history = history.map_err(TroubleShown::of).map(|history| {
-        let points = history.days.iter().map(|day| api::Point {
-            at: format!("{}T00:00:00Z", day.date),
-            count: i64::try_from(day.connected_athletes).unwrap_or(i64::MAX),
-            source: history.provenance.source.clone(),
-        });
-        let points: Vec<api::Point> = points.collect();
-        HistoryShown {
-            chart: Chart::of(&points, None, (Step::Day, &TimeZone::UTC)),
-            from: From::of(&history.provenance),
-            tools: here.tools(&history_path, true, &asker.caller),
-        }
-    });
+    let tools = here.tools(&history_path, true, &asker.caller);
+    let history = history.map(|found| history_shown(&found, tools));
     let audit = audit.map_err(TroubleShown::of).map(|audit| {
         let rows = audit.entries.iter().map(|entry| AuditRow {
             at: Moment::utc(&entry.at),
@@ -248,7 +251,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) ->
         days: days
             .map(|(_, day)| day.unwrap_or_default().to_owned())
             .into(),
-        history,
+        history: history.map_err(TroubleShown::of),
         audit,
     }
 }

@@ -22,6 +22,9 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How long a page waits for names, without which it is whole.
 const NAMES_WAIT: Duration = Duration::from_secs(1);
 
+/// How long a name is looked for: all of them are read.
+const FIND_WAIT: Duration = Duration::from_secs(5);
+
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Trouble {
@@ -109,6 +112,27 @@ impl Asker {
                 Called::default()
             }
         }
+    }
+
+    /// The names of a kind that have a text in them: ask only for who may read all of them.
+    pub(crate) async fn find(
+        &self,
+        of: Named,
+        text: &str,
+        limit: usize,
+    ) -> Answer<Vec<(i64, String)>> {
+        let why = match timeout(FIND_WAIT, self.state.ports.canon.find(of, text, limit)).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it does not answer in time".to_owned(),
+        };
+        tracing::warn!(%of, %why, "names can't be looked for");
+        Err(Trouble {
+            status: 503,
+            title: "Names can't be looked for at the moment".to_owned(),
+            detail: "The canonical store does not answer: ask again, or by the number.".to_owned(),
+            request_id: String::new(),
+        })
     }
 
     /// The answer to a GET; `path` is percent-encoded.

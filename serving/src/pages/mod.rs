@@ -10,6 +10,7 @@ mod boards;
 mod chart;
 mod differences;
 mod docs;
+mod found;
 mod live;
 mod overview;
 mod parts;
@@ -22,16 +23,16 @@ pub(crate) mod sign_in;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
-use axum::{Extension, Router};
 
 use self::ask::{Asker, Trouble};
-use self::parts::{About, Here, KINDS, ProblemPage, rendered};
+use self::parts::{About, Here, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
 use crate::http::{Api, Caller, Problem, body, time_out};
@@ -171,21 +172,8 @@ async fn overview(looking: Looking) -> Response {
         .response()
 }
 
-async fn find(Extension(caller): Extension<Caller>, query: Query) -> Response {
-    let what = query.get("what").unwrap_or("owner");
-    let id = query.get("id").and_then(crate::http::integer);
-    match (KINDS.iter().any(|(kind, _)| *kind == what), id) {
-        (true, Some(id)) => Redirect::to(&format!("/{what}s/{id}")).into_response(),
-        _ => {
-            let trouble = Trouble {
-                status: 400,
-                title: "This can't be looked for".to_owned(),
-                detail: "Choose what to look for, and write its number.".to_owned(),
-                request_id: String::new(),
-            };
-            ProblemPage::response(&caller, trouble)
-        }
-    }
+async fn find(looking: Looking, query: Query) -> Response {
+    found::find(&looking.asker, &query).await
 }
 
 async fn plays_of(looking: Looking, (of, what): (Of, &str), id: &str, query: &Query) -> Response {

@@ -69,6 +69,14 @@ impl Frame {
         self
     }
 
+    /// With what was looked for, if that is something that can be.
+    pub(crate) fn looking_for(mut self, what: &str) -> Self {
+        if let Some((kind, _)) = KINDS.iter().find(|(kind, _)| *kind == what) {
+            self.kind = kind;
+        }
+        self
+    }
+
     pub(crate) const fn with_keys(mut self, keys: &'static [(&'static str, &'static str)]) -> Self {
         self.keys = keys;
         self

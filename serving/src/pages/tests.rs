@@ -165,6 +165,47 @@ async fn what_is_no_page_says_so_and_is_never_a_fault() {
 }
 
 #[tokio::test]
+async fn things_are_found_by_their_names() {
+    let (serving, world) = service();
+    for (id, name) in [(1, "Old Climb"), (2, "Long <i>Climb</i>"), (3, "Sprint")] {
+        let key = (Named::Segment, id);
+        world
+            .boards
+            .lock()
+            .unwrap()
+            .names
+            .insert(key, name.to_owned());
+    }
+    let (response, page) = get(&serving, "/find?what=segment&id=climb", None).await;
+    assert_eq!(response.status(), 200, "{page}");
+    assert!(
+        page.contains("<a href=\"/segments/1\">Old Climb</a>"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<a href=\"/segments/2\">Long &#60;i&#62;"),
+        "{page}"
+    );
+    assert!(!page.contains("Sprint"), "{page}");
+    for (asked, led) in [
+        ("segment&id=+sprint+", "/segments/3"),
+        ("application&id=a%26b", "/applications?search=a%26b"),
+    ] {
+        let (response, _) = get(&serving, &format!("/find?what={asked}"), None).await;
+        assert_eq!(response.headers()[header::LOCATION], led);
+    }
+    let (response, page) = get(&serving, "/find?what=owner&id=nobody", None).await;
+    assert_eq!(response.status(), 200, "{page}");
+    assert!(page.contains("No name has this in it"), "{page}");
+    // Names are of all owners.
+    let key = world.keys.make("read:owner:1", None);
+    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    let (response, page) = get(&serving, "/find?what=segment&id=climb", Some(&cookie)).await;
+    assert_eq!(response.status(), 400, "{page}");
+    assert!(!page.contains("Old Climb"), "{page}");
+}
+
+#[tokio::test]
 async fn a_page_whose_store_is_away_says_so_by_its_status() {
     let (serving, world) = service();
     *world.is_down.lock().unwrap() = true;

@@ -112,6 +112,15 @@ impl Names for World {
         Ok(ids.iter().filter_map(name).collect())
     }
 
+    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
+        let boards = self.boards.lock().unwrap();
+        let of_kind = boards.names.iter().filter(|((kind, _), _)| *kind == of);
+        let has = |name: &str| name.to_lowercase().contains(&text.to_lowercase());
+        let found = of_kind.filter(|(_, name)| has(name));
+        let found = found.map(|((_, id), name)| (*id, name.clone()));
+        Ok(found.take(limit).collect())
+    }
+
     async fn set_names(&self, _: Named, _: &[(i64, Option<String>)]) -> Result<()> {
         Err(Error::Refused("not for serving".to_owned()))
     }

@@ -284,6 +284,11 @@ impl Names for SqlCanon {
         self.server.read(names::READING, call).await
     }
 
+    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
+        let call = on!(link => names::find(link, of, text, limit));
+        self.server.read(names::READING, call).await
+    }
+
     async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {
         names::given(of)?;
         self.ours(names::TABLE)?;

@@ -54,6 +54,43 @@ pub(crate) async fn names(
     Ok(found.into_iter().collect())
 }
 
+/// Finds names that have a text in them.
+pub(crate) async fn find(
+    link: &mut impl Statements,
+    of: Named,
+    text: &str,
+    limit: usize,
+) -> Sql<Vec<(i64, String)>> {
+    let plain = ["!", "%", "_"].iter().fold(text.to_owned(), |text, sign| {
+        text.replace(sign, &format!("!{sign}"))
+    });
+    let (within, first) = (format!("%{plain}%"), format!("{plain}%"));
+    let (within, first) = (Value::Text(&within), Value::Text(&first));
+    let limit = Value::Int(i64::try_from(limit).unwrap_or(i64::MAX));
+    // What makes letters small does so on both sides.
+    match of {
+        Named::Athlete => {
+            let statement = "SELECT CAST(id AS SIGNED), name FROM athletes
+                             WHERE LOWER(name) LIKE LOWER(?) ESCAPE '!' AND NOT is_deleted
+                             ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?";
+            link.rows(statement, &[within, first, limit]).await
+        }
+        Named::Application => {
+            let statement = "SELECT CAST(id AS SIGNED), name FROM applications
+                             WHERE LOWER(name) LIKE LOWER(?) ESCAPE '!'
+                             ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?";
+            link.rows(statement, &[within, first, limit]).await
+        }
+        Named::Owner | Named::Track | Named::Segment => {
+            let statement = "SELECT CAST(id AS SIGNED), name FROM names
+                             WHERE kind = ? AND LOWER(name) LIKE LOWER(?) ESCAPE '!'
+                             ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?";
+            let kind = Value::Text(of.name());
+            link.rows(statement, &[kind, within, first, limit]).await
+        }
+    }
+}
+
 /// Gives names; call it within a transaction that writes.
 pub(crate) async fn set(
     link: &mut impl Statements,

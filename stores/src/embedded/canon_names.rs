@@ -19,6 +19,13 @@ impl Names for SqliteCanon {
         found.map_err(db.fault(names::READING))
     }
 
+    async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = names::find(&mut Embedded(&mut connection), of, text, limit).await;
+        found.map_err(db.fault(names::READING))
+    }
+
     async fn set_names(&self, of: Named, given: &[(i64, Option<String>)]) -> Result<()> {
         names::given(of)?;
         let db = self.db.current().await?;

@@ -50,6 +50,56 @@ pub async fn names_are_given(ports: &Stores) -> Result<()> {
     Ok(())
 }
 
+/// Names are found by what is in them, whatever the letters; those first that begin with it.
+pub async fn names_are_found(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let given = [
+        "The Long Climb",
+        "climb 100%",
+        "climb 1000",
+        "Étude",
+        "o!k_a",
+    ];
+    let given: Vec<_> = (1..).zip(given.map(|name| Some(name.to_owned()))).collect();
+    canon.set_names(Named::Segment, &given).await?;
+    canon
+        .set_names(Named::Track, &[(9, Some("climb".to_owned()))])
+        .await?;
+    let found = async |text: &str, limit| {
+        let found = canon.find(Named::Segment, text, limit).await;
+        found.map(|found| found.into_iter().map(|(id, _)| id).collect::<Vec<i64>>())
+    };
+    assert_eq!(found("CLIMB", 10).await?, [2, 3, 1]);
+    assert_eq!(found("climb", 1).await?, [2]);
+    assert_eq!(found("long c", 10).await?, [1]);
+    assert_eq!(found("100%", 10).await?, [2]);
+    assert_eq!(found("!k_", 10).await?, [5]);
+    assert_eq!(found("Étude", 10).await?, [4]);
+    assert_eq!(found("'; --", 10).await?, Vec::<i64>::new());
+    let person = |id: i64, name: &str, is_deleted: bool| {
+        Entity::Athlete(Athlete {
+            name: Some(name.to_owned()),
+            is_deleted,
+            ..athlete(id)
+        })
+    };
+    let rows = [
+        person(1, "Ann Lee", false),
+        person(2, "Lee", true),
+        Entity::Application(application(1, 5)),
+    ];
+    apply(canon, &rows).await?;
+    assert_eq!(
+        canon.find(Named::Athlete, "lee", 9).await?,
+        called(&[(1, "Ann Lee")])
+    );
+    assert_eq!(
+        canon.find(Named::Application, "rid", 9).await?,
+        called(&[(1, "Ride")])
+    );
+    Ok(())
+}
+
 /// Any number of names is given and found at once.
 pub async fn many_names_are_given(ports: &Stores) -> Result<()> {
     let canon = &*ports.canon;

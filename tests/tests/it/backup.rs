@@ -1,6 +1,7 @@
 //! Coming back from what docs/operations.md says to keep: an embedded installation from a copy of its folder, one on servers from a
 //! dump of the canonical store and the archive, with everything else lost that may be.
 
+use std::path::Path;
 use std::process::Command;
 
 use rand::SeedableRng;
@@ -75,6 +76,74 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
     done(after.data(), &["batch", "run"]);
     compare(&world, &server.client, &mut rng, QUESTIONS).await;
     check_entities(&server);
+}
+
+/// The archive and the views may come back one without the other, and be of different days.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
+    let mut rng = SmallRng::seed_from_u64(33);
+    let mut traffic = Traffic::new(33);
+    let (place, kept) = (Place::embedded(), Place::embedded());
+    count(&place, &mut traffic, 200);
+    connect(&place);
+    done(place.data(), &["speed", "--until-caught-up"]);
+    done(place.data(), &["batch", "run"]);
+    folder::copy(place.data(), kept.data());
+    for _ in 0..2 {
+        count(&place, &mut traffic, 100);
+        done(place.data(), &["batch", "run"]);
+    }
+    for parts in [
+        &["archive"][..],
+        &["views.db"],
+        &["live.db"],
+        &["archive", "live.db"],
+    ] {
+        for part in parts {
+            come_back(place.data(), kept.data(), part);
+        }
+        done(place.data(), &["migrate"]);
+        done(place.data(), &["speed", "--until-caught-up"]);
+        let world = place.world().await;
+        let server = Server::start(place.data(), &[]);
+        compare(&world, &server.client, &mut rng, QUESTIONS).await;
+        check_entities(&server);
+        count(&place, &mut traffic, 50);
+        done(place.data(), &["batch", "run"]);
+        compare(&world, &server.client, &mut rng, QUESTIONS).await;
+        check_entities(&server);
+        let view = ["restorate", "--view", "plays_detail"];
+        done(
+            place.data(),
+            &[&view[..], &["--expected", "archive"]].concat(),
+        );
+    }
+}
+
+/// Puts a part of an installation in its place as it was kept: a folder, or a file with what is beside it.
+fn come_back(data: &Path, kept: &Path, part: &str) {
+    let is_of_it = |name: &str| name == part || name.starts_with(&format!("{part}-"));
+    let names = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| is_of_it(name)).collect::<Vec<_>>()
+    };
+    for name in names(data) {
+        let path = data.join(name);
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(&path).expect("it goes"),
+            false => std::fs::remove_file(&path).expect("it goes"),
+        }
+    }
+    let back = names(kept);
+    assert!(!back.is_empty(), "{part}");
+    for name in back {
+        let (from, to) = (kept.join(&name), data.join(&name));
+        match from.is_dir() {
+            true => folder::copy(&from, &to),
+            false => drop(std::fs::copy(&from, &to).expect("a copy")),
+        }
+    }
 }
 
 /// What PostgreSQL's own program says of a schema, as statements that make it again.

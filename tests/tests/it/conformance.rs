@@ -277,6 +277,7 @@ macro_rules! laws_of {
             $stage, canon_names {
                 names_are_given
                 many_names_are_given
+                names_are_found
                 names_of_rows_are_theirs
             } and with two {}
         }

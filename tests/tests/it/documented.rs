@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use serde_json::Value;
 use tests::place::Place;
@@ -22,9 +21,6 @@ const SERVICES: [&str; 2] = ["serve ", "scheduler"];
 const ELSEWHERE: [&str; 3] = [" --config ", "backstitch executor", "batch run --engine"];
 /// Exits with 3 where something differs or is found, as the docs say beside them.
 const FINDERS: [&str; 2] = ["restorate", "erase"];
-/// More than a service needs to say where it listens.
-const SERVICE_MAX: Duration = Duration::from_secs(30);
-
 /// What is carried out.
 const COMMANDS: [&str; 2] = ["backstitch ", "curl "];
 /// Carried out as far as it is a command of ours: as the service's user, in a container, and in a pod.
@@ -196,7 +192,7 @@ impl Reader {
                     let (name, value) = header.split_once(": ").expect("a header");
                     // A reader puts in there what was shown.
                     let key = self.shown.borrow().clone().or_else(|| self.sent.clone());
-                    let value = value.replace("$KEY", &key.unwrap_or_default());
+                    let value = value.replace("$BACKSTITCH_KEY", &key.unwrap_or_default());
                     headers.push((name.to_ascii_lowercase(), value));
                 }
                 _ => {
@@ -247,15 +243,9 @@ impl Reader {
             words.extend(["--listen", "127.0.0.1:0"]);
         }
         let process = Process::start(self.place.data(), &words);
-        let listens = async {
-            while !process.said().concat().contains("127.0.0.1:") {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let listens = tokio::time::timeout(SERVICE_MAX, listens).await;
+        process.until_said("127.0.0.1:").await;
         let (succeeded, said) = process.end();
-        let is_good = listens.is_ok() && succeeded;
-        is_good.then_some(()).ok_or_else(|| format!("{said:?}"))
+        succeeded.then_some(()).ok_or_else(|| format!("{said:?}"))
     }
 }
 
@@ -406,7 +396,7 @@ fn files_that_commands_name_are_there() {
         .collect();
     let mut all = pages("docs");
     all.push(root().join("README.md"));
-    let (mut count, mut missing) = (0, Vec::new());
+    let (mut count, mut missing) = (0, Vec::<String>::new());
     for page in all {
         let text = fs::read_to_string(&page).expect("a page");
         let blocks = text.split("```").skip(1).step_by(2);
@@ -424,7 +414,7 @@ fn files_that_commands_name_are_there() {
                 false => root().join(word).exists(),
             };
             if (is_file && !is_there) || (is_profile && !profiles.contains(word)) {
-                missing.push(*word);
+                missing.push((*word).to_owned());
             }
         }
         assert!(missing.is_empty(), "{}: {missing:?}", page.display());

@@ -53,6 +53,7 @@ mod retention_events;
 mod routes;
 mod runs;
 mod scale;
+mod secrets;
 mod strays;
 mod tidy;
 mod traces;

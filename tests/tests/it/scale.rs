@@ -304,16 +304,6 @@ async fn an_executor_that_is_killed_changes_nothing() {
     cluster.end();
 }
 
-/// Waits until a process has said so in its log.
-async fn said(process: &Process, what: &str) {
-    let since = Instant::now();
-    while !process.said()[1].contains(what) {
-        let late = since.elapsed() > Duration::from_secs(60);
-        assert!(!late, "{what}: {:?}", process.said());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_of_a_schedule_go_on_when_executors_are_there_again() {
     let (place, other) = (configured(), configured());
@@ -322,14 +312,14 @@ async fn runs_of_a_schedule_go_on_when_executors_are_there_again() {
     let engine = cluster.engine();
     let args = ["batch", "schedule", "--every", "1", "--engine", &engine];
     let schedule = Process::start(place.data(), &args);
-    said(&cluster.executors[0], "a task is done").await;
+    cluster.executors[0].until_said("a task is done").await;
     let executor = cluster.executors.remove(0);
     assert!(executor.kill(), "it was there");
     cluster.add(place.data()).await;
     ingest([&place, &other], "6", [20, 4, 2, 300, 100, 20]);
-    said(&cluster.executors[0], "a task is done").await;
+    cluster.executors[0].until_said("a task is done").await;
     cluster.end();
-    said(&schedule, "no scheduler answers at").await;
+    schedule.until_said("no scheduler answers at").await;
     let (succeeded, said) = schedule.end();
     assert!(succeeded, "it waits for a scheduler: {said:?}");
     done(place.data(), &["batch", "run"]);

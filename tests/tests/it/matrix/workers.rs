@@ -6,7 +6,6 @@ use std::time::Duration;
 use rand::Rng;
 use schemas::source::Source;
 use serde_json::Value;
-use tests::process::Process;
 use tests::proxy::{Gate, Holds};
 
 use super::rig::{Named, Rig};
@@ -16,8 +15,8 @@ use super::{seed, tell};
 const KILLS: usize = 12;
 /// More than the session of a group of consumers lasts.
 const SILENCE: Duration = Duration::from_millis(8_500);
-/// How long it may take until a worker is given something.
-const GIVEN_MAX: Duration = Duration::from_secs(120);
+/// What a worker says once it has been given something to do.
+const HAS_PARTITIONS: &str = "partitions came to this process";
 
 /// A worker is killed after any request or answer to or from any server; what was under way then is
 /// lost, or arrives after its end.
@@ -134,7 +133,7 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
     let (mut refused, mut went) = (0, 0);
     for round in 0..8 {
         let silent = scene.worker();
-        has_partitions(&silent).await;
+        silent.until_said(HAS_PARTITIONS).await;
         scene.take_plays(1_500).await;
         scene.take_rows(4).await;
         let counted = scene.plays_counted().await;
@@ -170,15 +169,6 @@ async fn a_rebalance_in_the_middle_of_a_batch_on_servers() {
     assert!(refused > 0 && went > 0, "{refused} {went}");
 }
 
-/// Waits until a worker has been given something to do.
-async fn has_partitions(worker: &Process) {
-    let begun = tokio::time::Instant::now();
-    while !worker.said()[1].contains("partitions came to this process") {
-        assert!(begun.elapsed() < GIVEN_MAX, "{:?}", worker.said());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 /// How often a worker was refused, by its report.
 pub(super) fn refusals(report: &str) -> u64 {
     sum(report, "refusals")
@@ -196,7 +186,7 @@ pub(super) fn sum(report: &str, name: &str) -> u64 {
 async fn a_producer_sends_duplicates_on_servers() {
     let mut scene = Scene::begin(&Setting::default(), seed(5)).await;
     let worker = scene.worker();
-    has_partitions(&worker).await;
+    worker.until_said(HAS_PARTITIONS).await;
     let mut killed = 0;
     for _ in 0..4 {
         let file = scene.write_plays(400);

@@ -2,7 +2,7 @@
 
 mod boards;
 mod cluster;
-mod server;
+pub(crate) mod server;
 mod tls;
 mod whole;
 

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use tests::own::free_ports;
 
 /// A server that ends with the test.
-pub(super) struct Server {
-    pub(super) port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     folder: TempDir,
     arguments: Vec<String>,
     child: Child,
@@ -17,7 +17,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts one with these options besides a port, a folder, and an append-only file.
-    pub(super) fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let port = free_ports(1);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
@@ -33,7 +33,7 @@ impl Server {
     }
 
     /// What it answers.
-    pub(super) fn ask(&self, command: &[&str]) -> String {
+    pub(crate) fn ask(&self, command: &[&str]) -> String {
         let ran = Command::new("redis-cli")
             .args(["-p", &self.port.to_string()])
             .args(command)
@@ -43,26 +43,26 @@ impl Server {
     }
 
     /// Kills it, as the kernel does when there is no memory left.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a process");
         self.child.wait().expect("its end");
     }
 
     /// Starts it again after it was killed.
-    pub(super) fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.child = spawn(self.port, &self.folder, &self.arguments);
         self.wait();
     }
 
     /// Sends its process a signal.
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &process]).status();
         assert!(sent.expect("kill").success());
     }
 
     /// How to reach it, with little patience.
-    pub(super) fn options(&self) -> RedisOptions {
+    pub(crate) fn options(&self) -> RedisOptions {
         RedisOptions {
             nodes: format!("127.0.0.1:{}", self.port),
             connect_timeout_ms: 500,

@@ -1,0 +1,103 @@
+//! What somebody looks for: by its number, or by what is in its name.
+
+use askama::Template;
+use axum::response::{IntoResponse, Redirect, Response};
+use stores::names::{NAME_CHARS_MAX, Named};
+
+use super::ask::{Asker, Trouble, path};
+use super::parts::{About, Frame, KINDS, Part, ProblemPage, TroubleShown, about};
+use super::query::Query;
+
+/// As many names as a page shows.
+const NAMES_MAX: usize = 20;
+
+#[derive(Debug, Template)]
+#[template(path = "found.html")]
+struct FoundPage {
+    frame: Frame,
+    title: &'static str,
+    text: String,
+    page: Part<FoundShown>,
+}
+
+about!(FoundPage, page);
+
+#[derive(Debug)]
+struct FoundShown {
+    rows: Vec<Row>,
+    /// Whether there may be more than are shown.
+    is_cut: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    id: i64,
+    name: String,
+    link: String,
+}
+
+fn page_of(what: &str, id: i64) -> String {
+    format!("/{what}s/{id}")
+}
+
+/// Leads to what a number or a single name is of; else the names that there are.
+pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
+    let what = query.get("what").unwrap_or("owner");
+    let text = query.get("id").map(str::trim).unwrap_or_default();
+    let kind = KINDS.iter().find(|(kind, _)| *kind == what);
+    let Some(((_, title), of)) = kind.zip(Named::of_name(what)) else {
+        return refused(asker, "Choose what to look for.");
+    };
+    if let Some(id) = crate::http::integer(text) {
+        return Redirect::to(&page_of(what, id)).into_response();
+    }
+    if text.is_empty() || text.chars().count() > NAME_CHARS_MAX {
+        return refused(asker, "Write its number, or a part of its name.");
+    }
+    // The API finds them itself, also for who reads of one owner alone.
+    if of == Named::Application {
+        let list = path("/applications", &[("search", Some(text))]);
+        return Redirect::to(&list).into_response();
+    }
+    if !asker.caller.may_read_all() {
+        return refused(
+            asker,
+            "Write its number: your key reads of one owner alone, and names are of all.",
+        );
+    }
+    let found = asker.find(of, text, NAMES_MAX).await;
+    if let Ok(found) = &found
+        && let [(id, _)] = found.as_slice()
+    {
+        return Redirect::to(&page_of(what, *id)).into_response();
+    }
+    let page = found.map_err(TroubleShown::of).map(|found| FoundShown {
+        is_cut: found.len() >= NAMES_MAX,
+        rows: found
+            .into_iter()
+            .map(|(id, name)| Row {
+                link: page_of(what, id),
+                id,
+                name,
+            })
+            .collect(),
+    });
+    let heading = format!("{title}: {text}");
+    FoundPage {
+        frame: Frame::new(heading, "", &asker.caller).looking_for(what),
+        title,
+        text: text.to_owned(),
+        page,
+    }
+    .response()
+}
+
+fn refused(asker: &Asker, detail: &str) -> Response {
+    let trouble = Trouble {
+        status: 400,
+        title: "This can't be looked for".to_owned(),
+        detail: detail.to_owned(),
+        request_id: String::new(),
+    };
+    ProblemPage::response(&asker.caller, trouble)
+}
