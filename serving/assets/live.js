@@ -33,7 +33,8 @@ async function refresh() {
   try {
     const response = await fetch(location.href, { headers: { accept: 'text/html' } });
     if (response.redirected) throw new Error('sign in again');
-    if (!response.ok) throw new Error(`status ${response.status}`);
+    // A page whose main part is away has its others, and says why.
+    if (!response.headers.get('content-type')?.startsWith('text/html')) throw new Error(`status ${response.status}`);
     const now = new DOMParser().parseFromString(await response.text(), 'text/html');
     for (const part of document.querySelectorAll('[data-live]')) {
       const fresh = now.getElementById(part.id);
@@ -43,6 +44,7 @@ async function refresh() {
       part.querySelectorAll('details').forEach((one, at) => { one.open = open[at] ?? one.open; });
       times(part);
     }
+    if (!response.ok) throw new Error(`status ${response.status}`);
     main.classList.remove('stale');
     say('Live', true);
   } catch (error) {

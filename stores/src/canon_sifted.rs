@@ -209,12 +209,22 @@ impl<T: CanonAdmin + CanonErase + 'static> Names for Sifted<T> {
     }
 
     async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>> {
-        let mut found = self.inner.find(of, text, limit).await?;
-        if of == Named::Athlete && !found.is_empty() {
-            let suppressed = self.suppressions.now().await?;
-            found.retain(|(id, _)| !suppressed.has_athlete(*id));
+        if of != Named::Athlete {
+            return self.inner.find(of, text, limit).await;
         }
-        Ok(found)
+        let suppressed = self.suppressions.now().await?;
+        let mut asked = limit;
+        loop {
+            let mut found = self.inner.find(of, text, asked).await?;
+            let is_all = found.len() < asked;
+            found.retain(|(id, _)| !suppressed.has_athlete(*id));
+            if is_all || found.len() >= limit {
+                found.truncate(limit);
+                return Ok(found);
+            }
+            // Those who are left out leave room for others.
+            asked = asked.saturating_mul(2);
+        }
     }
 
     async fn set_names(&self, of: Named, names: &[(i64, Option<String>)]) -> Result<()> {

@@ -72,8 +72,8 @@ pub trait Names: fmt::Debug + Send + Sync {
     /// none.
     async fn names(&self, of: Named, ids: &[i64]) -> Result<Vec<(i64, String)>>;
 
-    /// Up to so many things of a kind whose name has this text in it, in whatever letters: those first whose name begins with
-    /// it, then by name. All names are read for it.
+    /// Up to so many things of a kind whose name has this text in it, each once: those first whose name begins with it, then by
+    /// name. Small letters stand for large ones too, embedded those of ASCII alone. All names are read for it.
     async fn find(&self, of: Named, text: &str, limit: usize) -> Result<Vec<(i64, String)>>;
 
     /// Gives names, and takes those away that are nothing, in one transaction. Of an id that comes twice the last one

@@ -348,7 +348,7 @@ test('a theme is kept, and a command is copied', async () => {
   const tools = page.locator('#apart-card .tools');
   await tools.locator('summary').click();
   await tools.locator('[data-copy]').click();
-  assert.equal(await tools.locator('[data-copy]').textContent(), 'Copied');
+  await tools.locator('[data-copy]', { hasText: 'Copied' }).waitFor();
   assert.equal(await page.evaluate(() => navigator.clipboard.readText()), await tools.locator('code').textContent());
   await context.close();
 });
@@ -371,10 +371,11 @@ test('keys lead through a page, and can be switched off', async () => {
 test('a name leads to what is called so', async () => {
   const { context, page, faults } = await opened(pages.segment);
   const heading = await page.locator('h1').textContent();
+  await page.goto(`${address}/applications`);
   await page.locator('#find-what').selectOption('segment');
   await page.locator('#find-id').fill(heading.toUpperCase());
   await page.locator('form.find button').click();
-  await page.waitForLoadState();
+  await page.waitForURL(/\/segments\/|\/find\?/);
   if (!page.url().includes('/segments/')) {
     assert.deepEqual(await violations(page), []);
     await page.getByRole('link', { name: heading, exact: true }).first().click();

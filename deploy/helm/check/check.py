@@ -72,6 +72,38 @@ def check_pod(resource, pod, of_release, values):
                 fail(resource, f"there is no volume {mount['name']}")
 
 
+class Loader(yaml.SafeLoader):
+    """YAML in which nothing is said twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        if len(keys) != len(set(keys)):
+            sys.exit(f"said twice, in line {node.start_mark.line + 1} of {MADE}: {sorted(map(str, keys))}")
+        return super().construct_mapping(node, deep)
+
+
+def hook(resource):
+    """When it is made, before all others, and in which order."""
+    annotations = resource["metadata"].get("annotations") or {}
+    events = annotations.get("example.com/hook")
+    return (set(events.split(",")), int(annotations["example.com/hook-weight"])) if events else None
+
+
+def check_hooks(resource, of_release):
+    """What is made before all others finds what it names."""
+    own = hook(resource)
+    pod = pod_of(resource)
+    if not own or not pod:
+        return
+    named = {pod["spec"]["serviceAccountName"]}
+    named |= {volume["configMap"]["name"] for volume in pod["spec"]["volumes"] if "configMap" in volume}
+    for other in of_release:
+        if other["kind"] in {"ConfigMap", "ServiceAccount"} and other["metadata"]["name"] in named:
+            before = hook(other)
+            if not before or not own[0] <= before[0] or own[1] <= before[1]:
+                fail(resource, f"{other['kind']} {other['metadata']['name']} is not there yet when it is made")
+
+
 def check_names(resource, of_release, pods):
     """Whom it selects or leads to is there."""
     spec = resource.get("spec", {})
@@ -91,6 +123,13 @@ def check_names(resource, of_release, pods):
         for port in spec["ports"]:
             if len(found) != 1 or port["targetPort"] not in port_names(found[0]):
                 fail(resource, f"it leads to {port['targetPort']}, where nobody listens")
+    if kind == "NetworkPolicy":
+        listening = {port["containerPort"] for pod in found for container in pod["spec"]["containers"] for port in container.get("ports", [])}
+        # Without executors nobody listens at their ports.
+        listening |= {50050, 50051, 50052} if not any(one["metadata"]["name"].endswith("-scheduler") for one in of_release) else set()
+        for port in (port["port"] for rule in spec["ingress"] for port in rule["ports"]):
+            if port not in listening:
+                fail(resource, f"it lets others reach {port}, where nobody listens")
     if kind == "PodMonitor" and any(end["port"] not in set.union(*map(port_names, found)) for end in spec["podMetricsEndpoints"]):
         fail(resource, "it asks a port where nobody listens")
     if kind in {"HorizontalPodAutoscaler", "ScaledObject"}:
@@ -113,7 +152,7 @@ def check_names(resource, of_release, pods):
 
 def main():
     with open(MADE, encoding="utf-8") as file:
-        resources = [one for one in yaml.safe_load_all(file) if one]
+        resources = [one for one in yaml.load_all(file, Loader) if one]
     with open(VALUES, encoding="utf-8") as file:
         values = yaml.safe_load(file)
     kinds = set()
@@ -123,8 +162,9 @@ def main():
         sys.exit(f"a resource is there twice: {sorted(names)}")
     for resource in resources:
         kinds.add(resource["kind"])
-        if len(resource["metadata"]["name"]) > 63:
-            fail(resource, "its name is longer than a label may be")
+        # The jobs of a CronJob have eleven signs more.
+        if len(resource["metadata"]["name"]) > (52 if resource["kind"] == "CronJob" else 63):
+            fail(resource, "its name is longer than it may be")
         if resource["kind"] not in OTHERS:
             for version in VERSIONS:
                 try:
@@ -135,6 +175,7 @@ def main():
         if pod:
             check_pod(resource, pod, resources, values)
         check_names(resource, resources, pods)
+        check_hooks(resource, resources)
         if resource["kind"] == "PrometheusRule":
             with open(ALERTS, "w", encoding="utf-8") as file:
                 yaml.safe_dump({"groups": resource["spec"]["groups"]}, file)

@@ -11,6 +11,7 @@ use axum::http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use stores::names::Named;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
@@ -24,6 +25,8 @@ const NAMES_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a name is looked for: all of them are read.
 const FIND_WAIT: Duration = Duration::from_secs(5);
+/// Of those who look for names so many are answered at once.
+static FINDING: Semaphore = Semaphore::const_new(2);
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -121,7 +124,11 @@ impl Asker {
         text: &str,
         limit: usize,
     ) -> Answer<Vec<(i64, String)>> {
-        let why = match timeout(FIND_WAIT, self.state.ports.canon.find(of, text, limit)).await {
+        let find = async {
+            let _one_of_few = FINDING.acquire().await;
+            self.state.ports.canon.find(of, text, limit).await
+        };
+        let why = match timeout(FIND_WAIT, find).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it does not answer in time".to_owned(),

@@ -51,7 +51,7 @@ pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
     if let Some(id) = crate::http::integer(text) {
         return Redirect::to(&page_of(what, id)).into_response();
     }
-    if text.is_empty() || text.chars().count() > NAME_CHARS_MAX {
+    if text.is_empty() || text.chars().count() > NAME_CHARS_MAX || text.contains(char::is_control) {
         return refused(asker, "Write its number, or a part of its name.");
     }
     // The API finds them itself, also for who reads of one owner alone.

@@ -12,7 +12,7 @@ use super::shown::{self, Moment, duration, number};
 use super::sign_in::is_over_tls;
 use crate::http::{Caller, Page};
 
-/// What somebody can look for by number.
+/// What somebody can look for.
 pub(crate) const KINDS: [(&str, &str); 5] = [
     ("owner", "Owner"),
     ("track", "Track"),
@@ -185,8 +185,15 @@ pub(crate) trait About: Template {
     where
         Self: Sized,
     {
-        let status = self.trouble().map_or(StatusCode::OK, TroubleShown::status);
-        rendered(status, self)
+        let Some(trouble) = self.trouble() else {
+            return rendered(StatusCode::OK, self);
+        };
+        let mut response = rendered(trouble.status(), self);
+        if trouble.may_pass() {
+            let soon = HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, soon);
+        }
+        response
     }
 }
 

@@ -61,34 +61,32 @@ pub(crate) async fn find(
     text: &str,
     limit: usize,
 ) -> Sql<Vec<(i64, String)>> {
+    // No database has a name with it, and PostgreSQL takes no text.
+    if text.contains('\0') {
+        return Ok(Vec::new());
+    }
     let plain = ["!", "%", "_"].iter().fold(text.to_owned(), |text, sign| {
         text.replace(sign, &format!("!{sign}"))
     });
     let (within, first) = (format!("%{plain}%"), format!("{plain}%"));
-    let (within, first) = (Value::Text(&within), Value::Text(&first));
-    let limit = Value::Int(i64::try_from(limit).unwrap_or(i64::MAX));
-    // What makes letters small does so on both sides.
-    match of {
-        Named::Athlete => {
-            let statement = "SELECT CAST(id AS SIGNED), name FROM athletes
-                             WHERE LOWER(name) LIKE LOWER(?) ESCAPE '!' AND NOT is_deleted
-                             ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?";
-            link.rows(statement, &[within, first, limit]).await
-        }
-        Named::Application => {
-            let statement = "SELECT CAST(id AS SIGNED), name FROM applications
-                             WHERE LOWER(name) LIKE LOWER(?) ESCAPE '!'
-                             ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?";
-            link.rows(statement, &[within, first, limit]).await
-        }
+    let kind = Value::Text(of.name());
+    let mut values = vec![Value::Text(&within), Value::Text(&first)];
+    let rows = match of {
+        Named::Athlete => "athletes WHERE NOT is_deleted",
+        Named::Application => "applications WHERE name IS NOT NULL",
         Named::Owner | Named::Track | Named::Segment => {
-            let statement = "SELECT CAST(id AS SIGNED), name FROM names
-                             WHERE kind = ? AND LOWER(name) LIKE LOWER(?) ESCAPE '!'
-                             ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?";
-            let kind = Value::Text(of.name());
-            link.rows(statement, &[kind, within, first, limit]).await
+            values.insert(0, kind);
+            "names WHERE kind = ?"
         }
-    }
+    };
+    values.push(Value::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
+    // What makes letters small does so on both sides. A view may have a row twice.
+    let statement = format!(
+        "SELECT CAST(id AS SIGNED), name FROM {rows} AND LOWER(name) LIKE LOWER(?) ESCAPE '!' \
+         GROUP BY id, name \
+         ORDER BY CASE WHEN LOWER(name) LIKE LOWER(?) ESCAPE '!' THEN 0 ELSE 1 END, name, id LIMIT ?"
+    );
+    link.rows(&statement, &values).await
 }
 
 /// Gives names; call it within a transaction that writes.

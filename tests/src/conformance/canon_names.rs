@@ -1,6 +1,9 @@
 //! The laws of names.
 
+use std::sync::Arc;
+
 use schemas::entities::{Athlete, Entity};
+use stores::erasures::{Asked, Kind, Person, Suppressions};
 use stores::names::{Named, Names};
 use stores::{ErrorKind, Result, Stores};
 
@@ -75,7 +78,9 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
     assert_eq!(found("100%", 10).await?, [2]);
     assert_eq!(found("!k_", 10).await?, [5]);
     assert_eq!(found("Étude", 10).await?, [4]);
-    assert_eq!(found("'; --", 10).await?, Vec::<i64>::new());
+    for nothing in ["'; --", "climb\0", "\0"] {
+        assert_eq!(found(nothing, 10).await?, Vec::<i64>::new());
+    }
     let person = |id: i64, name: &str, is_deleted: bool| {
         Entity::Athlete(Athlete {
             name: Some(name.to_owned()),
@@ -97,6 +102,32 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
         canon.find(Named::Application, "rid", 9).await?,
         called(&[(1, "Ride")])
     );
+    Ok(())
+}
+
+/// Who is erased is not found, and keeps nobody else from it.
+pub async fn who_is_erased_is_not_found(ports: &Stores) -> Result<()> {
+    let canon = &*ports.canon;
+    let person = |id: i64, name: &str| {
+        Entity::Athlete(Athlete {
+            name: Some(name.to_owned()),
+            ..athlete(id)
+        })
+    };
+    let rows: Vec<Entity> = (1..=5).map(|id| person(id, &format!("Lee {id}"))).collect();
+    apply(canon, &rows).await?;
+    let erased = Suppressions::new(Arc::clone(&ports.erasures));
+    for id in [1, 2, 3] {
+        let person = Person {
+            kind: Kind::Athlete,
+            id,
+        };
+        erased.begin(person, &Asked::default(), 1).await?;
+    }
+    let expected = called(&[(4, "Lee 4"), (5, "Lee 5")]);
+    assert_eq!(canon.find(Named::Athlete, "lee", 2).await?, expected);
+    assert_eq!(canon.find(Named::Athlete, "lee", 9).await?, expected);
+    assert_eq!(canon.find(Named::Athlete, "lee", 1).await?, expected[..1]);
     Ok(())
 }
 

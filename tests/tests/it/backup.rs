@@ -83,12 +83,13 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
 async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
     let mut rng = SmallRng::seed_from_u64(33);
     let mut traffic = Traffic::new(33);
-    let (place, kept) = (Place::embedded(), Place::embedded());
+    let place = Place::embedded();
+    let kept = place.folder().join("kept");
     count(&place, &mut traffic, 200);
     connect(&place);
     done(place.data(), &["speed", "--until-caught-up"]);
     done(place.data(), &["batch", "run"]);
-    folder::copy(place.data(), kept.data());
+    copied(place.data(), &kept);
     for _ in 0..2 {
         count(&place, &mut traffic, 100);
         done(place.data(), &["batch", "run"]);
@@ -100,7 +101,7 @@ async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
         &["archive", "live.db"],
     ] {
         for part in parts {
-            come_back(place.data(), kept.data(), part);
+            come_back(place.data(), &kept, part);
         }
         done(place.data(), &["migrate"]);
         done(place.data(), &["speed", "--until-caught-up"]);
@@ -120,9 +121,18 @@ async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
     }
 }
 
+/// Copies as an operator does, links as links.
+fn copied(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.expect("cp").success());
+}
+
 /// Puts a part of an installation in its place as it was kept: a folder, or a file with what is beside it.
 fn come_back(data: &Path, kept: &Path, part: &str) {
-    let is_of_it = |name: &str| name == part || name.starts_with(&format!("{part}-"));
+    let is_of_it = |name: &str| {
+        let rest = name.strip_prefix(part);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
+    };
     let names = |folder: &Path| {
         let entries = std::fs::read_dir(folder).expect("a folder").flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -138,11 +148,7 @@ fn come_back(data: &Path, kept: &Path, part: &str) {
     let back = names(kept);
     assert!(!back.is_empty(), "{part}");
     for name in back {
-        let (from, to) = (kept.join(&name), data.join(&name));
-        match from.is_dir() {
-            true => folder::copy(&from, &to),
-            false => drop(std::fs::copy(&from, &to).expect("a copy")),
-        }
+        copied(&kept.join(&name), &data.join(&name));
     }
 }
 

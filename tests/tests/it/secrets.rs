@@ -1,6 +1,6 @@
 //! Secrets are in no log, whatever is logged, and in no output but that of the command that makes a key.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use tests::listener::Listener;
 use tests::place::Place;
@@ -16,16 +16,26 @@ const OF_SESSIONS: &str = "of-sessions-0123456789abcdef0123456789";
 const OF_WEBHOOK: &str = "whsec_AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
 const IN_ADDRESS: &str = "of-address-77e0d2";
 /// Everything that can be logged is.
-const EVERYTHING: [&str; 2] = ["--log-level", "trace"];
+const EVERYTHING: [&str; 2] = [
+    "--log-level",
+    "trace,rdkafka=trace,librdkafka=trace,scylla=trace",
+];
 
 /// A process that must have ended well; what it said.
 fn ended(place: &Place, args: &[&str]) -> String {
-    let mut command = command(place.data(), &[args, &EVERYTHING].concat());
+    let mut command = logging(place, args);
     let output = command.stdin(Stdio::null()).output().expect("a process");
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(output.status.success(), "{args:?}: {said}");
     said
+}
+
+/// A command that logs everything; what it is told of S3 stands above what the file says.
+fn logging(place: &Place, args: &[&str]) -> Command {
+    let mut command = command(place.data(), &[args, &EVERYTHING].concat());
+    command.env("BACKSTITCH__S3__SECRET_ACCESS_KEY", OF_S3);
+    command
 }
 
 /// Requests with a key where it belongs, and where it does not; the secrets that came of them.
@@ -92,11 +102,7 @@ async fn no_log_tells_a_secret_on_servers() {
     );
     let key: serde_json::Value = serde_json::from_str(&key).expect("JSON");
     let key = key["key"].as_str().expect("a key");
-    let service = |args: &[&str]| {
-        let mut command = command(place.data(), &[args, &EVERYTHING].concat());
-        command.env("BACKSTITCH__S3__SECRET_ACCESS_KEY", OF_S3);
-        Process::of(command)
-    };
+    let service = |args: &[&str]| Process::of(logging(&place, args));
     let row = r#"{"id":7,"name":"Pacer","owner":42,"athlete_capacity":1}"#;
     place.ingest("applications", row);
     let row = r#"{"id":1,"application_id":7,"athlete_id":1,"created_at":"2026-03-01T10:00:00Z"}"#;
@@ -135,6 +141,7 @@ async fn no_log_tells_a_secret_on_servers() {
         IN_ADDRESS,
     ];
     secrets.extend(known.map(str::to_owned));
+    secrets.extend(OF_WEBHOOK.strip_prefix("whsec_").map(str::to_owned));
     for (name, said) in &all {
         for secret in &secrets {
             let line = said.lines().find(|line| line.contains(secret.as_str()));
