@@ -1,9 +1,6 @@
 //! The laws of names.
 
-use std::sync::Arc;
-
 use schemas::entities::{Athlete, Entity};
-use stores::erasures::{Asked, Kind, Person, Suppressions};
 use stores::names::{Named, Names};
 use stores::{ErrorKind, Result, Stores};
 
@@ -102,32 +99,6 @@ pub async fn names_are_found(ports: &Stores) -> Result<()> {
         canon.find(Named::Application, "rid", 9).await?,
         called(&[(1, "Ride")])
     );
-    Ok(())
-}
-
-/// Who is erased is not found, and keeps nobody else from it.
-pub async fn who_is_erased_is_not_found(ports: &Stores) -> Result<()> {
-    let canon = &*ports.canon;
-    let person = |id: i64, name: &str| {
-        Entity::Athlete(Athlete {
-            name: Some(name.to_owned()),
-            ..athlete(id)
-        })
-    };
-    let rows: Vec<Entity> = (1..=5).map(|id| person(id, &format!("Lee {id}"))).collect();
-    apply(canon, &rows).await?;
-    let erased = Suppressions::new(Arc::clone(&ports.erasures));
-    for id in [1, 2, 3] {
-        let person = Person {
-            kind: Kind::Athlete,
-            id,
-        };
-        erased.begin(person, &Asked::default(), 1).await?;
-    }
-    let expected = called(&[(4, "Lee 4"), (5, "Lee 5")]);
-    assert_eq!(canon.find(Named::Athlete, "lee", 2).await?, expected);
-    assert_eq!(canon.find(Named::Athlete, "lee", 9).await?, expected);
-    assert_eq!(canon.find(Named::Athlete, "lee", 1).await?, expected[..1]);
     Ok(())
 }
 

@@ -278,7 +278,6 @@ macro_rules! laws_of {
                 names_are_given
                 many_names_are_given
                 names_are_found
-                who_is_erased_is_not_found
                 names_of_rows_are_theirs
             } and with two {}
         }

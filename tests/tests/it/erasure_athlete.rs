@@ -2,6 +2,7 @@
 //! what an app writes by its own SQL. What is left is what a plain sort of all others' rows gives.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use batch::{EraseRequest, Receipt, RunRequest};
@@ -11,8 +12,9 @@ use schemas::dead_letter::DeadLetter;
 use schemas::entities::{Group, parse};
 use schemas::source::Source;
 use serde_json::{Value, json};
-use stores::erasures::{Kind, Person};
+use stores::erasures::{Asked as ErasureAsked, Kind, Person, Suppressions};
 use stores::intake::{Retaken, Taken, append_dead_letters};
+use stores::names::Named;
 use tests::process::{command, done, run};
 use tests::standings::{Asked, Truth};
 use tests::world::{NOW_MS, Served, World};
@@ -380,6 +382,41 @@ async fn nothing_brings_an_athlete_back_on_servers() {
 }
 
 /// Cut off anywhere, it goes on under the same number when it is run again; nobody else's place is ever wrong.
+/// Who is erased is not found by name, and keeps nobody else from it.
+async fn names_are_found(world: &World) {
+    let canon = &*world.stores.canon;
+    let names = (1..=5).map(|id| json!({"id": id, "name": format!("Lee {id}")}).to_string());
+    let lines: Vec<String> = names.collect();
+    world.ingest_into(Source::Athletes, &lines).await;
+    let erased = Suppressions::new(Arc::clone(&world.stores.erasures));
+    for id in [1, 2, 3] {
+        let person = Person {
+            kind: Kind::Athlete,
+            id,
+        };
+        let begun = erased.begin(person, &ErasureAsked::default(), NOW_MS).await;
+        begun.expect("an erasure");
+    }
+    for (limit, expected) in [(1, &[4][..]), (2, &[4, 5]), (9, &[4, 5])] {
+        let found = canon
+            .find(Named::Athlete, "LEE", limit)
+            .await
+            .expect("names");
+        let found: Vec<i64> = found.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_erased_is_not_found_by_name() {
+    names_are_found(&World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_erased_is_not_found_by_name_on_servers() {
+    names_are_found(&World::on_servers().await).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_athletes_erasure_that_is_cut_off_is_gone_on_with() {
     let mut world = World::new().await;
