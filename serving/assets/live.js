@@ -44,7 +44,8 @@ async function refresh() {
       part.querySelectorAll('details').forEach((one, at) => { one.open = open[at] ?? one.open; });
       times(part);
     }
-    if (!response.ok) throw new Error(`status ${response.status}`);
+    // What was asked for wrongly, or is not there, is not out of date.
+    if (response.status >= 500 || response.status === 429) throw new Error(`status ${response.status}`);
     main.classList.remove('stale');
     say('Live', true);
   } catch (error) {
@@ -129,10 +130,15 @@ if (toggle) {
     if (toggle.checked) localStorage.removeItem('keys'); else localStorage.setItem('keys', 'off');
   });
 }
+const shown = document.querySelector('[data-keys-open]');
+if (shown && help) {
+  shown.hidden = false;
+  shown.addEventListener('click', () => help.showModal());
+}
 document.addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, select, textarea')) return;
-  if (event.key === '?') { help?.showModal(); event.preventDefault(); return; }
   if (off()) return;
+  if (event.key === '?') { help?.showModal(); event.preventDefault(); return; }
   const target = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
   if (!target) return;
   event.preventDefault();

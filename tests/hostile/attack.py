@@ -1,4 +1,4 @@
-"""Hostile clients of a service, by bare sockets: `attack.py HOST PORT`.
+"""Hostile clients of a service, by bare sockets: `attack.py HOST PORT [ADMIN OWNER]`; with keys, clients who have none, or not that one.
 
 Each attack says what is expected. Nothing may be answered with 500 or more, but for 503 with a time to come again; nothing may keep others
 from their answers; and the process must live at the end."""
@@ -10,6 +10,7 @@ import threading
 import time
 
 HOST, PORT = sys.argv[1], int(sys.argv[2])
+KEYS = sys.argv[3:]
 OWNER = "/api/v1/stats/plays/total?owner_id=1"
 # How long others may wait for an answer meanwhile, in seconds.
 ANSWER_MAX_S = 5.0
@@ -58,6 +59,10 @@ def get(path: bytes, more: bytes = b"") -> bytes:
     return b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n" + more + b"Connection: close\r\n\r\n"
 
 
+def bearer(key: str) -> bytes:
+    return b"Authorization: Bearer " + key.encode() + b"\r\n"
+
+
 def expect(what: str, found: int, allowed: range | tuple[int, ...]) -> None:
     if found not in allowed:
         faults.append(f"{what}: {found}")
@@ -67,7 +72,7 @@ def is_well(what: str) -> None:
     """Others are answered, and soon."""
     begun = time.monotonic()
     try:
-        status, _ = asked(get(OWNER.encode()))
+        status, _ = asked(get(OWNER.encode(), bearer(KEYS[0]) if KEYS else b""))
         live, _ = asked(get(b"/livez"))
     except OSError as error:
         faults.append(f"{what}: others are not answered: {error}")
@@ -216,7 +221,40 @@ def flood() -> None:
         faults.append(f"a flood: {found.count(status)} of {len(found)} are answered {status}")
 
 
-for attack in (paths, heads, bodies, slow, flood):
+def credentials() -> None:
+    """Who has no key, or not this one, is let in nowhere, whatever is sent in its place."""
+    admin, owner = KEYS
+    overview = b"/api/v1/overview"
+    expect("the key of an administrator", asked(get(overview, bearer(admin)))[0], (200,))
+    refused = (400, 401, 403, 429, 431)
+    for what, more in [
+        ("nothing", b""),
+        ("an empty header", b"Authorization:\r\n"),
+        ("no key", b"Authorization: Bearer\r\n"),
+        ("another kind", b"Authorization: Basic " + admin.encode() + b"\r\n"),
+        ("half of a key", bearer(admin[: len(admin) // 2])),
+        ("a key with more", bearer(admin + "0")),
+        ("a key in large letters", bearer(admin.upper())),
+        ("two keys", bearer(owner) + bearer(admin)),
+        ("two kinds of a key", bearer(owner) + b"X-API-Key: " + admin.encode() + b"\r\n"),
+        ("no ASCII", b"Authorization: Bearer \xff\xfe\xc3\x28\r\n"),
+        ("a long one", b"Authorization: Bearer " + b"a" * 60_000 + b"\r\n"),
+        ("a broken other header", b"X-API-Key: \xff\r\n"),
+        ("a cookie of no session", b"Cookie: backstitch_%d=aaaaaaaaaaaaaaaa.99999999999.%s\r\n" % (PORT, b"A" * 43)),
+        ("a cookie that is garbage", b"Cookie: backstitch_%d=\xff\xfe;;==;\r\n" % PORT),
+        ("many cookies", b"Cookie: " + b"a=b; " * 10_000 + b"\r\n"),
+        ("who says that it is a proxy", b"X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: https\r\n"),
+        ("an owner's key", bearer(owner)),
+    ]:
+        expect(what, asked(get(overview, more))[0], refused)
+    for path in [b"/api/v1/stats/plays/total?owner_id=2", b"/api/v1/stats/plays/total?owner_id=1&owner_id=2", b"/owners/2", b"/find?what=track&id=a"]:
+        expect(f"an owner's key and {path.decode()}", asked(get(path, bearer(owner)))[0], (400, 403))
+    expect("an owner's own plays", asked(get(OWNER.encode(), bearer(owner)))[0], (200,))
+    ingest = b"POST /api/v1/ingest/plays HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 999999999\r\n"
+    expect("a huge body of who may not", asked(ingest + bearer(owner) + b"\r\n{}")[0], (403, 413))
+
+
+for attack in (credentials,) if KEYS else (paths, heads, bodies, slow, flood):
     attack()
     is_well(attack.__name__)
     print(f"{attack.__name__}: {'faults' if faults else 'no fault'} so far", flush=True)

@@ -5,10 +5,11 @@
 // browser, SHOTS a folder for screenshots.
 
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { after, before, test } from 'node:test';
 import { createRequire } from 'node:module';
-import { readFileSync, mkdirSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
@@ -37,10 +38,11 @@ const pages = {
   'a zone that is none': `/owners/${ids.owner}?tz=Mars`,
   'an application that is not there': '/applications/-1',
   'a run that is not there': '/pipeline/runs/plays/999999',
+  'no page': '/nowhere',
   'signing in': '/signin',
 };
 // What a page answers that is about what is not there.
-const statuses = { 'a zone that is none': 400, 'an application that is not there': 404, 'a run that is not there': 404 };
+const statuses = { 'a zone that is none': 400, 'an application that is not there': 404, 'a run that is not there': 404, 'no page': 404 };
 const sizes = { wide: { width: 1280, height: 900 }, narrow: { width: 320, height: 800 } };
 
 let browser;
@@ -107,7 +109,7 @@ test('without a script each page is whole', async () => {
   for (const path of Object.values(pages)) {
     const { context, page } = await opened(path, { javaScriptEnabled: false });
     assert.ok(await page.locator('h1').count() === 1, path);
-    assert.ok(await page.locator('button[hidden]').count() === await page.locator('button[data-copy], button[data-theme-switch]').count(), path);
+    assert.ok(await page.locator('button[hidden]').count() === await page.locator('button[data-copy], button[data-theme-switch], button[data-keys-open]').count(), path);
     await context.close();
   }
 });
@@ -269,6 +271,36 @@ test('a dead letter is tried again, and it is said what became of it', async () 
   }
 });
 
+test('what a comparison found is approved, and it is said what that means', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'pages-'));
+  const bill = join(folder, 'bill.csv');
+  writeFileSync(bill, 'owner_id,track_id,bucket,kind,expected\n1,1,2026-03-01T00:00:00Z,play,3\n');
+  const config = join(folder, 'schedule.toml');
+  writeFileSync(config, `[[reconciliation]]\nname = "billing"\nviews = ["plays_owner_day_track"]\nexpected = "${bill}"\ninterval_minutes = 60\n`);
+  const command = ['--config', config, '--data-dir', process.env.DATA, 'restorate', '--scheduled', 'billing'];
+  for (const javaScriptEnabled of [true, false]) {
+    // While a batch run publishes, what is compared waits for another time.
+    let compared;
+    for (let tries = 0; tries < 20; tries += 1) {
+      compared = spawnSync(process.env.BINARY, command, { encoding: 'utf8' });
+      if (compared.status === 3) break;
+      await new Promise((done) => { setTimeout(done, 1_000); });
+    }
+    assert.equal(compared.status, 3, compared.stderr);
+    const { context, page, faults } = await opened('/pipeline/reconciliations', { javaScriptEnabled });
+    const row = page.locator('#list-card tbody tr').filter({ hasText: 'plays_owner_day_track' }).first();
+    if (javaScriptEnabled) assert.deepEqual(await violations(page), []);
+    await row.locator('input[name=reason]').fill('the bill is right');
+    await row.getByRole('button', { name: /^Approve/ }).click();
+    await page.waitForLoadState('load');
+    assert.match(await page.getByRole('status').filter({ hasText: 'Approved' }).innerText(), /^Approved: billing puts right up to [0-9,]+ of plays_owner_day_track/);
+    assert.match(await page.locator('#list-card').innerText(), /approved by/);
+    assert.deepEqual(faults, []);
+    await context.close();
+  }
+  rmSync(folder, { recursive: true });
+});
+
 test('dead letters and applications are paged through', async () => {
   const lines = Array.from({ length: 25 }, (_, at) => `{"event_id":"page ${at}"}`).join('\n');
   await fetch(`${address}/api/v1/ingest/plays`, { method: 'POST', body: lines });
@@ -365,6 +397,14 @@ test('keys lead through a page, and can be switched off', async () => {
   await page.locator('#keys button').click();
   await page.keyboard.press('/');
   assert.notEqual(await page.evaluate(() => document.activeElement.id), 'find-id');
+  await page.keyboard.press('?');
+  assert.ok(!await page.locator('#keys').isVisible());
+  // Without keys they are switched on again.
+  await page.locator('[data-keys-open]').click();
+  await page.locator('[data-keys-switch]').check();
+  await page.locator('#keys button').click();
+  await page.keyboard.press('/');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'find-id');
   await context.close();
 });
 

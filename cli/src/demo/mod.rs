@@ -327,7 +327,10 @@ fn announce(
         format!(
             "Backstitch is running: {rate} made-up events and rows a second, a batch run every {every} s.\n\
              \n\
-             page     http://{address}/\n\
+             pages    http://{address}/\n         \
+                      http://{address}/owners/1\n         \
+                      http://{address}/segments/{segment}\n         \
+                      http://{address}/applications/{application}\n\
              total    http://{address}/api/v1/stats/plays/total?owner_id=1&period=today\n\
              series   http://{address}/api/v1/stats/plays/series?owner_id=1&period=7d&interval=day&tz=Europe/Berlin\n\
              ranking  http://{address}/api/v1/stats/plays/breakdown?owner_id=1&by=country\n\

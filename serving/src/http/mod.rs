@@ -8,6 +8,7 @@ pub(crate) mod body;
 mod csv;
 mod cursor;
 mod dead_letters;
+mod described;
 mod etag;
 mod explain;
 mod explain_board;
@@ -27,9 +28,9 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use jobs::{Board, Job};
@@ -229,7 +230,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
         .routes(routes!(applications::limit::limit))
         .layer(from_fn_with_state(Arc::clone(api), time_out));
     // Events are written for as long as they come: a write is not dropped for being slow.
-    let (router, openapi) = OpenApiRouter::with_openapi(Description::openapi())
+    let (router, mut openapi) = OpenApiRouter::with_openapi(Description::openapi())
         .merge(timed)
         .merge(
             OpenApiRouter::new()
@@ -243,6 +244,7 @@ pub(crate) fn router(api: &Arc<Api>) -> Router {
                 .routes(routes!(applications::disconnect)),
         )
         .split_for_parts();
+    described::with_keys(&mut openapi);
     if let Ok(json) = openapi.to_pretty_json() {
         api.openapi.get_or_init(|| json.into());
     }
@@ -277,11 +279,15 @@ async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], api.openapi())
 }
 
-async fn unknown_path() -> Problem {
+async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {
+    if !uri.path().starts_with("/api/") && applications::limit::wants_page(&headers) {
+        return crate::pages::nothing_here();
+    }
     Problem::new(
         Kind::UnknownPath,
         "there is nothing under this path: /openapi.json lists what there is",
     )
+    .into_response()
 }
 
 async fn method_not_allowed(method: axum::http::Method) -> Problem {

@@ -4,7 +4,7 @@ use askama::Template;
 use stores::names::Named;
 
 use super::api;
-use super::ask::{Answer, Asker, Called, path};
+use super::ask::{Answer, Asker, Called, Trouble, path};
 use super::parts::{
     Choice, Frame, From, Here, Moved, Part, Places, Tools, TroubleShown, about, choices, moved,
     places,
@@ -41,6 +41,8 @@ const WINDOWS: [(&str, &str); 4] = [
     ("month", "The month"),
     ("day", "The day"),
 ];
+/// Names that are shown where several athletes are called so.
+const NAMES_MAX: usize = 10;
 /// Places of a page.
 const LIMIT: u64 = 50;
 /// Asks for places of an earlier day.
@@ -213,6 +215,47 @@ async fn board_page(asker: &Asker, path: &str) -> Answer<api::BoardPage> {
     }
 }
 
+/// The athlete whom somebody looks for, by number or by a part of the name.
+async fn looked_for(asker: &Asker, query: &Query) -> Answer<Option<String>> {
+    let text = query.get("athlete").map(str::trim).unwrap_or_default();
+    if text.is_empty() || crate::http::integer(text).is_some() {
+        return Ok(Some(text.to_owned()).filter(|text| !text.is_empty()));
+    }
+    let none = |title: &str, detail: String| {
+        let title = title.to_owned();
+        Err(Trouble {
+            status: 404,
+            title,
+            detail,
+            request_id: String::new(),
+        })
+    };
+    if !asker.caller.may_read_all() || text.contains(char::is_control) {
+        return none(
+            "No athlete is called so",
+            "Write the athlete's number.".to_owned(),
+        );
+    }
+    let found = asker.find(Named::Athlete, text, NAMES_MAX).await?;
+    match found.as_slice() {
+        [] => none(
+            "No athlete is called so",
+            "Write another part of the name, or the number.".to_owned(),
+        ),
+        [(id, _)] => Ok(Some(id.to_string())),
+        several => {
+            let names = several.iter().map(|(id, name)| format!("{name} ({id})"));
+            none(
+                "Several athletes are called so",
+                format!(
+                    "Write the number of one: {}.",
+                    names.collect::<Vec<_>>().join(", ")
+                ),
+            )
+        }
+    }
+}
+
 pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Query) -> BoardPage {
     let board = query.get("board").unwrap_or("overall");
     let window = query.get("window").unwrap_or("all");
@@ -220,9 +263,9 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         .get("offset")
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
-    let athlete = query.get("athlete").map(str::trim);
-    let athlete = athlete.filter(|athlete| crate::http::integer(athlete).is_some());
-    let (page_path, place_path) = paths(segment, query, offset, athlete);
+    let athlete = looked_for(asker, query).await;
+    let known = athlete.as_ref().ok().and_then(Option::as_deref);
+    let (page_path, place_path) = paths(segment, query, offset, known);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
     let found = async {
         match &place_path {
@@ -240,7 +283,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
     let this = format!("/segments/{segment}");
     let link = |athlete: i64| query.with(&this, &[("athlete", Some(&athlete.to_string()))]);
     let at = |offset: u64| query.with(&this, &[("offset", Some(&offset.to_string()))]);
-    let own = athlete.and_then(|athlete| athlete.parse().ok());
+    let own = known.and_then(|athlete| athlete.parse().ok());
     let tools = here.tools(&page_path, true, &asker.caller);
     let page = page.map_err(TroubleShown::of);
     let before = page.as_ref().ok().and_then(|page| page.previous.as_ref());
@@ -249,12 +292,15 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         let places = places(&page.entries, (own, since.clone()), (&called, link));
         page_shown(&page, places, tools, (offset, at))
     });
-    let place = found.zip(place_path).map(|(found, path)| {
-        let tools = here.tools(&path, false, &asker.caller);
-        found
-            .map_err(TroubleShown::of)
-            .map(|found| place(found, (&called, link), (since, tools)))
-    });
+    let place = match (athlete, found.zip(place_path)) {
+        (Err(trouble), _) => Some(Err(TroubleShown::of(trouble))),
+        (Ok(_), None) => None,
+        (Ok(_), Some((found, path))) => {
+            let tools = here.tools(&path, false, &asker.caller);
+            let found = found.map_err(TroubleShown::of);
+            Some(found.map(|found| place(found, (&called, link), (since, tools))))
+        }
+    };
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
     let title = BOARDS.iter().find(|(name, _)| *name == board);
     let text = |name: &str| query.get(name).unwrap_or_default().to_owned();

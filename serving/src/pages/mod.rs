@@ -147,6 +147,18 @@ impl FromRequest<Pages> for Form {
     }
 }
 
+/// The page for a path under which there is none.
+pub(crate) fn nothing_here() -> Response {
+    let trouble = Trouble {
+        status: 404,
+        title: "There is nothing here".to_owned(),
+        detail: "No page has this address.".to_owned(),
+        request_id: String::new(),
+    };
+    // Whoever asks may be anybody.
+    ProblemPage::response(&Caller::stranger(), trouble)
+}
+
 /// The page that says that what a path names is no number; nothing if it is one.
 fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
     if crate::http::integer(id).is_some() {

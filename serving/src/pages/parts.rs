@@ -167,6 +167,11 @@ impl TroubleShown {
         matches!(self.status, 429 | 503)
     }
 
+    /// Whether it is about what was asked, and not about the service.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        matches!(self.status, 400..429)
+    }
+
     fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

@@ -76,6 +76,13 @@ pub(crate) struct PlaysPage {
     apart: Part<Apart>,
 }
 
+impl PlaysPage {
+    /// Why nothing of the page is answered: each part would say the same.
+    fn refused(&self) -> Option<&TroubleShown> {
+        self.trouble().filter(|trouble| trouble.is_refusal())
+    }
+}
+
 impl About for PlaysPage {
     fn trouble(&self) -> Option<&TroubleShown> {
         // The total is the first of them.

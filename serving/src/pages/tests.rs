@@ -156,10 +156,22 @@ async fn what_is_no_page_says_so_and_is_never_a_fault() {
         ("/pipeline/dead-letters?cursor=x", 400),
         ("/assets/style.css", 404),
         ("/nowhere", 404),
+        ("/api/v1/nowhere", 404),
     ] {
         let (response, text) = get(&serving, uri, None).await;
         assert_eq!(response.status(), status, "{uri}: {text}");
         assert!(!text.contains("<script>"), "{uri}: {text}");
+    }
+    // A browser is shown a page.
+    for (uri, kind) in [
+        ("/nowhere", "text/html"),
+        ("/api/v1/nowhere", "application/problem+json"),
+    ] {
+        let request = Request::get(uri).header(header::ACCEPT, "text/html,*/*;q=0.8");
+        let (response, text) = send(&serving, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), 404, "{text}");
+        let found = response.headers()[header::CONTENT_TYPE].to_str().unwrap();
+        assert!(found.starts_with(kind), "{uri}: {found}");
     }
     let (response, _) = get(&serving, "/find?what=segment&id=-7", None).await;
     assert_eq!(response.headers()[header::LOCATION], "/segments/-7");
@@ -195,6 +207,24 @@ async fn things_are_found_by_their_names() {
         let (response, _) = get(&serving, &format!("/find?what={asked}"), None).await;
         assert_eq!(response.headers()[header::LOCATION], led);
     }
+    for (id, name) in [(1, "Ann Lee"), (2, "Bo Lee"), (3, "Cy")] {
+        let key = (Named::Athlete, id);
+        world
+            .boards
+            .lock()
+            .unwrap()
+            .names
+            .insert(key, name.to_owned());
+    }
+    for (asked, told) in [
+        ("lee", "Write the number of one: Ann Lee (1), Bo Lee (2)."),
+        ("nobody", "No athlete is called so"),
+        ("cy", "athletes/3?"),
+    ] {
+        let (response, page) = get(&serving, &format!("/segments/1?athlete={asked}"), None).await;
+        assert_eq!(response.status(), 200, "{page}");
+        assert!(page.contains(told), "{asked}: {page}");
+    }
     let (response, page) = get(&serving, "/find?what=owner&id=nobody", None).await;
     assert_eq!(response.status(), 200, "{page}");
     assert!(page.contains("No name has this in it"), "{page}");
@@ -215,6 +245,25 @@ async fn a_page_whose_store_is_away_says_so_by_its_status() {
         assert_eq!(response.status(), 503, "{uri}: {page}");
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
         assert!(page.contains("Ask again"), "{uri}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_wrongly_is_said_once() {
+    let (serving, _) = service();
+    for (uri, times) in [
+        ("/owners/1?tz=Mars", 1),
+        ("/owners/1?by=colour", 1),
+        ("/owners/1", 0),
+    ] {
+        let (_, page) = get(&serving, uri, None).await;
+        assert_eq!(
+            page.matches("role=\"alert\"").count(),
+            times,
+            "{uri}: {page}"
+        );
+        let is_whole = page.contains("id=\"numbers\"");
+        assert_eq!(is_whole, !uri.contains("Mars"), "{uri}: {page}");
     }
 }
 

@@ -88,6 +88,11 @@ fn what_is_measured_says_what_it_means() {
         untold.is_empty(),
         "cli/src/monitoring.rs says nothing of {untold:?}"
     );
+    assert_eq!(
+        metrics(&read("docs/metrics.md")),
+        told_of(&told),
+        "docs/metrics.md"
+    );
     let measured = measured();
     // The list itself measures which version it is of.
     let own = ["backstitch_", "backstitch_build_info"];
@@ -96,6 +101,12 @@ fn what_is_measured_says_what_it_means() {
         .filter(|name| !measured.contains(*name) && !own.contains(&name.as_str()))
         .collect();
     assert!(never.is_empty(), "nobody measures {never:?}");
+}
+
+/// The names that are whole.
+fn told_of(told: &BTreeSet<String>) -> BTreeSet<String> {
+    let whole = told.iter().filter(|name| *name != "backstitch_");
+    whole.cloned().collect()
 }
 
 #[test]

@@ -84,6 +84,32 @@ fn routes(serving: &Serving) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
+async fn the_description_says_what_needs_a_key() {
+    let (serving, _) = service(options());
+    let document: Value = serde_json::from_str(&serving.openapi()).unwrap();
+    let schemes = &document["components"]["securitySchemes"];
+    assert_eq!(schemes["bearer"]["scheme"], "bearer", "{schemes}");
+    assert_eq!(schemes["header"]["name"], X_API_KEY, "{schemes}");
+    let mut without = Vec::new();
+    for (method, path) in routes(&serving) {
+        let operation = &document["paths"][&path][&method];
+        match operation["security"].as_array() {
+            Some(either) => assert_eq!(either.len(), 2, "{path}"),
+            None if operation.is_object() => without.push(path),
+            None => {}
+        }
+    }
+    without.sort_unstable();
+    let expected = [
+        "/api/v1/applications/{id}/limit",
+        "/livez",
+        "/openapi.json",
+        "/readyz",
+    ];
+    assert_eq!(without, expected);
+}
+
+#[tokio::test]
 async fn every_route_stands_in_the_table() {
     let (serving, _) = service(options());
     // One stands in `routes` by hand: the description has all others but it.

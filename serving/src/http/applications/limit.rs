@@ -146,7 +146,7 @@ fn grouped(count: i64) -> String {
 }
 
 /// Whether somebody would rather read a page than JSON: a browser says so.
-pub(super) fn wants_page(headers: &HeaderMap) -> bool {
+pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
     let weight = |wanted: &str| {
         let lines = headers.get_all(header::ACCEPT).iter();
         let ranges = lines
