@@ -163,6 +163,15 @@ fn page_shown(
     }
 }
 
+fn counts_shown(counts: &api::SegmentCounts, tools: Tools) -> CountsShown {
+    CountsShown {
+        efforts: number(counts.efforts),
+        athletes: number(counts.athletes),
+        from: From::of(&counts.provenance),
+        tools,
+    }
+}
+
 /// What the athletes of a page are called, and the segment; nothing is told to who does not read the page.
 async fn names(
     asker: &Asker,
@@ -312,12 +321,9 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         segment: segment.to_owned(),
         name,
         heading,
-        counts: counts.map_err(TroubleShown::of).map(|counts| CountsShown {
-            efforts: number(counts.efforts),
-            athletes: number(counts.athletes),
-            from: From::of(&counts.provenance),
-            tools: here.tools(&counts_path, false, &asker.caller),
-        }),
+        counts: counts
+            .map_err(TroubleShown::of)
+            .map(|counts| counts_shown(&counts, here.tools(&counts_path, false, &asker.caller))),
         boards: choices(&BOARDS, board),
         windows: choices(&WINDOWS, window),
         date: text("date"),
