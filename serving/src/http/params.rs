@@ -180,6 +180,12 @@ fn filter_value(name: &str, kind: KeyKind, text: &str) -> Result<KeyValue, Probl
     )))
 }
 
+/// A number that something stored can have: stores have room for those below 2^63, and also look at the one that follows.
+pub(crate) fn stored_number(text: &str) -> Option<u64> {
+    let number = text.parse::<u64>().ok();
+    number.filter(|number| *number < i64::MAX.cast_unsigned())
+}
+
 #[cfg(test)]
 #[path = "params_tests.rs"]
 mod tests;

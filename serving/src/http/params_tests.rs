@@ -114,3 +114,18 @@ fn the_question_is_the_same_on_every_page() {
     assert_ne!(one, question("a=1&b=3"));
     assert_ne!(question("a=1%26b%3D2"), question("a=1&b=2"));
 }
+
+#[test]
+fn numbers_of_what_is_stored_leave_room_for_the_next_one() {
+    for (text, number) in [
+        ("0", Some(0)),
+        ("9223372036854775806", Some(9_223_372_036_854_775_806)),
+        ("9223372036854775807", None),
+        ("18446744073709551615", None),
+        ("18446744073709551616", None),
+        ("-1", None),
+        ("x", None),
+    ] {
+        assert_eq!(stored_number(text), number, "{text}");
+    }
+}

@@ -19,7 +19,7 @@ use stores::views::RunStory;
 use utoipa::ToSchema;
 
 use super::access::Caller;
-use super::params::{Format, Params};
+use super::params::{Format, Params, stored_number};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
@@ -319,7 +319,7 @@ pub(crate) async fn approve(
         .parse::<Source>()
         .map_err(|error| Problem::parameter(error.to_string()))?;
     let number = needed("number")?;
-    let number: u64 = number.parse().map_err(|_| {
+    let number = stored_number(number).ok_or_else(|| {
         Problem::parameter(format!(
             "number={number:?} is not the number of a comparison"
         ))

@@ -13,7 +13,7 @@ use serde_json::Value;
 use stores::views::RunStory;
 use utoipa::ToSchema;
 
-use super::params::{Format, Params, Path};
+use super::params::{Format, Params, Path, stored_number};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
@@ -167,7 +167,7 @@ pub(crate) async fn show(
             format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
         Problem::new(Kind::UnknownRun, detail)
     };
-    let number = epoch.parse().map_err(|_| unknown())?;
+    let number = stored_number(&epoch).ok_or_else(unknown)?;
     let story = api.ports.views.story(source, number).await?;
     let story = story.ok_or_else(unknown)?;
     let newest = api.ports.views.runs(source).await?.runs.newest();

@@ -142,6 +142,16 @@ async fn every_error_is_a_problem_document() {
         ("/api/v1/batch/runs?source=likes", 400, "likes"),
         ("/api/v1/batch/runs/99", 404, "99"),
         ("/api/v1/batch/runs/x", 404, "x"),
+        (
+            "/api/v1/batch/runs/9223372036854775807",
+            404,
+            "9223372036854775807",
+        ),
+        (
+            "/api/v1/batch/runs/18446744073709551615",
+            404,
+            "18446744073709551615",
+        ),
         ("/metrics", 404, "metrics"),
     ] {
         let (got, document) = problem(&serving, Method::GET, uri).await;

@@ -219,7 +219,7 @@ async fn things_are_found_by_their_names() {
     for (asked, told) in [
         ("lee", "Write the number of one: Ann Lee (1), Bo Lee (2)."),
         ("nobody", "No athlete is called so"),
-        ("cy", "athletes/3?"),
+        ("cy", "athlete 3 is not on this board"),
     ] {
         let (response, page) = get(&serving, &format!("/segments/1?athlete={asked}"), None).await;
         assert_eq!(response.status(), 200, "{page}");

@@ -150,6 +150,8 @@ async fn it_is_approved_by_command_and_over_http() {
         "",
         "?source=plays",
         "?source=plays&number=x",
+        // The one that follows it has no room in a store.
+        "?source=plays&number=9223372036854775807",
         "?source=songs&number=1",
     ] {
         let (status, body) = server
