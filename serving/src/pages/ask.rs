@@ -43,19 +43,30 @@ impl Trouble {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
+    /// Whether it is about what was asked, and not about the service.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        matches!(self.status, 400..429)
+    }
+
     /// Whether it is worth asking again.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) const fn may_pass(&self) -> bool {
         matches!(self.status, 429 | 503)
+    }
+
+    /// One that a page finds itself, without asking the API.
+    pub(crate) fn own(status: u16, title: &str, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            title: title.to_owned(),
+            detail: detail.into(),
+            request_id: String::new(),
+        }
     }
 
     fn broken(what: impl std::fmt::Display) -> Self {
         tracing::error!(%what, "a page can't read an answer of the API");
-        Self {
-            status: 500,
-            title: "The service failed".to_owned(),
-            detail: "the page met a fault of the service: see the service's log".to_owned(),
-            request_id: String::new(),
-        }
+        let detail = "the page met a fault of the service: see the service's log";
+        Self::own(500, "The service failed", detail)
     }
 }
 
@@ -134,12 +145,9 @@ impl Asker {
             Err(_) => "it does not answer in time".to_owned(),
         };
         tracing::warn!(%of, %why, "names can't be looked for");
-        Err(Trouble {
-            status: 503,
-            title: "Names can't be looked for at the moment".to_owned(),
-            detail: "The canonical store does not answer: ask again, or by the number.".to_owned(),
-            request_id: String::new(),
-        })
+        let title = "Names can't be looked for at the moment";
+        let detail = "The canonical store does not answer: ask again, or by the number.";
+        Err(Trouble::own(503, title, detail))
     }
 
     /// The answer to a GET; `path` is percent-encoded.

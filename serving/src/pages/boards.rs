@@ -230,15 +230,7 @@ async fn looked_for(asker: &Asker, query: &Query) -> Answer<Option<String>> {
     if text.is_empty() || crate::http::integer(text).is_some() {
         return Ok(Some(text.to_owned()).filter(|text| !text.is_empty()));
     }
-    let none = |title: &str, detail: String| {
-        let title = title.to_owned();
-        Err(Trouble {
-            status: 404,
-            title,
-            detail,
-            request_id: String::new(),
-        })
-    };
+    let none = |title: &str, detail: String| Err(Trouble::own(404, title, detail));
     if !asker.caller.may_read_all() || text.contains(char::is_control) {
         return none(
             "No athlete is called so",

@@ -93,11 +93,6 @@ pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
 }
 
 fn refused(asker: &Asker, detail: &str) -> Response {
-    let trouble = Trouble {
-        status: 400,
-        title: "This can't be looked for".to_owned(),
-        detail: detail.to_owned(),
-        request_id: String::new(),
-    };
+    let trouble = Trouble::own(400, "This can't be looked for", detail);
     ProblemPage::response(&asker.caller, trouble)
 }

@@ -40,6 +40,9 @@ use crate::http::{Api, Caller, Problem, body, time_out};
 /// The largest form, in bytes.
 const FORM_BYTES_MAX: u64 = 16 * 1024;
 
+/// The title where an address leads to no page.
+const NOTHING: &str = "There is nothing here";
+
 /// What pages work with.
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
@@ -149,12 +152,7 @@ impl FromRequest<Pages> for Form {
 
 /// The page for a path under which there is none.
 pub(crate) fn nothing_here() -> Response {
-    let trouble = Trouble {
-        status: 404,
-        title: "There is nothing here".to_owned(),
-        detail: "No page has this address.".to_owned(),
-        request_id: String::new(),
-    };
+    let trouble = Trouble::own(404, NOTHING, "No page has this address.");
     // Whoever asks may be anybody.
     ProblemPage::response(&Caller::stranger(), trouble)
 }
@@ -164,12 +162,8 @@ fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
     if crate::http::integer(id).is_some() {
         return None;
     }
-    let trouble = Trouble {
-        status: 404,
-        title: "There is nothing here".to_owned(),
-        detail: format!("{what} have numbers, and {id:?} is none"),
-        request_id: String::new(),
-    };
+    let detail = format!("{what} have numbers, and {id:?} is none");
+    let trouble = Trouble::own(404, NOTHING, detail);
     Some(ProblemPage::response(&looking.asker.caller, trouble))
 }
 

@@ -147,33 +147,16 @@ impl Here {
 #[derive(Debug, Clone, Template)]
 #[template(path = "trouble.html")]
 pub(crate) struct TroubleShown {
-    title: String,
-    detail: String,
-    request_id: String,
-    status: u16,
+    trouble: Trouble,
 }
 
 impl TroubleShown {
-    pub(crate) fn of(trouble: Trouble) -> Self {
-        Self {
-            title: trouble.title,
-            detail: trouble.detail,
-            request_id: trouble.request_id,
-            status: trouble.status,
-        }
+    pub(crate) const fn of(trouble: Trouble) -> Self {
+        Self { trouble }
     }
 
-    const fn may_pass(&self) -> bool {
-        matches!(self.status, 429 | 503)
-    }
-
-    /// Whether it is about what was asked, and not about the service.
     pub(crate) const fn is_refusal(&self) -> bool {
-        matches!(self.status, 400..429)
-    }
-
-    fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        self.trouble.is_refusal()
     }
 }
 
@@ -193,8 +176,8 @@ pub(crate) trait About: Template {
         let Some(trouble) = self.trouble() else {
             return rendered(StatusCode::OK, self);
         };
-        let mut response = rendered(trouble.status(), self);
-        if trouble.may_pass() {
+        let mut response = rendered(trouble.trouble.status(), self);
+        if trouble.trouble.may_pass() {
             let soon = HeaderValue::from_static("1");
             response.headers_mut().insert(header::RETRY_AFTER, soon);
         }

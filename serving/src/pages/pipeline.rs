@@ -365,12 +365,8 @@ pub(crate) async fn replayed(asker: &Asker, form: &Query) -> Answer<String> {
     let is_said = is_there("id") || (is_there("source") && is_there("reason"));
     if !is_said {
         // By the API nothing stands for all.
-        return Err(Trouble {
-            status: 400,
-            title: "Nothing was tried again".to_owned(),
-            detail: "The form does not say which letters: use a button of the page.".to_owned(),
-            request_id: String::new(),
-        });
+        let detail = "The form does not say which letters: use a button of the page.";
+        return Err(Trouble::own(400, "Nothing was tried again", detail));
     }
     let asked = path(
         &format!("{LETTERS}/replay"),

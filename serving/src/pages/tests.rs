@@ -177,18 +177,22 @@ async fn what_is_no_page_says_so_and_is_never_a_fault() {
     assert_eq!(response.headers()[header::LOCATION], "/segments/-7");
 }
 
+/// Gives names.
+fn call(world: &World, of: Named, names: &[(i64, &str)]) {
+    let names = names
+        .iter()
+        .map(|(id, name)| ((of, *id), (*name).to_owned()));
+    world.boards.lock().unwrap().names.extend(names);
+}
+
 #[tokio::test]
 async fn things_are_found_by_their_names() {
     let (serving, world) = service();
-    for (id, name) in [(1, "Old Climb"), (2, "Long <i>Climb</i>"), (3, "Sprint")] {
-        let key = (Named::Segment, id);
-        world
-            .boards
-            .lock()
-            .unwrap()
-            .names
-            .insert(key, name.to_owned());
-    }
+    call(
+        &world,
+        Named::Segment,
+        &[(1, "Old Climb"), (2, "Long <i>Climb</i>"), (3, "Sprint")],
+    );
     let (response, page) = get(&serving, "/find?what=segment&id=climb", None).await;
     assert_eq!(response.status(), 200, "{page}");
     assert!(
@@ -207,15 +211,11 @@ async fn things_are_found_by_their_names() {
         let (response, _) = get(&serving, &format!("/find?what={asked}"), None).await;
         assert_eq!(response.headers()[header::LOCATION], led);
     }
-    for (id, name) in [(1, "Ann Lee"), (2, "Bo Lee"), (3, "Cy")] {
-        let key = (Named::Athlete, id);
-        world
-            .boards
-            .lock()
-            .unwrap()
-            .names
-            .insert(key, name.to_owned());
-    }
+    call(
+        &world,
+        Named::Athlete,
+        &[(1, "Ann Lee"), (2, "Bo Lee"), (3, "Cy")],
+    );
     for (asked, told) in [
         ("lee", "Write the number of one: Ann Lee (1), Bo Lee (2)."),
         ("nobody", "No athlete is called so"),
@@ -442,8 +442,7 @@ async fn things_are_called_by_their_names_to_who_reads_them() {
     let named = [Named::Owner, Named::Track, Named::Segment, Named::Athlete];
     for of in named {
         for id in [1, 2] {
-            let name = format!("{of} <i>{id}</i>");
-            world.boards.lock().unwrap().names.insert((of, id), name);
+            call(&world, of, &[(id, &format!("{of} <i>{id}</i>"))]);
         }
     }
     let shown = |of: Named, id: i64| format!("{of} &#60;i&#62;{id}&#60;/i&#62;");

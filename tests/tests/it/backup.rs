@@ -38,6 +38,14 @@ fn connect(place: &Place) {
     place.ingest("efforts", &rows.join("\n"));
 }
 
+/// Events and rows, and a batch run of them.
+fn begin(place: &Place, traffic: &mut Traffic, lines: usize) {
+    count(place, traffic, lines);
+    connect(place);
+    done(place.data(), &["speed", "--until-caught-up"]);
+    done(place.data(), &["batch", "run"]);
+}
+
 fn check_entities(server: &Server) {
     let application = server.client.get("/api/v1/applications/7");
     let found: Value = serde_json::from_str(&application.1).expect("JSON");
@@ -53,10 +61,7 @@ async fn an_embedded_installation_comes_back_from_a_copy_of_its_folder() {
     let mut rng = SmallRng::seed_from_u64(31);
     let mut traffic = Traffic::new(31);
     let (before, after) = (Place::embedded(), Place::embedded());
-    count(&before, &mut traffic, 300);
-    connect(&before);
-    done(before.data(), &["speed", "--until-caught-up"]);
-    done(before.data(), &["batch", "run"]);
+    begin(&before, &mut traffic, 300);
     count(&before, &mut traffic, 100);
     let names = "{\"id\": 3, \"name\": \"Old Climb\"}";
     std::fs::write(before.folder().join("names"), names).expect("a file");
@@ -85,10 +90,7 @@ async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
     let mut traffic = Traffic::new(33);
     let place = Place::embedded();
     let kept = place.folder().join("kept");
-    count(&place, &mut traffic, 200);
-    connect(&place);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    done(place.data(), &["batch", "run"]);
+    begin(&place, &mut traffic, 200);
     copied(place.data(), &kept);
     for _ in 0..2 {
         count(&place, &mut traffic, 100);
@@ -170,10 +172,7 @@ async fn an_installation_comes_back_from_its_backups_on_servers() {
     let mut rng = SmallRng::seed_from_u64(32);
     let mut traffic = Traffic::new(32);
     let place = Place::on_servers();
-    count(&place, &mut traffic, 300);
-    connect(&place);
-    done(place.data(), &["speed", "--until-caught-up"]);
-    done(place.data(), &["batch", "run"]);
+    begin(&place, &mut traffic, 300);
     count(&place, &mut traffic, 100);
     let options = place.options();
     let schema = options.namespace.identifier("backstitch");
