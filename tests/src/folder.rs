@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Copies a folder.
 ///
@@ -39,4 +40,22 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     }
     found.sort_unstable();
     found
+}
+
+/// Waits until this process has no file of a folder open any more: connections to SQLite are closed on threads of their own, some time
+/// after they were dropped, and the last one deletes what is beside its file by name.
+///
+/// # Panics
+/// If one stays open.
+pub async fn let_go(folder: &Path) {
+    let ends = Instant::now() + Duration::from_secs(30);
+    loop {
+        let open = fs::read_dir("/proc/self/fd").expect("what is open");
+        let mut open = open.flatten().flat_map(|file| fs::read_link(file.path()));
+        let Some(path) = open.find(|path| path.starts_with(folder)) else {
+            return;
+        };
+        assert!(Instant::now() < ends, "{} stays open", path.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

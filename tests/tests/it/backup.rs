@@ -102,6 +102,7 @@ async fn parts_of_an_embedded_installation_come_back_from_older_copies() {
         &["live.db"],
         &["archive", "live.db"],
     ] {
+        folder::let_go(place.data()).await;
         for part in parts {
             come_back(place.data(), &kept, part);
         }
