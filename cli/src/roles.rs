@@ -57,8 +57,9 @@ pub(crate) async fn listen(
             break;
         }
     }
-    let listener = outcome
-        .with_context(|| format!("--listen {address}: choose another port, or 0 for a free one"))?;
+    let listener = outcome.map_err(|error| {
+        anyhow::anyhow!("--listen {address}: {error}; choose another port, or 0 for a free one")
+    })?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
 }

@@ -1,7 +1,13 @@
 //! How a process is asked to end: the first signal drains, the second ends at once.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+/// What comes so soon after the first signal is the same: some programs that end others signal the process and then its whole group.
+const SAME: Duration = Duration::from_millis(500);
 
 /// The signals that ask the process to end.
 #[derive(Debug)]
@@ -27,6 +33,14 @@ impl Signals {
         self.next().await;
         tracing::info!("ending: what is under way is finished first; a second signal ends at once");
         token.cancel();
+        let is_over = sleep(SAME);
+        tokio::pin!(is_over);
+        loop {
+            tokio::select! {
+                () = &mut is_over => break,
+                () = self.next() => {}
+            }
+        }
         self.next().await;
     }
 

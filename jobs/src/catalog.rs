@@ -217,7 +217,7 @@ fn built_in() -> Result<Vec<Folder>> {
 
 /// The folders in a folder, but those that are hidden.
 fn folders_of(root: &Path) -> Result<Vec<Folder>> {
-    let unread = |error: std::io::Error| missing(&root.display().to_string(), &error.to_string());
+    let unread = |error: std::io::Error| unread(root, &error);
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(root).map_err(unread)? {
         let entry = entry.map_err(unread)?;
@@ -228,8 +228,7 @@ fn folders_of(root: &Path) -> Result<Vec<Folder>> {
         }
         let text = |file: &str| {
             let file = path.join(file);
-            std::fs::read_to_string(&file)
-                .map_err(|error| missing(&file.display().to_string(), &error.to_string()))
+            std::fs::read_to_string(&file).map_err(|error| self::unread(&file, &error))
         };
         folders.push(Folder {
             place: path.display().to_string(),
@@ -261,6 +260,13 @@ fn reads_one_of(folder: &Folder, waiting: &BTreeMap<String, Folder>) -> bool {
         .ok()
         .and_then(|spec| spec.over)
         .is_some_and(|over| waiting.contains_key(over.get_ref()))
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> Error {
+    Error::Views {
+        path: path.display().to_string(),
+        why: error.to_string(),
+    }
 }
 
 fn missing(file: &str, why: &str) -> Error {

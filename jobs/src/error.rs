@@ -18,6 +18,16 @@ pub enum Error {
         /// What is wrong and what is expected.
         what: String,
     },
+    /// A folder of views, or something in it, that can't be read.
+    #[error(
+        "{path}: {why}; views_dir names a folder that holds a folder with job.toml and query.sql for each view"
+    )]
+    Views {
+        /// What can't be read.
+        path: String,
+        /// Why.
+        why: String,
+    },
     /// A query that failed while it ran.
     #[error("job {job}: {source}")]
     Query {

@@ -121,7 +121,7 @@ impl Gap {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Missing => {
-                "there is no live state; the speed layer has not run yet or is replaying"
+                "there is no live state: `backstitch speed` makes it, and may be at it"
             }
             Self::Unrecorded => "its run has just been recorded; the next read sees it",
             Self::Boundary => {

@@ -3,10 +3,11 @@
 //! Built with hyper-util, since axum's own server sets no timers: a client that never finishes the
 //! head of its request would hold a connection for ever.
 
+mod open;
+
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,14 +16,13 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use self::open::{Activity, Open, UnderWay};
 use crate::http::Peer;
 use crate::options::ServingOptions;
 use crate::{Error, Result};
@@ -34,6 +34,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// How much longer than an answer may take a connection may be on which nothing happens: no request, no piece of a body
 /// either way. Pings are nothing.
 const QUIET_EXTRA: Duration = Duration::from_secs(45);
+/// How long a connection may take to end that makes room for another.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Serves until `shutdown` is cancelled, then lets requests that are under way finish, up to the
 /// drain timeout.
@@ -48,37 +50,41 @@ pub(crate) async fn run(
         source,
     })?;
     tracing::info!(%address, "serving");
-    let slots = Arc::new(Semaphore::new(options.connections_max));
-    let graceful = GracefulShutdown::new();
+    let open = Open::new(options.connections_max);
+    let drain = CancellationToken::new();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        let Some((stream, peer, slot)) = accepted else {
+        let Some((stream, peer)) = accepted else {
             continue;
+        };
+        let slot = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            slot = open.room_for(peer.ip()) => slot,
         };
         let connection = Connection {
             router: router.clone(),
             head_timeout: options.head_timeout(),
             quiet_max: options.request_timeout().max(options.body_idle_timeout()) + QUIET_EXTRA,
             head_bytes_max: options.head_bytes_max,
-            watcher: graceful.watcher(),
+            drain: drain.clone(),
         };
         connections.spawn(async move {
-            connection.serve(stream, peer).await;
+            connection.serve(stream, peer, slot.activity()).await;
             drop(slot);
         });
     }
     drop(listener);
     tracing::info!(connections = connections.len(), "draining");
-    if timeout(options.drain_timeout(), graceful.shutdown())
-        .await
-        .is_err()
-    {
+    drain.cancel();
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if timeout(options.drain_timeout(), drained).await.is_err() {
         tracing::warn!(
             connections = connections.len(),
             "the drain timeout is over: connections are closed"
@@ -88,14 +94,10 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The next connection, once there is room for it.
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-    let slot = Arc::clone(slots).acquire_owned().await.ok()?;
+/// The next connection.
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, peer)) => Some((stream, peer, slot)),
+        Ok(accepted) => Some(accepted),
         Err(error) => {
             // The connection broke before it was taken, or the system is out of descriptors.
             tracing::warn!(%error, "a connection could not be accepted");
@@ -105,38 +107,12 @@ async fn accept(
     }
 }
 
-/// When something happened on a connection last.
-#[derive(Debug)]
-struct Activity {
-    opened: Instant,
-    has_begun: AtomicBool,
-    last_ms: AtomicU64,
-}
-
-impl Activity {
-    fn new() -> Self {
-        Self {
-            opened: Instant::now(),
-            has_begun: AtomicBool::new(false),
-            last_ms: AtomicU64::new(0),
-        }
-    }
-
-    fn note(&self) {
-        let now_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
-    }
-
-    fn quiet_for(&self) -> Duration {
-        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
-        self.opened.elapsed().saturating_sub(last)
-    }
-}
-
 /// A body of which each piece is noted as it passes.
 struct Noted<B> {
     body: B,
     activity: Arc<Activity>,
+    /// Of an answer: its request is under way as long as there may be more of it.
+    _under_way: Option<UnderWay>,
 }
 
 impl<B: Body + Unpin> Body for Noted<B> {
@@ -168,32 +144,37 @@ struct Connection {
     head_timeout: Duration,
     quiet_max: Duration,
     head_bytes_max: u32,
-    watcher: Watcher,
+    drain: CancellationToken,
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, peer: SocketAddr) {
+    async fn serve(self, stream: TcpStream, peer: SocketAddr, activity: Arc<Activity>) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "nodelay");
         }
-        let activity = Arc::new(Activity::new());
         let service = service_fn({
             let activity = Arc::clone(&activity);
             let router = self.router;
             move |mut request: hyper::Request<Incoming>| {
-                activity.has_begun.store(true, Ordering::Relaxed);
-                activity.note();
+                let under_way = UnderWay::begun(&activity);
                 request.extensions_mut().insert(Peer(peer));
                 let (router, activity) = (router.clone(), Arc::clone(&activity));
-                let noted = Arc::clone(&activity);
-                let request = request.map(|body| Noted {
+                let noted = |body, under_way, activity| Noted {
                     body,
-                    activity: noted,
-                });
+                    activity,
+                    _under_way: under_way,
+                };
+                let request = request.map(|body| noted(body, None, Arc::clone(&activity)));
                 async move {
                     let response = router.oneshot(request).await;
                     activity.note();
-                    response.map(|response| response.map(|body| Noted { body, activity }))
+                    response.map(|response| {
+                        response.map(|body| Noted {
+                            body,
+                            activity,
+                            _under_way: Some(under_way),
+                        })
+                    })
                 }
             }
         });
@@ -211,27 +192,20 @@ impl Connection {
             .keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(self.watcher.watch(connection.into_owned()));
-        // hyper's timers begin with the first bytes of a head and end with the request: a client that sends none, and one that
-        // reads no answer and only answers pings, would hold a connection for ever.
-        let quiet = async {
-            loop {
-                let limit = match activity.has_begun.load(Ordering::Relaxed) {
-                    true => self.quiet_max,
-                    false => self.head_timeout,
-                };
-                let left = limit.saturating_sub(activity.quiet_for());
-                if left.is_zero() {
-                    break;
+        let mut connection = std::pin::pin!(connection.into_owned());
+        let mut quiet = std::pin::pin!(quiet(&activity, (self.head_timeout, self.quiet_max)));
+        let mut is_told = false;
+        let ended = loop {
+            tokio::select! {
+                ended = &mut connection => break ended,
+                () = told(&self.drain, &activity), if !is_told => {
+                    is_told = true;
+                    connection.as_mut().graceful_shutdown();
                 }
-                sleep(left).await;
-            }
-        };
-        let ended = tokio::select! {
-            ended = &mut connection => ended,
-            () = quiet => {
-                tracing::debug!(%peer, "nothing happens on a connection any more: it is closed");
-                return;
+                () = &mut quiet => {
+                    tracing::debug!(%peer, "nothing happens on a connection any more: it is closed");
+                    return;
+                }
             }
         };
         if let Err(error) = ended {
@@ -239,3 +213,38 @@ impl Connection {
         }
     }
 }
+
+/// Comes once a connection is to take no further request.
+async fn told(drain: &CancellationToken, activity: &Activity) {
+    tokio::select! {
+        () = drain.cancelled() => {}
+        () = activity.has_to_end() => {}
+    }
+}
+
+/// Comes once nothing has happened on a connection for too long. hyper's timers begin with the first bytes of a head and end
+/// with the request: a client that sends none, and one that reads no answer and only answers pings, would hold a connection
+/// for ever.
+async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Duration)) {
+    loop {
+        let is_ending = activity.is_to_end();
+        let limit = match (is_ending, activity.has_begun()) {
+            (true, _) if activity.is_idle() => ENDING,
+            (_, true) => quiet_max,
+            (_, false) => head_timeout,
+        };
+        let left = limit.saturating_sub(activity.quiet_for());
+        if left.is_zero() {
+            return;
+        }
+        // Whatever is under way on one that is to end may be over before that.
+        let pause = if is_ending { left.min(ENDING) } else { left };
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = activity.has_to_end(), if !is_ending => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

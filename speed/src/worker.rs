@@ -230,9 +230,9 @@ impl Worker {
             0
         };
         if self.full_looks == FULL_LOOKS {
-            tracing::warn!(
+            tracing::info!(
                 partition = self.partition,
-                "too much waits to be told of what changed on boards; nothing more is counted until it is"
+                "counting waits while what changed on boards is told; it goes on by itself"
             );
         }
         while looked.elapsed() < look_interval && !stop.is_cancelled() {

@@ -262,6 +262,10 @@ test('a dead letter is tried again, and it is said what became of it', async () 
     await letter.getByRole('button', { name: 'Try again' }).click();
     await page.waitForLoadState('load');
     assert.match(await page.getByRole('status').filter({ hasText: 'taken' }).innerText(), /^0 taken, 1 still can.t be\. The first that can.t be: /);
+    // Whoever loads the page again sends nothing again, and is not told again.
+    const again = await page.reload();
+    assert.equal(again.request().method(), 'GET');
+    assert.equal(await page.getByRole('status').filter({ hasText: 'taken' }).count(), 0);
     const byKind = page.locator('#kinds-card').getByRole('button', { name: /Try again/ }).first();
     await byKind.click();
     await page.waitForLoadState('load');

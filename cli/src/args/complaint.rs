@@ -5,9 +5,9 @@ use crate::failure::one_line;
 /// What is wrong, and where help is.
 pub(crate) fn complaint(error: &clap::Error) -> String {
     use clap::error::ErrorKind;
-    let help = "see `backstitch --help`";
+    let help = |command: &str| format!("see `{command} --help`");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return format!("a command is missing; {help}");
+        return format!("a command is missing; {}", help("backstitch"));
     }
     let text = error.render().to_string();
     let mut usage = None;
@@ -20,6 +20,16 @@ pub(crate) fn complaint(error: &clap::Error) -> String {
             said.push(line.strip_prefix("error: ").unwrap_or(&line).to_owned());
         }
     }
+    let help = help(&usage.as_deref().map_or("backstitch".to_owned(), command));
     let usage = usage.map_or(String::new(), |usage| format!("; usage: {usage}"));
     format!("{}{usage}; {help}", said.join("; "))
+}
+
+/// The command that a usage is of: what stands before its options and values.
+fn command(usage: &str) -> String {
+    let is_name = |word: &&str| !word.starts_with(['-', '<', '[', '{', '(']);
+    let words = usage.split_whitespace().take_while(is_name);
+    // A value that is given stands in a usage, too, by its name, which is in capitals.
+    let words = words.take_while(|word| !word.contains(char::is_uppercase));
+    words.collect::<Vec<_>>().join(" ")
 }

@@ -1,7 +1,7 @@
 //! The commands of `keys`.
 
 use clap::Subcommand;
-use schemas::access::Scope;
+use schemas::access::{Scope, ScopeError};
 use stores::keys::NAME_BYTES_MAX;
 
 use super::values;
@@ -12,7 +12,7 @@ pub(crate) enum KeysCommand {
     /// Make a key, which is shown once. From the first one on every request needs a key
     Create {
         /// What it permits, more than once for several: read:*, read:owner:ID, ingest or admin
-        #[arg(long = "scope", required = true, value_name = "SCOPE")]
+        #[arg(long = "scope", required = true, value_name = "SCOPE", value_parser = scope)]
         scopes: Vec<Scope>,
         /// What people call it
         #[arg(long, value_name = "NAME", value_parser = name)]
@@ -38,7 +38,7 @@ pub(crate) enum KeysCommand {
         /// How many hours the old one goes on
         #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(0..=8_760))]
         overlap: u32,
-        /// When the new one ends by itself [default: never]
+        /// When the new one ends by itself [default: after as long as the old one was given]
         #[arg(long, value_name = "WHEN", value_parser = values::when)]
         expires: Option<values::When>,
         /// Who does it, for the record
@@ -64,6 +64,18 @@ pub(crate) enum KeysCommand {
 
 fn name(text: &str) -> Result<String, String> {
     bounded(text, NAME_BYTES_MAX)
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    let scope: Scope = text
+        .parse()
+        .map_err(|error: ScopeError| error.to_string())?;
+    match &scope {
+        Scope::ReadOwner(owner) if owner == "*" => {
+            Err("no owner is called *: read:* permits every read".to_owned())
+        }
+        _ => Ok(scope),
+    }
 }
 
 fn actor(text: &str) -> Result<String, String> {

@@ -127,7 +127,7 @@ pub(crate) enum Command {
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// End after so many seconds; exit 0 only if every served value equals an independent recount
+    /// End after so many seconds of traffic and a comparison; exit 0 only if every served value equals an independent recount
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: Option<u64>,
     /// Events and rows a second: one in five is a row of efforts, athletes and so on, at most 100
@@ -291,7 +291,7 @@ fn threads(text: &str) -> Result<usize, String> {
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// What is asked, as GET /explain takes it: owner_id=1 date=2026-03-01, or segment_id=7 athlete_id=42
+    /// What is asked, as GET /explain takes it: owner_id=1 period=month date=2026-03-01, or segment_id=7 athlete_id=42
     #[arg(required = true, value_name = "NAME=VALUE")]
     pub(crate) parameters: Vec<String>,
 }

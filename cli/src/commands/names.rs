@@ -83,7 +83,11 @@ async fn load<N: Names + ?Sized>(names: &N, of: Named, file: &Path) -> anyhow::R
     let called = file.display().to_string();
     let input: Box<dyn Read + Send> = match called.as_str() {
         "-" => Box::new(std::io::stdin()),
-        _ => Box::new(File::open(file).with_context(|| format!("opening {called}"))?),
+        _ => Box::new(File::open(file).map_err(|error| {
+            anyhow::anyhow!(
+                "{called}: {error}; name a file that can be read, or - for what is piped in"
+            )
+        })?),
     };
     let mut lines = Lines::new(input, called);
     let mut loaded = Loaded::default();

@@ -317,7 +317,7 @@ fn announce(
     let every = batch_every.as_secs_f64();
     let ends = match args.seconds {
         Some(seconds) => format!(
-            "It compares what it serves with a recount and ends in about {seconds} seconds."
+            "After {seconds} seconds of traffic it compares what it serves with a recount, and ends."
         ),
         None if context.loaded().is_set("data_dir") => "Ctrl-C ends it.".to_owned(),
         None => "Ctrl-C ends it and takes its data away.".to_owned(),

@@ -34,6 +34,14 @@ pub enum PeriodName {
     Custom,
 }
 
+/// What is said of a period that nobody may have named.
+fn unnamed(period: PeriodName) -> &'static str {
+    match period {
+        PeriodName::All => ", which holds where none is named",
+        _ => "",
+    }
+}
+
 impl PeriodName {
     /// Every period, in the order in which they are shown.
     pub const EVERY: [Self; 7] = [
@@ -186,8 +194,9 @@ pub enum PeriodError {
     NoEdges,
     /// An anchor where nothing is anchored.
     #[error(
-        "date does not go with period={0}: leave date out, or write period=today, 7d, 30d, month \
-         or year"
+        "date does not go with period={period}{unnamed}: leave date out, or write period=today, 7d, 30d, month \
+         or year",
+        period = .0, unnamed = unnamed(*.0)
     )]
     DateBeside(PeriodName),
     /// Edges in the wrong order, or a range without any instant.

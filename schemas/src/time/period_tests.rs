@@ -565,7 +565,7 @@ fn contradictions_are_refused() {
         ),
         (
             "date=2026-07-01",
-            "date does not go with period=all: leave date out, or write period=today, 7d, 30d, month or year",
+            "date does not go with period=all, which holds where none is named: leave date out, or write period=today, 7d, 30d, month or year",
         ),
         (
             "from=2026-07-01&date=2026-07-01",

@@ -24,10 +24,10 @@ use serde_json::Value;
 use stores::keys::{Action, ApiKey, KeptKey, KeyState, Token};
 use tokio::time::timeout;
 
-use super::Api;
 use super::layers::in_time;
 use super::params::{all_of, integer};
 use super::problem::{Kind, Problem};
+use super::{Api, wants_page};
 use crate::pages::sign_in::Session;
 use limits::network;
 use table::{Known, Need};
@@ -93,6 +93,11 @@ impl Caller {
         owners.next().is_none().then_some(only)
     }
 
+    /// The owners whom the key names.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
+        self.scopes.owners()
+    }
+
     /// The id of the key, if there is one.
     pub(crate) fn key_id(&self) -> Option<&str> {
         self.key.as_ref().map(|(_, id)| id.as_str())
@@ -125,13 +130,32 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: N
         }
     };
     let uri = request.extensions().get::<OriginalUri>().cloned();
+    let is_for_people = need == Need::Page && wants_page(request.headers());
     let asked = in_time(&api, permitted(&api, request, need)).await;
-    match (asked.and_then(|asked| asked), uri) {
-        (Ok(request), _) => next.run(request).await,
-        (Err(problem), Some(uri)) if need == Need::Page && problem.kind() == Kind::NoKey => {
+    let refused = match asked {
+        Ok(Ok(request)) => return next.run(request).await,
+        Ok(Err(refused)) => refused,
+        Err(problem) => problem.into(),
+    };
+    match uri {
+        Some(uri) if need == Need::Page && refused.problem.kind() == Kind::NoKey => {
             crate::pages::sign_in::led_from(&uri)
         }
-        (Err(problem), _) => problem.into_response(),
+        _ if is_for_people => crate::pages::refused(refused.caller.as_ref(), &refused.problem),
+        _ => refused.problem.into_response(),
+    }
+}
+
+/// Why a request is not let through, and whose it is, where that is known.
+struct Refused {
+    problem: Problem,
+    caller: Option<Caller>,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        let caller = None;
+        Self { problem, caller }
     }
 }
 
@@ -149,7 +173,7 @@ fn other_method(method: &Method, served: &[(Method, Need)]) -> Response {
     response
 }
 
-async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, Problem> {
+async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, Refused> {
     let (mut parts, body) = request.into_parts();
     // Only this process can have said who is asking.
     let caller = match parts.extensions.get::<Caller>() {
@@ -157,7 +181,10 @@ async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, P
         None => caller(api, &parts, need).await?,
     };
     if !is_permitted(api, &mut parts, &caller, need).await? {
-        return Err(refused(&caller, need));
+        return Err(Refused {
+            problem: refused(&caller, need),
+            caller: Some(caller),
+        });
     }
     if need == Need::Admin && parts.method != Method::GET {
         record(api, &parts, &caller).await?;
@@ -517,7 +544,9 @@ pub(crate) fn owner_text(owner: &Value) -> String {
 }
 
 fn refused(caller: &Caller, need: Need) -> Problem {
-    let owners: Vec<&str> = caller.scopes.owners().collect();
+    // Plays have owners with numbers.
+    let may_be = |owner: &&str| need != Need::Owner("owner_id") || integer(owner).is_some();
+    let owners: Vec<&str> = caller.scopes.owners().filter(may_be).collect();
     let detail = match (need, owners.as_slice()) {
         (Need::Owner(parameter), [owner]) => {
             format!("this key reads what {owner} has: say {parameter}={owner}")

@@ -210,7 +210,8 @@ pub(crate) async fn connect(
                 usage.connected = Some(connected);
                 usage.application.athlete_capacity = capacity;
                 usage.is_enforced = true;
-                return Ok(limit::page(StatusCode::FORBIDDEN, &usage));
+                let now_ms = api.ports.clock.now_ms();
+                return Ok(limit::page(StatusCode::FORBIDDEN, &usage, now_ms));
             }
             return Err(full(application_id, connected, capacity));
         }

@@ -20,7 +20,7 @@ use super::ingest::IDEMPOTENCY_KEY;
 use super::problem::{Kind, Problem};
 use super::{Api, csv};
 use crate::options::ServingOptions;
-use crate::pages::sign_in::is_over_tls;
+use crate::pages::cookie::is_over_tls;
 
 /// How long browsers keep what pages of others may ask.
 const CORS_KEPT: Duration = Duration::from_secs(600);
@@ -249,7 +249,8 @@ const SECURE: [(&str, &str); 4] = [
     ("x-frame-options", "DENY"),
 ];
 
-fn kind_of(status: StatusCode) -> Kind {
+/// The problem that a status without a document tells of.
+pub(crate) fn kind_of(status: StatusCode) -> Kind {
     match status {
         StatusCode::NOT_FOUND => Kind::UnknownPath,
         StatusCode::METHOD_NOT_ALLOWED => Kind::MethodNotAllowed,

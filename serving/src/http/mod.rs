@@ -56,9 +56,11 @@ use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::pages::sign_in::Seal;
 use crate::read::{Memory, Reading};
 use access::limits::Limits;
+pub(crate) use access::limits::network;
 use access::ring::KeyRing;
 pub(crate) use access::{Caller, Peer, asked_host};
-pub(crate) use layers::{Page, in_time, time_out};
+pub(crate) use applications::limit::wants_page;
+pub(crate) use layers::{Page, in_time, kind_of, time_out};
 pub(crate) use overview::note;
 pub(crate) use params::integer;
 pub(crate) use problem::{Kind, Problem};
@@ -280,7 +282,7 @@ async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
 }
 
 async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {
-    if !uri.path().starts_with("/api/") && applications::limit::wants_page(&headers) {
+    if !uri.path().starts_with("/api/") && wants_page(&headers) {
         return crate::pages::nothing_here();
     }
     Problem::new(

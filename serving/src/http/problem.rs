@@ -123,7 +123,8 @@ impl Kind {
         }
     }
 
-    const fn title(self) -> &'static str {
+    /// The kind in a few words.
+    pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::NoKey => "Nobody knows who is asking",
             Self::NotPermitted => "This is not permitted",
@@ -238,9 +239,18 @@ impl Problem {
         self.kind
     }
 
-    #[cfg(test)]
+    /// What is wrong this time, and what to do.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// After how many seconds to ask again, where that may help.
+    pub(crate) fn ask_again(&self) -> Option<HeaderValue> {
+        let may_help = matches!(
+            self.kind.status(),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        );
+        may_help.then(|| HeaderValue::from(self.retry_after_s.unwrap_or(1)))
     }
 
     /// The document as a response, with the id of the request.
@@ -258,8 +268,7 @@ impl Problem {
             .with_detail(&self.detail)
             .with_extensions(extensions);
         let mut response = document.into_response();
-        if let StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS = status {
-            let soon = HeaderValue::from(self.retry_after_s.unwrap_or(1));
+        if let Some(soon) = self.ask_again() {
             response.headers_mut().insert(header::RETRY_AFTER, soon);
         }
         if status == StatusCode::UNAUTHORIZED {

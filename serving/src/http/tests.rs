@@ -196,7 +196,10 @@ async fn what_is_not_whole_is_waited_for_and_then_refused() {
     let (status, document) = problem(&serving, Method::GET, uri).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(
-        document["detail"].as_str().unwrap().contains("speed layer"),
+        document["detail"]
+            .as_str()
+            .unwrap()
+            .contains("`backstitch speed` makes it"),
         "{document}"
     );
     assert_eq!(document["type"], "/problems/not-whole");

@@ -143,6 +143,8 @@ struct Shown {
     usage: Option<String>,
     usage_text: String,
     is_full: bool,
+    /// Whether more are connected than may be.
+    is_over: bool,
     strategy: &'static str,
     counted_at: Option<Moment>,
     from: From,
@@ -213,6 +215,8 @@ pub(crate) async fn page(asker: &Asker, here: &Here, id: &str, query: &Query) ->
         usage: of_api.usage.map(|part| format!("{:.4}", part.min(1.0))),
         usage_text: of_api.usage.map_or_else(|| "–".to_owned(), percent),
         is_full: is_full(&of_api),
+        is_over: i64::try_from(of_api.connected_athletes)
+            .is_ok_and(|connected| connected > of_api.athlete_capacity),
         strategy: match of_api.counting.strategy.as_str() {
             "recount" => "Anew, now and then",
             _ => "With each change, at once",

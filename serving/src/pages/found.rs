@@ -1,11 +1,12 @@
 //! What somebody looks for: by its number, or by what is in its name.
 
 use askama::Template;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use stores::names::{NAME_CHARS_MAX, Named};
 
 use super::ask::{Asker, Trouble, path};
-use super::parts::{About, Frame, KINDS, Part, ProblemPage, TroubleShown, about};
+use super::parts::{About, Frame, KINDS, Part, ProblemPage, TroubleShown, about, rendered};
 use super::query::Query;
 
 /// As many names as a page shows.
@@ -62,7 +63,7 @@ pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
     if !asker.caller.may_read_all() {
         return refused(
             asker,
-            "Write its number: your key reads of one owner alone, and names are of all.",
+            "Write its number: names are looked for among all, which your key does not read.",
         );
     }
     let found = asker.find(of, text, NAMES_MAX).await;
@@ -90,6 +91,42 @@ pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
         page,
     }
     .response()
+}
+
+#[derive(Debug, Template)]
+#[template(path = "owners.html")]
+struct OwnersPage {
+    frame: Frame,
+    rows: Vec<OwnerRow>,
+}
+
+#[derive(Debug)]
+struct OwnerRow {
+    name: String,
+    /// The page of its plays: only owners with numbers have some.
+    plays: Option<String>,
+    applications: String,
+}
+
+/// The owners of whom somebody's key reads, for who reads of some alone.
+pub(crate) async fn own(asker: &Asker) -> Response {
+    let numbered = |owner: &str| crate::http::integer(owner);
+    let called = asker
+        .names(Named::Owner, asker.caller.owners().filter_map(numbered))
+        .await;
+    let row = |owner: &str| OwnerRow {
+        name: match numbered(owner) {
+            Some(id) => called.or_number(id),
+            None => owner.to_owned(),
+        },
+        plays: numbered(owner).map(|id| page_of("owner", id)),
+        applications: path("/applications", &[("owner", Some(owner))]),
+    };
+    let page = OwnersPage {
+        frame: Frame::new("What your key reads", "overview", &asker.caller),
+        rows: asker.caller.owners().map(row).collect(),
+    };
+    rendered(StatusCode::OK, &page)
 }
 
 fn refused(asker: &Asker, detail: &str) -> Response {

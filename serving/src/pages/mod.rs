@@ -8,8 +8,10 @@ mod assets;
 mod athletes;
 mod boards;
 mod chart;
+pub(crate) mod cookie;
 mod differences;
 mod docs;
+mod done;
 mod found;
 mod live;
 mod overview;
@@ -25,17 +27,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 
 use self::ask::{Asker, Trouble};
+use self::done::Done;
 use self::parts::{About, Here, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
-use crate::http::{Api, Caller, Problem, body, time_out};
+use crate::http::{Api, Caller, Page, Problem, body, kind_of, time_out, wants_page};
 
 /// The largest form, in bytes.
 const FORM_BYTES_MAX: u64 = 16 * 1024;
@@ -66,7 +68,33 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
     let with = |router: Router<Pages>, (path, route): (&str, _)| router.route(path, route);
     let timed = timed().into_iter().fold(Router::new(), with);
     let timed = timed.layer(from_fn_with_state(Arc::clone(state), time_out));
-    untimed().into_iter().fold(timed, with).with_state(pages)
+    let all = untimed().into_iter().fold(timed, with);
+    all.layer(from_fn(shown)).with_state(pages)
+}
+
+/// Shows who reads pages a page, too, where none could be made.
+async fn shown(request: Request, next: Next) -> Response {
+    let reads_pages = wants_page(request.headers());
+    let caller = request.extensions().get::<Caller>().cloned();
+    let mut response = next.run(request).await;
+    let status = response.status();
+    let is_shown = response.extensions().get::<Page>().is_some();
+    if !reads_pages || is_shown || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let told = response.extensions_mut().remove::<Problem>();
+    let problem = told.unwrap_or_else(|| {
+        let detail = "The address can't be read: look whether it was copied whole.";
+        Problem::new(kind_of(status), detail)
+    });
+    refused(caller.as_ref(), &problem)
+}
+
+/// The page that says why there is no other.
+pub(crate) fn refused(caller: Option<&Caller>, problem: &Problem) -> Response {
+    // Whom nobody knows may be anybody.
+    let stranger = Caller::stranger();
+    ProblemPage::of(caller.unwrap_or(&stranger), problem)
 }
 
 /// What is answered within the time that a request may take.
@@ -82,8 +110,8 @@ fn timed() -> Vec<(&'static str, MethodRouter<Pages>)> {
         ("/applications/{id}", get(application)),
         ("/pipeline", get(pipeline)),
         ("/pipeline/runs/{source}/{epoch}", get(run)),
-        ("/pipeline/dead-letters", get(dead_letters)),
-        ("/pipeline/reconciliations", get(reconciliations)),
+        (pipeline::LETTERS_PAGE, get(dead_letters)),
+        (pipeline::RECONCILIATIONS_PAGE, get(reconciliations)),
         ("/signin", get(sign_in::show).post(sign_in::sign_in)),
         ("/signout", post(sign_in::sign_out)),
         ("/assets/{name}", get(assets::asset)),
@@ -96,8 +124,8 @@ fn timed() -> Vec<(&'static str, MethodRouter<Pages>)> {
 fn untimed() -> Vec<(&'static str, MethodRouter<Pages>)> {
     vec![
         // Writes are not dropped for being slow.
-        ("/pipeline/dead-letters", post(replay_letters)),
-        ("/pipeline/reconciliations", post(approve)),
+        (pipeline::LETTERS_PAGE, post(replay_letters)),
+        (pipeline::RECONCILIATIONS_PAGE, post(approve)),
         // It is told as long as somebody looks.
         ("/live", get(live::follow)),
     ]
@@ -114,6 +142,15 @@ pub(crate) fn paths() -> Vec<&'static str> {
 struct Looking {
     asker: Asker,
     here: Here,
+    /// What a form did by which they were led here.
+    done: Done,
+}
+
+impl Looking {
+    /// Leads who sent a form to the page that tells what it did.
+    fn led(&self, page: &str, text: &str) -> Response {
+        self.done.lead(page, text, self.asker.seal())
+    }
 }
 
 impl FromRequestParts<Pages> for Looking {
@@ -126,6 +163,7 @@ impl FromRequestParts<Pages> for Looking {
         Ok(Self {
             asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
             here: Here::of(&parts.headers),
+            done: Done::of(&parts.headers, &parts.uri, &pages.state.seal),
         })
     }
 }
@@ -168,10 +206,14 @@ fn not_numbered(looking: &Looking, what: &str, id: &str) -> Option<Response> {
 }
 
 async fn overview(looking: Looking) -> Response {
-    // Who reads of one owner alone sees nothing of all.
-    let owner = looking.asker.caller.only_owner();
+    // Who reads of some owners alone sees nothing of all.
+    let caller = &looking.asker.caller;
+    let owner = caller.only_owner();
     if let Some(owner) = owner.filter(|owner| crate::http::integer(owner).is_some()) {
         return Redirect::to(&Of::Owner.page(owner)).into_response();
+    }
+    if !caller.may_read_all() {
+        return found::own(&looking.asker).await;
     }
     overview::page(&looking.asker, &looking.here)
         .await
@@ -218,6 +260,11 @@ async fn athlete(looking: Looking, Path(id): Path<String>, query: Query) -> Resp
 }
 
 async fn applications(looking: Looking, query: Query) -> Response {
+    let caller = &looking.asker.caller;
+    let is_of_one = query.get("owner").is_some() || caller.only_owner().is_some();
+    if !caller.may_read_all() && !is_of_one {
+        return found::own(&looking.asker).await;
+    }
     applications::list(&looking.asker, &looking.here, &query)
         .await
         .response()
@@ -249,33 +296,38 @@ async fn run(looking: Looking, Path((source, epoch)): Path<(String, String)>) ->
 }
 
 async fn dead_letters(looking: Looking, query: Query) -> Response {
-    pipeline::dead_letters(&looking.asker, &looking.here, &query, None)
-        .await
-        .response()
+    let done = looking.done.text().map(|text| Ok(text.to_owned()));
+    let page = pipeline::dead_letters(&looking.asker, &looking.here, &query, done).await;
+    looking.done.told(page.response())
 }
 
-/// Tries letters again, and shows what became of them above the page.
+/// Tries letters again, and leads to all of them, where it is told what became of these.
 async fn replay_letters(looking: Looking, Form(form): Form) -> Response {
-    let done = pipeline::replayed(&looking.asker, &form).await;
-    let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
-    // All are shown again, not only those that were asked for.
-    let all = Query::of(None);
-    let page = pipeline::dead_letters(&looking.asker, &looking.here, &all, Some(done)).await;
+    let trouble = match pipeline::replayed(&looking.asker, &form).await {
+        Ok(text) => return looking.led(pipeline::LETTERS_PAGE, &text),
+        Err(trouble) => trouble,
+    };
+    let (status, all) = (trouble.status(), Query::of(None));
+    let done = Some(Err(trouble));
+    let page = pipeline::dead_letters(&looking.asker, &looking.here, &all, done).await;
     rendered(status, &page)
 }
 
 async fn reconciliations(looking: Looking, query: Query) -> Response {
-    pipeline::reconciliations(&looking.asker, &looking.here, &query, None)
-        .await
-        .response()
+    let done = looking.done.text().map(|text| Ok(text.to_owned()));
+    let page = pipeline::reconciliations(&looking.asker, &looking.here, &query, done).await;
+    looking.done.told(page.response())
 }
 
-/// Approves what a comparison found, and shows what that means above the page.
+/// Approves what a comparison found, and leads to all of them, where it is told what that means.
 async fn approve(looking: Looking, Form(form): Form) -> Response {
-    let done = pipeline::approved(&looking.asker, &form).await;
-    let status = done.as_ref().err().map_or(StatusCode::OK, Trouble::status);
-    let all = Query::of(None);
-    let page = pipeline::reconciliations(&looking.asker, &looking.here, &all, Some(done)).await;
+    let trouble = match pipeline::approved(&looking.asker, &form).await {
+        Ok(text) => return looking.led(pipeline::RECONCILIATIONS_PAGE, &text),
+        Err(trouble) => trouble,
+    };
+    let (status, all) = (trouble.status(), Query::of(None));
+    let done = Some(Err(trouble));
+    let page = pipeline::reconciliations(&looking.asker, &looking.here, &all, done).await;
     rendered(status, &page)
 }
 

@@ -128,7 +128,7 @@ impl SourceShown {
         let trouble = newest.and_then(|run| {
             let reason = run.reason.as_ref()?;
             let to_do = run.to_do.as_deref().unwrap_or_default();
-            Some(format!("Run {}: {reason}. {to_do}", run.epoch))
+            Some(format!("Run {}: {reason}; {to_do}", run.epoch))
         });
         let end = |one: &api::Partition| i128::from(one.log_end);
         Self {

@@ -8,9 +8,9 @@ use schemas::source::Source;
 use super::api::{Entry, Provenance};
 use super::ask::{Called, Trouble};
 use super::assets::{ASSETS, Assets};
+use super::cookie::is_over_tls;
 use super::shown::{self, Moment, duration, number};
-use super::sign_in::is_over_tls;
-use crate::http::{Caller, Page};
+use crate::http::{Caller, Page, Problem};
 
 /// What somebody can look for.
 pub(crate) const KINDS: [(&str, &str); 5] = [
@@ -176,12 +176,9 @@ pub(crate) trait About: Template {
         let Some(trouble) = self.trouble() else {
             return rendered(StatusCode::OK, self);
         };
-        let mut response = rendered(trouble.trouble.status(), self);
-        if trouble.trouble.may_pass() {
-            let soon = HeaderValue::from_static("1");
-            response.headers_mut().insert(header::RETRY_AFTER, soon);
-        }
-        response
+        let response = rendered(trouble.trouble.status(), self);
+        let soon = HeaderValue::from_static("1");
+        asked_again(response, trouble.trouble.may_pass().then_some(soon))
     }
 }
 
@@ -300,7 +297,22 @@ pub(crate) struct ProblemPage {
     pub(crate) trouble: Trouble,
 }
 
+/// A response which says after how many seconds to ask again, where that may help.
+fn asked_again(mut response: Response, after: Option<HeaderValue>) -> Response {
+    if let Some(after) = after {
+        response.headers_mut().insert(header::RETRY_AFTER, after);
+    }
+    response
+}
+
 impl ProblemPage {
+    /// The page for who reads pages rather than documents.
+    pub(crate) fn of(caller: &Caller, problem: &Problem) -> Response {
+        let kind = problem.kind();
+        let trouble = Trouble::own(kind.status().as_u16(), kind.title(), problem.detail());
+        asked_again(Self::response(caller, trouble), problem.ask_again())
+    }
+
     pub(crate) fn response(caller: &Caller, trouble: Trouble) -> Response {
         let frame = Frame::new(trouble.title.clone(), "", caller);
         let status = trouble.status();

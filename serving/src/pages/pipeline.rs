@@ -19,6 +19,10 @@ use super::shown::{Moment, number, percent, took};
 const OVERVIEW: &str = "/api/v1/overview";
 const RUNS: &str = "/api/v1/batch/runs";
 const LETTERS: &str = "/api/v1/dead-letters";
+/// Where letters are shown.
+pub(crate) const LETTERS_PAGE: &str = "/pipeline/dead-letters";
+/// Where comparisons are shown.
+pub(crate) const RECONCILIATIONS_PAGE: &str = "/pipeline/reconciliations";
 const RECONCILIATIONS: &str = "/api/v1/reconciliations";
 
 fn or_dash<T: Into<i128>>(of: Option<T>) -> String {
@@ -79,11 +83,17 @@ impl RunRow {
 #[template(path = "pipeline.html")]
 pub(crate) struct PipelinePage {
     frame: Frame,
-    sources: Part<Vec<SourceShown>>,
+    shown: Part<Shown>,
     tools: Tools,
 }
 
-about!(PipelinePage, sources);
+about!(PipelinePage, shown);
+
+#[derive(Debug)]
+struct Shown {
+    now: Moment,
+    sources: Vec<SourceShown>,
+}
 
 #[derive(Debug)]
 struct SourceShown {
@@ -135,12 +145,12 @@ impl PartitionRow {
 
 pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
     let answer = asker.get::<api::Overview>(OVERVIEW).await;
-    let sources = answer.map_err(TroubleShown::of).map(|overview| {
+    let shown = answer.map_err(TroubleShown::of).map(|overview| {
         let sources = overview
             .sources
             .into_iter()
             .filter(|source| !source.partitions.is_empty());
-        let shown = sources.map(|source| SourceShown {
+        let sources = sources.map(|source| SourceShown {
             title: title(&source.source),
             summary: format!("{} not counted yet", lag(&source.partitions).0),
             partitions: source.partitions.iter().map(PartitionRow::of).collect(),
@@ -153,11 +163,14 @@ pub(crate) async fn page(asker: &Asker, here: &Here) -> PipelinePage {
             views: source.views.into_iter().collect(),
             name: source.source,
         });
-        shown.collect()
+        Shown {
+            now: Moment::utc(&overview.now),
+            sources: sources.collect(),
+        }
     });
     PipelinePage {
         frame: Frame::new("Pipeline", "pipeline", &asker.caller).following_all(),
-        sources,
+        shown,
         tools: here.tools(OVERVIEW, false, &asker.caller),
     }
 }
@@ -405,7 +418,6 @@ pub(crate) async fn dead_letters(
     query: &Query,
     done: Option<Answer<String>>,
 ) -> LettersPage {
-    let this = "/pipeline/dead-letters";
     let parameters = [
         ("source", query.get("source")),
         ("reason", query.get("reason")),
@@ -427,7 +439,7 @@ pub(crate) async fn dead_letters(
             .into_iter()
             .map(|one| KindRow {
                 link: path(
-                    this,
+                    LETTERS_PAGE,
                     &[("source", Some(&one.source)), ("reason", Some(&one.kind))],
                 ),
                 is_one: !one.kind.trim().is_empty() && one.kind != OTHER_KINDS,
@@ -442,7 +454,7 @@ pub(crate) async fn dead_letters(
         more: page
             .cursor
             .as_deref()
-            .map(|next| query.with(this, &[("cursor", Some(next))])),
+            .map(|next| query.with(LETTERS_PAGE, &[("cursor", Some(next))])),
         tools: here.tools(&path(LETTERS, &parameters), true, &asker.caller),
         rows: page
             .dead_letters
@@ -599,7 +611,7 @@ pub(crate) async fn reconciliations(
             more: page
                 .cursor
                 .as_deref()
-                .map(|next| query.with("/pipeline/reconciliations", &[("cursor", Some(next))])),
+                .map(|next| query.with(RECONCILIATIONS_PAGE, &[("cursor", Some(next))])),
             tools: here.tools(RECONCILIATIONS, true, &asker.caller),
             rows: rows(&page.reconciliations, asker.caller.may_administer()),
         });

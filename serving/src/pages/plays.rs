@@ -90,11 +90,12 @@ impl About for PlaysPage {
     }
 }
 
-/// A filter, and where to go without it.
+/// What plays are filtered by, and where to go without it.
 #[derive(Debug)]
 struct Filter {
     title: String,
-    link: String,
+    /// Nothing where the key permits no more.
+    link: Option<String>,
     /// The page of what it names.
     page: Option<String>,
 }
@@ -513,19 +514,18 @@ fn hidden(of: Of, query: &Query) -> Vec<(String, String)> {
 
 fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
     let found = FILTERS.iter().filter_map(|name| {
-        let value = asked
-            .query
-            .get(name)
-            .filter(|_| *name != asked.of.parameter())?;
+        let asked_for = asked.query.get(name);
+        let by_key = asked.owner.filter(|_| *name == "owner_id");
+        let id = asked_for.or(by_key);
+        let value = id.filter(|_| *name != asked.of.parameter())?;
         let known = called.iter().find(|(of, _)| of == name);
         let value = known.map_or(value, |(_, called)| called.as_str());
         let of = Of::ALL.into_iter().find(|of| of.parameter() == *name);
-        let id = asked.query.get(name);
         let id = id.filter(|id| crate::http::integer(id).is_some());
         Some(Filter {
             page: of.zip(id).map(|(of, id)| of.page(id)),
             title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
-            link: asked.link(&[(name, None), ("cursor", None)]),
+            link: asked_for.map(|_| asked.link(&[(name, None), ("cursor", None)])),
         })
     });
     found.collect()

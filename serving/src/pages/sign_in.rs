@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use askama::Template;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,17 +18,20 @@ use stores::Secret;
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
+use super::cookie::Cookie;
 use super::parts::{Frame, rendered};
 use super::query::Query;
 use super::{FORM_BYTES_MAX, Pages};
 use crate::http::{Caller, Kind, Problem, body, in_time};
 
-/// The cookie's name, before the port: browsers send cookies of one host to all its ports.
+/// The cookie's name.
 const COOKIE: &str = "backstitch";
 /// The characters of a code: 256 bits.
 const CODE_CHARS: usize = 43;
 /// How long a form may take to come.
 const FORM_WAIT: Duration = Duration::from_secs(5);
+/// The longest address to which somebody is led back, in bytes: longer ones fit into no form, and into no header.
+const NEXT_BYTES_MAX: usize = 4_096;
 /// How long somebody stays signed in, in seconds.
 const SIGNED_IN_S: i64 = 12 * 3_600;
 
@@ -65,33 +68,25 @@ impl Seal {
         code.update(format!("session|{key}|{until_s}").as_bytes());
         Some(code)
     }
-}
 
-/// Whether somebody reached the service over TLS, as the proxy before it says.
-pub(crate) fn is_over_tls(headers: &HeaderMap) -> bool {
-    let proto = headers.get("x-forwarded-proto");
-    proto.is_some_and(|proto| proto == "https")
-}
-
-/// A cookie of this service that is kept for so many seconds.
-fn cookie((headers, uri): (&HeaderMap, &Uri), value: &str, age_s: i64) -> String {
-    let name = cookie_name(headers, uri);
-    let secure = if is_over_tls(headers) { "; Secure" } else { "" };
-    format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}")
-}
-
-/// The name of the cookie, as a request is for a host. Over TLS it is one that browsers take from this host alone: others of
-/// the same domain can't give it.
-fn cookie_name(headers: &HeaderMap, uri: &Uri) -> String {
-    if is_over_tls(headers) {
-        return format!("__Host-{COOKIE}");
+    fn code_of(&self, text: &str) -> Option<Hmac<Sha256>> {
+        let mut code = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
+        code.update(text.as_bytes());
+        Some(code)
     }
-    let host = crate::http::asked_host(headers, uri).unwrap_or_default();
-    let port = host.rsplit_once(':').map(|(_, port)| port);
-    let is_port = |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    match port.filter(is_port) {
-        Some(port) => format!("{COOKIE}_{port}"),
-        None => COOKIE.to_owned(),
+
+    /// The code by which a text is known again.
+    pub(crate) fn sealed(&self, text: &str) -> String {
+        let code = self.code_of(text);
+        let code = code.map(|code| URL_SAFE_NO_PAD.encode(code.finalize().into_bytes()));
+        code.unwrap_or_default()
+    }
+
+    /// Whether this is the code of a text.
+    pub(crate) fn has_sealed(&self, text: &str, code: &str) -> bool {
+        let sent = URL_SAFE_NO_PAD.decode(code);
+        let made = self.code_of(text);
+        sent.is_ok_and(|sent| made.is_some_and(|made| made.verify_slice(&sent).is_ok()))
     }
 }
 
@@ -109,15 +104,8 @@ impl Session {
 
     /// The session that a request says it is of.
     pub(crate) fn of(headers: &HeaderMap, uri: &Uri) -> Option<Self> {
-        let named = cookie_name(headers, uri);
-        let cookies = headers.get_all(header::COOKIE).iter();
-        let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
-        let mut cookies = cookies.flat_map(|cookie| cookie.split(';'));
-        // One of the same name may be another's, for a part of the paths.
-        cookies.find_map(|cookie| {
-            let (name, value) = cookie.trim().split_once('=')?;
-            (name == named).then(|| Self::parsed(value)).flatten()
-        })
+        let cookie = Cookie::of(COOKIE, headers, uri);
+        cookie.sent(headers).find_map(Self::parsed)
     }
 
     /// What can be a session.
@@ -163,7 +151,10 @@ struct SignInPage {
 fn own(next: Option<&str>) -> String {
     // Browsers leave out control characters, and take one slash for the other.
     let is_plain = |next: &str| !next.contains(|char: char| char.is_control() || char == '\\');
-    let is_own = |next: &&str| next.starts_with('/') && !next.starts_with("//") && is_plain(next);
+    let is_short = |next: &str| next.len() <= NEXT_BYTES_MAX;
+    let is_own = |next: &&str| {
+        next.starts_with('/') && !next.starts_with("//") && is_plain(next) && is_short(next)
+    };
     next.filter(is_own).unwrap_or("/").to_owned()
 }
 
@@ -226,32 +217,27 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
     let Some(session) = Session::new(token.id(), now_ms / 1_000, &api.seal, &kept.digest) else {
         return page(next, Some(wrong));
     };
-    let cookie = cookie((&headers, &uri), &session.text(), SIGNED_IN_S);
-    with_cookie(&cookie, Redirect::to(&next).into_response())
+    let led = Redirect::to(&next).into_response();
+    Cookie::of(COOKIE, &headers, &uri).set(&session.text(), SIGNED_IN_S, led)
 }
 
 pub(crate) async fn sign_out(headers: HeaderMap, uri: Uri) -> Response {
-    let cookie = cookie((&headers, &uri), "", 0);
-    with_cookie(&cookie, Redirect::to("/signin").into_response())
+    let led = Redirect::to("/signin").into_response();
+    Cookie::of(COOKIE, &headers, &uri).taken(led)
 }
 
 /// Where somebody is led who looks at a page and is not signed in.
 pub(crate) fn led_from(uri: &OriginalUri) -> Response {
-    let next = uri.0.path_and_query().map_or("/", |next| next.as_str());
+    let next = uri.0.path_and_query().map(|next| next.as_str());
     let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("next", next);
+    query.append_pair("next", &own(next));
     Redirect::to(&format!("/signin?{}", query.finish())).into_response()
-}
-
-fn with_cookie(cookie: &str, mut response: Response) -> Response {
-    if let Ok(cookie) = HeaderValue::from_str(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
-    response
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header;
+
     use super::*;
 
     fn headers(cookie: &str) -> HeaderMap {
@@ -315,8 +301,10 @@ mod tests {
 
     #[test]
     fn who_signs_in_is_led_to_pages_of_this_service() {
+        let long = format!("/owners/1?x={}", "<".repeat(NEXT_BYTES_MAX));
         for (next, led) in [
             (Some("/owners/1?tz=UTC"), "/owners/1?tz=UTC"),
+            (Some(long.as_str()), "/"),
             (Some("//evil.example.org"), "/"),
             (Some("https://evil.example.org"), "/"),
             (Some("/\\evil.example.org"), "/"),

@@ -71,6 +71,14 @@ async fn get(serving: &Serving, uri: &str, cookie: Option<&str>) -> (Response<()
     send(serving, request.body(Body::empty()).unwrap()).await
 }
 
+/// What a browser is shown.
+async fn look(serving: &Serving, uri: &str, cookie: &str) -> (Response<()>, String) {
+    let request = Request::get(uri)
+        .header(header::ACCEPT, "text/html,*/*;q=0.8")
+        .header(header::COOKIE, cookie);
+    send(serving, request.body(Body::empty()).unwrap()).await
+}
+
 /// The cookie of who signs in with a key, and where they are led.
 async fn signed_in(serving: &Serving, key: &str, next: &str) -> Result<(String, String), String> {
     let mut form = form_urlencoded::Serializer::new(String::new());
@@ -163,13 +171,13 @@ async fn what_is_no_page_says_so_and_is_never_a_fault() {
         assert!(!text.contains("<script>"), "{uri}: {text}");
     }
     // A browser is shown a page.
-    for (uri, kind) in [
-        ("/nowhere", "text/html"),
-        ("/api/v1/nowhere", "application/problem+json"),
+    for (uri, status, kind) in [
+        ("/nowhere", 404, "text/html"),
+        ("/api/v1/nowhere", 404, "application/problem+json"),
+        ("/owners/%FF", 400, "text/html"),
     ] {
-        let request = Request::get(uri).header(header::ACCEPT, "text/html,*/*;q=0.8");
-        let (response, text) = send(&serving, request.body(Body::empty()).unwrap()).await;
-        assert_eq!(response.status(), 404, "{text}");
+        let (response, text) = look(&serving, uri, "").await;
+        assert_eq!(response.status(), status, "{text}");
         let found = response.headers()[header::CONTENT_TYPE].to_str().unwrap();
         assert!(found.starts_with(kind), "{uri}: {found}");
     }
@@ -363,6 +371,10 @@ async fn an_owner_sees_nothing_of_another() {
     let (_, track) = get(&serving, "/tracks/1", Some(&cookie)).await;
     assert!(!track.contains("not permitted"), "{track}");
     assert!(track.contains("owner_id=1&#38;"), "{track}");
+    assert!(
+        track.contains("owner: 1: all that your key reads"),
+        "{track}"
+    );
     for uri in [
         "/owners/2",
         "/tracks/1?owner_id=2",
@@ -388,6 +400,44 @@ async fn an_owner_sees_nothing_of_another() {
         list.contains("/applications/7") && !list.contains("/applications/8"),
         "{list}"
     );
+}
+
+#[tokio::test]
+async fn who_reads_of_several_owners_is_shown_whose_pages_there_are() {
+    let (serving, world) = service();
+    call(&world, Named::Owner, &[(2, "Bo"), (3, "Cy")]);
+    let scopes = "read:owner:1,read:owner:2,read:owner:Ann";
+    let key = world.keys.make(scopes, None);
+    let (cookie, _) = signed_in(&serving, key.reveal(), "/").await.unwrap();
+    for uri in ["/", "/applications"] {
+        let (response, page) = look(&serving, uri, &cookie).await;
+        assert_eq!(response.status(), 200, "{page}");
+        for link in [
+            "/owners/1\"",
+            "/owners/2\" aria-label=\"Plays of Bo\"",
+            "/applications?owner=1\"",
+            "/applications?owner=Ann\"",
+        ] {
+            assert!(page.contains(link), "{uri}: {link}: {page}");
+        }
+        assert!(
+            !page.contains("Cy") && !page.contains("/owners/3"),
+            "{page}"
+        );
+    }
+    let (response, list) = look(&serving, "/applications?owner=1", &cookie).await;
+    assert_eq!(response.status(), 200, "{list}");
+    assert!(list.contains("/applications/7"), "{list}");
+    // What a key does not read is said on a page, from which one signs out.
+    let writer = world.keys.make("ingest", None);
+    let (cookie, _) = signed_in(&serving, writer.reveal(), "/").await.unwrap();
+    let (response, page) = look(&serving, "/", &cookie).await;
+    assert_eq!(response.status(), 403);
+    assert!(page.contains("it takes the scope read:*"), "{page}");
+    assert!(page.contains("action=\"/signout\""), "{page}");
+    let (response, document) = get(&serving, "/", Some(&cookie)).await;
+    assert_eq!(response.status(), 403);
+    assert!(document.starts_with('{'), "{document}");
 }
 
 #[tokio::test]

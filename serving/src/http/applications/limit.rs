@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use html_escape::encode_text;
+use jiff::Timestamp;
 use stores::admin::Usage;
 
 use super::usage_of;
@@ -38,11 +39,11 @@ pub(crate) async fn limit(
     Params::read(&uri, &[])?;
     let application = id("id", &application)?;
     let usage = usage_of(&api, application).await?;
-    Ok(page(StatusCode::OK, &usage))
+    Ok(page(StatusCode::OK, &usage, api.ports.clock.now_ms()))
 }
 
 /// The page of an application. Connected athletes and capacity are those of the counter that decides.
-pub(super) fn page(status: StatusCode, usage: &Usage) -> Response {
+pub(super) fn page(status: StatusCode, usage: &Usage, now_ms: i64) -> Response {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let capacity = usage.application.athlete_capacity;
     let connected = usage.connected.unwrap_or_default();
@@ -81,18 +82,27 @@ pub(super) fn page(status: StatusCode, usage: &Usage) -> Response {
     };
     // A developer may have to ask for one more than are connected by lines.
     let wish = connected.max(capacity).saturating_mul(2).max(10);
+    let counted = match usage.connected {
+        Some(_) => format!("As of {}, by the counter that decides.", instant(now_ms)),
+        None => String::new(),
+    };
     let hidden = |is: bool| if is { "hidden" } else { "" };
     let text = filled(&[
         ("NONCE", &nonce),
         ("TITLE", &title),
         ("STATE", &state),
         ("NAME", &name),
+        ("COUNTED", &counted),
         ("FULL", hidden(has_room)),
         ("ROOM", hidden(!has_room)),
         ("WISH", &wish.to_string()),
         ("ID", &usage.application.id.to_string()),
     ]);
-    let mut response = (status, Html(text)).into_response();
+    sealed((status, Html(text)).into_response(), &nonce)
+}
+
+/// The page with what it may do in a browser: use its own style.
+fn sealed(mut response: Response, nonce: &str) -> Response {
     response.extensions_mut().insert(Page);
     let policy = format!(
         "default-src 'none'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; \
@@ -127,6 +137,12 @@ fn filled(texts: &[(&str, &str)]) -> String {
         }
     };
     pieces.map(piece).collect()
+}
+
+/// A moment as people read it.
+fn instant(at_ms: i64) -> String {
+    let at = Timestamp::from_millisecond(at_ms).unwrap_or_default();
+    at.strftime("%-d %b %Y, %H:%M:%S UTC").to_string()
 }
 
 /// A number with a comma between thousands.
