@@ -99,7 +99,8 @@ pub struct ServingOptions {
     pub kept_for_ms: u64,
     /// Memory of batch rows that were read and are right until the next run is complete, in bytes; 0 for none.
     pub row_cache_bytes_max: u64,
-    /// Open connections, at most; more wait to be accepted.
+    /// Open connections, at most: for another one that can be spared is closed, and while there is none it waits. Those of
+    /// trusted proxies are not closed for others.
     pub connections_max: usize,
     /// How long a client may take to send the head of a request.
     pub head_timeout_ms: u64,

@@ -4,6 +4,7 @@
 //! head of its request would hold a connection for ever.
 
 mod open;
+mod watched;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use self::open::{Activity, Open, UnderWay};
+use self::watched::Watched;
 use crate::http::Peer;
 use crate::options::ServingOptions;
 use crate::{Error, Result};
@@ -34,8 +36,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// How much longer than an answer may take a connection may be on which nothing happens: no request, no piece of a body
 /// either way. Pings are nothing.
 const QUIET_EXTRA: Duration = Duration::from_secs(45);
-/// How long a connection may take to end that makes room for another.
+/// A connection that makes room for another is closed once nothing was sent on it for so long.
 const ENDING: Duration = Duration::from_secs(1);
+/// Whatever is sent on it: as long as we owe no answer, after so long.
+const ENDING_MAX: Duration = Duration::from_secs(5);
 
 /// Serves until `shutdown` is cancelled, then lets requests that are under way finish, up to the
 /// drain timeout.
@@ -66,7 +70,7 @@ pub(crate) async fn run(
         let slot = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            slot = open.room_for(peer.ip()) => slot,
+            slot = open.room_for(Activity::of(peer.ip(), &options.trusted_proxies)) => slot,
         };
         let connection = Connection {
             router: router.clone(),
@@ -112,7 +116,7 @@ struct Noted<B> {
     body: B,
     activity: Arc<Activity>,
     /// Of an answer: its request is under way as long as there may be more of it.
-    _under_way: Option<UnderWay>,
+    under_way: Option<UnderWay>,
 }
 
 impl<B: Body + Unpin> Body for Noted<B> {
@@ -126,6 +130,9 @@ impl<B: Body + Unpin> Body for Noted<B> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_ready() {
             self.activity.note();
+        }
+        if let Some(under_way) = &mut self.under_way {
+            under_way.set_ours(polled.is_pending());
         }
         polled
     }
@@ -156,23 +163,24 @@ impl Connection {
             let activity = Arc::clone(&activity);
             let router = self.router;
             move |mut request: hyper::Request<Incoming>| {
-                let under_way = UnderWay::begun(&activity);
+                let mut under_way = UnderWay::begun(&activity);
                 request.extensions_mut().insert(Peer(peer));
                 let (router, activity) = (router.clone(), Arc::clone(&activity));
-                let noted = |body, under_way, activity| Noted {
+                let request = request.map(|body| Noted {
                     body,
-                    activity,
-                    _under_way: under_way,
-                };
-                let request = request.map(|body| noted(body, None, Arc::clone(&activity)));
+                    activity: Arc::clone(&activity),
+                    under_way: None,
+                });
                 async move {
                     let response = router.oneshot(request).await;
                     activity.note();
+                    under_way.set_ours(false);
+                    let under_way = Some(under_way);
                     response.map(|response| {
                         response.map(|body| Noted {
                             body,
                             activity,
-                            _under_way: Some(under_way),
+                            under_way,
                         })
                     })
                 }
@@ -191,6 +199,7 @@ impl Connection {
             .max_header_list_size(self.head_bytes_max)
             .keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
+        let stream = Watched::new(stream, Arc::clone(&activity));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection.into_owned());
         let mut quiet = std::pin::pin!(quiet(&activity, (self.head_timeout, self.quiet_max)));
@@ -227,21 +236,23 @@ async fn told(drain: &CancellationToken, activity: &Activity) {
 /// for ever.
 async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Duration)) {
     loop {
-        let is_ending = activity.is_to_end();
-        let limit = match (is_ending, activity.has_begun()) {
-            (true, _) if activity.is_idle() => ENDING,
-            (_, true) => quiet_max,
-            (_, false) => head_timeout,
+        let left = match activity.ending_for() {
+            Some(ending_for) if !activity.owes_an_answer() => {
+                let in_any_case = ENDING_MAX.saturating_sub(ending_for);
+                let quiet_for = activity.quiet_for().min(ending_for);
+                ENDING.saturating_sub(quiet_for).min(in_any_case)
+            }
+            // What we owe may be there before that.
+            Some(_) => quiet_max.saturating_sub(activity.quiet_for()).min(ENDING),
+            None if activity.has_begun() => quiet_max.saturating_sub(activity.quiet_for()),
+            None => head_timeout.saturating_sub(activity.quiet_for()),
         };
-        let left = limit.saturating_sub(activity.quiet_for());
         if left.is_zero() {
             return;
         }
-        // Whatever is under way on one that is to end may be over before that.
-        let pause = if is_ending { left.min(ENDING) } else { left };
         tokio::select! {
-            () = sleep(pause) => {}
-            () = activity.has_to_end(), if !is_ending => {}
+            () = sleep(left) => {}
+            () = activity.has_to_end(), if activity.ending_for().is_none() => {}
         }
     }
 }

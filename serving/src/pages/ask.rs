@@ -15,7 +15,6 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::sign_in::Seal;
 use crate::http::{Api, Caller};
 
 /// The largest answer that a page takes in, in bytes.
@@ -100,11 +99,6 @@ pub(crate) struct Asker {
 impl Asker {
     pub(crate) const fn new(api: Router, state: Arc<Api>, caller: Caller) -> Self {
         Self { api, state, caller }
-    }
-
-    /// What codes are made with.
-    pub(crate) fn seal(&self) -> &Seal {
-        &self.state.seal
     }
 
     /// What some things are called: ask only for those that an answer of the API named to who looks.

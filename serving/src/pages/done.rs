@@ -17,24 +17,42 @@ const KEPT_S: i64 = 60;
 /// The most of what is told, in bytes: browsers keep cookies of 4 KiB, and a third more than the text is what it takes.
 const TEXT_BYTES_MAX: usize = 2_400;
 
-/// What may be told on a page.
+/// What may be told on a page, to whom it is of.
 #[derive(Debug)]
 pub(crate) struct Done {
     cookie: Cookie,
+    seal: Seal,
+    /// The key of who looks; empty where none is asked for.
+    key: String,
+    now_s: i64,
     text: Option<String>,
 }
 
 impl Done {
     /// What a request brings along for the page that it asks for.
-    pub(crate) fn of(headers: &HeaderMap, uri: &Uri, seal: &Seal) -> Self {
-        let cookie = Cookie::of(COOKIE, headers, uri);
-        let text = cookie.sent(headers).find_map(|value| {
-            let (code, text) = value.split_once('.')?;
+    pub(crate) fn of(
+        (headers, uri): (&HeaderMap, &Uri),
+        key: Option<&str>,
+        (seal, now_s): (&Seal, i64),
+    ) -> Self {
+        let mut done = Self {
+            cookie: Cookie::of(COOKIE, headers, uri),
+            seal: seal.clone(),
+            key: key.unwrap_or_default().to_owned(),
+            now_s,
+            text: None,
+        };
+        let text = done.cookie.sent(headers).find_map(|value| {
+            let mut parts = value.split('.');
+            let (code, until_s, text) = (parts.next()?, parts.next()?, parts.next()?);
+            let until_s: i64 = until_s.parse().ok()?;
             let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
-            seal.has_sealed(&told_on(uri.path(), &text), code)
-                .then_some(text)
+            let is_told = (1..=KEPT_S).contains(&until_s.saturating_sub(now_s));
+            let sealed = done.sealed(uri.path(), until_s, &text);
+            (is_told && seal.has_sealed(&sealed, code)).then_some(text)
         });
-        Self { cookie, text }
+        done.text = text;
+        done
     }
 
     /// What is to be told.
@@ -43,10 +61,11 @@ impl Done {
     }
 
     /// Leads to the page that tells a text.
-    pub(crate) fn lead(&self, page: &str, text: &str, seal: &Seal) -> Response {
+    pub(crate) fn lead(&self, page: &str, text: &str) -> Response {
         let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-        let code = seal.sealed(&told_on(page, text));
-        let value = format!("{code}.{}", URL_SAFE_NO_PAD.encode(text));
+        let until_s = self.now_s.saturating_add(KEPT_S);
+        let code = self.seal.sealed(&self.sealed(page, until_s, text));
+        let value = format!("{code}.{until_s}.{}", URL_SAFE_NO_PAD.encode(text));
         let led = Redirect::to(page).into_response();
         self.cookie.set(&value, KEPT_S, led)
     }
@@ -58,11 +77,11 @@ impl Done {
             None => page,
         }
     }
-}
 
-/// What is sealed: a text is of one page.
-fn told_on(page: &str, text: &str) -> String {
-    format!("done|{page}|{text}")
+    /// What a code is made of: a text is told to one, on one page, for a while.
+    fn sealed(&self, page: &str, until_s: i64, text: &str) -> String {
+        format!("done|{}|{until_s}|{page}|{text}", self.key)
+    }
 }
 
 #[cfg(test)]
@@ -73,10 +92,12 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "/pipeline/dead-letters";
+    const NOW_S: i64 = 1_000;
 
-    fn brought(cookie: &str, uri: &'static str, seal: &Seal) -> Option<String> {
+    /// What somebody with a key brings, who asks for a page.
+    fn brought(cookie: &str, uri: &'static str, (seal, key): (&Seal, &str), now_s: i64) -> Done {
         let headers = HeaderMap::from_iter([(header::COOKIE, cookie.parse().unwrap())]);
-        Done::of(&headers, &Uri::from_static(uri), seal).text
+        Done::of((&headers, &Uri::from_static(uri)), Some(key), (seal, now_s))
     }
 
     fn given(response: &Response) -> String {
@@ -85,43 +106,58 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_told_on_its_page_alone_and_by_nobody_else() {
-        let seal = Seal::of(&Secret::default());
-        let nothing = Done::of(&HeaderMap::new(), &Uri::from_static(PAGE), &seal);
+    fn what_was_done_is_told_to_who_did_it_alone_on_its_page_and_for_a_while() {
+        let (seal, other) = (Seal::of(&Secret::default()), Seal::of(&Secret::default()));
+        let of = (&seal, "key");
+        let nothing = brought("", PAGE, of, NOW_S);
         assert_eq!(nothing.text(), None);
         let text = "3 taken; é";
-        let led = nothing.lead(PAGE, text, &seal);
+        let led = nothing.lead(PAGE, text);
         assert_eq!(led.status(), 303);
         assert_eq!(led.headers()[header::LOCATION], PAGE);
         let cookie = given(&led);
-        assert_eq!(brought(&cookie, PAGE, &seal).as_deref(), Some(text));
-        assert_eq!(brought(&cookie, "/pipeline/reconciliations", &seal), None);
-        assert_eq!(brought(&cookie, PAGE, &Seal::of(&Secret::default())), None);
-        let (_, value) = cookie.split_once('=').unwrap();
-        let (code, _) = value.split_once('.').unwrap();
-        let other = URL_SAFE_NO_PAD.encode("4 taken");
-        for forged in [
-            format!("{COOKIE}={code}.{other}"),
-            format!("{COOKIE}=.{other}"),
-            format!("{COOKIE}={other}"),
-            format!("{COOKIE}="),
+        let told = brought(&cookie, PAGE, of, NOW_S + KEPT_S - 1);
+        assert_eq!(told.text(), Some(text));
+        assert_eq!(given(&told.told(Response::default())), format!("{COOKIE}="));
+        for (page, of, now_s) in [
+            ("/pipeline/reconciliations", of, NOW_S),
+            (PAGE, (&seal, "another"), NOW_S),
+            (PAGE, (&other, "key"), NOW_S),
+            (PAGE, of, NOW_S + KEPT_S),
+            (PAGE, of, NOW_S - 1),
         ] {
-            assert_eq!(brought(&forged, PAGE, &seal), None, "{forged}");
+            assert_eq!(
+                brought(&cookie, page, of, now_s).text(),
+                None,
+                "{page} {of:?}"
+            );
         }
-        let headers = HeaderMap::from_iter([(header::COOKIE, cookie.parse().unwrap())]);
-        let done = Done::of(&headers, &Uri::from_static(PAGE), &seal);
-        let told = done.told(Response::default());
-        assert_eq!(given(&told), format!("{COOKIE}="));
+        let (_, value) = cookie.split_once('=').unwrap();
+        let parts: Vec<&str> = value.split('.').collect();
+        let (code, until_s, text) = (parts[0], parts[1], parts[2]);
+        let forged = URL_SAFE_NO_PAD.encode("4 taken");
+        for forged in [
+            format!("{code}.{until_s}.{forged}"),
+            format!("{code}.{}.{text}", NOW_S + 1),
+            format!(".{until_s}.{text}"),
+            format!("{code}.{until_s}"),
+            text.to_owned(),
+            String::new(),
+        ] {
+            let told = brought(&format!("{COOKIE}={forged}"), PAGE, of, NOW_S);
+            assert_eq!(told.text(), None, "{forged}");
+        }
     }
 
     #[test]
     fn what_is_too_long_for_a_cookie_is_cut_at_a_character() {
         let seal = Seal::of(&Secret::default());
-        let nothing = Done::of(&HeaderMap::new(), &Uri::from_static(PAGE), &seal);
+        let of = (&seal, "key");
         let long = format!("a{}", "é".repeat(3_000));
-        let cookie = given(&nothing.lead(PAGE, &long, &seal));
+        let cookie = given(&brought("", PAGE, of, NOW_S).lead(PAGE, &long));
         assert!(cookie.len() < 4_000, "{}", cookie.len());
-        let told = brought(&cookie, PAGE, &seal).unwrap();
-        assert!(long.starts_with(&told) && told.len() > 2_000);
+        let told = brought(&cookie, PAGE, of, NOW_S);
+        let told = told.text().unwrap();
+        assert!(long.starts_with(told) && told.len() > 2_000);
     }
 }

@@ -97,6 +97,8 @@ pub(crate) async fn find(asker: &Asker, query: &Query) -> Response {
 #[template(path = "owners.html")]
 struct OwnersPage {
     frame: Frame,
+    /// What is looked for among applications.
+    search: Option<String>,
     rows: Vec<OwnerRow>,
 }
 
@@ -108,8 +110,8 @@ struct OwnerRow {
     applications: String,
 }
 
-/// The owners of whom somebody's key reads, for who reads of some alone.
-pub(crate) async fn own(asker: &Asker) -> Response {
+/// The owners of whom somebody's key reads, for who reads of some alone; what else is asked of applications goes on from there.
+pub(crate) async fn own(asker: &Asker, query: &Query) -> Response {
     let numbered = |owner: &str| crate::http::integer(owner);
     let called = asker
         .names(Named::Owner, asker.caller.owners().filter_map(numbered))
@@ -120,10 +122,11 @@ pub(crate) async fn own(asker: &Asker) -> Response {
             None => owner.to_owned(),
         },
         plays: numbered(owner).map(|id| page_of("owner", id)),
-        applications: path("/applications", &[("owner", Some(owner))]),
+        applications: query.with("/applications", &[("owner", Some(owner)), ("cursor", None)]),
     };
     let page = OwnersPage {
         frame: Frame::new("What your key reads", "overview", &asker.caller),
+        search: query.get("search").map(str::to_owned),
         rows: asker.caller.owners().map(row).collect(),
     };
     rendered(StatusCode::OK, &page)

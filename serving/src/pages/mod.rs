@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -84,7 +85,13 @@ async fn shown(request: Request, next: Next) -> Response {
     }
     let told = response.extensions_mut().remove::<Problem>();
     let problem = told.unwrap_or_else(|| {
-        let detail = "The address can't be read: look whether it was copied whole.";
+        let detail = match status {
+            StatusCode::BAD_REQUEST => {
+                "The address can't be read: look whether it was copied whole."
+            }
+            _ if status.is_server_error() => "The page met a fault of the service: see its log.",
+            _ => "The request was refused.",
+        };
         Problem::new(kind_of(status), detail)
     });
     refused(caller.as_ref(), &problem)
@@ -149,7 +156,7 @@ struct Looking {
 impl Looking {
     /// Leads who sent a form to the page that tells what it did.
     fn led(&self, page: &str, text: &str) -> Response {
-        self.done.lead(page, text, self.asker.seal())
+        self.done.lead(page, text)
     }
 }
 
@@ -160,10 +167,12 @@ impl FromRequestParts<Pages> for Looking {
         // Whom nobody has let in sees what everybody may.
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.unwrap_or_else(Caller::stranger);
+        let now_s = pages.state.ports.clock.now_ms() / 1_000;
+        let by = (&pages.state.seal, now_s);
         Ok(Self {
-            asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
+            done: Done::of((&parts.headers, &parts.uri), caller.key_id(), by),
             here: Here::of(&parts.headers),
-            done: Done::of(&parts.headers, &parts.uri, &pages.state.seal),
+            asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
         })
     }
 }
@@ -213,7 +222,7 @@ async fn overview(looking: Looking) -> Response {
         return Redirect::to(&Of::Owner.page(owner)).into_response();
     }
     if !caller.may_read_all() {
-        return found::own(&looking.asker).await;
+        return found::own(&looking.asker, &Query::of(None)).await;
     }
     overview::page(&looking.asker, &looking.here)
         .await
@@ -263,7 +272,7 @@ async fn applications(looking: Looking, query: Query) -> Response {
     let caller = &looking.asker.caller;
     let is_of_one = query.get("owner").is_some() || caller.only_owner().is_some();
     if !caller.may_read_all() && !is_of_one {
-        return found::own(&looking.asker).await;
+        return found::own(&looking.asker, &query).await;
     }
     applications::list(&looking.asker, &looking.here, &query)
         .await

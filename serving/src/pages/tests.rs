@@ -425,6 +425,13 @@ async fn who_reads_of_several_owners_is_shown_whose_pages_there_are() {
             "{page}"
         );
     }
+    let (_, page) = look(&serving, "/find?what=application&id=Pacer", &cookie).await;
+    assert!(page.is_empty(), "it leads to applications: {page}");
+    let (_, page) = look(&serving, "/applications?search=Pacer", &cookie).await;
+    assert!(
+        page.contains("/applications?owner=2&#38;search=Pacer\""),
+        "{page}"
+    );
     let (response, list) = look(&serving, "/applications?owner=1", &cookie).await;
     assert_eq!(response.status(), 200, "{list}");
     assert!(list.contains("/applications/7"), "{list}");
