@@ -216,7 +216,8 @@ fn a_missing_file_is_named() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("empty")).unwrap();
     let error = Catalog::read(root.path()).unwrap_err().to_string();
-    assert!(error.contains("empty/job.toml:1: "), "{error}");
+    assert!(error.contains("empty/job.toml: No such file"), "{error}");
+    assert!(error.contains("views_dir names a folder"), "{error}");
 }
 
 /// Another text of the definition, the query or the job below is another view; comments are not.

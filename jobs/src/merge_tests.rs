@@ -212,7 +212,7 @@ fn another_partition_may_be_missing() {
     assert_eq!(of(Some(2)).check(0).unwrap_err().gap, Gap::Missing);
     let message = of(Some(0)).check(0).unwrap_err().to_string();
     assert!(
-        message.contains("partition 0") && message.contains("speed layer"),
+        message.contains("partition 0") && message.contains("`backstitch speed` makes it"),
         "{message}"
     );
 }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,6 +30,9 @@ use crate::http::Peer;
 use crate::options::ServingOptions;
 use crate::{Error, Result};
 
+/// By HTTP/2 a piece of an answer is taken whole once there is room for its first byte: of smaller ones is seen whether
+/// the client takes them.
+const PIECE_BYTES: usize = 16 * 1024;
 /// How long to wait when the system has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STREAMS_MAX: u32 = 100;
@@ -111,28 +115,23 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     }
 }
 
-/// A body of which each piece is noted as it passes.
-struct Noted<B> {
-    body: B,
+/// A request's body, of which each piece is noted as it passes.
+struct Asked {
+    body: Incoming,
     activity: Arc<Activity>,
-    /// Of an answer: its request is under way as long as there may be more of it.
-    under_way: Option<UnderWay>,
 }
 
-impl<B: Body + Unpin> Body for Noted<B> {
-    type Data = B::Data;
-    type Error = B::Error;
+impl Body for Asked {
+    type Data = Bytes;
+    type Error = hyper::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_ready() {
             self.activity.note();
-        }
-        if let Some(under_way) = &mut self.under_way {
-            under_way.set_ours(polled.is_pending());
         }
         polled
     }
@@ -143,6 +142,55 @@ impl<B: Body + Unpin> Body for Noted<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// An answer's body. Its request is under way as long as there may be more of it.
+struct Answer {
+    body: axum::body::Body,
+    /// What has come of the body and was not given on.
+    rest: Bytes,
+    piece_bytes_max: usize,
+    under_way: UnderWay,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            let polled = Pin::new(&mut self.body).poll_frame(context);
+            self.under_way.set_ours(polled.is_pending());
+            let data = match std::task::ready!(polled) {
+                Some(Ok(frame)) => frame.into_data(),
+                ended => return Poll::Ready(ended),
+            };
+            match data {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        self.under_way.note();
+        let length = self.rest.len().min(self.piece_bytes_max);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.len() as u64;
+        let mut hint = self.body.size_hint();
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint.set_lower(hint.lower().saturating_add(rest));
+        hint
     }
 }
 
@@ -165,21 +213,21 @@ impl Connection {
             move |mut request: hyper::Request<Incoming>| {
                 let mut under_way = UnderWay::begun(&activity);
                 request.extensions_mut().insert(Peer(peer));
+                let is_http1 = request.version() <= hyper::Version::HTTP_11;
+                if is_http1 {
+                    activity.sends_answers_alone();
+                }
                 let (router, activity) = (router.clone(), Arc::clone(&activity));
-                let request = request.map(|body| Noted {
-                    body,
-                    activity: Arc::clone(&activity),
-                    under_way: None,
-                });
+                let request = request.map(|body| Asked { body, activity });
                 async move {
                     let response = router.oneshot(request).await;
-                    activity.note();
+                    under_way.note();
                     under_way.set_ours(false);
-                    let under_way = Some(under_way);
                     response.map(|response| {
-                        response.map(|body| Noted {
+                        response.map(|body| Answer {
                             body,
-                            activity,
+                            rest: Bytes::new(),
+                            piece_bytes_max: if is_http1 { usize::MAX } else { PIECE_BYTES },
                             under_way,
                         })
                     })
@@ -236,7 +284,8 @@ async fn told(drain: &CancellationToken, activity: &Activity) {
 /// for ever.
 async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Duration)) {
     loop {
-        let left = match activity.ending_for() {
+        let ending_for = activity.ending_for();
+        let left = match ending_for {
             Some(ending_for) if !activity.owes_an_answer() => {
                 let in_any_case = ENDING_MAX.saturating_sub(ending_for);
                 let quiet_for = activity.quiet_for().min(ending_for);
@@ -252,7 +301,7 @@ async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Durati
         }
         tokio::select! {
             () = sleep(left) => {}
-            () = activity.has_to_end(), if activity.ending_for().is_none() => {}
+            () = activity.has_to_end(), if ending_for.is_none() => {}
         }
     }
 }

@@ -25,7 +25,7 @@ impl Watched {
     fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.activity.has_bytes_that_wait(written.is_pending());
         if let Poll::Ready(Ok(1..)) = written {
-            self.activity.note();
+            self.activity.note_sent();
         }
         written
     }
