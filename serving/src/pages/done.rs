@@ -2,13 +2,20 @@
 //!
 //! Nothing is kept of it here: the sender's browser brings it along, in a cookie that only this installation can have made.
 
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::Pages;
+use super::ask::Answer;
 use super::cookie::Cookie;
 use super::sign_in::Seal;
+use crate::http::Caller;
 
 /// The cookie's name.
 const COOKIE: &str = "backstitch_done";
@@ -28,9 +35,20 @@ pub(crate) struct Done {
     text: Option<String>,
 }
 
+impl FromRequestParts<Pages> for Done {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
+        let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
+        let now_s = pages.state.ports.clock.now_ms() / 1_000;
+        let by = (&pages.state.seal, now_s);
+        Ok(Self::of((&parts.headers, &parts.uri), key, by))
+    }
+}
+
 impl Done {
     /// What a request brings along for the page that it asks for.
-    pub(crate) fn of(
+    fn of(
         (headers, uri): (&HeaderMap, &Uri),
         key: Option<&str>,
         (seal, now_s): (&Seal, i64),
@@ -49,22 +67,23 @@ impl Done {
             let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
             let is_told = (1..=KEPT_S).contains(&until_s.saturating_sub(now_s));
             let sealed = done.sealed(uri.path(), until_s, &text);
-            (is_told && seal.has_sealed(&sealed, code)).then_some(text)
+            (is_told && seal.has_sealed(&[sealed.as_bytes()], code)).then_some(text)
         });
         done.text = text;
         done
     }
 
     /// What is to be told.
-    pub(crate) fn text(&self) -> Option<&str> {
-        self.text.as_deref()
+    pub(crate) fn answer(&self) -> Option<Answer<String>> {
+        self.text.clone().map(Ok)
     }
 
     /// Leads to the page that tells a text.
     pub(crate) fn lead(&self, page: &str, text: &str) -> Response {
         let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
         let until_s = self.now_s.saturating_add(KEPT_S);
-        let code = self.seal.sealed(&self.sealed(page, until_s, text));
+        let sealed = self.sealed(page, until_s, text);
+        let code = self.seal.sealed(&[sealed.as_bytes()]).unwrap_or_default();
         let value = format!("{code}.{until_s}.{}", URL_SAFE_NO_PAD.encode(text));
         let led = Redirect::to(page).into_response();
         self.cookie.set(&value, KEPT_S, led)
@@ -110,14 +129,14 @@ mod tests {
         let (seal, other) = (Seal::of(&Secret::default()), Seal::of(&Secret::default()));
         let of = (&seal, "key");
         let nothing = brought("", PAGE, of, NOW_S);
-        assert_eq!(nothing.text(), None);
+        assert_eq!(nothing.text.as_deref(), None);
         let text = "3 taken; é";
         let led = nothing.lead(PAGE, text);
         assert_eq!(led.status(), 303);
         assert_eq!(led.headers()[header::LOCATION], PAGE);
         let cookie = given(&led);
         let told = brought(&cookie, PAGE, of, NOW_S + KEPT_S - 1);
-        assert_eq!(told.text(), Some(text));
+        assert_eq!(told.text.as_deref(), Some(text));
         assert_eq!(given(&told.told(Response::default())), format!("{COOKIE}="));
         for (page, of, now_s) in [
             ("/pipeline/reconciliations", of, NOW_S),
@@ -127,7 +146,7 @@ mod tests {
             (PAGE, of, NOW_S - 1),
         ] {
             assert_eq!(
-                brought(&cookie, page, of, now_s).text(),
+                brought(&cookie, page, of, now_s).text.as_deref(),
                 None,
                 "{page} {of:?}"
             );
@@ -145,7 +164,7 @@ mod tests {
             String::new(),
         ] {
             let told = brought(&format!("{COOKIE}={forged}"), PAGE, of, NOW_S);
-            assert_eq!(told.text(), None, "{forged}");
+            assert_eq!(told.text.as_deref(), None, "{forged}");
         }
     }
 
@@ -157,7 +176,7 @@ mod tests {
         let cookie = given(&brought("", PAGE, of, NOW_S).lead(PAGE, &long));
         assert!(cookie.len() < 4_000, "{}", cookie.len());
         let told = brought(&cookie, PAGE, of, NOW_S);
-        let told = told.text().unwrap();
+        let told = told.text.as_deref().unwrap();
         assert!(long.starts_with(told) && told.len() > 2_000);
     }
 }

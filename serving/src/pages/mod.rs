@@ -149,15 +149,6 @@ pub(crate) fn paths() -> Vec<&'static str> {
 struct Looking {
     asker: Asker,
     here: Here,
-    /// What a form did by which they were led here.
-    done: Done,
-}
-
-impl Looking {
-    /// Leads who sent a form to the page that tells what it did.
-    fn led(&self, page: &str, text: &str) -> Response {
-        self.done.lead(page, text)
-    }
 }
 
 impl FromRequestParts<Pages> for Looking {
@@ -167,12 +158,9 @@ impl FromRequestParts<Pages> for Looking {
         // Whom nobody has let in sees what everybody may.
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.unwrap_or_else(Caller::stranger);
-        let now_s = pages.state.ports.clock.now_ms() / 1_000;
-        let by = (&pages.state.seal, now_s);
         Ok(Self {
-            done: Done::of((&parts.headers, &parts.uri), caller.key_id(), by),
-            here: Here::of(&parts.headers),
             asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
+            here: Here::of(&parts.headers),
         })
     }
 }
@@ -304,40 +292,48 @@ async fn run(looking: Looking, Path((source, epoch)): Path<(String, String)>) ->
         .response()
 }
 
-async fn dead_letters(looking: Looking, query: Query) -> Response {
-    let done = looking.done.text().map(|text| Ok(text.to_owned()));
-    let page = pipeline::dead_letters(&looking.asker, &looking.here, &query, done).await;
-    looking.done.told(page.response())
+async fn dead_letters(looking: Looking, done: Done, query: Query) -> Response {
+    let Looking { asker, here } = &looking;
+    let page = pipeline::dead_letters(asker, here, &query, done.answer()).await;
+    done.told(page.response())
 }
 
 /// Tries letters again, and leads to all of them, where it is told what became of these.
-async fn replay_letters(looking: Looking, Form(form): Form) -> Response {
-    let trouble = match pipeline::replayed(&looking.asker, &form).await {
-        Ok(text) => return looking.led(pipeline::LETTERS_PAGE, &text),
-        Err(trouble) => trouble,
-    };
-    let (status, all) = (trouble.status(), Query::of(None));
-    let done = Some(Err(trouble));
-    let page = pipeline::dead_letters(&looking.asker, &looking.here, &all, done).await;
-    rendered(status, &page)
+async fn replay_letters(looking: Looking, done: Done, Form(form): Form) -> Response {
+    let Looking { asker, here } = &looking;
+    match pipeline::replayed(asker, &form).await {
+        Ok(text) => done.lead(pipeline::LETTERS_PAGE, &text),
+        Err(trouble) => {
+            let (status, all) = (trouble.status(), Query::of(None));
+            let told = Some(Err(trouble));
+            rendered(
+                status,
+                &pipeline::dead_letters(asker, here, &all, told).await,
+            )
+        }
+    }
 }
 
-async fn reconciliations(looking: Looking, query: Query) -> Response {
-    let done = looking.done.text().map(|text| Ok(text.to_owned()));
-    let page = pipeline::reconciliations(&looking.asker, &looking.here, &query, done).await;
-    looking.done.told(page.response())
+async fn reconciliations(looking: Looking, done: Done, query: Query) -> Response {
+    let Looking { asker, here } = &looking;
+    let page = pipeline::reconciliations(asker, here, &query, done.answer()).await;
+    done.told(page.response())
 }
 
 /// Approves what a comparison found, and leads to all of them, where it is told what that means.
-async fn approve(looking: Looking, Form(form): Form) -> Response {
-    let trouble = match pipeline::approved(&looking.asker, &form).await {
-        Ok(text) => return looking.led(pipeline::RECONCILIATIONS_PAGE, &text),
-        Err(trouble) => trouble,
-    };
-    let (status, all) = (trouble.status(), Query::of(None));
-    let done = Some(Err(trouble));
-    let page = pipeline::reconciliations(&looking.asker, &looking.here, &all, done).await;
-    rendered(status, &page)
+async fn approve(looking: Looking, done: Done, Form(form): Form) -> Response {
+    let Looking { asker, here } = &looking;
+    match pipeline::approved(asker, &form).await {
+        Ok(text) => done.lead(pipeline::RECONCILIATIONS_PAGE, &text),
+        Err(trouble) => {
+            let (status, all) = (trouble.status(), Query::of(None));
+            let told = Some(Err(trouble));
+            rendered(
+                status,
+                &pipeline::reconciliations(asker, here, &all, told).await,
+            )
+        }
+    }
 }
 
 #[cfg(test)]

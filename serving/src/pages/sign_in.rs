@@ -62,43 +62,42 @@ impl Seal {
         Self(Sha256::digest(secret.reveal().as_bytes()).into())
     }
 
-    fn code(&self, key: &str, until_s: i64, digest: &KeyDigest) -> Option<Hmac<Sha256>> {
+    fn code(&self, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
         let mut code = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        code.update(digest.bytes());
-        code.update(format!("session|{key}|{until_s}").as_bytes());
+        for part in parts {
+            code.update(part);
+        }
         Some(code)
     }
 
-    fn code_of(&self, text: &str) -> Option<Hmac<Sha256>> {
-        let mut code = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        code.update(text.as_bytes());
-        Some(code)
+    /// The code by which parts, one after the other, are known again.
+    pub(crate) fn sealed(&self, parts: &[&[u8]]) -> Option<String> {
+        let code = self.code(parts)?.finalize().into_bytes();
+        Some(URL_SAFE_NO_PAD.encode(code))
     }
 
-    /// The code by which a text is known again.
-    pub(crate) fn sealed(&self, text: &str) -> String {
-        let code = self.code_of(text);
-        let code = code.map(|code| URL_SAFE_NO_PAD.encode(code.finalize().into_bytes()));
-        code.unwrap_or_default()
-    }
-
-    /// Whether this is the code of a text.
-    pub(crate) fn has_sealed(&self, text: &str, code: &str) -> bool {
+    /// Whether this is the code of these parts.
+    pub(crate) fn has_sealed(&self, parts: &[&[u8]], code: &str) -> bool {
         let sent = URL_SAFE_NO_PAD.decode(code);
-        let made = self.code_of(text);
+        let made = self.code(parts);
         sent.is_ok_and(|sent| made.is_some_and(|made| made.verify_slice(&sent).is_ok()))
     }
+}
+
+/// What is sealed of a session, beside the digest of its key.
+fn session(key: &str, until_s: i64) -> String {
+    format!("session|{key}|{until_s}")
 }
 
 impl Session {
     /// That somebody has signed in with a key.
     fn new(key: &str, now_s: i64, seal: &Seal, digest: &KeyDigest) -> Option<Self> {
         let until_s = now_s.saturating_add(SIGNED_IN_S);
-        let code = seal.code(key, until_s, digest)?.finalize().into_bytes();
+        let session = session(key, until_s);
         Some(Self {
             key: key.to_owned(),
             until_s,
-            code: URL_SAFE_NO_PAD.encode(code),
+            code: seal.sealed(&[digest.bytes(), session.as_bytes()])?,
         })
     }
 
@@ -125,13 +124,10 @@ impl Session {
 
     /// Whether it was made with this digest, and is not over.
     pub(crate) fn is_valid(&self, now_s: i64, seal: &Seal, digest: &KeyDigest) -> bool {
-        let Ok(sent) = URL_SAFE_NO_PAD.decode(&self.code) else {
-            return false;
-        };
         let left_s = self.until_s.saturating_sub(now_s);
-        let made = seal.code(&self.key, self.until_s, digest);
+        let session = session(&self.key, self.until_s);
         (1..=SIGNED_IN_S).contains(&left_s)
-            && made.is_some_and(|code| code.verify_slice(&sent).is_ok())
+            && seal.has_sealed(&[digest.bytes(), session.as_bytes()], &self.code)
     }
 
     fn text(&self) -> String {
