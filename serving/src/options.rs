@@ -89,6 +89,9 @@ pub struct ServingOptions {
     pub partitions: u32,
     /// How long an answer waits for live state to become whole before it is a 503.
     pub whole_wait_ms: u64,
+    /// Reads of statistics at once, at most; more wait. One by what may have many values, as by listener, or of different values over
+    /// time counts as an eighth of them. It bounds how many counts are in memory.
+    pub tally_reads_max: usize,
     /// Reads of boards and applications at once, at most; more wait. It bounds how many live states are
     /// in memory.
     pub board_reads_max: usize,
@@ -117,7 +120,8 @@ pub struct ServingOptions {
     pub body_bytes_max: u64,
     /// Pages that are told when something has moved, at most.
     pub followers_max: usize,
-    /// Requests that are answered at once, at most; who comes then is asked to come again (503).
+    /// Requests that are answered at once, at most, each until its client has taken the answer, and an eighth of them of one address other
+    /// than this machine's; who comes then is asked to come again (503).
     pub requests_max: usize,
     /// The largest head of a request, in bytes.
     pub head_bytes_max: u32,
@@ -147,6 +151,7 @@ impl Default for ServingOptions {
         Self {
             partitions: 4,
             whole_wait_ms: 2_000,
+            tally_reads_max: 64,
             board_reads_max: 16,
             kept_bytes_max: 32 * 1024 * 1024,
             kept_for_ms: 3_600_000,
@@ -187,6 +192,7 @@ impl ServingOptions {
             })
         };
         positive("partitions", self.partitions.into())?;
+        positive("tally_reads_max", self.tally_reads_max as u64)?;
         positive("board_reads_max", self.board_reads_max as u64)?;
         positive("ingests_max", self.ingests_max as u64)?;
         positive("connections_max", self.connections_max as u64)?;

@@ -24,15 +24,17 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use self::open::{Activity, Open, UnderWay};
+use self::open::{Activity, Open, Sending, UnderWay};
 use self::watched::Watched;
-use crate::http::Peer;
+use crate::http::{Peer, Place};
 use crate::options::ServingOptions;
 use crate::{Error, Result};
 
-/// By HTTP/2 a piece of an answer is taken whole once there is room for its first byte: of smaller ones is seen whether
-/// the client takes them.
+/// By HTTP/2 a piece of an answer is taken whole once there is room for its first byte, and no more than one is kept ready: so it
+/// is seen whether the client takes them.
 const PIECE_BYTES: usize = 16 * 1024;
+/// By HTTP/1 a piece is larger: bytes that leave are seen there, and these are those that a request keeps its place for.
+const HTTP1_PIECE_BYTES: usize = 64 * 1024;
 /// How long to wait when the system has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const STREAMS_MAX: u32 = 100;
@@ -40,9 +42,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// How much longer than an answer may take a connection may be on which nothing happens: no request, no piece of a body
 /// either way. Pings are nothing.
 const QUIET_EXTRA: Duration = Duration::from_secs(45);
-/// A connection that makes room for another is closed once nothing was sent on it for so long.
+/// A connection that makes room for another is closed once no byte has left it for so long; while we owe an answer, not at all.
 const ENDING: Duration = Duration::from_secs(1);
-/// Whatever is sent on it: as long as we owe no answer, after so long.
+/// Bytes that are a part of no answer keep it for so long.
 const ENDING_MAX: Duration = Duration::from_secs(5);
 
 /// Serves until `shutdown` is cancelled, then lets requests that are under way finish, up to the
@@ -118,7 +120,7 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 /// A request's body, of which each piece is noted as it passes.
 struct Asked {
     body: Incoming,
-    activity: Arc<Activity>,
+    sending: Sending,
 }
 
 impl Body for Asked {
@@ -130,9 +132,7 @@ impl Body for Asked {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        if polled.is_ready() {
-            self.activity.note();
-        }
+        self.sending.note(polled.is_ready());
         polled
     }
 
@@ -152,6 +152,30 @@ struct Answer {
     rest: Bytes,
     piece_bytes_max: usize,
     under_way: UnderWay,
+    /// That of the request, until there is no more of the answer.
+    _place: Option<Place>,
+}
+
+impl Answer {
+    /// A response, whose body is given on in pieces by which is seen how it goes.
+    fn of(
+        mut response: axum::response::Response,
+        under_way: UnderWay,
+        is_http1: bool,
+    ) -> axum::response::Response<Self> {
+        let place = response.extensions_mut().remove();
+        response.map(|body| Self {
+            body,
+            rest: Bytes::new(),
+            piece_bytes_max: if is_http1 {
+                HTTP1_PIECE_BYTES
+            } else {
+                PIECE_BYTES
+            },
+            under_way,
+            _place: place,
+        })
+    }
 }
 
 impl Body for Answer {
@@ -211,26 +235,19 @@ impl Connection {
             let activity = Arc::clone(&activity);
             let router = self.router;
             move |mut request: hyper::Request<Incoming>| {
-                let mut under_way = UnderWay::begun(&activity);
+                let under_way = UnderWay::begun(&activity);
                 request.extensions_mut().insert(Peer(peer));
                 let is_http1 = request.version() <= hyper::Version::HTTP_11;
                 if is_http1 {
-                    activity.sends_answers_alone();
+                    activity.note_http1();
                 }
-                let (router, activity) = (router.clone(), Arc::clone(&activity));
-                let request = request.map(|body| Asked { body, activity });
+                let (router, sending) = (router.clone(), under_way.sending());
+                let request = request.map(|body| Asked { body, sending });
                 async move {
                     let response = router.oneshot(request).await;
                     under_way.note();
                     under_way.set_ours(false);
-                    response.map(|response| {
-                        response.map(|body| Answer {
-                            body,
-                            rest: Bytes::new(),
-                            piece_bytes_max: if is_http1 { usize::MAX } else { PIECE_BYTES },
-                            under_way,
-                        })
-                    })
+                    response.map(|response| Answer::of(response, under_way, is_http1))
                 }
             }
         });
@@ -244,6 +261,7 @@ impl Connection {
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
+            .max_send_buf_size(PIECE_BYTES)
             .max_header_list_size(self.head_bytes_max)
             .keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
@@ -260,22 +278,32 @@ impl Connection {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = &mut quiet => {
-                    tracing::debug!(%peer, "nothing happens on a connection any more: it is closed");
+                    let is_for_others = activity.ending_for().is_some();
+                    tracing::debug!(%peer, is_for_others, "a connection is closed");
+                    note_closed(if is_for_others { "room" } else { "quiet" });
                     return;
                 }
             }
         };
+        if activity.ending_for().is_some() {
+            note_closed("room");
+        }
         if let Err(error) = ended {
             tracing::debug!(%peer, error, "a connection ended with an error");
         }
     }
 }
 
+/// Notes that a connection was closed which its client may have kept.
+fn note_closed(reason: &'static str) {
+    metrics::counter!("backstitch_http_connections_closed_total", "reason" => reason).increment(1);
+}
+
 /// Comes once a connection is to take no further request.
 async fn told(drain: &CancellationToken, activity: &Activity) {
     tokio::select! {
         () = drain.cancelled() => {}
-        () = activity.has_to_end() => {}
+        () = activity.asked_to_end() => {}
     }
 }
 
@@ -285,15 +313,21 @@ async fn told(drain: &CancellationToken, activity: &Activity) {
 async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Duration)) {
     loop {
         let ending_for = activity.ending_for();
+        // One that is not taken is not kept by others beside it.
+        let stalled = quiet_max.saturating_sub(activity.stalled_for());
         let left = match ending_for {
-            Some(ending_for) if !activity.owes_an_answer() => {
-                let in_any_case = ENDING_MAX.saturating_sub(ending_for);
+            // What takes long may be written, and is there when it is there.
+            _ if activity.owes_an_answer() => ENDING.min(stalled),
+            Some(ending_for) if activity.has_to_end() => ENDING.saturating_sub(ending_for),
+            Some(ending_for) => {
+                let still_for = activity.still_for().min(ending_for);
                 let quiet_for = activity.quiet_for().min(ending_for);
-                ENDING.saturating_sub(quiet_for).min(in_any_case)
+                let in_any_case = ENDING_MAX.saturating_sub(quiet_for);
+                ENDING.saturating_sub(still_for).min(in_any_case)
             }
-            // What we owe may be there before that.
-            Some(_) => quiet_max.saturating_sub(activity.quiet_for()).min(ENDING),
-            None if activity.has_begun() => quiet_max.saturating_sub(activity.quiet_for()),
+            None if activity.has_begun() => {
+                stalled.min(quiet_max.saturating_sub(activity.quiet_for()))
+            }
             None => head_timeout.saturating_sub(activity.quiet_for()),
         };
         if left.is_zero() {
@@ -301,7 +335,7 @@ async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Durati
         }
         tokio::select! {
             () = sleep(left) => {}
-            () = activity.has_to_end(), if ending_for.is_none() => {}
+            () = activity.asked_to_end(), if ending_for.is_none() => {}
         }
     }
 }

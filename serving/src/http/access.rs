@@ -16,7 +16,7 @@ use axum::RequestPartsExt;
 use axum::extract::{MatchedPath, OriginalUri, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use schemas::access::Scopes;
@@ -24,10 +24,10 @@ use serde_json::Value;
 use stores::keys::{Action, ApiKey, KeptKey, KeyState, Token};
 use tokio::time::timeout;
 
+use super::Api;
 use super::layers::in_time;
 use super::params::{all_of, integer};
 use super::problem::{Kind, Problem};
-use super::{Api, wants_page};
 use crate::pages::sign_in::Session;
 use limits::network;
 use table::{Known, Need};
@@ -130,20 +130,25 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, request: Request, next: N
         }
     };
     let uri = request.extensions().get::<OriginalUri>().cloned();
-    let is_for_people = need == Need::Page && wants_page(request.headers());
     let asked = in_time(&api, permitted(&api, request, need)).await;
-    let refused = match asked {
-        Ok(Ok(request)) => return next.run(request).await,
-        Ok(Err(refused)) => refused,
-        Err(problem) => problem.into(),
-    };
-    match uri {
-        Some(uri) if need == Need::Page && refused.problem.kind() == Kind::NoKey => {
-            crate::pages::sign_in::led_from(&uri)
+    let (mut response, caller) = match asked {
+        Ok(Ok(request)) => {
+            let caller = request.extensions().get::<Caller>().cloned();
+            (next.run(request).await, caller)
         }
-        _ if is_for_people => crate::pages::refused(refused.caller.as_ref(), &refused.problem),
-        _ => refused.problem.into_response(),
+        Ok(Err(Refused { problem, caller })) => match uri {
+            Some(uri) if need == Need::Page && problem.kind() == Kind::NoKey => {
+                return crate::pages::sign_in::led_from(&uri);
+            }
+            _ => (problem.into_response(), caller),
+        },
+        Err(problem) => (problem.into_response(), None),
+    };
+    // Whose page it is if it becomes one.
+    if let Some(caller) = caller {
+        response.extensions_mut().insert(caller);
     }
+    response
 }
 
 /// Why a request is not let through, and whose it is, where that is known.
@@ -193,9 +198,13 @@ async fn permitted(api: &Api, request: Request, need: Need) -> Result<Request, R
     Ok(Request::from_parts(parts, body))
 }
 
+fn peer_of(api: &Api, parts: &Parts) -> Option<IpAddr> {
+    peer(api, &parts.headers, &parts.extensions)
+}
+
 /// The address of who is asking: behind a proxy that is trusted what it says.
-fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
-    let Peer(peer) = parts.extensions.get::<Peer>()?;
+fn peer(api: &Api, headers: &HeaderMap, extensions: &Extensions) -> Option<IpAddr> {
+    let Peer(peer) = extensions.get::<Peer>()?;
     let peer = peer.ip().to_canonical();
     let is_trusted = |address: &IpAddr| is_trusted(api, address);
     if !is_trusted(&peer) {
@@ -203,7 +212,7 @@ fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
     }
     // Each proxy adds whom it heard at the end: the last one that is none of ours is who is asking, whatever it said before
     // that. One that can't be read is somebody, and not this machine.
-    let said = parts.headers.get_all("x-forwarded-for").iter();
+    let said = headers.get_all("x-forwarded-for").iter();
     let said: Vec<&str> = said
         .flat_map(|value| value.to_str().unwrap_or("unknown").split(','))
         .collect();
@@ -216,6 +225,12 @@ fn peer(api: &Api, parts: &Parts) -> Option<IpAddr> {
             .find(|one| !is_trusted(one))
             .unwrap_or(SOMEBODY),
     )
+}
+
+/// What stands for the address of who is asking; nothing of this machine, and of this service itself.
+pub(super) fn asking(api: &Api, request: &Request) -> Option<IpAddr> {
+    let peer = peer(api, request.headers(), request.extensions())?;
+    (!peer.is_loopback()).then(|| network(peer))
 }
 
 fn is_trusted(api: &Api, address: &IpAddr) -> bool {
@@ -244,8 +259,18 @@ async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem>
         Need::Free => Ok(Caller::stranger()),
         // A key that is over shuts nobody out.
         Need::Nothing => {
-            if api.key_ring.is_known_to_be_asked_for() || !parts.method.is_safe() {
-                stranger_may_ask(api, peer(api, parts))?;
+            if api.key_ring.is_known_to_be_asked_for() {
+                stranger_may_ask(api, peer_of(api, parts))?;
+                return Ok(Caller::stranger());
+            }
+            match timeout(OPEN_WAIT, api.key_ring.is_asked_for()).await {
+                // Nobody else is served while there is no key, whatever is asked for.
+                Ok(Ok(false)) => {
+                    let is_proxied = is_of_some_proxy(api, parts);
+                    let of = (&parts.headers, &parts.uri);
+                    here(api, of, (peer_of(api, parts), is_proxied))?;
+                }
+                Ok(Ok(true) | Err(_)) | Err(_) => stranger_may_ask(api, peer_of(api, parts))?,
             }
             Ok(Caller::stranger())
         }
@@ -260,7 +285,7 @@ async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem>
 
 /// Who is asking, who must be known.
 async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
-    let (headers, peer) = (&parts.headers, peer(api, parts));
+    let (headers, peer) = (&parts.headers, peer_of(api, parts));
     if !api.key_ring.is_asked_for().await? {
         let is_proxied = is_of_some_proxy(api, parts);
         return here(api, (headers, &parts.uri), (peer, is_proxied));

@@ -61,7 +61,17 @@ pub(crate) fn of_run(fingerprint: u64, epoch: u64) -> String {
 pub(crate) fn run(fingerprint: u64, cursor: &str) -> Result<u64, Problem> {
     let (of, epoch): (u64, u64) = read(cursor)?;
     same(of, fingerprint)?;
-    Ok(epoch)
+    storable(epoch)
+}
+
+/// A number that stores can look for: all that a cursor of ours holds.
+fn storable(number: u64) -> Result<u64, Problem> {
+    if i64::try_from(number).is_ok_and(|number| number < i64::MAX) {
+        return Ok(number);
+    }
+    Err(Problem::parameter(format!(
+        "cursor leads to {number}, where nothing can be: leave it out, or send one as it was given"
+    )))
 }
 
 /// The cursor after the last run that was shown of each source.
@@ -71,8 +81,11 @@ pub(crate) fn of_runs(fingerprint: u64, epochs: &BTreeMap<String, u64>) -> Strin
 
 /// The last run of each source that a cursor stands for.
 pub(crate) fn runs(fingerprint: u64, cursor: &str) -> Result<BTreeMap<String, u64>, Problem> {
-    let (of, epochs) = read(cursor)?;
+    let (of, epochs): (u64, BTreeMap<String, u64>) = read(cursor)?;
     same(of, fingerprint)?;
+    epochs
+        .values()
+        .try_for_each(|one| storable(*one).map(drop))?;
     Ok(epochs)
 }
 
@@ -90,13 +103,17 @@ pub(crate) fn mark(fingerprint: u64, cursor: &str) -> Result<Mark, Problem> {
 
 /// The cursor after something that has a number.
 pub(crate) fn of_number(fingerprint: u64, number: i64) -> String {
-    of_run(fingerprint, number.cast_unsigned())
+    write(&(fingerprint, number))
 }
 
 /// The number that a cursor stands for, if there is one.
 pub(crate) fn number(fingerprint: u64, cursor: Option<&str>) -> Result<Option<i64>, Problem> {
-    let number = cursor.map(|cursor| run(fingerprint, cursor));
-    Ok(number.transpose()?.map(u64::cast_signed))
+    let Some(cursor) = cursor else {
+        return Ok(None);
+    };
+    let (of, number): (u64, i64) = read(cursor)?;
+    same(of, fingerprint)?;
+    Ok(Some(number))
 }
 
 /// The cursor after an application.
@@ -148,6 +165,21 @@ fn read<T: serde::de::DeserializeOwned>(cursor: &str) -> Result<T, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_no_store_has_are_refused() {
+        assert_eq!(run(1, &of_run(1, 7)).unwrap(), 7);
+        let largest = i64::MAX.cast_unsigned();
+        assert_eq!(run(1, &of_run(1, largest - 1)).unwrap(), largest - 1);
+        for number in [largest, largest + 1, u64::MAX] {
+            run(1, &of_run(1, number)).unwrap_err();
+            let all = BTreeMap::from([("plays".to_owned(), 1), ("efforts".to_owned(), number)]);
+            runs(1, &of_runs(1, &all)).unwrap_err();
+        }
+        for id in [i64::MIN, -1, 0, i64::MAX] {
+            assert_eq!(number(1, Some(&of_number(1, id))).unwrap(), Some(id));
+        }
+    }
     use crate::http::problem::Kind;
 
     #[test]
@@ -176,7 +208,6 @@ mod tests {
             assert_eq!(error.kind(), Kind::BadParameter);
             assert!(error.detail().contains("another question"));
         }
-        assert_eq!(run(1, &of_run(1, u64::MAX)).unwrap(), u64::MAX);
     }
 
     #[test]

@@ -1,27 +1,39 @@
 //! What goes around every handler: time limits, panics, request ids, metrics, problem documents.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::num::NonZeroU32;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use schemas::traces;
 use tokio::time::{Instant, timeout};
 use tower_http::cors::CorsLayer;
 use tower_http::request_id::RequestId;
 use tracing::{Instrument, Span};
 
-use super::access::table::is_free;
-use super::access::{X_API_KEY, is_of_own_page};
+use super::access::{Caller, X_API_KEY, asking, is_of_own_page};
 use super::ingest::IDEMPOTENCY_KEY;
 use super::problem::{Kind, Problem};
 use super::{Api, csv};
 use crate::options::ServingOptions;
 use crate::pages::cookie::is_over_tls;
+use crate::pages::refused;
 
+/// Where a process says that it lives.
+const LIVEZ: &str = "/livez";
+/// Where pages are told that something has moved.
+const LIVE: &str = "/live";
+/// The page to which apps send people.
+const LIMIT: &str = "/api/v1/applications/{id}/limit";
+/// The most of an origin that is repeated, in bytes.
+const ORIGIN_BYTES_MAX: usize = 200;
+/// Refusals that are told of in a second.
+const TOLD_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 /// How long browsers keep what pages of others may ask.
 const CORS_KEPT: Duration = Duration::from_secs(600);
 
@@ -55,19 +67,35 @@ pub(crate) async fn within_limits(
     request: Request,
     next: Next,
 ) -> Response {
-    let place = api.requests.try_acquire();
     let path = request.extensions().get::<MatchedPath>();
-    if place.is_err() && !path.is_some_and(|path| is_free(path.as_str())) {
-        let detail = "as many requests are answered at once as may be: ask again later";
-        return Problem::new(Kind::Busy, detail).into_response();
-    }
+    let path = path.map_or("", MatchedPath::as_str);
+    // Whether the process lives is told however busy it is. What a page asks for has the page's place: only this process can have
+    // said who asks.
+    let is_free = path == LIVEZ || request.extensions().get::<Caller>().is_some();
+    // There are only so many of these, and they go on.
+    let is_endless = path == LIVE;
+    let place = match is_free {
+        true => None,
+        false => {
+            let Some(place) = api.requests.take(asking(&api, &request)) else {
+                let detail = "as many requests are answered at once as may be: ask again later";
+                return Problem::new(Kind::Busy, detail).into_response();
+            };
+            Some(place)
+        }
+    };
     if !request.method().is_safe()
         && let Some(origin) = stranger_page(&api.options, &request)
     {
         let detail = format!("pages of {origin:?} may not write here");
         return Problem::new(Kind::NotPermitted, detail).into_response();
     }
-    next.run(request).await
+    let mut response = next.run(request).await;
+    // It is over when the client has taken the answer.
+    if let Some(place) = place.filter(|_| !is_endless) {
+        response.extensions_mut().insert(place);
+    }
+    response
 }
 
 /// The origin of a page of others from which a browser sends a request; browsers say it of all that write.
@@ -76,7 +104,8 @@ fn stranger_page(options: &ServingOptions, request: &Request) -> Option<String> 
     let origin = origin.to_str().unwrap_or_default();
     let is_own = is_of_own_page(request.headers(), request.uri());
     let is_let_in = || options.cors_origins.iter().any(|known| known == origin);
-    (!is_own && !is_let_in()).then(|| origin.to_owned())
+    let shown = &origin[..origin.floor_char_boundary(ORIGIN_BYTES_MAX)];
+    (!is_own && !is_let_in()).then(|| shown.to_owned())
 }
 
 /// What pages of others may ask: nothing, but for origins that are named.
@@ -132,9 +161,12 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     let span = tracing::info_span!("request", id = request_id.as_deref(), %method, route);
     let trace = trace_of(&request, &route, request_id.as_deref());
     let came_by_tls = is_over_tls(request.headers());
-    let answering = next.run(request).instrument(span);
+    let has_page = !request.uri().path().starts_with("/api/") || route == LIMIT;
+    let is_for_people = has_page && super::wants_page(request.headers());
+    let answering = next.run(request).instrument(span.clone());
     let response = answering.instrument(trace.clone()).await;
-    let mut response = with_document(response, request_id.as_deref());
+    let mut response =
+        span.in_scope(|| with_document(response, request_id.as_deref(), is_for_people));
     if came_by_tls {
         // Whoever says so without a proxy says it of the own browser alone.
         response
@@ -196,8 +228,12 @@ pub(crate) fn request_id(request: &Request) -> Option<String> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page;
 
-/// The document of a problem, and one for errors that others answered without.
-fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
+/// The document of a problem, and one for errors that others answered without; for who reads pages a page.
+fn with_document(
+    mut response: Response,
+    request_id: Option<&str>,
+    is_for_people: bool,
+) -> Response {
     let status = response.status();
     let is_page = response.extensions().get::<Page>().is_some();
     let problem = match response.extensions_mut().remove::<Problem>() {
@@ -209,7 +245,11 @@ fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
         None => None,
     };
     if let Some(problem) = problem {
-        let mut document = problem.render(request_id);
+        note(&problem);
+        let mut document = match is_for_people {
+            true => refused(response.extensions().get::<Caller>(), &problem, request_id),
+            false => problem.render(request_id),
+        };
         for (name, value) in response.headers() {
             if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
                 document.headers_mut().insert(name, value.clone());
@@ -235,6 +275,27 @@ fn with_document(mut response: Response, request_id: Option<&str>) -> Response {
     response
 }
 
+/// Notes why a request was refused, under the id that its asker is told: some of those that come in a second, since strangers
+/// decide how many these are.
+fn note(problem: &Problem) {
+    static TOLD: LazyLock<DefaultDirectRateLimiter> =
+        LazyLock::new(|| RateLimiter::direct(Quota::per_second(TOLD_PER_SECOND)));
+    let (status, title, detail) = (
+        problem.kind().status(),
+        problem.kind().title(),
+        problem.detail(),
+    );
+    let status = status.as_u16();
+    match status {
+        401 | 403 | 500.. if TOLD.check().is_err() => {
+            tracing::debug!(status, title, detail, "refused")
+        }
+        401 | 403 => tracing::info!(status, title, detail, "refused"),
+        500.. => tracing::warn!(status, title, detail, "not answered"),
+        _ => tracing::debug!(status, title, detail, "refused"),
+    }
+}
+
 /// Where TLS was used once it is used for a year.
 const STAYS_WITH_TLS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
@@ -250,7 +311,7 @@ const SECURE: [(&str, &str); 4] = [
 ];
 
 /// The problem that a status without a document tells of.
-pub(crate) fn kind_of(status: StatusCode) -> Kind {
+fn kind_of(status: StatusCode) -> Kind {
     match status {
         StatusCode::NOT_FOUND => Kind::UnknownPath,
         StatusCode::METHOD_NOT_ALLOWED => Kind::MethodNotAllowed,

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::Pages;
 use super::ask::Answer;
 use super::cookie::Cookie;
-use super::sign_in::Seal;
+use super::seal::Seal;
 use crate::http::Caller;
 
 /// The cookie's name.
@@ -31,7 +31,6 @@ pub(crate) struct Done {
     seal: Seal,
     /// The key of who looks; empty where none is asked for.
     key: String,
-    now_s: i64,
     text: Option<String>,
 }
 
@@ -40,8 +39,7 @@ impl FromRequestParts<Pages> for Done {
 
     async fn from_request_parts(parts: &mut Parts, pages: &Pages) -> Result<Self, Infallible> {
         let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
-        let now_s = pages.state.ports.clock.now_ms() / 1_000;
-        let by = (&pages.state.seal, now_s);
+        let by = (&pages.state.seal, pages.now_s());
         Ok(Self::of((&parts.headers, &parts.uri), key, by))
     }
 }
@@ -57,7 +55,6 @@ impl Done {
             cookie: Cookie::of(COOKIE, headers, uri),
             seal: seal.clone(),
             key: key.unwrap_or_default().to_owned(),
-            now_s,
             text: None,
         };
         let text = done.cookie.sent(headers).find_map(|value| {
@@ -78,10 +75,10 @@ impl Done {
         self.text.clone().map(Ok)
     }
 
-    /// Leads to the page that tells a text.
-    pub(crate) fn lead(&self, page: &str, text: &str) -> Response {
+    /// Leads to the page that tells a text, of what is done by now: that may have taken longer than it is kept.
+    pub(crate) fn lead(&self, page: &str, text: &str, now_s: i64) -> Response {
         let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-        let until_s = self.now_s.saturating_add(KEPT_S);
+        let until_s = now_s.saturating_add(KEPT_S);
         let sealed = self.sealed(page, until_s, text);
         let code = self.seal.sealed(&[sealed.as_bytes()]).unwrap_or_default();
         let value = format!("{code}.{until_s}.{}", URL_SAFE_NO_PAD.encode(text));
@@ -131,7 +128,7 @@ mod tests {
         let nothing = brought("", PAGE, of, NOW_S);
         assert_eq!(nothing.text.as_deref(), None);
         let text = "3 taken; é";
-        let led = nothing.lead(PAGE, text);
+        let led = nothing.lead(PAGE, text, NOW_S);
         assert_eq!(led.status(), 303);
         assert_eq!(led.headers()[header::LOCATION], PAGE);
         let cookie = given(&led);
@@ -173,7 +170,7 @@ mod tests {
         let seal = Seal::of(&Secret::default());
         let of = (&seal, "key");
         let long = format!("a{}", "é".repeat(3_000));
-        let cookie = given(&brought("", PAGE, of, NOW_S).lead(PAGE, &long));
+        let cookie = given(&brought("", PAGE, of, NOW_S).lead(PAGE, &long, NOW_S));
         assert!(cookie.len() < 4_000, "{}", cookie.len());
         let told = brought(&cookie, PAGE, of, NOW_S);
         let told = told.text.as_deref().unwrap();

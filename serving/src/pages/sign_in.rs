@@ -10,17 +10,13 @@ use askama::Template;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
-use stores::Secret;
 use stores::keys::{ID_CHARS, KeyDigest, KeyState, Token};
 use tokio::time::timeout;
 
 use super::cookie::Cookie;
 use super::parts::{Frame, rendered};
 use super::query::Query;
+use super::seal::Seal;
 use super::{FORM_BYTES_MAX, Pages};
 use crate::http::{Caller, Kind, Problem, body, in_time};
 
@@ -41,47 +37,6 @@ pub(crate) struct Session {
     pub(crate) key: String,
     until_s: i64,
     code: String,
-}
-
-/// What codes are made with.
-#[derive(Clone)]
-pub(crate) struct Seal([u8; 32]);
-
-impl std::fmt::Debug for Seal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seal(hidden)")
-    }
-}
-
-impl Seal {
-    /// That of a secret which all processes share; without one a secret of this process alone.
-    pub(crate) fn of(secret: &Secret) -> Self {
-        if secret.is_empty() {
-            return Self(*Token::draw().digest().bytes());
-        }
-        Self(Sha256::digest(secret.reveal().as_bytes()).into())
-    }
-
-    fn code(&self, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
-        let mut code = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        for part in parts {
-            code.update(part);
-        }
-        Some(code)
-    }
-
-    /// The code by which parts, one after the other, are known again.
-    pub(crate) fn sealed(&self, parts: &[&[u8]]) -> Option<String> {
-        let code = self.code(parts)?.finalize().into_bytes();
-        Some(URL_SAFE_NO_PAD.encode(code))
-    }
-
-    /// Whether this is the code of these parts.
-    pub(crate) fn has_sealed(&self, parts: &[&[u8]], code: &str) -> bool {
-        let sent = URL_SAFE_NO_PAD.decode(code);
-        let made = self.code(parts);
-        sent.is_ok_and(|sent| made.is_some_and(|made| made.verify_slice(&sent).is_ok()))
-    }
 }
 
 /// What is sealed of a session, beside the digest of its key.
@@ -175,13 +130,6 @@ pub(crate) async fn show(RawQuery(query): RawQuery) -> Response {
 pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Response {
     let (headers, uri) = (request.headers().clone(), request.uri().clone());
     let api = &pages.state;
-    // Who sends one slowly keeps nobody else out.
-    let Ok(_place) = api.sign_ins.try_acquire() else {
-        let detail = "as many sign in at once as may: try again in some seconds";
-        return Problem::new(Kind::TooOften, detail)
-            .retry_after(5)
-            .into_response();
-    };
     let form = timeout(FORM_WAIT, body::text_up_to(api, request, FORM_BYTES_MAX)).await;
     let form = match form {
         Ok(Ok(form)) => form,
@@ -200,6 +148,13 @@ pub(crate) async fn sign_in(State(pages): State<Pages>, request: Request) -> Res
     let key = field("key").unwrap_or_default();
     let Some(token) = Token::of(key.trim()) else {
         return page(next, Some(wrong));
+    };
+    // Who sends a form slowly keeps nobody else out: a place is for looking up alone.
+    let Ok(_place) = api.sign_ins.try_acquire() else {
+        let detail = "as many sign in at once as may: try again in some seconds";
+        return Problem::new(Kind::TooOften, detail)
+            .retry_after(5)
+            .into_response();
     };
     let now_ms = api.ports.clock.now_ms();
     let kept = match in_time(api, api.key_ring.key(&token, now_ms)).await {
@@ -233,6 +188,7 @@ pub(crate) fn led_from(uri: &OriginalUri) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::http::header;
+    use stores::Secret;
 
     use super::*;
 

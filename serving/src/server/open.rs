@@ -1,11 +1,12 @@
-//! The connections that are open. When there is no room for another, the address that has the most of those that can be spared gives
-//! one up: one on which nothing is under way, or whose client takes nothing of what it asked for. So nobody shuts others out
-//! by opening many.
+//! The connections that are open. When there is no room for another, the address that has the most connections of those that have
+//! one to spare gives it up: one on which nothing is under way, or whose client neither sends what it announced nor takes what it
+//! asked for. Where there is none for a while, an address that has more than its part of all gives one up though the client sends or
+//! takes something. So nobody shuts others out by opening many.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,12 +16,18 @@ use tokio_util::sync::CancellationToken;
 use crate::Network;
 use crate::http::network;
 
-/// How soon another connection is asked to end when the one before does not.
+/// How soon another connection is asked to end when the one before does not: who comes next finds room at once then.
 const ROOM_RETRY: Duration = Duration::from_millis(50);
 /// The next request may be on its way as long as this after the last.
 const SETTLED: Duration = Duration::from_millis(50);
-/// A client that takes nothing for so long of what it asked for can be spared.
+/// A client that for so long neither sends anything of what it announced nor takes anything of what it asked for can be spared.
 const STALLED: Duration = Duration::from_secs(5);
+/// How long is waited for one that can be spared.
+const PATIENT: Duration = Duration::from_secs(1);
+/// How long one that has to end may take before another has to, too.
+const TAKEN: Duration = Duration::from_secs(2);
+/// Who has more than this part of all connections gives one up then.
+const SHARE: usize = 8;
 
 /// What happens on a connection.
 #[derive(Debug)]
@@ -31,6 +38,8 @@ pub(super) struct Activity {
     opened: Instant,
     has_begun: AtomicBool,
     last_ms: AtomicU64,
+    /// When bytes left it, whatever they were.
+    sent_ms: AtomicU64,
     /// Requests of which the answer is not over.
     under_way: AtomicUsize,
     /// Those for whose answer the client waits, and not we for the client.
@@ -39,8 +48,12 @@ pub(super) struct Activity {
     /// Whether the client does not take the bytes that there are for it.
     is_blocked: AtomicBool,
     /// When it was asked to make room for another.
-    ended: OnceLock<Instant>,
+    asked_to_end: OnceLock<Instant>,
+    /// Whether it ends soon then, whatever its client takes.
+    has_to_end: AtomicBool,
     ending: CancellationToken,
+    /// Those of the requests that are under way.
+    turns: Mutex<Vec<Weak<Turn>>>,
 }
 
 impl Activity {
@@ -53,41 +66,76 @@ impl Activity {
             opened: Instant::now(),
             has_begun: AtomicBool::new(false),
             last_ms: AtomicU64::new(0),
+            sent_ms: AtomicU64::new(0),
             under_way: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
             is_of_answers: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
-            ended: OnceLock::new(),
+            asked_to_end: OnceLock::new(),
+            has_to_end: AtomicBool::new(false),
             ending: CancellationToken::new(),
+            turns: Mutex::default(),
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn since(&self, at_ms: &AtomicU64) -> Duration {
+        let at = Duration::from_millis(at_ms.load(Ordering::Relaxed));
+        self.opened.elapsed().saturating_sub(at)
     }
 
     /// Notes that something happens.
     pub(super) fn note(&self) {
-        let now_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_ms.fetch_max(now_ms, Ordering::Relaxed);
+        self.last_ms.fetch_max(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Says that all bytes that leave it are of answers: by HTTP/2 there are others, as those that confirm pings.
-    pub(super) fn sends_answers_alone(&self) {
+    /// Notes that all bytes that leave it are of answers: by HTTP/2 there are others, as those that confirm pings.
+    pub(super) fn note_http1(&self) {
         self.is_of_answers.store(true, Ordering::Relaxed);
     }
 
     /// Notes that bytes have left it.
     pub(super) fn note_sent(&self) {
+        self.sent_ms.fetch_max(self.now_ms(), Ordering::Relaxed);
         if self.is_of_answers.load(Ordering::Relaxed) {
             self.note();
         }
     }
 
-    /// Says whether bytes wait for the client to take those before them.
-    pub(super) fn has_bytes_that_wait(&self, is_blocked: bool) {
+    /// Notes whether bytes wait for the client to take those before them.
+    pub(super) fn set_blocked(&self, is_blocked: bool) {
         self.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
 
+    /// For how long nothing has happened that is a part of a request or an answer.
     pub(super) fn quiet_for(&self) -> Duration {
-        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
-        self.opened.elapsed().saturating_sub(last)
+        self.since(&self.last_ms)
+    }
+
+    /// For how long no byte has left it either.
+    pub(super) fn still_for(&self) -> Duration {
+        self.quiet_for().min(self.since(&self.sent_ms))
+    }
+
+    /// For how long at most the client of a request that is under way has neither sent nor taken anything of it, while it is not
+    /// we who are waited for.
+    pub(super) fn stalled_for(&self) -> Duration {
+        let turns = self.turns();
+        let waiting = turns.iter().filter_map(Weak::upgrade);
+        let waiting = waiting.filter(|turn| turn.waits_for_client());
+        let still = waiting.map(|turn| match self.is_of_answers.load(Ordering::Relaxed) {
+            // What leaves is of this one.
+            true => self.quiet_for(),
+            false => self.since(&turn.last_ms),
+        });
+        still.max().unwrap_or_default()
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Vec<Weak<Turn>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there was a request.
@@ -100,81 +148,166 @@ impl Activity {
         self.owed.load(Ordering::Acquire) > 0
     }
 
-    /// Since when it is to make room for another; nothing if it may stay.
+    /// For how long it has been to make room for another; nothing if it may stay.
     pub(super) fn ending_for(&self) -> Option<Duration> {
-        self.ended.get().map(Instant::elapsed)
+        self.asked_to_end.get().map(Instant::elapsed)
     }
 
     /// Comes once it is to make room for another.
-    pub(super) async fn has_to_end(&self) {
+    pub(super) async fn asked_to_end(&self) {
         self.ending.cancelled().await;
     }
 
+    /// Whether it is to end soon after it was asked to, whatever its client takes.
+    pub(super) fn has_to_end(&self) -> bool {
+        self.has_to_end.load(Ordering::Relaxed)
+    }
+
     fn end(&self) {
-        self.ended.get_or_init(Instant::now);
+        self.asked_to_end.get_or_init(Instant::now);
         self.ending.cancel();
+    }
+
+    /// Whether another may have its place, if that must be.
+    fn can_be_ended(&self) -> bool {
+        !self.is_shared && self.ending_for().is_none() && !self.owes_an_answer()
     }
 
     /// Whether it may make room for another.
     fn can_be_spared(&self) -> bool {
         let is_idle =
             self.under_way.load(Ordering::Acquire) == 0 && !self.is_blocked.load(Ordering::Relaxed);
-        let quiet_min = if is_idle { SETTLED } else { STALLED };
-        !self.is_shared
-            && self.ending_for().is_none()
-            && !self.owes_an_answer()
-            && self.quiet_for() >= quiet_min
+        // By HTTP/2 the end of an answer may wait for the client when the answer is over here.
+        let may_have_rest = self.has_begun() && !self.is_of_answers.load(Ordering::Relaxed);
+        let quiet_min = match is_idle && !may_have_rest {
+            true => SETTLED,
+            false => STALLED,
+        };
+        self.can_be_ended() && self.quiet_for() >= quiet_min
+    }
+}
+
+/// The answer is not over, and the client waits for us.
+const OURS: u8 = 1;
+/// We wait for more of the request's body.
+const UNSENT: u8 = 2;
+/// There is no more of the answer.
+const OVER: u8 = 4;
+
+/// Who waits for whom in a request.
+#[derive(Debug)]
+struct Turn {
+    activity: Arc<Activity>,
+    bits: AtomicU8,
+    /// When a piece of the request or of the answer has passed last.
+    last_ms: AtomicU64,
+}
+
+impl Turn {
+    fn note(&self) {
+        self.activity.note();
+        self.last_ms
+            .fetch_max(self.activity.now_ms(), Ordering::Relaxed);
+    }
+
+    fn waits_for_client(&self) -> bool {
+        let bits = self.bits.load(Ordering::Acquire);
+        bits != OURS && bits & OVER == 0
+    }
+
+    fn set(&self, bit: u8, is_set: bool) {
+        let owes = |bits: u8| bits == OURS;
+        let (before, after) = match is_set {
+            true => {
+                let before = self.bits.fetch_or(bit, Ordering::AcqRel);
+                (before, before | bit)
+            }
+            false => {
+                let before = self.bits.fetch_and(!bit, Ordering::AcqRel);
+                (before, before & !bit)
+            }
+        };
+        match (owes(before), owes(after)) {
+            (false, true) => self.activity.owed.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.activity.owed.fetch_sub(1, Ordering::AcqRel),
+            _ => return,
+        };
     }
 }
 
 /// A request that is under way.
 #[derive(Debug)]
-pub(super) struct UnderWay {
-    activity: Arc<Activity>,
-    is_ours: bool,
-}
+pub(super) struct UnderWay(Arc<Turn>);
 
 impl UnderWay {
     /// One of which the client waits for the answer.
     pub(super) fn begun(activity: &Arc<Activity>) -> Self {
         activity.under_way.fetch_add(1, Ordering::AcqRel);
-        activity.owed.fetch_add(1, Ordering::AcqRel);
         activity.has_begun.store(true, Ordering::Relaxed);
-        activity.note();
-        Self {
+        let turn = Arc::new(Turn {
             activity: Arc::clone(activity),
-            is_ours: true,
-        }
+            bits: AtomicU8::new(0),
+            last_ms: AtomicU64::new(0),
+        });
+        turn.note();
+        turn.set(OURS, true);
+        let mut turns = activity.turns();
+        turns.retain(|turn| turn.strong_count() > 0);
+        turns.push(Arc::downgrade(&turn));
+        drop(turns);
+        Self(turn)
+    }
+
+    /// The body of the request.
+    pub(super) fn sending(&self) -> Sending {
+        Sending(Arc::clone(&self.0))
     }
 
     /// Notes that something happens.
     pub(super) fn note(&self) {
-        self.activity.note();
+        self.0.note();
     }
 
-    /// Says whether the client waits for us, and not we for the client.
-    pub(super) fn set_ours(&mut self, is_ours: bool) {
-        if is_ours && !self.is_ours {
-            self.activity.owed.fetch_add(1, Ordering::AcqRel);
-        }
-        if !is_ours && self.is_ours {
-            self.activity.owed.fetch_sub(1, Ordering::AcqRel);
-        }
-        self.is_ours = is_ours;
+    /// Notes whether the client waits for us, and not we for the client to take what there is.
+    pub(super) fn set_ours(&self, is_ours: bool) {
+        self.0.set(OURS, is_ours);
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.set_ours(false);
-        self.activity.note();
-        self.activity.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.0.set(OVER, true);
+        self.note();
+        self.0.activity.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The body of a request, as its client sends it.
+#[derive(Debug)]
+pub(super) struct Sending(Arc<Turn>);
+
+impl Sending {
+    /// Notes that it was asked for more, and whether there was some.
+    pub(super) fn note(&self, has_come: bool) {
+        if has_come {
+            self.0.note();
+        }
+        self.0.set(UNSENT, !has_come);
+    }
+}
+
+impl Drop for Sending {
+    /// Nobody waits for more of it.
+    fn drop(&mut self) {
+        self.0.set(UNSENT, false);
     }
 }
 
 /// All connections.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
+    connections_max: usize,
     room: Arc<Semaphore>,
     all: Arc<Mutex<All>>,
 }
@@ -186,15 +319,55 @@ struct All {
 }
 
 impl All {
-    /// The connection that makes room: of the address that has the most, among those that can be spared, the one that is quiet for
-    /// the longest time.
-    fn spared(&self) -> Option<&Arc<Activity>> {
+    /// Asks the connection to end that makes room for another, if there is one; of so many that may be open. Where that was waited
+    /// for, also one whose client takes something.
+    fn make_room(&self, connections_max: usize, is_late: bool) {
+        let counts = self.counts();
+        if let Some(spared) = self.spared(&counts) {
+            spared.end();
+        } else if let Some(taken) = self.taken(&counts, connections_max)
+            && is_late
+            && !self.is_one_ending()
+        {
+            taken.has_to_end.store(true, Ordering::Relaxed);
+            taken.end();
+        }
+    }
+
+    /// Whether one that has to end still has time to.
+    fn is_one_ending(&self) -> bool {
+        let mut all = self.by_number.values();
+        all.any(|one| one.has_to_end() && one.ending_for() < Some(TAKEN))
+    }
+
+    /// How many connections each address has, but for those that are to end.
+    fn counts(&self) -> HashMap<IpAddr, usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for one in self.by_number.values() {
+        let stay = |one: &&Arc<Activity>| one.ending_for().is_none();
+        for one in self.by_number.values().filter(stay) {
             *counts.entry(one.network).or_default() += 1;
         }
+        counts
+    }
+
+    /// The connection that makes room: of those that can be spared one of the address that has the most connections, the one that is
+    /// quiet for the longest time.
+    fn spared(&self, counts: &HashMap<IpAddr, usize>) -> Option<&Arc<Activity>> {
         let spareable = self.by_number.values().filter(|one| one.can_be_spared());
         spareable.max_by_key(|one| (counts.get(&one.network).copied(), one.quiet_for()))
+    }
+
+    /// Where none can be spared: of the address that has the most connections and more than its part of all, the one that is quiet for
+    /// the longest time.
+    fn taken(
+        &self,
+        counts: &HashMap<IpAddr, usize>,
+        connections_max: usize,
+    ) -> Option<&Arc<Activity>> {
+        let count = |one: &Activity| counts.get(&one.network).copied().unwrap_or_default();
+        let all = self.by_number.values();
+        let theirs = all.filter(|one| one.can_be_ended() && count(one) * SHARE > connections_max);
+        theirs.max_by_key(|one| (count(one), one.quiet_for()))
     }
 }
 
@@ -223,6 +396,7 @@ impl Open {
     /// For so many connections.
     pub(super) fn new(connections_max: usize) -> Self {
         Self {
+            connections_max,
             room: Arc::new(Semaphore::new(connections_max)),
             all: Arc::default(),
         }
@@ -238,9 +412,8 @@ impl Open {
             if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
                 break room;
             }
-            if let Some(spared) = self.all().spared() {
-                spared.end();
-            }
+            let is_late = activity.opened.elapsed() >= PATIENT;
+            self.all().make_room(self.connections_max, is_late);
             let room = Arc::clone(&self.room).acquire_owned();
             if let Ok(Ok(room)) = timeout(ROOM_RETRY, room).await {
                 break room;
@@ -285,50 +458,176 @@ mod tests {
             next: 0,
             by_number: (0..).zip(all.iter().cloned()).collect(),
         };
-        let spared = kept.spared()?;
+        let spared = kept.spared(&kept.counts())?;
         all.iter().position(|one| Arc::ptr_eq(one, spared))
     }
 
     #[test]
     fn who_has_the_most_connections_gives_up_the_idle_one_that_is_quiet_longest() {
-        let of = [(FEW, 50), (MANY, 40), (MANY, 30), (MANY, 20), (FEW, 10)];
-        let all = of.map(|(peer, seconds)| quiet_for(peer, seconds));
-        assert_eq!(spared(&all), Some(1));
-        let under_way = UnderWay::begun(&all[1]);
-        assert_eq!(spared(&all), Some(2));
-        all[2].end();
-        assert_eq!(spared(&all), Some(3));
-        all[3].end();
-        // The address that has the most has none left that can be spared.
+        let (many, few) = ([40, 30, 20, 15], [50, 10]);
+        let of = many.map(|seconds| (MANY, seconds)).into_iter();
+        let of = of.chain(few.map(|seconds| (FEW, seconds)));
+        let all: Vec<_> = of.map(|(peer, seconds)| quiet_for(peer, seconds)).collect();
         assert_eq!(spared(&all), Some(0));
+        let mut busy = vec![UnderWay::begun(&all[0])];
+        assert_eq!(spared(&all), Some(1));
+        busy.extend(all[1..4].iter().map(UnderWay::begun));
+        // The address that has the most has none that can be spared.
+        assert_eq!(spared(&all), Some(4));
+        all[4].end();
+        assert_eq!(spared(&all), Some(5));
         let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
         assert_eq!(spared(&all), None);
-        drop((busy, under_way));
+        drop(busy);
+    }
+
+    /// The same as if nothing had happened since it was opened.
+    fn still(activity: &Arc<Activity>) -> Vec<Arc<Activity>> {
+        activity.last_ms.store(0, Ordering::Relaxed);
+        vec![Arc::clone(activity)]
     }
 
     #[test]
     fn a_client_that_takes_nothing_is_spared_and_one_that_waits_for_us_is_not() {
-        let [begun, blocked] = [(); 2].map(|()| quiet_for(MANY, 1));
-        let mut request = UnderWay {
-            activity: Arc::clone(&begun),
-            is_ours: false,
-        };
-        begun.under_way.fetch_add(1, Ordering::AcqRel);
-        blocked.has_bytes_that_wait(true);
-        // They may be slow.
-        assert_eq!(spared(&[Arc::clone(&begun), Arc::clone(&blocked)]), None);
-        blocked.has_bytes_that_wait(false);
-        assert_eq!(spared(&[Arc::clone(&begun), blocked]), Some(1));
-        let stalled = quiet_for(MANY, 6);
-        stalled.has_bytes_that_wait(true);
-        assert_eq!(spared(&[Arc::clone(&stalled)]), Some(0));
-        let mut owed = UnderWay::begun(&stalled);
-        assert_eq!(spared(&[Arc::clone(&stalled)]), None);
-        owed.set_ours(false);
+        let [soon, late] = [1, 6].map(|seconds| quiet_for(MANY, seconds));
+        for (one, is_spared) in [(&soon, false), (&late, true)] {
+            one.note_http1();
+            let spared = |one| spared(&still(one)).is_some();
+            one.set_blocked(true);
+            assert_eq!(
+                spared(one),
+                is_spared,
+                "it may be slow to take what there is"
+            );
+            one.set_blocked(false);
+            assert!(spared(one), "it is idle");
+            let request = UnderWay::begun(one);
+            assert!(one.owes_an_answer() && !spared(one));
+            request.set_ours(false);
+            assert!(!one.owes_an_answer());
+            assert_eq!(spared(one), is_spared);
+            request.set_ours(true);
+            assert!(!spared(one));
+            drop(request);
+            assert!(!one.owes_an_answer() && spared(one));
+        }
+    }
+
+    #[test]
+    fn the_rest_of_an_answer_by_http2_is_waited_for() {
+        let [soon, late] = [1, 6].map(|seconds| quiet_for(MANY, seconds));
+        for one in [&soon, &late] {
+            drop(UnderWay::begun(one));
+        }
+        assert_eq!(spared(&still(&soon)), None);
+        assert_eq!(spared(&still(&late)), Some(0));
+        soon.note_http1();
+        assert_eq!(spared(&still(&soon)), Some(0));
+    }
+
+    #[test]
+    fn a_client_that_sends_nothing_of_what_it_announced_is_spared() {
+        let one = quiet_for(MANY, 6);
+        let spared = || spared(&still(&one)).is_some();
+        let request = UnderWay::begun(&one);
+        let body = request.sending();
+        assert!(!spared(), "nobody has asked for the body yet");
+        body.note(false);
+        assert!(spared());
+        body.note(true);
+        assert!(!spared(), "we work on what has come");
+        body.note(false);
+        request.set_ours(false);
         request.set_ours(true);
-        assert!(begun.owes_an_answer() && !stalled.owes_an_answer());
-        drop((request, owed));
-        assert!(!begun.owes_an_answer());
+        assert!(spared(), "it was answered before all had come");
+        drop(body);
+        assert!(!spared(), "nobody waits for the rest");
+        drop(request);
+        assert!(!one.owes_an_answer());
+    }
+
+    #[test]
+    fn bytes_that_leave_are_a_part_of_answers_by_http1_alone() {
+        let one = quiet_for(MANY, 60);
+        one.note_sent();
+        assert!(one.quiet_for() >= STALLED && one.still_for() < STALLED);
+        one.note_http1();
+        one.note_sent();
+        assert!(one.quiet_for() < STALLED);
+    }
+
+    #[test]
+    fn connections_that_are_to_end_are_not_counted() {
+        let of = [(MANY, 9), (MANY, 8), (MANY, 7), (FEW, 6), (FEW, 5)];
+        let all = of.map(|(peer, seconds)| quiet_for(peer, seconds));
+        let order = std::iter::from_fn(|| {
+            let next = spared(&all)?;
+            all[next].end();
+            Some(next)
+        });
+        // The oldest of the address that has the most then; of addresses that have as many the oldest of all.
+        assert_eq!(order.collect::<Vec<_>>(), [0, 1, 3, 2, 4]);
+    }
+
+    #[test]
+    fn an_address_with_more_than_its_part_gives_one_up_though_it_is_busy() {
+        let all = [MANY, MANY, MANY, FEW, FEW].map(|peer| quiet_for(peer, 4));
+        let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
+        let mut kept = All {
+            next: 0,
+            by_number: (0..).zip(all.iter().cloned()).collect(),
+        };
+        let max = 3 * SHARE - 1;
+        let ended = || -> Vec<bool> { all.iter().map(|one| one.has_to_end()).collect() };
+        kept.make_room(max, true);
+        assert_eq!(ended(), [false; 5], "we owe all of them an answer");
+        for request in &busy {
+            request.set_ours(false);
+        }
+        all[1].last_ms.store(0, Ordering::Relaxed);
+        kept.make_room(max, false);
+        assert_eq!(ended(), [false; 5], "one that can be spared may come");
+        kept.make_room(max, true);
+        assert_eq!(ended(), [false, true, false, false, false]);
+        kept.make_room(max, true);
+        assert_eq!(
+            ended(),
+            [false, true, false, false, false],
+            "it has time to"
+        );
+        kept.by_number.remove(&1);
+        kept.make_room(max, true);
+        let count = ended().into_iter().filter(|ended| *ended).count();
+        assert_eq!(count, 1, "it has no more than its part now");
+    }
+
+    #[test]
+    fn one_answer_that_is_not_taken_is_seen_beside_others() {
+        let one = quiet_for(MANY, 60);
+        let [stalled, taken, owed] = [(); 3].map(|()| UnderWay::begun(&one));
+        for request in [&stalled, &taken, &owed] {
+            request.0.last_ms.store(0, Ordering::Relaxed);
+        }
+        assert_eq!(one.stalled_for(), Duration::ZERO, "we owe all of them");
+        stalled.set_ours(false);
+        taken.set_ours(false);
+        taken.note();
+        assert!(one.stalled_for() >= Duration::from_secs(60));
+        assert!(one.quiet_for() < STALLED);
+        drop(stalled);
+        assert!(one.stalled_for() < STALLED);
+        let body = owed.sending();
+        body.note(false);
+        assert!(
+            one.stalled_for() >= Duration::from_secs(60),
+            "it sends nothing"
+        );
+        drop(owed);
+        assert!(one.stalled_for() < STALLED, "it was answered");
+        drop((taken, body));
+        let again = UnderWay::begun(&one);
+        assert_eq!(one.turns().len(), 1, "those that are over are forgotten");
+        drop(again);
     }
 
     #[test]
@@ -355,7 +654,7 @@ mod tests {
             .collect();
         let ends = async {
             // It is asked to: the others are busy.
-            spared.activity.has_to_end().await;
+            spared.activity.asked_to_end().await;
             drop(spared);
         };
         let (found, ()) = tokio::join!(open.room_for(Activity::of(FEW, &[])), ends);

@@ -3,12 +3,20 @@
 use axum::body::Body;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
 use super::*;
+use crate::world::boards::serving;
 
 const ROOM: usize = 8;
 /// Whatever takes longer is waited for in vain.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// More than what is on its way to a client between both of them.
+static LARGE: [u8; 16 << 20] = [b'x'; 16 << 20];
+/// What a slow client takes at once, and how long it waits then: it needs longer than what one may take nothing.
+const TAKEN_BYTES: usize = 512 << 10;
+const PAUSE: Duration = Duration::from_millis(250);
 
 struct Running {
     address: SocketAddr,
@@ -17,11 +25,16 @@ struct Running {
 }
 
 async fn running() -> Running {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
     let router = Router::new()
         .route("/", get(|| async { "here" }))
+        .route("/large", get(|| async { Bytes::from_static(&LARGE) }))
         .route("/echo", post(|body: Body| async { body }));
+    running_with(router).await
+}
+
+async fn running_with(router: Router) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
     let options = ServingOptions {
         connections_max: ROOM,
         ..ServingOptions::default()
@@ -44,6 +57,21 @@ impl Running {
         TcpStream::connect(self.address)
             .await
             .expect("a connection")
+    }
+
+    /// One whose client has room for little.
+    async fn connect_narrow(&self) -> TcpStream {
+        self.connect_from("127.0.0.1:0").await
+    }
+
+    async fn connect_from(&self, address: &str) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket
+            .set_recv_buffer_size(64 << 10)
+            .expect("a small buffer");
+        let address = address.parse().expect("an address");
+        socket.bind(address).expect("an address of this machine");
+        socket.connect(self.address).await.expect("a connection")
     }
 
     async fn end(mut self) {
@@ -125,15 +153,169 @@ async fn who_holds_every_connection_shuts_nobody_out() {
 }
 
 /// A request by HTTP/2 of a client that has room for no piece of any answer.
-fn request_of_who_takes_nothing() -> Vec<u8> {
+fn request_of_who_takes_nothing(path: &str) -> Vec<u8> {
+    let length = u8::try_from(path.len()).expect("a short path");
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // Settings: the window of each stream is 0.
     bytes.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
-    // Headers of stream 1, whole: GET, http, /, and the authority.
-    let headers = b"\x82\x86\x84\x41\x04here";
-    bytes.extend([0, 0, 9, 1, 5, 0, 0, 0, 1]);
-    bytes.extend(headers);
+    // Headers of stream 1, whole: GET, http, the path, and the authority.
+    bytes.extend([0, 0, 15 + length, 1, 5, 0, 0, 0, 1]);
+    bytes.extend([0x82, 0x86, 0x04, length]);
+    bytes.extend(path.as_bytes());
+    bytes.extend(b"\x41\x09localhost");
     bytes
+}
+
+/// Says that there is room for so much more on a stream, or on the connection for 0.
+fn room(stream: u8, bytes: usize) -> Vec<u8> {
+    let bytes = u32::try_from(bytes).expect("a window").to_be_bytes();
+    let head = [0, 0, 4, 8, 0, 0, 0, 0, stream];
+    [head.as_slice(), &bytes].concat()
+}
+
+/// Takes an answer slowly; how many bytes come until the end.
+async fn taken_slowly(mut stream: TcpStream) -> usize {
+    let head = "GET /large HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n";
+    send(&mut stream, head.as_bytes()).await;
+    let (mut taken, mut piece) = (0, vec![0; TAKEN_BYTES]);
+    loop {
+        let until = taken + TAKEN_BYTES;
+        while taken < until {
+            let read = timeout(PATIENCE, stream.read(&mut piece[..until - taken])).await;
+            match read.expect("in time") {
+                Ok(0) | Err(_) => return taken,
+                Ok(read) => taken += read,
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// The same by HTTP/2; how many bytes of the answer come, and whether it comes to its end.
+async fn taken_slowly_by_http2(mut stream: TcpStream) -> (usize, bool) {
+    send(&mut stream, &request_of_who_takes_nothing("/large")).await;
+    let (mut taken, mut said) = (0, Vec::new());
+    loop {
+        let until = taken + TAKEN_BYTES.min(LARGE.len() - taken);
+        send(
+            &mut stream,
+            &[room(0, TAKEN_BYTES), room(1, TAKEN_BYTES)].concat(),
+        )
+        .await;
+        while taken < until {
+            let read = timeout(PATIENCE, stream.read_buf(&mut said)).await;
+            if matches!(read.expect("in time"), Ok(0) | Err(_)) {
+                return (taken, false);
+            }
+            while let [a, b, c, kind, flags, ..] = *said {
+                let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).expect("a length");
+                if said.len() < length + 9 {
+                    break;
+                }
+                said.drain(..length + 9);
+                taken += if kind == 0 { length } else { 0 };
+                if kind == 0 && flags & 1 == 1 {
+                    return (taken, true);
+                }
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+#[tokio::test]
+async fn who_takes_an_answer_slowly_gets_all_of_it_though_others_need_room() {
+    let running = running().await;
+    let slow = taken_slowly(running.connect_narrow().await);
+    let slow_by_http2 = taken_slowly_by_http2(running.connect_narrow().await);
+    let others = async {
+        let mut held = Vec::new();
+        for _ in 2..ROOM {
+            let mut stream = running.connect_narrow().await;
+            // These take nothing of it.
+            send(&mut stream, b"GET /large HTTP/1.1\r\nhost: here\r\n\r\n").await;
+            held.push(stream);
+        }
+        sleep(PAUSE).await;
+        for _ in 0..ROOM {
+            let mut stream = running.connect().await;
+            assert_eq!(ask(&mut stream).await, Came::Answer);
+            held.push(stream);
+        }
+        // One of those who take nothing was closed: it is told so behind what it has not taken.
+        let mut first = held.remove(0);
+        let mut all = Vec::new();
+        let read = timeout(PATIENCE, first.read_to_end(&mut all)).await;
+        assert!(read.is_ok() && all.len() < LARGE.len(), "{}", all.len());
+    };
+    let (taken, (taken_by_http2, has_ended), ()) = tokio::join!(slow, slow_by_http2, others);
+    assert!(taken > LARGE.len(), "{taken}");
+    assert_eq!((taken_by_http2, has_ended), (LARGE.len(), true));
+    running.end().await;
+}
+
+#[tokio::test]
+async fn who_takes_something_on_every_connection_shuts_nobody_out() {
+    let running = running().await;
+    let mut slow = JoinSet::new();
+    for _ in 0..=ROOM {
+        slow.spawn(taken_slowly(running.connect_narrow().await));
+    }
+    sleep(PAUSE).await;
+    // Long before one of these has all, though another of theirs waits, too.
+    let mut stream = running.connect_from("127.0.0.2:0").await;
+    let came = timeout(Duration::from_secs(6), ask(&mut stream)).await;
+    assert_eq!(came.expect("in time"), Came::Answer);
+    slow.shutdown().await;
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_place_until_its_answer_is_taken() {
+    let (serving, _) = serving(ServingOptions {
+        requests_max: 1,
+        ..ServingOptions::default()
+    });
+    let running = running_with(serving.router()).await;
+    let mut taking = running.connect().await;
+    send(&mut taking, &request_of_who_takes_nothing("/openapi.json")).await;
+    let status = async |uri: &str| {
+        let mut stream = running.connect().await;
+        let asked = format!("GET {uri} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        send(&mut stream, asked.as_bytes()).await;
+        let mut answer = String::new();
+        let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
+        read.expect("in time").expect("an answer");
+        answer.split(' ').nth(1).expect("a status").to_owned()
+    };
+    let mut said = Vec::new();
+    while !answers(&said) {
+        let read = timeout(PATIENCE, taking.read_buf(&mut said)).await;
+        assert!(read.expect("in time").expect("frames") > 0);
+    }
+    assert_eq!(status("/openapi.json").await, "503");
+    assert_eq!(status("/livez").await, "200");
+    // Now it takes all.
+    send(&mut taking, &[room(0, 1 << 24), room(1, 1 << 24)].concat()).await;
+    let taken = async {
+        while status("/openapi.json").await != "200" {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PATIENCE, taken).await.expect("a place again");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn who_sends_no_body_shuts_nobody_out() {
+    let running = running().await;
+    let mut held = Vec::new();
+    for _ in 0..ROOM {
+        held.push(half(&running).await);
+    }
+    let mut stream = running.connect().await;
+    assert_eq!(ask(&mut stream).await, Came::Answer);
+    running.end().await;
 }
 
 /// Whether frames of HTTP/2 have the head of an answer among them.
@@ -155,7 +337,7 @@ async fn who_takes_no_answer_shuts_nobody_out() {
     let mut held = Vec::new();
     for _ in 0..ROOM {
         let mut stream = running.connect().await;
-        send(&mut stream, &request_of_who_takes_nothing()).await;
+        send(&mut stream, &request_of_who_takes_nothing("/")).await;
         held.push(stream);
     }
     for stream in &mut held {

@@ -23,10 +23,11 @@ impl Watched {
     }
 
     fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.activity.has_bytes_that_wait(written.is_pending());
+        // First that they have left: else it looks as if nothing had happened for long on a connection that is idle.
         if let Poll::Ready(Ok(1..)) = written {
             self.activity.note_sent();
         }
+        self.activity.set_blocked(written.is_pending());
         written
     }
 }

@@ -144,11 +144,6 @@ const TABLE: &[(&str, &[(Method, Need)])] = &[
     ("/api/v1/dead-letters/{id}/{place}", &[(Method::GET, Read)]),
 ];
 
-/// Whether a path is answered however busy the service is.
-pub(crate) fn is_free(path: &str) -> bool {
-    matches!(needs(&Method::GET, path), Known::Needs(Free))
-}
-
 /// What is known of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {

@@ -568,11 +568,33 @@ async fn other_origins_read_nothing_unless_they_are_named() {
 async fn more_at_once_than_may_be_are_asked_to_come_again() {
     let (serving, _) = service(options());
     let api = serving.api();
-    let all = api.requests.acquire_many(4_096).await.unwrap();
+    let status = async |uri: &str| {
+        let asked = asked("GET", uri, None, HERE);
+        answer(&serving, asked).await.0.as_u16()
+    };
+    let all: Vec<_> = (0..4_096)
+        .map(|_| api.requests.take(None).unwrap())
+        .collect();
     let uri = "/openapi.json";
-    assert_eq!(status(&serving, "GET", uri, None).await, 503);
+    assert_eq!(status(uri).await, 503);
     // That the process lives is told however busy it is.
-    assert_eq!(status(&serving, "GET", "/livez", None).await, 200);
+    assert_eq!(status("/livez").await, 200);
     drop(all);
-    assert_eq!(status(&serving, "GET", uri, None).await, 200);
+    assert_eq!(status(uri).await, 200);
+}
+
+#[tokio::test]
+async fn while_there_is_no_key_others_are_served_nothing() {
+    let (serving, _) = service(options());
+    for uri in [
+        "/openapi.json",
+        "/docs",
+        "/signin",
+        "/api/v1/applications/7/limit",
+    ] {
+        assert_eq!(status(&serving, "GET", uri, None).await, 401, "{uri}");
+        let here = answer(&serving, asked("GET", uri, None, HERE)).await;
+        assert_eq!(here.0.as_u16(), 200, "{uri}");
+    }
+    assert_eq!(status(&serving, "GET", "/livez", None).await, 200);
 }
