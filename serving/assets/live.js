@@ -16,13 +16,19 @@ const say = (text, isOn) => {
 
 // Times as they are here, beside what the server wrote.
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
-function times(of) {
+function enliven(of) {
   for (const time of of.querySelectorAll('time[datetime]')) {
     const at = new Date(time.dateTime);
     if (!Number.isNaN(at.valueOf())) time.title = `${local.format(at)} here`;
   }
+  for (const button of of.querySelectorAll('[data-copy]')) button.hidden = false;
 }
-times(document);
+// Parts as the server sent them, before they are made livelier: by these is seen whether one has changed.
+const sent = new WeakMap();
+const keep = (of) => { for (const part of of.querySelectorAll('[data-live]')) sent.set(part, part.innerHTML); };
+const parts = (of) => [...of.querySelectorAll('[data-live]')].map((one) => one.id).join();
+keep(document);
+enliven(document);
 
 // Parts of the page that change are taken from the page as it is now.
 let busy = false;
@@ -36,13 +42,22 @@ async function refresh() {
     // A page whose main part is away has its others, and says why.
     if (!response.headers.get('content-type')?.startsWith('text/html')) throw new Error(`status ${response.status}`);
     const now = new DOMParser().parseFromString(await response.text(), 'text/html');
+    // Where other parts are there than before, all of them are taken.
+    for (const frame of document.querySelectorAll('[data-live-frame]')) {
+      const fresh = now.getElementById(frame.id);
+      if (!fresh || parts(frame) === parts(fresh)) continue;
+      frame.replaceChildren(...[...fresh.childNodes].map((one) => document.importNode(one, true)));
+      keep(frame);
+      enliven(frame);
+    }
     for (const part of document.querySelectorAll('[data-live]')) {
       const fresh = now.getElementById(part.id);
-      if (!fresh || part.contains(document.activeElement) || part.innerHTML === fresh.innerHTML) continue;
+      if (!fresh || part.contains(document.activeElement) || sent.get(part) === fresh.innerHTML) continue;
+      sent.set(part, fresh.innerHTML);
       const open = [...part.querySelectorAll('details')].map((one) => one.open);
       part.replaceChildren(...fresh.childNodes);
       part.querySelectorAll('details').forEach((one, at) => { one.open = open[at] ?? one.open; });
-      times(part);
+      enliven(part);
     }
     // What was asked for wrongly, or is not there, is not out of date.
     if (response.status >= 500 || response.status === 429) throw new Error(`status ${response.status}`);
@@ -105,7 +120,6 @@ document.addEventListener('click', async (event) => {
   }
   setTimeout(() => { button.textContent = 'Copy'; }, 2000);
 });
-for (const button of document.querySelectorAll('[data-copy]')) button.hidden = false;
 
 const themes = document.querySelector('[data-theme-switch]');
 if (themes) {

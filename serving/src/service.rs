@@ -6,12 +6,13 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use jobs::Catalog;
+use schemas::source::Source;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::http::{Api, Caller, note, router};
+use crate::http::{Api, Caller, note, note_seen, router};
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
 use crate::{Error, Result, server};
@@ -67,6 +68,10 @@ impl Serving {
             return;
         }
         let closing = self.api.closing.clone();
+        // What was never seen is not seen from now on.
+        Source::LOGGED
+            .into_iter()
+            .for_each(|source| note_seen(&self.api, source));
         while !closing.is_cancelled() {
             note(&self.api).await;
             tokio::select! {

@@ -186,7 +186,7 @@ test('another board and window stand in the address', async () => {
   await page.locator('select[name=window]').selectOption('year');
   await page.getByRole('button', { name: 'Show' }).first().click();
   await page.waitForURL(/board=gender%3AF.*window=year/);
-  assert.match(await page.locator('#board').textContent(), /^Women, [0-9,]+ athletes$/);
+  assert.match(await page.locator('#board').textContent(), /^Women, 20[0-9]{2}, [0-9,]+ athletes$/);
   await context.close();
 });
 
@@ -385,6 +385,9 @@ test('a theme is kept, and a command is copied', async () => {
   await page.reload();
   assert.deepEqual(await theme(), ['dark', dark]);
   const tools = page.locator('#apart-card .tools');
+  // Also of a part that has come anew.
+  await page.evaluate(() => { document.querySelector('#apart-card').dataset.old = 'yes'; document.querySelector('#apart-card h2').textContent = 'old'; });
+  await page.waitForFunction(() => document.querySelector('#apart-card h2').textContent !== 'old');
   await tools.locator('summary').click();
   await tools.locator('[data-copy]').click();
   await tools.locator('[data-copy]', { hasText: 'Copied' }).waitFor();

@@ -89,11 +89,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// A cursor with what it holds, as it stands there.
 const OPEN_CURSOR: &str = "cursor=~";
 /// What has a second page.
-const PAGED: [&str; 4] = [
+const PAGED: [&str; 5] = [
     "/api/v1/stats/plays/breakdown?owner_id=1&by=track&limit=1",
     "/api/v1/applications?limit=1",
     "/api/v1/batch/runs?source=plays&limit=1",
     "/api/v1/dead-letters?source=plays&limit=1",
+    "/api/v1/reconciliations?limit=1",
 ];
 /// Goes on until who asked goes away.
 const ENDLESS: &str = "/live";

@@ -25,7 +25,7 @@ use utoipa::ToSchema;
 
 use self::counting::{CountingShown, recounted};
 use super::boards::{find, id, read_boards, whole_section};
-use super::params::{Params, Path};
+use super::params::{Format, Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, body};
 use crate::answer::{ProvenanceShape, counted};
@@ -147,7 +147,10 @@ pub(crate) struct Connected {
     get,
     path = "/api/v1/applications/{id}",
     tag = "applications",
-    params(("id" = i64, Path, description = "The application")),
+    params(
+        ("id" = i64, Path, description = "The application"),
+        ("format" = Option<String>, Query, description = "json or csv")
+    ),
     responses(
         (status = 200, description = "The application", body = ApplicationShown),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
@@ -158,11 +161,18 @@ pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Path(application): Path<String>,
     uri: Uri,
-) -> Result<Json<ApplicationShown>, Problem> {
-    Params::read(&uri, &[])?;
+) -> Result<Response, Problem> {
+    let format = Params::read(&uri, &["format"])?.format()?;
     let application = id("id", &application)?;
     let found = usage_of(&api, application).await?;
-    Ok(Json(one(&api, found).await?))
+    let shown = one(&api, found).await?;
+    Ok(match format {
+        Format::Json => Json(shown).into_response(),
+        Format::Csv => {
+            let provenance = shown.provenance.clone();
+            list::as_csv(vec![shown], &provenance)
+        }
+    })
 }
 
 /// Connects an athlete to an application, if there is room.

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jobs::{Board, Job};
+use schemas::provenance::Provenance;
 
 use super::params::{Format, Params, Path, integer};
 use super::problem::{Kind, Problem, ProblemShape};
@@ -104,15 +105,22 @@ pub(crate) async fn page(
         .and_then(|cursor| link_to_next(&uri, cursor, date.as_deref()));
     let answer = match format {
         Format::Json => Json(page).into_response(),
-        Format::Csv => {
-            let mut names = field_names(job);
-            names.extend(SINCE.iter().filter(|_| has_history));
-            let rows = page.entries.iter();
-            let rows = rows.map(|entry| csv_row(&names, |name| entry.field(name)));
-            csv::list(&names, rows.collect(), Some(&page.provenance))
-        }
+        Format::Csv => as_csv((job, has_history), &page.entries, &page.provenance),
     };
     Ok((link.map(|link| [link]), answer).into_response())
+}
+
+/// Rows of a board, of an earlier day too where that is asked for.
+fn as_csv(
+    (job, has_history): (&Job<Board>, bool),
+    entries: &Entries,
+    provenance: &Provenance,
+) -> Response {
+    let mut names = field_names(job);
+    names.extend(SINCE.iter().filter(|_| has_history));
+    let rows = entries.iter();
+    let rows = rows.map(|entry| csv_row(&names, |name| entry.field(name)));
+    csv::list(&names, rows.collect(), Some(provenance))
 }
 
 /// One athlete on a board, with the neighbours.
@@ -130,7 +138,8 @@ pub(crate) async fn page(
         ("date" = Option<String>, Query, description = "The day whose year, month or day it is; today in UTC if left out"),
         ("club_id" = Option<i64>, Query, description = "Only athletes of this club"),
         ("following" = Option<i64>, Query, description = "Only this athlete and those that this athlete follows"),
-        ("history" = Option<bool>, Query, description = "true: previous and change tell of the place after the last batch run of an earlier day")
+        ("history" = Option<bool>, Query, description = "true: previous and change tell of the place after the last batch run of an earlier day"),
+        ("format" = Option<String>, Query, description = "json, or csv: the neighbours")
     ),
     responses(
         (status = 200, description = "The athlete's place", body = BoardPlace),
@@ -143,11 +152,12 @@ pub(crate) async fn place(
     State(api): State<Arc<Api>>,
     Path((name, key, athlete)): Path<(String, String, String)>,
     uri: Uri,
-) -> Result<Json<BoardPlace>, Problem> {
+) -> Result<Response, Problem> {
     let job = find(&api, &name)?;
     let mut known = known(job);
-    known.extend(["around", "history"]);
+    known.extend(["around", "history", "format"]);
     let params = Params::read(&uri, &known)?;
+    let format = params.format()?;
     let member = id("athlete_id", &athlete)?;
     let around = match params.get("around") {
         None => AROUND_DEFAULT,
@@ -192,7 +202,7 @@ pub(crate) async fn place(
     let change = previous
         .as_ref()
         .map(|then| rank(then.rank) - rank(place + 1));
-    Ok(Json(BoardPlace {
+    let place = BoardPlace {
         total: board.sum.count,
         entry: own,
         neighbours,
@@ -201,7 +211,11 @@ pub(crate) async fn place(
         previous: has_history.then_some(previous),
         change: has_history.then_some(change),
         provenance: of_reading([board], reading.standing.clone()),
-    }))
+    };
+    Ok(match format {
+        Format::Json => Json(place).into_response(),
+        Format::Csv => as_csv((job, has_history), &place.neighbours, &place.provenance),
+    })
 }
 
 /// Where the rows that were read stood at the end of an earlier day, if that is asked for.
@@ -236,7 +250,10 @@ fn history(params: &Params) -> Result<bool, Problem> {
     get,
     path = "/api/v1/segments/{segment_id}/counts",
     tag = "boards",
-    params(("segment_id" = i64, Path, description = "The segment")),
+    params(
+        ("segment_id" = i64, Path, description = "The segment"),
+        ("format" = Option<String>, Query, description = "json or csv")
+    ),
     responses(
         (status = 200, description = "The counts; an unknown segment has none", body = Counts),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
@@ -247,8 +264,8 @@ pub(crate) async fn counts(
     State(api): State<Arc<Api>>,
     Path(segment): Path<String>,
     uri: Uri,
-) -> Result<Json<Counts>, Problem> {
-    Params::read(&uri, &[])?;
+) -> Result<Response, Problem> {
+    let format = Params::read(&uri, &["format"])?.format()?;
     let job = find(&api, SEGMENTS)?;
     let asked = BoardQuestion {
         keys: vec![id("segment_id", &segment)?],
@@ -258,11 +275,22 @@ pub(crate) async fn counts(
     };
     let reading = read_boards(&api, job, asked).await?;
     let board = first(&reading);
-    Ok(Json(Counts {
+    let counts = Counts {
         efforts: board.sum.weight,
         athletes: board.sum.count,
         provenance: of_reading([board], reading.standing.clone()),
-    }))
+    };
+    Ok(match format {
+        Format::Json => Json(counts).into_response(),
+        Format::Csv => {
+            let row = (counts.efforts, counts.athletes);
+            csv::list(
+                &["efforts", "athletes"],
+                vec![row],
+                Some(&counts.provenance),
+            )
+        }
+    })
 }
 
 /// The board of that name.

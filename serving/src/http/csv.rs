@@ -13,13 +13,49 @@ use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::etag;
-use crate::answer::{Page, Point, Row, RowKey, Series, UniquesPoint, UniquesSeries};
+use crate::answer::{
+    Page, Point, Row, RowKey, Series, Total, Uniques, UniquesPoint, UniquesSeries,
+};
 
 /// The header with the provenance of a CSV answer.
 pub(crate) const PROVENANCE: HeaderName = HeaderName::from_static("backstitch-provenance");
 
 /// Rows that are written at once: what is in memory as text.
 const PIECE_ROWS: usize = 512;
+
+/// A total as `count,previous,change`.
+pub(crate) fn total(total: &Total) -> Response {
+    let row = (
+        total.count,
+        total.previous.flatten(),
+        total.change.flatten(),
+    );
+    list(
+        &["count", "previous", "change"],
+        vec![row],
+        Some(&total.provenance),
+    )
+}
+
+/// How many different ones there are as `count,relative_error,previous,previous_relative_error,change`.
+pub(crate) fn unique(uniques: &Uniques) -> Response {
+    let names = [
+        "count",
+        "relative_error",
+        "previous",
+        "previous_relative_error",
+        "change",
+    ];
+    let row = (
+        (uniques.count, uniques.relative_error),
+        (
+            uniques.previous.flatten(),
+            uniques.previous_relative_error.flatten(),
+        ),
+        uniques.change.flatten(),
+    );
+    list(&names, vec![row], Some(&uniques.provenance))
+}
 
 /// Points as `at,count,source`; where periods were compared, with `period` (`current` or `previous`).
 pub(crate) fn points(series: &Series) -> Response {

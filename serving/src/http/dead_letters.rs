@@ -215,7 +215,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     params(
         ("source" = Option<String>, Query, description = "plays, efforts, authorizations, athletes, clubs, follows or applications; all if left out"),
         ("reason" = Option<String>, Query, description = "Only those in whose reason, or the kind of it, this text is found"),
-        ("since" = Option<String>, Query, description = "Only those that were set aside then or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC")
+        ("since" = Option<String>, Query, description = "Only those that were set aside then or later: an instant such as 2026-11-21T00:00:00Z, or a date in UTC"),
+        ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The counts, and whether they are of all letters", body = LetterCounts),
@@ -223,15 +224,28 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         (status = 503, description = "The log does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn counts(
-    State(api): State<Arc<Api>>,
-    uri: Uri,
-) -> Result<Json<LetterCounts>, Problem> {
-    let params = Params::read(&uri, &["source", "reason", "since"])?;
-    let asked = asked(&params)?;
+pub(crate) async fn counts(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["source", "reason", "since", "format"])?;
+    let (asked, format) = (asked(&params)?, params.format()?);
     let _turn = turn(&api).await?;
     let counts = dead_letters::count(&*api.ports.log, asked, LOOKED_AT_MAX).await?;
-    Ok(Json(counts.into()))
+    let counts = LetterCounts::from(counts);
+    Ok(match format {
+        Format::Json => Json(counts).into_response(),
+        Format::Csv => counts_as_csv(counts),
+    })
+}
+
+fn counts_as_csv(counts: LetterCounts) -> Response {
+    let names = [
+        "source", "kind", "letters", "first_at", "last_at", "example", "complete",
+    ];
+    let is_whole = counts.complete;
+    let rows = counts.counts.into_iter().map(|one| {
+        let at = (one.first_at, one.last_at);
+        (one.source, one.kind, one.letters, at, one.example, is_whole)
+    });
+    csv::list(&names, rows.collect(), None)
 }
 
 /// One dead letter, with all of its bytes that are kept.

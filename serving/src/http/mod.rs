@@ -17,6 +17,7 @@ mod ingest;
 mod layers;
 mod overview;
 mod params;
+mod places;
 mod problem;
 mod ranks;
 mod reconciliations;
@@ -28,9 +29,9 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use axum::routing::get;
 use bytes::Bytes;
 use jobs::{Board, Job};
@@ -53,21 +54,25 @@ use crate::gather::Gather;
 use crate::kept::Kept;
 use crate::metric::Metric;
 use crate::options::{MetricsText, ServingOptions, ServingPorts};
-use crate::pages::sign_in::Seal;
+use crate::pages::seal::Seal;
 use crate::read::{Memory, Reading};
 use access::limits::Limits;
 pub(crate) use access::limits::network;
 use access::ring::KeyRing;
 pub(crate) use access::{Caller, Peer, asked_host};
 pub(crate) use applications::limit::wants_page;
-pub(crate) use layers::{Page, in_time, kind_of, time_out};
-pub(crate) use overview::note;
-pub(crate) use params::integer;
+pub(crate) use layers::{Page, in_time, time_out};
+pub(crate) use overview::{note, note_seen};
+pub(crate) use params::{LIMIT_MAX, Path, integer};
+pub(crate) use places::Place;
+use places::Places;
 pub(crate) use problem::{Kind, Problem};
 
+/// Lists of applications that are read at once: which come first by use, or of one owner, is found by looking through all.
+const LISTINGS_MAX: usize = 8;
 /// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
 const LETTER_READS_MAX: usize = 2;
-/// Sign-ins that are read at once: whoever sends one has no key yet, and may send it slowly.
+/// Sign-ins whose keys are looked up at once: whoever sends one has no key yet.
 const SIGN_INS_MAX: usize = 32;
 /// Keys that are looked up at once and may be made up: more than these wait for nothing.
 const LOOK_UPS_MAX: usize = 64;
@@ -85,8 +90,12 @@ pub(crate) struct Api {
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
     /// How many more bodies of events can be taken at once.
     pub(crate) ingests: Semaphore,
+    /// How many more statistics can be read at once; what may have many values takes several places.
+    pub(crate) tally_places: Semaphore,
     /// How many more boards can be read at once.
     pub(crate) board_reads: Semaphore,
+    /// How many more lists of applications can be read at once.
+    pub(crate) listings: Semaphore,
     /// How many more reads of dead letters can be under way at once.
     pub(crate) letter_reads: Semaphore,
     /// Held by the request that takes letters once more.
@@ -102,8 +111,8 @@ pub(crate) struct Api {
     pub(crate) gathered_members: Gather<Result<Arc<[i64]>, Problem>>,
     /// What was noted of cached boards.
     pub(crate) noted: Noted,
-    /// How many more requests can be answered at once.
-    pub(crate) requests: Semaphore,
+    /// Requests that are answered.
+    pub(crate) requests: Arc<Places>,
     pub(crate) key_ring: KeyRing,
     pub(crate) limits: Limits,
     /// What who signs in on pages is known by.
@@ -114,7 +123,7 @@ pub(crate) struct Api {
     pub(crate) following: std::sync::Mutex<BTreeMap<String, usize>>,
     /// Looks at how far sources have moved that are under way.
     pub(crate) moves: Gather<Result<u64, Problem>>,
-    /// How many more sign-ins can be read at once.
+    /// How many more keys of sign-ins can be looked up at once.
     pub(crate) sign_ins: Semaphore,
     /// How many more keys that are not kept can be looked up at once.
     pub(crate) look_ups: Semaphore,
@@ -144,10 +153,12 @@ impl Api {
             gathered_members: Gather::new(),
             noted: Noted::new(),
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
+            tally_places: Semaphore::new(options.tally_reads_max.min(Semaphore::MAX_PERMITS)),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
+            listings: Semaphore::new(LISTINGS_MAX),
             letter_reads: Semaphore::new(LETTER_READS_MAX),
             replays: Semaphore::new(1),
-            requests: Semaphore::new(options.requests_max.min(Semaphore::MAX_PERMITS)),
+            requests: Places::new(options.requests_max),
             key_ring: KeyRing::new(Arc::clone(&ports.keys), &options),
             limits: Limits::new(&options),
             seal: Seal::of(&options.session_secret),
@@ -281,15 +292,11 @@ async fn openapi_json(State(api): State<Arc<Api>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], api.openapi())
 }
 
-async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response {
-    if !uri.path().starts_with("/api/") && wants_page(&headers) {
-        return crate::pages::nothing_here();
-    }
+async fn unknown_path() -> Problem {
     Problem::new(
         Kind::UnknownPath,
-        "there is nothing under this path: /openapi.json lists what there is",
+        "there is nothing under this path: / leads to the pages, and /openapi.json lists what may be asked for",
     )
-    .into_response()
 }
 
 async fn method_not_allowed(method: axum::http::Method) -> Problem {

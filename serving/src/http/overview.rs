@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
 use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
 use serde::Serialize;
@@ -15,9 +17,10 @@ use stores::views::RunStory;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use super::Api;
+use super::params::{Format, Params};
 use super::problem::{Problem, ProblemShape};
 use super::runs::RunShown;
+use super::{Api, csv};
 use crate::answer::shown_ms;
 use crate::read::newest_of;
 
@@ -45,7 +48,10 @@ pub(crate) struct SourceShown {
     views: BTreeMap<String, u64>,
     /// The newest runs, newest first.
     runs: Vec<RunShown>,
-    /// Of the newest of them that is complete: when it came to its end, and what had been counted otherwise.
+    /// The newest run that is complete, which may be older than those; null before the first.
+    newest_complete: Option<RunShown>,
+    /// When that came to its end, in milliseconds since 1970, and what had been counted otherwise. Where many tries and no
+    /// complete run are known, it is long ago.
     #[serde(skip)]
     #[schema(ignore)]
     complete: (Option<i64>, Option<u64>),
@@ -78,20 +84,53 @@ pub(crate) struct PartitionShown {
     get,
     path = "/api/v1/overview",
     tag = "service",
+    params(("format" = Option<String>, Query, description = "json, or csv: the partitions")),
     responses(
         (status = 200, description = "The moment", body = Overview),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "A store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
-pub(crate) async fn overview(State(api): State<Arc<Api>>) -> Result<Json<Overview>, Problem> {
+pub(crate) async fn overview(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
+    let format = Params::read(&uri, &["format"])?.format()?;
     let mut sources = Vec::new();
     for source in Source::LOGGED {
         sources.push(of_source(&api, source).await?);
     }
-    Ok(Json(Overview {
-        now: api.now().to_string(),
-        sources,
-    }))
+    Ok(match format {
+        Format::Json => Json(Overview {
+            now: api.now().to_string(),
+            sources,
+        })
+        .into_response(),
+        Format::Csv => as_csv(&sources),
+    })
+}
+
+/// The partitions of all sources.
+fn as_csv(sources: &[SourceShown]) -> Response {
+    let names = [
+        "source",
+        "partition",
+        "log_start",
+        "log_end",
+        "next_offset",
+        "lag",
+        "as_of",
+        "epoch",
+        "replaying",
+        "generation",
+    ];
+    let rows = sources.iter().flat_map(|of| {
+        of.partitions.iter().map(|one| {
+            (
+                (of.source, one.partition, one.log_start, one.log_end),
+                (one.next_offset, one.lag, one.as_of.clone()),
+                (one.epoch, one.replaying, one.generation),
+            )
+        })
+    });
+    csv::list(&names, rows.collect(), None)
 }
 
 /// Notes what is known of every source as gauges: whoever watches the API alone sees how all processes of the installation
@@ -100,6 +139,7 @@ pub(crate) async fn note(api: &Api) {
     for source in Source::LOGGED {
         if let Ok(Ok(shown)) = timeout(NOTE_WAIT, of_source(api, source)).await {
             shown.note();
+            note_seen(api, source);
         }
         let compared = api
             .ports
@@ -109,6 +149,13 @@ pub(crate) async fn note(api: &Api) {
             note_compared(source, &compared);
         }
     }
+}
+
+/// Notes that a source was looked at now.
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+pub(crate) fn note_seen(api: &Api, source: Source) {
+    let seen_s = api.ports.clock.now_ms() as f64 / 1_000.0;
+    metrics::gauge!("backstitch_source_seen_seconds", "source" => source.name()).set(seen_s);
 }
 
 /// Notes of the newest comparison of each view how many keys differed that were not put right.
@@ -150,9 +197,11 @@ impl SourceShown {
                 ("source", source.to_owned()),
                 ("partition", one.partition.to_string()),
             ];
-            if let Some(lag) = one.lag {
-                metrics::gauge!("backstitch_source_lag_events", &labels).set(lag as f64);
-            }
+            // Where nothing is counted yet, all of it is still to be.
+            let lag = one.lag.unwrap_or(one.log_end.saturating_sub(one.log_start));
+            metrics::gauge!("backstitch_source_lag_events", &labels).set(lag as f64);
+            let next = one.next_offset.unwrap_or_default();
+            metrics::gauge!("backstitch_source_next_offset", &labels).set(next as f64);
             let replaying = f64::from(u8::from(one.replaying.unwrap_or(false)));
             metrics::gauge!("backstitch_source_replaying", &labels).set(replaying);
         }
@@ -202,16 +251,26 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
         .chain(boards.map(|job| job.view()))
         .map(|view| (view.to_owned(), newest_of(&runs, view)));
     let is_complete = |story: &&RunStory| story.run.state == RunState::Complete;
-    let complete = stories.iter().find(is_complete);
-    let drift = complete.and_then(|story| story.report.get("drift")?.get("total")?.as_u64());
+    let newest = runs.runs.newest();
+    let complete = match stories.iter().find(is_complete) {
+        Some(found) => Some(found.clone()),
+        None if newest > 0 => api.ports.views.story(source, newest).await?,
+        None => None,
+    };
+    let drift = |story: &RunStory| story.report.get("drift")?.get("total")?.as_u64();
+    let ended_at_ms = match &complete {
+        Some(complete) => complete.ended_at_ms,
+        None => (stories.len() >= RUNS).then_some(0),
+    };
     Ok(SourceShown {
         source: source.name(),
-        complete: (complete.and_then(|story| story.ended_at_ms), drift),
+        complete: (ended_at_ms, complete.as_ref().and_then(drift)),
+        newest_complete: complete.map(|story| RunShown::of(source, &story, newest)),
         partitions: partitions.collect(),
         views: views.collect(),
         runs: stories
             .iter()
-            .map(|story| RunShown::of(source, story, runs.runs.newest()))
+            .map(|story| RunShown::of(source, story, newest))
             .collect(),
     })
 }

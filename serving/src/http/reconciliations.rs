@@ -9,6 +9,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures::future::try_join_all;
+use schemas::provenance::Provenance;
 use schemas::seam::RunState;
 use schemas::source::Source;
 use serde::Serialize;
@@ -21,9 +22,10 @@ use utoipa::ToSchema;
 use super::access::Caller;
 use super::params::{Format, Params, stored_number};
 use super::problem::{Kind, Problem, ProblemShape};
+use super::runs::of_runs;
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
-use crate::answer::shown_ms;
+use crate::answer::{ProvenanceShape, shown_ms};
 
 /// The most characters of a reason.
 const REASON_CHARS_MAX: usize = 500;
@@ -75,6 +77,9 @@ pub(crate) struct Reconciliations {
     reconciliations: Vec<ReconciliationShown>,
     /// Where the next page begins; null on the last one.
     cursor: Option<String>,
+    /// Where the newest complete run of each source ends.
+    #[schema(value_type = ProvenanceShape)]
+    provenance: Provenance,
 }
 
 /// What is told of a comparison beside what all have.
@@ -248,11 +253,19 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .map(|text| cursor::runs(fingerprint, text))
         .transpose()?;
     let before = before.unwrap_or_default();
-    let sources = Source::LOGGED
+    let sources: Vec<Source> = Source::LOGGED
         .into_iter()
-        .filter(|source| only.is_none_or(|only| only == *source));
+        .filter(|source| only.is_none_or(|only| only == *source))
+        .collect();
+    let seen = try_join_all(sources.iter().map(|source| api.ports.views.runs(*source))).await?;
+    let seen = sources
+        .iter()
+        .copied()
+        .zip(seen.iter().map(|seen| &seen.runs));
+    let provenance = of_runs(seen);
     let kinds = (is_asked("batch-run"), is_asked("restorate"));
-    let found = sources.map(|source| of_source(&api, source, kinds, (&before, limit + 1)));
+    let found = sources.into_iter();
+    let found = found.map(|source| of_source(&api, source, kinds, (&before, limit + 1)));
     let mut found: Vec<_> = try_join_all(found).await?.into_iter().flatten().collect();
     // Those of a list stay in the order of their numbers.
     found.sort_by_key(|one| (Reverse(one.at_ms), one.source.name()));
@@ -275,10 +288,11 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .map(|one| ReconciliationShown::of(one, &approvals));
     let reconciliations: Vec<ReconciliationShown> = reconciliations.collect();
     let mut response = match format {
-        Format::Csv => as_csv(&reconciliations),
+        Format::Csv => as_csv(&reconciliations, &provenance),
         Format::Json => Json(Reconciliations {
             reconciliations,
             cursor: next,
+            provenance,
         })
         .into_response(),
     };
@@ -423,7 +437,7 @@ fn has_compared(story: &RunStory) -> bool {
     story.run.state == RunState::Complete && (is_told("total") || is_told("unknown"))
 }
 
-fn as_csv(found: &[ReconciliationShown]) -> Response {
+fn as_csv(found: &[ReconciliationShown], provenance: &Provenance) -> Response {
     let names = [
         "kind",
         "source",
@@ -454,5 +468,5 @@ fn as_csv(found: &[ReconciliationShown]) -> Response {
             }),
         )
     });
-    csv::list(&names, rows.collect(), None)
+    csv::list(&names, rows.collect(), Some(provenance))
 }

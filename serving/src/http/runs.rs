@@ -1,12 +1,14 @@
 //! The history of batch runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
-use schemas::seam::Epoch;
+use schemas::provenance::{Origin, Provenance};
+use schemas::seam::{Epoch, Runs};
 use schemas::source::Source;
 use serde::Serialize;
 use serde_json::Value;
@@ -17,7 +19,7 @@ use super::params::{Format, Params, Path, stored_number};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
-use crate::answer::shown_ms;
+use crate::answer::{ProvenanceShape, shown_ms};
 
 /// A batch run.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -59,11 +61,46 @@ pub(crate) struct RunShown {
 
 /// A page of runs.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Runs {
+#[schema(as = Runs)]
+pub(crate) struct RunsPage {
     /// Newest first.
     runs: Vec<RunShown>,
     /// Where the next page begins; null on the last one.
     cursor: Option<String>,
+    /// Where the newest complete run ends.
+    #[schema(value_type = ProvenanceShape)]
+    provenance: Provenance,
+}
+
+/// One run, with where the newest complete one ends.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RunTold {
+    #[serde(flatten)]
+    run: RunShown,
+    #[schema(value_type = ProvenanceShape)]
+    provenance: Provenance,
+}
+
+/// What is told of runs comes from: the newest complete run of each source; of several sources the oldest epoch.
+pub(super) fn of_runs<'a>(seen: impl IntoIterator<Item = (Source, &'a Runs)>) -> Provenance {
+    let (mut epoch, mut as_of_ms, mut position) = (None, None, BTreeMap::new());
+    for (source, runs) in seen {
+        let newest = runs.newest();
+        let cuts = runs.get(newest).map_or(&[][..], |run| run.cuts.as_slice());
+        let last = cuts.iter().filter_map(|cut| cut.last.as_ref());
+        as_of_ms = as_of_ms.max(last.map(|last| last.logged_at_ms).max());
+        epoch = Some(epoch.map_or(newest, |epoch: Epoch| epoch.min(newest)));
+        let offsets = cuts.iter().map(|cut| cut.next_offset).collect();
+        position.insert(source.name().to_owned(), offsets);
+    }
+    Provenance {
+        source: Origin::Batch,
+        as_of: as_of_ms.map(shown_ms),
+        epoch: epoch.unwrap_or_default(),
+        complete: true,
+        position,
+        backfills: 0,
+    }
 }
 
 impl RunShown {
@@ -110,7 +147,7 @@ fn seconds(told: &Value) -> Option<f64> {
         ("format" = Option<String>, Query, description = "json or csv; the header Link leads to the next page")
     ),
     responses(
-        (status = 200, description = "A page of runs", body = Runs),
+        (status = 200, description = "A page of runs", body = RunsPage),
         (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -126,16 +163,22 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let mut stories = api.ports.views.stories(source, before, limit + 1).await?;
     let after = |last: &RunStory| cursor::of_run(fingerprint, last.run.epoch);
     let next = cursor::page(&mut stories, limit, after);
-    let newest = api.ports.views.runs(source).await?.runs.newest();
+    let seen = api.ports.views.runs(source).await?.runs;
+    let provenance = of_runs([(source, &seen)]);
     let runs = stories.iter();
-    let runs = runs.map(|story| RunShown::of(source, story, newest));
+    let runs = runs.map(|story| RunShown::of(source, story, seen.newest()));
     let runs: Vec<RunShown> = runs.collect();
     let link = next
         .as_deref()
         .and_then(|next| link_to_next(&uri, next, None));
     let mut response = match format {
-        Format::Csv => as_csv(&runs),
-        Format::Json => Json(Runs { runs, cursor: next }).into_response(),
+        Format::Csv => as_csv(&runs, &provenance),
+        Format::Json => Json(RunsPage {
+            runs,
+            cursor: next,
+            provenance,
+        })
+        .into_response(),
     };
     response.headers_mut().extend(link);
     Ok(response)
@@ -148,10 +191,11 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     tag = "batch",
     params(
         ("epoch" = u64, Path, description = "The number of the run"),
-        ("source" = Option<String>, Query, description = "plays, also if left out")
+        ("source" = Option<String>, Query, description = "plays, also if left out"),
+        ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
-        (status = 200, description = "The run", body = RunShown),
+        (status = 200, description = "The run", body = RunTold),
         (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
     )
 )]
@@ -159,9 +203,9 @@ pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Path(epoch): Path<String>,
     uri: Uri,
-) -> Result<Json<RunShown>, Problem> {
-    let params = Params::read(&uri, &["source"])?;
-    let source = source_of(&params)?;
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["source", "format"])?;
+    let (source, format) = (source_of(&params)?, params.format()?);
     let unknown = || {
         let detail =
             format!("there is no run {epoch:?} of {source}: /api/v1/batch/runs lists them");
@@ -170,10 +214,14 @@ pub(crate) async fn show(
     let number = stored_number(&epoch).ok_or_else(unknown)?;
     let story = api.ports.views.story(source, number).await?;
     let story = story.ok_or_else(unknown)?;
-    let newest = api.ports.views.runs(source).await?.runs.newest();
-    let mut shown = RunShown::of(source, &story, newest);
-    shown.report = Some(story.report);
-    Ok(Json(shown))
+    let seen = api.ports.views.runs(source).await?.runs;
+    let provenance = of_runs([(source, &seen)]);
+    let mut run = RunShown::of(source, &story, seen.newest());
+    if format == Format::Csv {
+        return Ok(as_csv(&[run], &provenance));
+    }
+    run.report = Some(story.report);
+    Ok(Json(RunTold { run, provenance }).into_response())
 }
 
 fn source_of(params: &Params) -> Result<Source, Problem> {
@@ -185,7 +233,7 @@ fn source_of(params: &Params) -> Result<Source, Problem> {
     }
 }
 
-fn as_csv(runs: &[RunShown]) -> Response {
+fn as_csv(runs: &[RunShown], provenance: &Provenance) -> Response {
     let names = [
         "source",
         "epoch",
@@ -219,7 +267,7 @@ fn as_csv(runs: &[RunShown]) -> Response {
             (run.reason.clone(), run.to_do.clone()),
         )
     });
-    csv::list(&names, rows.collect(), None)
+    csv::list(&names, rows.collect(), Some(provenance))
 }
 
 #[cfg(test)]

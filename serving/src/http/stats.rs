@@ -75,7 +75,8 @@ pub(super) struct Times {
         ("metric" = String, Path, description = "plays"),
         Filters,
         Times,
-        ("prefer" = Option<String>, Query, description = "batch: the batch layer's value where there is one, else what was counted live; realtime: what was counted live, also of what a run has covered since; merged: both, if left out")
+        ("prefer" = Option<String>, Query, description = "batch: the batch layer's value where there is one, else what was counted live; realtime: what was counted live, also of what a run has covered since; merged: both, if left out"),
+        ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The total", body = Total),
@@ -89,14 +90,18 @@ pub(crate) async fn total(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
-) -> Result<Json<Total>, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["compare", "prefer"])?;
-    let frame = asked.frame()?;
+) -> Result<Response, Problem> {
+    let asked = Asked::read(&api, &metric, &uri, &["compare", "prefer", "format"])?;
+    let (format, frame) = (asked.params.format()?, asked.frame()?);
     let segments = Segments::new(asked.ranges().collect());
     let reading = asked
         .answer(&api, Counted::Amounts, Time::Segments(segments))
         .await?;
-    Ok(Json(answer::total(reading, &frame)?))
+    let total = answer::total(reading, &frame)?;
+    Ok(match format {
+        Format::Json => Json(total).into_response(),
+        Format::Csv => csv::total(&total),
+    })
 }
 
 /// A chart: the total of each local hour, day, week or month. One page of at most 10,000 points;
@@ -225,6 +230,7 @@ pub(crate) async fn breakdown(
         ("of" = Option<String>, Query, description = "listener"),
         Filters,
         Times,
+        ("format" = Option<String>, Query, description = "json or csv")
     ),
     responses(
         (status = 200, description = "The number", body = Uniques),
@@ -238,14 +244,18 @@ pub(crate) async fn uniques(
     State(api): State<Arc<Api>>,
     Path(metric): Path<String>,
     uri: Uri,
-) -> Result<Json<Uniques>, Problem> {
-    let asked = Asked::read(&api, &metric, &uri, &["compare", "of"])?;
-    let (name, column) = asked.of()?;
+) -> Result<Response, Problem> {
+    let asked = Asked::read(&api, &metric, &uri, &["compare", "of", "format"])?;
+    let (format, (name, column)) = (asked.params.format()?, asked.of()?);
     let segments = Segments::new(asked.ranges().collect());
     let reading = asked
         .answer(&api, Counted::Distinct(column), Time::Segments(segments))
         .await?;
-    Ok(Json(answer::uniques(reading, &asked.frame()?, &name)))
+    let uniques = answer::uniques(reading, &asked.frame()?, &name);
+    Ok(match format {
+        Format::Json => Json(uniques).into_response(),
+        Format::Csv => csv::unique(&uniques),
+    })
 }
 
 /// A chart of how many different listeners each local hour, day, week or month has, about. At most 1,000
@@ -325,6 +335,18 @@ enum Counted {
     Distinct(String),
     /// Amounts, with the rows that they are made of.
     Rows,
+}
+
+/// How many places a read takes: of one that may have many values, each with a count or a sketch, few are in memory at once.
+fn places(question: &Question, all: usize) -> u32 {
+    let is_series = match &question.time {
+        Time::Segments(segments) => segments.len() > 2,
+        Time::Open(_) => true,
+    };
+    let has_many =
+        question.by.is_some() || question.explains || (question.distinct.is_some() && is_series);
+    let places = if has_many { all.div_ceil(8) } else { 1 };
+    u32::try_from(places).unwrap_or(u32::MAX)
 }
 
 /// A request for statistics, read but not yet answered.
@@ -470,11 +492,13 @@ impl<'a> Asked<'a> {
             prefer: self.prefer()?,
             time,
         };
+        let places = places(&question, api.options.tally_reads_max);
         let key = key_of(&(&self.metric.name, format!("{question:?}")));
         let (api, name) = (Arc::clone(api), self.metric.name.clone());
         let gathered = Arc::clone(&api);
         let read = async move {
             let metric = api.metrics.get(&name).ok_or_else(|| unknown(&api, &name))?;
+            let _places = api.tally_places.acquire_many(places).await;
             let stores = (&api.ports, &api.memory);
             let reading = read(stores, metric, &question, api.options.whole_wait()).await;
             Ok(Arc::new(api.kept_tallies.or_kept(key, reading)?))

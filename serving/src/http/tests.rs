@@ -339,7 +339,19 @@ async fn runs_are_listed_newest_first() {
         (&last["runs"][0]["epoch"], &last["cursor"]),
         (&json!(1), &Value::Null)
     );
+    let ends = json!({
+        "source": "batch",
+        "epoch": 2,
+        "complete": true,
+        "position": {"plays": page["runs"][0]["cuts"]},
+    });
+    for (name, value) in ends.as_object().unwrap() {
+        assert_eq!(&page["provenance"][name], value);
+    }
+    let (_, all) = get(&serving, "/api/v1/reconciliations?source=plays").await;
+    assert_eq!(all["provenance"], page["provenance"]);
     let (_, one) = get(&serving, "/api/v1/batch/runs/1").await;
+    assert_eq!(one["provenance"], page["provenance"]);
     assert_eq!(
         (&one["state"], &one["report"]["rows_read"]),
         (&json!("complete"), &json!(7))

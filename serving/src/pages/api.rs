@@ -266,6 +266,8 @@ pub(crate) struct Source {
     pub(crate) partitions: Vec<Partition>,
     pub(crate) views: BTreeMap<String, u64>,
     pub(crate) runs: Vec<Run>,
+    #[serde(default)]
+    pub(crate) newest_complete: Option<Run>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

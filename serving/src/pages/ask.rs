@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use stores::names::Named;
@@ -99,6 +100,11 @@ pub(crate) struct Asker {
 impl Asker {
     pub(crate) const fn new(api: Router, state: Arc<Api>, caller: Caller) -> Self {
         Self { api, state, caller }
+    }
+
+    /// The moment at which is asked.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.state.now()
     }
 
     /// What some things are called: ask only for those that an answer of the API named to who looks.

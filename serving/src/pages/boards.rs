@@ -1,6 +1,9 @@
 //! The leaderboards of a segment, with the place of an athlete whom somebody looks for.
 
 use askama::Template;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use stores::names::Named;
 
 use super::api;
@@ -172,6 +175,25 @@ fn counts_shown(counts: &api::SegmentCounts, tools: Tools) -> CountsShown {
     }
 }
 
+/// What a board is called, with its window.
+fn board_title(board: &str, window: String) -> String {
+    let title = BOARDS.iter().find(|(name, _)| *name == board);
+    title.map_or(board, |(_, title)| *title).to_owned() + &window
+}
+
+/// Which year, month or day a board is of, as it is said after the board's name.
+fn window_title(window: &str, date: Option<&str>, now: Timestamp) -> String {
+    let today = now.to_zoned(TimeZone::UTC).date();
+    let date = date.map_or(Some(today), |date| date.parse::<Date>().ok());
+    let format = match window {
+        "year" => "%Y",
+        "month" => "%B %Y",
+        "day" => "%-d %B %Y",
+        _ => return String::new(),
+    };
+    date.map_or_else(String::new, |date| format!(", {}", date.strftime(format)))
+}
+
 /// What the athletes of a page are called, and the segment; nothing is told to who does not read the page.
 async fn names(
     asker: &Asker,
@@ -215,12 +237,15 @@ fn paths(
     (path(&of_board, &of_page), athlete.map(place))
 }
 
-/// A page of the board, with the places of an earlier day if these can be told.
-async fn board_page(asker: &Asker, path: &str) -> Answer<api::BoardPage> {
-    let with_history = asker.get(&format!("{path}&history=true")).await;
-    match with_history {
+/// A page of the board, with the places of an earlier day if these can be told; `path` is what was asked for then.
+async fn board_page(asker: &Asker, path: &mut String) -> Answer<api::BoardPage> {
+    let with_history = format!("{path}&history=true");
+    match asker.get(&with_history).await {
         Err(trouble) if trouble.status >= 500 => asker.get(path).await,
-        answered => answered,
+        answered => {
+            *path = with_history;
+            answered
+        }
     }
 }
 
@@ -266,7 +291,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         .unwrap_or(0);
     let athlete = looked_for(asker, query).await;
     let known = athlete.as_ref().ok().and_then(Option::as_deref);
-    let (page_path, place_path) = paths(segment, query, offset, known);
+    let (mut page_path, place_path) = paths(segment, query, offset, known);
     let counts_path = format!("/api/v1/segments/{segment}/counts");
     let found = async {
         match &place_path {
@@ -275,7 +300,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         }
     };
     let (page, found, counts) = tokio::join!(
-        board_page(asker, &page_path),
+        board_page(asker, &mut page_path),
         found,
         asker.get::<api::SegmentCounts>(&counts_path)
     );
@@ -303,7 +328,6 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         }
     };
     let heading = name.clone().unwrap_or_else(|| format!("Segment {segment}"));
-    let title = BOARDS.iter().find(|(name, _)| *name == board);
     let text = |name: &str| query.get(name).unwrap_or_default().to_owned();
     BoardPage {
         frame: Frame::new(heading.clone(), "boards", &asker.caller)
@@ -323,7 +347,26 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         following: text("following"),
         athlete: text("athlete"),
         place,
-        board_title: title.map_or_else(|| board.to_owned(), |(_, title)| (*title).to_owned()),
+        board_title: board_title(board, window_title(window, query.get("date"), asker.now())),
         page,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_says_which_one_it_is() {
+        let now: Timestamp = "2026-11-28T23:59:00Z".parse().unwrap();
+        for (window, date, title) in [
+            ("all", Some("2025-03-01"), ""),
+            ("year", None, ", 2026"),
+            ("month", Some("2025-03-01"), ", March 2025"),
+            ("day", None, ", 28 November 2026"),
+            ("day", Some("tomorrow"), ""),
+        ] {
+            assert_eq!(window_title(window, date, now), title);
+        }
     }
 }

@@ -14,8 +14,10 @@ const LEFT: f64 = 46.0;
 const RIGHT: f64 = 8.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 24.0;
-/// Bars need some pixels each; of more points lines are drawn between.
+/// Bars need some pixels each: of more points those of one kind are one shape, which nobody can point at.
 const BARS_MAX: usize = 400;
+/// Rows of the table beside it, the last ones.
+const ROWS_MAX: usize = 1_000;
 /// The widest bar.
 const BAR_WIDTH_MAX: f64 = 96.0;
 /// Labels under the axis, at most.
@@ -73,6 +75,14 @@ pub(crate) struct Bar {
     pub(crate) previous: Option<String>,
 }
 
+/// All bars of a kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    /// batch, realtime or merged.
+    pub(crate) source: &'static str,
+    pub(crate) path: String,
+}
+
 /// A line across, or a label below.
 #[derive(Debug, Clone)]
 pub(crate) struct Tick {
@@ -91,6 +101,8 @@ pub(crate) struct Chart {
     pub(crate) base: String,
     pub(crate) top: f64,
     pub(crate) bars: Vec<Bar>,
+    /// What is drawn in the place of bars where there are many.
+    pub(crate) shapes: Vec<Shape>,
     /// Across, by value.
     pub(crate) across: Vec<Tick>,
     /// Below, by time.
@@ -256,9 +268,49 @@ impl Chart {
             seam_anchor: if first == Some(0) { "start" } else { "middle" },
             before: before.map(|points| scale.line(points)),
             summary: summary(points, &bars),
+            shapes: match bars.len() {
+                0..=BARS_MAX => Vec::new(),
+                _ => shapes(&bars),
+            },
             bars,
         })
     }
+
+    fn table_title(&self) -> String {
+        let (rows, all) = (self.rows().len(), self.bars.len());
+        let is_part = rows < all;
+        let part = is_part.then(|| {
+            format!(
+                ": the last {} of {}; CSV has all",
+                number(rows as u64),
+                number(all as u64)
+            )
+        });
+        format!("As a table{}", part.unwrap_or_default())
+    }
+
+    /// The rows of the table.
+    fn rows(&self) -> &[Bar] {
+        let left_out = self.bars.len().saturating_sub(ROWS_MAX);
+        self.bars.get(left_out..).unwrap_or_default()
+    }
+}
+
+/// The bars of each kind as one shape.
+fn shapes(bars: &[Bar]) -> Vec<Shape> {
+    let of = |source: &'static str| {
+        let own = bars.iter().filter(|bar| bar.source == source);
+        let path = own.map(|bar| {
+            let (x, y, width, height) = (&bar.x, &bar.y, &bar.width, &bar.height);
+            format!("M{x} {y}h{width}v{height}h-{width}z")
+        });
+        let path: String = path.collect();
+        (!path.is_empty()).then_some(Shape { source, path })
+    };
+    ["batch", "merged", "realtime"]
+        .into_iter()
+        .filter_map(of)
+        .collect()
 }
 
 /// Stretches of points that batch has not confirmed.
@@ -333,6 +385,23 @@ mod tests {
             "{}",
             some.summary
         );
+    }
+
+    #[test]
+    fn many_values_are_few_shapes_and_the_table_has_the_last_of_them() {
+        let few = chart(&[(1, "batch"); BARS_MAX]).unwrap();
+        assert!(few.shapes.is_empty() && few.rows().len() == BARS_MAX);
+        let mut many = vec![(1, "batch"); 2 * ROWS_MAX];
+        many.push((2, "realtime"));
+        let many = chart(&many).unwrap();
+        let kinds: Vec<_> = many.shapes.iter().map(|shape| shape.source).collect();
+        assert_eq!(kinds, ["batch", "realtime"]);
+        assert_eq!(many.shapes[0].path.matches('M').count(), 2 * ROWS_MAX);
+        assert_eq!(many.rows().len(), ROWS_MAX);
+        assert_eq!(many.rows().last().unwrap().count, "2");
+        let text = many.render().unwrap();
+        assert!(text.contains("the last 1,000 of 2,001"), "{text}");
+        assert!(!text.contains("<title>"));
     }
 
     #[test]

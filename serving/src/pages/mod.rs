@@ -19,6 +19,7 @@ mod parts;
 mod pipeline;
 mod plays;
 mod query;
+pub(crate) mod seal;
 mod shown;
 pub(crate) mod sign_in;
 
@@ -26,10 +27,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
-use axum::http::StatusCode;
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 
@@ -38,7 +38,7 @@ use self::done::Done;
 use self::parts::{About, Here, ProblemPage, rendered};
 use self::plays::Of;
 use self::query::Query;
-use crate::http::{Api, Caller, Page, Problem, body, kind_of, time_out, wants_page};
+use crate::http::{Api, Caller, Path, Problem, body, time_out};
 
 /// The largest form, in bytes.
 const FORM_BYTES_MAX: u64 = 16 * 1024;
@@ -52,6 +52,12 @@ pub(crate) struct Pages {
     /// The API, which is asked.
     api: Router,
     pub(crate) state: Arc<Api>,
+}
+
+impl Pages {
+    fn now_s(&self) -> i64 {
+        self.state.ports.clock.now_ms() / 1_000
+    }
 }
 
 impl FromRef<Pages> for Arc<Api> {
@@ -70,38 +76,18 @@ pub(crate) fn routes(api: Router, state: &Arc<Api>) -> Router {
     let timed = timed().into_iter().fold(Router::new(), with);
     let timed = timed.layer(from_fn_with_state(Arc::clone(state), time_out));
     let all = untimed().into_iter().fold(timed, with);
-    all.layer(from_fn(shown)).with_state(pages)
-}
-
-/// Shows who reads pages a page, too, where none could be made.
-async fn shown(request: Request, next: Next) -> Response {
-    let reads_pages = wants_page(request.headers());
-    let caller = request.extensions().get::<Caller>().cloned();
-    let mut response = next.run(request).await;
-    let status = response.status();
-    let is_shown = response.extensions().get::<Page>().is_some();
-    if !reads_pages || is_shown || !(status.is_client_error() || status.is_server_error()) {
-        return response;
-    }
-    let told = response.extensions_mut().remove::<Problem>();
-    let problem = told.unwrap_or_else(|| {
-        let detail = match status {
-            StatusCode::BAD_REQUEST => {
-                "The address can't be read: look whether it was copied whole."
-            }
-            _ if status.is_server_error() => "The page met a fault of the service: see its log.",
-            _ => "The request was refused.",
-        };
-        Problem::new(kind_of(status), detail)
-    });
-    refused(caller.as_ref(), &problem)
+    all.with_state(pages)
 }
 
 /// The page that says why there is no other.
-pub(crate) fn refused(caller: Option<&Caller>, problem: &Problem) -> Response {
+pub(crate) fn refused(
+    caller: Option<&Caller>,
+    problem: &Problem,
+    request_id: Option<&str>,
+) -> Response {
     // Whom nobody knows may be anybody.
     let stranger = Caller::stranger();
-    ProblemPage::of(caller.unwrap_or(&stranger), problem)
+    ProblemPage::of(caller.unwrap_or(&stranger), problem, request_id)
 }
 
 /// What is answered within the time that a request may take.
@@ -160,7 +146,7 @@ impl FromRequestParts<Pages> for Looking {
         let caller = caller.unwrap_or_else(Caller::stranger);
         Ok(Self {
             asker: Asker::new(pages.api.clone(), Arc::clone(&pages.state), caller),
-            here: Here::of(&parts.headers),
+            here: Here::of(&parts.headers, &parts.uri),
         })
     }
 }
@@ -183,13 +169,6 @@ impl FromRequest<Pages> for Form {
         let form = body::text_up_to(&pages.state, request, FORM_BYTES_MAX).await?;
         Ok(Self(Query::of(Some(&String::from_utf8_lossy(&form)))))
     }
-}
-
-/// The page for a path under which there is none.
-pub(crate) fn nothing_here() -> Response {
-    let trouble = Trouble::own(404, NOTHING, "No page has this address.");
-    // Whoever asks may be anybody.
-    ProblemPage::response(&Caller::stranger(), trouble)
 }
 
 /// The page that says that what a path names is no number; nothing if it is one.
@@ -299,10 +278,15 @@ async fn dead_letters(looking: Looking, done: Done, query: Query) -> Response {
 }
 
 /// Tries letters again, and leads to all of them, where it is told what became of these.
-async fn replay_letters(looking: Looking, done: Done, Form(form): Form) -> Response {
+async fn replay_letters(
+    State(pages): State<Pages>,
+    looking: Looking,
+    done: Done,
+    Form(form): Form,
+) -> Response {
     let Looking { asker, here } = &looking;
     match pipeline::replayed(asker, &form).await {
-        Ok(text) => done.lead(pipeline::LETTERS_PAGE, &text),
+        Ok(text) => done.lead(pipeline::LETTERS_PAGE, &text, pages.now_s()),
         Err(trouble) => {
             let (status, all) = (trouble.status(), Query::of(None));
             let told = Some(Err(trouble));
@@ -321,10 +305,15 @@ async fn reconciliations(looking: Looking, done: Done, query: Query) -> Response
 }
 
 /// Approves what a comparison found, and leads to all of them, where it is told what that means.
-async fn approve(looking: Looking, done: Done, Form(form): Form) -> Response {
+async fn approve(
+    State(pages): State<Pages>,
+    looking: Looking,
+    done: Done,
+    Form(form): Form,
+) -> Response {
     let Looking { asker, here } = &looking;
     match pipeline::approved(asker, &form).await {
-        Ok(text) => done.lead(pipeline::RECONCILIATIONS_PAGE, &text),
+        Ok(text) => done.lead(pipeline::RECONCILIATIONS_PAGE, &text, pages.now_s()),
         Err(trouble) => {
             let (status, all) = (trouble.status(), Query::of(None));
             let told = Some(Err(trouble));

@@ -121,14 +121,18 @@ impl SourceShown {
             (_, true) => "live state began anew and is catching up",
             _ => "live state is whole",
         };
-        let complete = source.runs.iter().find(|run| run.state == "complete");
+        let complete = source.newest_complete.as_ref();
         let (drift, has_drift) =
             complete.map_or(("–".to_owned(), false), |run| drift(&run.drift));
         let newest = source.runs.first();
         let trouble = newest.and_then(|run| {
             let reason = run.reason.as_ref()?;
-            let to_do = run.to_do.as_deref().unwrap_or_default();
-            Some(format!("Run {}: {reason}; {to_do}", run.epoch))
+            let to_do = run.to_do.as_deref().map(|to_do| format!("; {to_do}"));
+            Some(format!(
+                "Run {}: {reason}{}",
+                run.epoch,
+                to_do.unwrap_or_default()
+            ))
         });
         let end = |one: &api::Partition| i128::from(one.log_end);
         Self {
@@ -185,7 +189,7 @@ async fn plays(asker: &Asker, here: &Here) -> Option<Part<PlaysShown>> {
         Err(trouble) if matches!(trouble.status, 400 | 404) => return None,
         Err(trouble) => return Some(Err(TroubleShown::of(trouble))),
     };
-    let tools = here.tools(&asked, true, &asker.caller);
+    let tools = here.tools(&asked, false, &asker.caller);
     let series = series_shown(&series, (Step::Day, &TimeZone::UTC), tools);
     Some(Ok(PlaysShown { tiles, series }))
 }

@@ -1,7 +1,7 @@
 //! What several pages have in common: the frame around each, choices, and small parts that are written alike.
 
 use askama::Template;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use schemas::source::Source;
 
@@ -10,7 +10,7 @@ use super::ask::{Called, Trouble};
 use super::assets::{ASSETS, Assets};
 use super::cookie::is_over_tls;
 use super::shown::{self, Moment, duration, number};
-use crate::http::{Caller, Page, Problem};
+use crate::http::{Caller, LIMIT_MAX, Page, Problem};
 
 /// What somebody can look for.
 pub(crate) const KINDS: [(&str, &str); 5] = [
@@ -26,7 +26,7 @@ pub(crate) const KINDS: [(&str, &str); 5] = [
 pub(crate) struct Frame {
     pub(crate) title: String,
     pub(crate) section: &'static str,
-    pub(crate) kinds: [(&'static str, &'static str); 5],
+    pub(crate) kinds: Vec<(&'static str, &'static str)>,
     /// What was looked for last.
     pub(crate) kind: &'static str,
     pub(crate) who: Option<String>,
@@ -35,21 +35,29 @@ pub(crate) struct Frame {
     pub(crate) follow: Option<String>,
     /// Whether who looks needs no key.
     pub(crate) is_here: bool,
+    /// Whether the key of who looks reads what is of nobody in particular; who is not signed in may have one that does.
+    pub(crate) reads_all: bool,
     /// Keys of this page, with what they do.
     pub(crate) keys: &'static [(&'static str, &'static str)],
 }
 
 impl Frame {
     pub(crate) fn new(title: impl Into<String>, section: &'static str, caller: &Caller) -> Self {
+        let reads_all = caller.key_id().is_none() || caller.may_read_all();
+        let is_of_owners = |(kind, _): &(&str, &str)| !matches!(*kind, "segment" | "athlete");
         Self {
             title: title.into(),
             section,
-            kinds: KINDS,
+            kinds: KINDS
+                .into_iter()
+                .filter(|kind| reads_all || is_of_owners(kind))
+                .collect(),
             kind: "owner",
             who: caller.actor(),
             assets: &ASSETS,
             follow: None,
             is_here: caller.key_id().is_none() && caller.may_read_all(),
+            reads_all,
             keys: &[],
         }
     }
@@ -109,7 +117,9 @@ impl From {
 #[derive(Debug, Clone, Template)]
 #[template(path = "tools.html")]
 pub(crate) struct Tools {
-    csv: Option<String>,
+    csv: String,
+    /// Whether that has more rows than the page shows, and may have fewer than there are.
+    is_part: bool,
     curl: String,
 }
 
@@ -118,10 +128,8 @@ pub(crate) struct Tools {
 pub(crate) struct Here(String);
 
 impl Here {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let host = headers
-            .get(header::HOST)
-            .and_then(|host| host.to_str().ok());
+    pub(crate) fn of(headers: &HeaderMap, uri: &Uri) -> Self {
+        let host = crate::http::asked_host(headers, uri);
         let scheme = match is_over_tls(headers) {
             true => "https",
             false => "http",
@@ -129,15 +137,21 @@ impl Here {
         Self(format!("{scheme}://{}", host.unwrap_or("localhost:8080")))
     }
 
-    /// How to ask the API for the same; with CSV where what is asked for is a list.
-    pub(crate) fn tools(&self, path: &str, has_csv: bool, caller: &Caller) -> Tools {
-        let joint = if path.contains('?') { '&' } else { '?' };
+    /// How to ask the API for the same; of a list that is shown page by page, as many rows as CSV as it gives at once.
+    pub(crate) fn tools(&self, path: &str, is_paged: bool, caller: &Caller) -> Tools {
+        let (of, query) = path.split_once('?').unwrap_or((path, ""));
+        let is_kept = |pair: &&str| !(pair.is_empty() || is_paged && pair.starts_with("limit="));
+        let mut pairs: Vec<&str> = query.split('&').filter(is_kept).collect();
+        let limit = format!("limit={LIMIT_MAX}");
+        pairs.extend(is_paged.then_some(limit.as_str()));
+        pairs.push("format=csv");
         let key = match caller.actor() {
             Some(_) => "-H \"Authorization: Bearer $BACKSTITCH_KEY\" ",
             None => "",
         };
         Tools {
-            csv: has_csv.then(|| format!("{path}{joint}format=csv")),
+            csv: format!("{of}?{}", pairs.join("&")),
+            is_part: is_paged,
             curl: format!("curl {key}'{}{}'", self.0, path.replace('\'', "%27")),
         }
     }
@@ -307,9 +321,10 @@ fn asked_again(mut response: Response, after: Option<HeaderValue>) -> Response {
 
 impl ProblemPage {
     /// The page for who reads pages rather than documents.
-    pub(crate) fn of(caller: &Caller, problem: &Problem) -> Response {
+    pub(crate) fn of(caller: &Caller, problem: &Problem, request_id: Option<&str>) -> Response {
         let kind = problem.kind();
-        let trouble = Trouble::own(kind.status().as_u16(), kind.title(), problem.detail());
+        let mut trouble = Trouble::own(kind.status().as_u16(), kind.title(), problem.detail());
+        trouble.request_id = request_id.unwrap_or_default().to_owned();
         asked_again(Self::response(caller, trouble), problem.ask_again())
     }
 

@@ -1,7 +1,9 @@
 //! The plays of an owner or a track: how many, over time, and counted apart.
 
 use askama::Template;
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 use serde_json::Value;
 use stores::names::Named;
 
@@ -70,6 +72,8 @@ pub(crate) struct PlaysPage {
     tiles: Vec<Tile>,
     /// The period that is shown: whoever only writes dates into the form means these.
     shown: String,
+    /// Where the same period before and after this one is shown.
+    around: (Option<String>, Option<String>),
     series: Part<SeriesShown>,
     apart_title: &'static str,
     bys: Vec<Choice>,
@@ -232,6 +236,7 @@ impl<'a> Asked<'a> {
             ("kind", self.query.get("kind")),
             ("tz", self.query.get("tz")),
             ("period", (!is_custom).then_some(self.period)),
+            ("date", self.anchor()),
             ("from", self.date("from")),
             ("to", self.date("to")),
         ];
@@ -246,6 +251,12 @@ impl<'a> Asked<'a> {
         }
         parameters.extend(more);
         path(&format!("/api/v1/stats/plays/{what}"), &parameters)
+    }
+
+    /// The day that the period is about, where that is not today and the period has such a day.
+    fn anchor(&self) -> Option<&'a str> {
+        let has_anchor = !matches!(self.period, "all" | "custom");
+        self.query.get("date").filter(|_| has_anchor)
     }
 
     /// A date that bounds the period, if dates do.
@@ -302,21 +313,20 @@ pub(crate) async fn page(
     );
     let called = names(asker, &asked, total.is_ok(), apart.as_ref().ok()).await;
     let name = called.own.clone();
-    let tools = |of: &str, is_list: bool| here.tools(of, is_list, &asker.caller);
+    let tools = |of: &str, is_paged: bool| here.tools(of, is_paged, &asker.caller);
     let tiles = vec![
         total_tile("Plays", total, tools(&total_path, false)),
         uniques_tile(uniques, tools(&uniques_path, false)),
     ];
     let range = range(series.as_ref().ok(), &zone);
     let step = (Step::of(asked.interval), &zone);
-    let series = series.map(|found| series_shown(&found, step, tools(&series_path, true)));
+    let series = series.map(|found| series_shown(&found, step, tools(&series_path, false)));
     let apart_tools = tools(&apart_path, true);
     let apart = apart.map(|found| apart_shown(&asked, &found, &called.rows, apart_tools));
-    let numbered = format!("{} {id}", of.name());
-    let title = name
-        .clone()
-        .unwrap_or_else(|| format!("{} {id}", of.title()));
     let by_title = BYS.iter().find(|(by, _)| *by == asked.by);
+    let numbered = format!("{} {id}", of.name());
+    let title = name.clone();
+    let title = title.unwrap_or_else(|| format!("{} {id}", of.title()));
     PlaysPage {
         frame: Frame::new(title.clone(), "plays", &asker.caller)
             .following("plays")
@@ -342,6 +352,7 @@ pub(crate) async fn page(
         filters: filters(&asked, &called.filters),
         tiles,
         shown: asked.period.to_owned(),
+        around: around(&asked, asker.now(), &zone),
         series: series.map_err(TroubleShown::of),
         apart_title: by_title.map_or("Value", |(_, title)| title),
         bys: bys(&asked),
@@ -354,6 +365,7 @@ fn named(by: &str) -> Option<Named> {
     match by {
         "track" => Some(Named::Track),
         "owner" => Some(Named::Owner),
+        "app" => Some(Named::Application),
         _ => None,
     }
 }
@@ -395,15 +407,20 @@ async fn names(
         let value = asked.query.get(parameter).filter(|_| may_hear)?;
         crate::http::integer(value)
     };
-    let [track, owner] = ["track_id", "owner_id"].map(filtered);
-    let (own, rows, tracks, owners) = tokio::join!(
+    let [track, owner, app] = ["track_id", "owner_id", "app_id"].map(filtered);
+    let (own, rows, tracks, owners, apps) = tokio::join!(
         asker.names(of, id),
         rows,
         asker.names(Named::Track, track),
         asker.names(Named::Owner, owner),
+        asker.names(Named::Application, app),
     );
-    let found = [("track_id", track, tracks), ("owner_id", owner, owners)].into_iter();
-    let named = found.filter_map(|(parameter, id, called)| {
+    let found = [
+        ("track_id", track, tracks),
+        ("owner_id", owner, owners),
+        ("app_id", app, apps),
+    ];
+    let named = found.into_iter().filter_map(|(parameter, id, called)| {
         let name = called.get(id?)?;
         Some((parameter, name.to_owned()))
     });
@@ -505,7 +522,7 @@ fn range(series: Option<&api::Series>, zone: &TimeZone) -> String {
 
 /// What a form keeps of the page's address.
 fn hidden(of: Of, query: &Query) -> Vec<(String, String)> {
-    let kept = FILTERS.iter().chain(&["by"]).filter_map(|name| {
+    let kept = FILTERS.iter().chain(&["by", "date"]).filter_map(|name| {
         let value = query.get(name).filter(|_| *name != of.parameter())?;
         Some(((*name).to_owned(), value.to_owned()))
     });
@@ -522,13 +539,55 @@ fn filters(asked: &Asked<'_>, called: &[(&str, String)]) -> Vec<Filter> {
         let value = known.map_or(value, |(_, called)| called.as_str());
         let of = Of::ALL.into_iter().find(|of| of.parameter() == *name);
         let id = id.filter(|id| crate::http::integer(id).is_some());
+        let page = |id: &str| match of {
+            Some(of) => Some(of.page(id)),
+            None => (*name == "app_id").then(|| format!("/applications/{id}")),
+        };
         Some(Filter {
-            page: of.zip(id).map(|(of, id)| of.page(id)),
+            page: id.and_then(page),
             title: format!("{}: {value}", name.strip_suffix("_id").unwrap_or(name)),
             link: asked_for.map(|_| asked.link(&[(name, None), ("cursor", None)])),
         })
     });
-    found.collect()
+    let date = asked.anchor().map(|date| Filter {
+        title: format!("on {date}"),
+        link: Some(asked.link(&[("date", None), ("cursor", None)])),
+        page: None,
+    });
+    found.chain(date).collect()
+}
+
+/// The same period before this one, and after it where that has begun.
+fn around(asked: &Asked<'_>, now: Timestamp, zone: &TimeZone) -> (Option<String>, Option<String>) {
+    let step = match asked.period {
+        "today" => 1.day(),
+        "7d" => 7.days(),
+        "30d" => 30.days(),
+        "month" => 1.month(),
+        "year" => 1.year(),
+        _ => return (None, None),
+    };
+    let today = now.to_zoned(zone.clone()).date();
+    let date = match asked.query.get("date") {
+        None => today,
+        Some(date) => match date.parse::<Date>() {
+            Ok(date) => date,
+            Err(_) => return (None, None),
+        },
+    };
+    let link = |date: Date| {
+        let date = (date < today).then(|| date.to_string());
+        asked.link(&[("date", date.as_deref()), ("cursor", None)])
+    };
+    // The last day of what is shown: another period comes after it once that is over.
+    let last = match asked.period {
+        "month" => date.last_of_month(),
+        "year" => date.last_of_year(),
+        _ => date,
+    };
+    let before = date.checked_sub(step).ok();
+    let after = date.checked_add(step).ok().filter(|_| last < today);
+    (before.map(link), after.map(link))
 }
 
 fn bys(asked: &Asked<'_>) -> Vec<Choice> {

@@ -143,6 +143,77 @@ async fn every_page_is_whole_and_names_are_only_text() {
     );
 }
 
+/// What stands between two texts, each time.
+fn between<'a>(text: &'a str, before: &str, after: &'a str) -> Vec<&'a str> {
+    let found = text.split(before).skip(1);
+    found.filter_map(|rest| rest.split(after).next()).collect()
+}
+
+#[tokio::test]
+async fn what_a_page_shows_comes_as_csv_and_by_a_command_too() {
+    let (serving, _) = service();
+    let mut seen = 0;
+    for page in PAGES {
+        let (_, text) = get(&serving, page, None).await;
+        let links = between(&text, "<a href=\"/api/", "\" download>");
+        let commands = between(&text, "<pre><code>curl ", "</code>");
+        assert_eq!(links.len(), commands.len(), "{page}");
+        for (link, command) in links.iter().zip(commands) {
+            let link = format!("/api/{link}")
+                .replace("&#38;", "&")
+                .replace("&amp;", "&");
+            let (response, csv) = get(&serving, &link, None).await;
+            assert_eq!(response.status(), StatusCode::OK, "{page}: {link}: {csv}");
+            let kind = &response.headers()[header::CONTENT_TYPE];
+            assert_eq!(kind, "text/csv; charset=utf-8", "{page}: {link}");
+            let path = link.split('?').next().unwrap();
+            assert!(command.contains(path), "{page}: {link}: {command}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 20, "{seen}");
+}
+
+#[tokio::test]
+async fn a_period_is_led_to_the_one_before_and_after() {
+    let (serving, _) = service();
+    for (query, before, after) in [
+        (
+            "period=month&date=2026-03-31",
+            Some("2026-02-28"),
+            Some("2026-04-30"),
+        ),
+        (
+            "period=7d&date=2026-03-10",
+            Some("2026-03-03"),
+            Some("2026-03-17"),
+        ),
+        ("period=all", None, None),
+        ("period=all&date=2026-03-31", None, None),
+        ("period=month&date=2026-07-01", Some("2026-06-01"), None),
+        ("from=2026-01-01&to=2026-02-01", None, None),
+        ("period=year&date=2027-01-01", Some("2026-01-01"), None),
+    ] {
+        let (response, text) = get(&serving, &format!("/owners/1?{query}"), None).await;
+        assert_eq!(response.status(), StatusCode::OK, "{query}");
+        for (rel, date) in [("prev", before), ("next", after)] {
+            let led = text.contains(&format!("rel=\"{rel}\">"));
+            assert_eq!(led, date.is_some(), "{query} {rel}");
+            let date = date.map(|date| format!("date={date}"));
+            assert!(
+                date.is_none_or(|date| text.contains(&date)),
+                "{query} {rel}"
+            );
+        }
+    }
+    let (_, text) = get(&serving, "/owners/1?period=month", None).await;
+    assert!(!text.contains("rel=\"next\">"), "it is not over");
+    let (_, text) = get(&serving, "/owners/1?period=month&date=2026-03-31", None).await;
+    assert!(text.contains("on 2026-03-31"));
+    let command = between(&text, "<pre><code>curl ", "</code>");
+    assert!(command[0].contains("date=2026-03-31"), "{}", command[0]);
+}
+
 #[tokio::test]
 async fn what_is_no_page_says_so_and_is_never_a_fault() {
     let (serving, _) = service();

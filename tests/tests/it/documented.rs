@@ -185,6 +185,9 @@ impl Reader {
         while let Some(word) = words.next() {
             let mut value = || words.next().expect("what follows an option");
             match word.as_str() {
+                // Here it listens.
+                "-fsS" | "--retry-connrefused" => {}
+                "--retry" | "--retry-delay" => drop(value()),
                 "-X" => method = value(),
                 "-d" | "--data-binary" => body = Some(value()),
                 "-H" => {

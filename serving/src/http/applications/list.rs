@@ -78,6 +78,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .get("cursor")
         .map(|text| cursor::of_application(fingerprint, text))
         .transpose()?;
+    // Each may look through all of them.
+    let _turn = api.listings.acquire().await;
     let listed = listing.first(&*api.ports.canon, after, limit + 1).await?;
     let Listed::Found(mut found) = listed else {
         return Err(Problem::new(
@@ -104,7 +106,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     Ok((link.map(|link| [link]), answer).into_response())
 }
 
-fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Response {
+pub(super) fn as_csv(applications: Vec<ApplicationShown>, provenance: &Provenance) -> Response {
     let names = [
         "id",
         "name",
