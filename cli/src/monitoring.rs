@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use schemas::source::Source;
 use serving::MetricsText;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,10 @@ const COUNTERS: &[(&str, &str)] = &[
     (
         "backstitch_batch_runs_total",
         "Batch runs of this process that came to their end, by source",
+    ),
+    (
+        "backstitch_http_connections_closed_total",
+        "Connections that were closed since nothing happened on them (quiet), or to make room for others (room)",
     ),
     (
         "backstitch_http_requests_total",
@@ -230,8 +235,16 @@ const GAUGES: &[(&str, &str)] = &[
         "When the newest batch run of a source was complete, in seconds since 1970, as the API sees it",
     ),
     (
+        "backstitch_source_next_offset",
+        "Up to where live state has counted a partition of the log, as the API sees it",
+    ),
+    (
         "backstitch_source_replaying",
         "1 while live state of a partition that began anew is still catching up, as the API sees it",
+    ),
+    (
+        "backstitch_source_seen_seconds",
+        "When the API could see last how a source is getting on, in seconds since 1970",
     ),
     (
         "backstitch_speed_cached_boards",
@@ -271,7 +284,13 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Counters of what hardly ever happens and is alarming.
+/// Counters by source of what hardly ever happens and is alarming.
+const RARE_BY_SOURCE: &[&str] = &[
+    "backstitch_ingest_dead_letters_total",
+    "backstitch_speed_dead_letters_total",
+];
+
+/// Others.
 const RARE: &[&str] = &[
     "backstitch_reconcile_alerts_given_up_total",
     "backstitch_speed_notices_given_up_total",
@@ -304,6 +323,11 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
     // A counter that appears with its first event has never risen.
     for name in RARE {
         metrics::counter!(*name).increment(0);
+    }
+    for name in RARE_BY_SOURCE {
+        for source in Source::ALL {
+            metrics::counter!(*name, "source" => source.name()).increment(0);
+        }
     }
     metrics::gauge!("backstitch_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(RECORDER.get_or_init(|| handle).clone())

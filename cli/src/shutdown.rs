@@ -1,4 +1,4 @@
-//! How a process is asked to end: the first signal drains, the second ends at once.
+//! How a process is asked to end: the first signal drains, the next one after half a second ends at once.
 
 use std::time::Duration;
 
@@ -31,7 +31,9 @@ impl Signals {
     /// Cancels `token` at the first signal; answers at the second.
     pub(crate) async fn watch(mut self, token: CancellationToken) {
         self.next().await;
-        tracing::info!("ending: what is under way is finished first; a second signal ends at once");
+        tracing::info!(
+            "ending: what is under way is finished first; another signal after half a second ends at once"
+        );
         token.cancel();
         let is_over = sleep(SAME);
         tokio::pin!(is_over);

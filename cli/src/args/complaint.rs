@@ -7,7 +7,13 @@ pub(crate) fn complaint(error: &clap::Error) -> String {
     use clap::error::ErrorKind;
     let help = |command: &str| format!("see `{command} --help`");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return format!("a command is missing; {}", help("backstitch"));
+        // What is rendered is the help of the command of which one is missing.
+        let text = error.render().to_string();
+        let usage = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Usage: "));
+        let of = usage.map_or("backstitch".to_owned(), command);
+        return format!("a command is missing; {}", help(&of));
     }
     let text = error.render().to_string();
     let mut usage = None;
