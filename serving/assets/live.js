@@ -33,6 +33,7 @@ enliven(document);
 // Parts of the page that change are taken from the page as it is now.
 let busy = false;
 let again = false;
+let later;
 async function refresh() {
   if (busy) { again = true; return; }
   busy = true;
@@ -45,7 +46,9 @@ async function refresh() {
     // Where other parts are there than before, all of them are taken.
     for (const frame of document.querySelectorAll('[data-live-frame]')) {
       const fresh = now.getElementById(frame.id);
-      if (!fresh || parts(frame) === parts(fresh)) continue;
+      // Where it can't be told anew, what is there stays, and is said to be old.
+      if (!fresh || frame.contains(document.activeElement) || (response.status >= 500 && parts(frame))) continue;
+      if (parts(frame) === parts(fresh)) continue;
       frame.replaceChildren(...[...fresh.childNodes].map((one) => document.importNode(one, true)));
       keep(frame);
       enliven(frame);
@@ -66,6 +69,9 @@ async function refresh() {
   } catch (error) {
     main.classList.add('stale');
     say(`Not up to date: ${error.message}`, false);
+    // Nothing may move when it can be told again.
+    clearTimeout(later);
+    later = setTimeout(() => { if (!paused && !document.hidden) refresh(); }, 10_000);
   } finally {
     busy = false;
     if (again) { again = false; setTimeout(refresh, 250); }

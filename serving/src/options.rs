@@ -89,8 +89,8 @@ pub struct ServingOptions {
     pub partitions: u32,
     /// How long an answer waits for live state to become whole before it is a 503.
     pub whole_wait_ms: u64,
-    /// Reads of statistics at once, at most; more wait. One by what may have many values, as by listener, or of different values over
-    /// time counts as an eighth of them. It bounds how many counts are in memory.
+    /// Reads of statistics at once, at most; more wait. An eighth of them may be by what may have many values, as by listener, or of
+    /// different values over time. It bounds how many counts are in memory.
     pub tally_reads_max: usize,
     /// Reads of boards and applications at once, at most; more wait. It bounds how many live states are
     /// in memory.

@@ -313,11 +313,9 @@ async fn told(drain: &CancellationToken, activity: &Activity) {
 async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Duration)) {
     loop {
         let ending_for = activity.ending_for();
-        // One that is not taken is not kept by others beside it.
-        let stalled = quiet_max.saturating_sub(activity.stalled_for());
         let left = match ending_for {
             // What takes long may be written, and is there when it is there.
-            _ if activity.owes_an_answer() => ENDING.min(stalled),
+            _ if activity.owes_an_answer() => ENDING,
             Some(ending_for) if activity.has_to_end() => ENDING.saturating_sub(ending_for),
             Some(ending_for) => {
                 let still_for = activity.still_for().min(ending_for);
@@ -325,8 +323,9 @@ async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Durati
                 let in_any_case = ENDING_MAX.saturating_sub(quiet_for);
                 ENDING.saturating_sub(still_for).min(in_any_case)
             }
+            // An answer that is not taken is not kept by others beside it.
             None if activity.has_begun() => {
-                stalled.min(quiet_max.saturating_sub(activity.quiet_for()))
+                quiet_max.saturating_sub(activity.quiet_for().max(activity.stalled_for()))
             }
             None => head_timeout.saturating_sub(activity.quiet_for()),
         };

@@ -153,6 +153,7 @@ pub(crate) struct Connected {
     ),
     responses(
         (status = 200, description = "The application", body = ApplicationShown),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such application", body = ProblemShape, content_type = "application/problem+json"),
         (status = 503, description = "Not whole yet, or a store does not answer", body = ProblemShape, content_type = "application/problem+json")
     )

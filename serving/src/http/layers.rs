@@ -276,24 +276,21 @@ fn with_document(
 }
 
 /// Notes why a request was refused, under the id that its asker is told: some of those that come in a second, since strangers
-/// decide how many these are.
+/// decide how many these are; the service's own failures apart.
 fn note(problem: &Problem) {
-    static TOLD: LazyLock<DefaultDirectRateLimiter> =
-        LazyLock::new(|| RateLimiter::direct(Quota::per_second(TOLD_PER_SECOND)));
-    let (status, title, detail) = (
-        problem.kind().status(),
-        problem.kind().title(),
-        problem.detail(),
-    );
-    let status = status.as_u16();
+    static REFUSED: LazyLock<DefaultDirectRateLimiter> = LazyLock::new(some_of_a_second);
+    static FAILED: LazyLock<DefaultDirectRateLimiter> = LazyLock::new(some_of_a_second);
+    let kind = problem.kind();
+    let (status, title, detail) = (kind.status().as_u16(), kind.title(), problem.detail());
     match status {
-        401 | 403 | 500.. if TOLD.check().is_err() => {
-            tracing::debug!(status, title, detail, "refused")
-        }
-        401 | 403 => tracing::info!(status, title, detail, "refused"),
-        500.. => tracing::warn!(status, title, detail, "not answered"),
+        401 | 403 if REFUSED.check().is_ok() => tracing::info!(status, title, detail, "refused"),
+        500.. if FAILED.check().is_ok() => tracing::warn!(status, title, detail, "not answered"),
         _ => tracing::debug!(status, title, detail, "refused"),
     }
+}
+
+fn some_of_a_second() -> DefaultDirectRateLimiter {
+    RateLimiter::direct(Quota::per_second(TOLD_PER_SECOND))
 }
 
 /// Where TLS was used once it is used for a year.

@@ -72,6 +72,8 @@ pub(crate) use problem::{Kind, Problem};
 const LISTINGS_MAX: usize = 8;
 /// Reads of dead letters that are under way at once: people look at them, and each holds some megabytes.
 const LETTER_READS_MAX: usize = 2;
+/// This part of the reads of statistics may have many values.
+const LARGE_SHARE: usize = 8;
 /// Sign-ins whose keys are looked up at once: whoever sends one has no key yet.
 const SIGN_INS_MAX: usize = 32;
 /// Keys that are looked up at once and may be made up: more than these wait for nothing.
@@ -90,8 +92,9 @@ pub(crate) struct Api {
     pub(crate) intakes: Mutex<BTreeMap<Source, Arc<OnceCell<Arc<Intake>>>>>,
     /// How many more bodies of events can be taken at once.
     pub(crate) ingests: Semaphore,
-    /// How many more statistics can be read at once; what may have many values takes several places.
-    pub(crate) tally_places: Semaphore,
+    /// How many more statistics can be read at once, and of these how many that may have many values.
+    pub(crate) tallies: Semaphore,
+    pub(crate) large_tallies: Semaphore,
     /// How many more boards can be read at once.
     pub(crate) board_reads: Semaphore,
     /// How many more lists of applications can be read at once.
@@ -153,7 +156,13 @@ impl Api {
             gathered_members: Gather::new(),
             noted: Noted::new(),
             ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
-            tally_places: Semaphore::new(options.tally_reads_max.min(Semaphore::MAX_PERMITS)),
+            tallies: Semaphore::new(options.tally_reads_max.min(Semaphore::MAX_PERMITS)),
+            large_tallies: Semaphore::new(
+                options
+                    .tally_reads_max
+                    .min(Semaphore::MAX_PERMITS)
+                    .div_ceil(LARGE_SHARE),
+            ),
             board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
             listings: Semaphore::new(LISTINGS_MAX),
             letter_reads: Semaphore::new(LETTER_READS_MAX),

@@ -196,6 +196,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     ),
     responses(
         (status = 200, description = "The run", body = RunTold),
+        (status = 400, description = "A parameter can't be used", body = ProblemShape, content_type = "application/problem+json"),
         (status = 404, description = "No such run", body = ProblemShape, content_type = "application/problem+json")
     )
 )]

@@ -337,16 +337,13 @@ enum Counted {
     Rows,
 }
 
-/// How many places a read takes: of one that may have many values, each with a count or a sketch, few are in memory at once.
-fn places(question: &Question, all: usize) -> u32 {
+/// Whether a read may have many values, each with a count or a sketch: few of these are in memory at once.
+fn has_many(question: &Question) -> bool {
     let is_series = match &question.time {
         Time::Segments(segments) => segments.len() > 2,
         Time::Open(_) => true,
     };
-    let has_many =
-        question.by.is_some() || question.explains || (question.distinct.is_some() && is_series);
-    let places = if has_many { all.div_ceil(8) } else { 1 };
-    u32::try_from(places).unwrap_or(u32::MAX)
+    question.by.is_some() || question.explains || (question.distinct.is_some() && is_series)
 }
 
 /// A request for statistics, read but not yet answered.
@@ -492,13 +489,18 @@ impl<'a> Asked<'a> {
             prefer: self.prefer()?,
             time,
         };
-        let places = places(&question, api.options.tally_reads_max);
+        let has_many = has_many(&question);
         let key = key_of(&(&self.metric.name, format!("{question:?}")));
         let (api, name) = (Arc::clone(api), self.metric.name.clone());
         let gathered = Arc::clone(&api);
         let read = async move {
             let metric = api.metrics.get(&name).ok_or_else(|| unknown(&api, &name))?;
-            let _places = api.tally_places.acquire_many(places).await;
+            // Those wait for their own, so that others do not wait behind them.
+            let _large = match has_many {
+                true => Some(api.large_tallies.acquire().await),
+                false => None,
+            };
+            let _place = api.tallies.acquire().await;
             let stores = (&api.ports, &api.memory);
             let reading = read(stores, metric, &question, api.options.whole_wait()).await;
             Ok(Arc::new(api.kept_tallies.or_kept(key, reading)?))

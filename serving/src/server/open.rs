@@ -1,8 +1,9 @@
 //! The connections that are open. When there is no room for another, the address that has the most connections of those that have
 //! one to spare gives it up: one on which nothing is under way, or whose client neither sends what it announced nor takes what it
-//! asked for. Where there is none for a while, an address that has more than its part of all gives one up though the client sends or
-//! takes something. So nobody shuts others out by opening many.
+//! asked for. Where there is none for a while, an address that has more than its part of all gives up what it has beyond, though its
+//! clients send or take something. So nobody shuts others out by opening many.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -22,11 +23,9 @@ const ROOM_RETRY: Duration = Duration::from_millis(50);
 const SETTLED: Duration = Duration::from_millis(50);
 /// A client that for so long neither sends anything of what it announced nor takes anything of what it asked for can be spared.
 const STALLED: Duration = Duration::from_secs(5);
-/// How long is waited for one that can be spared.
+/// How long there may be none that can be spared.
 const PATIENT: Duration = Duration::from_secs(1);
-/// How long one that has to end may take before another has to, too.
-const TAKEN: Duration = Duration::from_secs(2);
-/// Who has more than this part of all connections gives one up then.
+/// An address has this part of all connections then, at most.
 const SHARE: usize = 8;
 
 /// What happens on a connection.
@@ -121,8 +120,11 @@ impl Activity {
     }
 
     /// For how long at most the client of a request that is under way has neither sent nor taken anything of it, while it is not
-    /// we who are waited for.
+    /// we who are waited for. Of a connection that many clients have together it is nothing: one of them would end those of others.
     pub(super) fn stalled_for(&self) -> Duration {
+        if self.is_shared {
+            return Duration::ZERO;
+        }
         let turns = self.turns();
         let waiting = turns.iter().filter_map(Weak::upgrade);
         let waiting = waiting.filter(|turn| turn.waits_for_client());
@@ -314,30 +316,26 @@ pub(super) struct Open {
 
 #[derive(Debug, Default)]
 struct All {
+    /// Since when there has been no room.
+    full_since: Option<Instant>,
     next: u64,
     by_number: HashMap<u64, Arc<Activity>>,
 }
 
 impl All {
-    /// Asks the connection to end that makes room for another, if there is one; of so many that may be open. Where that was waited
-    /// for, also one whose client takes something.
-    fn make_room(&self, connections_max: usize, is_late: bool) {
+    /// Asks the connection to end that makes room for another; where there has been none for a while, those of an address that has
+    /// more than its part of so many.
+    fn make_room(&mut self, connections_max: usize) {
+        let full_since = *self.full_since.get_or_insert_with(Instant::now);
         let counts = self.counts();
         if let Some(spared) = self.spared(&counts) {
             spared.end();
-        } else if let Some(taken) = self.taken(&counts, connections_max)
-            && is_late
-            && !self.is_one_ending()
-        {
-            taken.has_to_end.store(true, Ordering::Relaxed);
-            taken.end();
+        } else if full_since.elapsed() >= PATIENT {
+            for taken in self.taken(&counts, connections_max) {
+                taken.has_to_end.store(true, Ordering::Relaxed);
+                taken.end();
+            }
         }
-    }
-
-    /// Whether one that has to end still has time to.
-    fn is_one_ending(&self) -> bool {
-        let mut all = self.by_number.values();
-        all.any(|one| one.has_to_end() && one.ending_for() < Some(TAKEN))
     }
 
     /// How many connections each address has, but for those that are to end.
@@ -357,17 +355,20 @@ impl All {
         spareable.max_by_key(|one| (counts.get(&one.network).copied(), one.quiet_for()))
     }
 
-    /// Where none can be spared: of the address that has the most connections and more than its part of all, the one that is quiet for
-    /// the longest time.
-    fn taken(
-        &self,
-        counts: &HashMap<IpAddr, usize>,
-        connections_max: usize,
-    ) -> Option<&Arc<Activity>> {
-        let count = |one: &Activity| counts.get(&one.network).copied().unwrap_or_default();
-        let all = self.by_number.values();
-        let theirs = all.filter(|one| one.can_be_ended() && count(one) * SHARE > connections_max);
-        theirs.max_by_key(|one| (count(one), one.quiet_for()))
+    /// What the address that has the most connections has beyond its part of all: those that are quiet for the longest time.
+    fn taken(&self, counts: &HashMap<IpAddr, usize>, connections_max: usize) -> Vec<&Activity> {
+        let most = counts
+            .iter()
+            .max_by_key(|(network, count)| (**count, **network));
+        let Some((network, count)) = most else {
+            return Vec::new();
+        };
+        let all = self.by_number.values().map(Arc::as_ref);
+        let theirs = all.filter(|one| one.network == *network && one.can_be_ended());
+        let mut theirs: Vec<&Activity> = theirs.collect();
+        theirs.sort_by_key(|one| Reverse(one.quiet_for()));
+        theirs.truncate(count.saturating_sub(connections_max.div_ceil(SHARE)));
+        theirs
     }
 }
 
@@ -406,18 +407,25 @@ impl Open {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection, once there is room: while there is none, others are asked to end.
-    pub(super) async fn room_for(&self, activity: Activity) -> Slot {
-        let room = loop {
-            if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
-                break room;
-            }
-            let is_late = activity.opened.elapsed() >= PATIENT;
-            self.all().make_room(self.connections_max, is_late);
+    /// Room, once there is some again: until then others are asked to end.
+    async fn room_once_made(&self) -> OwnedSemaphorePermit {
+        loop {
+            self.all().make_room(self.connections_max);
             let room = Arc::clone(&self.room).acquire_owned();
             if let Ok(Ok(room)) = timeout(ROOM_RETRY, room).await {
-                break room;
+                return room;
             }
+        }
+    }
+
+    /// A place for a connection, once there is room: while there is none, others are asked to end.
+    pub(super) async fn room_for(&self, activity: Activity) -> Slot {
+        let room = match Arc::clone(&self.room).try_acquire_owned() {
+            Ok(room) => {
+                self.all().full_since = None;
+                room
+            }
+            Err(_) => self.room_once_made().await,
         };
         // It is quiet from now on.
         activity.note();
@@ -455,6 +463,7 @@ mod tests {
     /// Which of some connections makes room.
     fn spared(all: &[Arc<Activity>]) -> Option<usize> {
         let kept = All {
+            full_since: None,
             next: 0,
             by_number: (0..).zip(all.iter().cloned()).collect(),
         };
@@ -570,35 +579,36 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_more_than_its_part_gives_one_up_though_it_is_busy() {
-        let all = [MANY, MANY, MANY, FEW, FEW].map(|peer| quiet_for(peer, 4));
-        let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
+    fn an_address_gives_up_what_it_has_beyond_its_part_though_it_is_busy() {
+        let many = [4, 3, 2, 1].map(|seconds| quiet_for(MANY, seconds));
+        let few = [4, 4].map(|seconds| quiet_for(FEW, seconds));
+        let all: Vec<_> = many.into_iter().chain(few).collect();
+        let mut busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
         let mut kept = All {
+            full_since: None,
             next: 0,
             by_number: (0..).zip(all.iter().cloned()).collect(),
         };
-        let max = 3 * SHARE - 1;
+        let max = 2 * SHARE;
         let ended = || -> Vec<bool> { all.iter().map(|one| one.has_to_end()).collect() };
-        kept.make_room(max, true);
-        assert_eq!(ended(), [false; 5], "we owe all of them an answer");
-        for request in &busy {
+        let late = Instant::now().checked_sub(PATIENT);
+        kept.full_since = late;
+        kept.make_room(max);
+        assert_eq!(ended(), [false; 6], "we owe all of them an answer");
+        for (one, request) in all.iter().zip(&busy) {
             request.set_ours(false);
+            one.last_ms.store(0, Ordering::Relaxed);
         }
-        all[1].last_ms.store(0, Ordering::Relaxed);
-        kept.make_room(max, false);
-        assert_eq!(ended(), [false; 5], "one that can be spared may come");
-        kept.make_room(max, true);
-        assert_eq!(ended(), [false, true, false, false, false]);
-        kept.make_room(max, true);
-        assert_eq!(
-            ended(),
-            [false, true, false, false, false],
-            "it has time to"
-        );
-        kept.by_number.remove(&1);
-        kept.make_room(max, true);
-        let count = ended().into_iter().filter(|ended| *ended).count();
-        assert_eq!(count, 1, "it has no more than its part now");
+        kept.full_since = None;
+        kept.make_room(max);
+        assert_eq!(ended(), [false; 6], "one that can be spared may come");
+        kept.full_since = late;
+        kept.make_room(max);
+        assert_eq!(ended(), [true, true, false, false, false, false]);
+        // Nobody has more than two now.
+        kept.make_room(max);
+        assert_eq!(ended(), [true, true, false, false, false, false]);
+        busy.clear();
     }
 
     #[test]
@@ -628,6 +638,15 @@ mod tests {
         let again = UnderWay::begun(&one);
         assert_eq!(one.turns().len(), 1, "those that are over are forgotten");
         drop(again);
+        let proxies = ["192.0.2.0/24".parse().expect("a network")];
+        let shared = Arc::new(Activity {
+            opened: one.opened,
+            ..Activity::of(MANY, &proxies)
+        });
+        let stalled = UnderWay::begun(&shared);
+        stalled.set_ours(false);
+        stalled.0.last_ms.store(0, Ordering::Relaxed);
+        assert_eq!(shared.stalled_for(), Duration::ZERO);
     }
 
     #[test]
