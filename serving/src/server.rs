@@ -78,6 +78,11 @@ pub(crate) async fn run(
             () = shutdown.cancelled() => break,
             slot = open.room_for(Activity::of(peer.ip(), &options.trusted_proxies)) => slot,
         };
+        let Some(slot) = slot else {
+            tracing::debug!(%peer, "there is no room for a connection: its address has more than its part");
+            note_closed("room");
+            continue;
+        };
         let connection = Connection {
             router: router.clone(),
             head_timeout: options.head_timeout(),

@@ -1,7 +1,7 @@
 //! The connections that are open. When there is no room for another, the address that has the most connections of those that have
 //! one to spare gives it up: one on which nothing is under way, or whose client neither sends what it announced nor takes what it
 //! asked for. Where there is none for a while, an address that has more than its part of all gives up what it has beyond, though its
-//! clients send or take something. So nobody shuts others out by opening many.
+//! clients send or take something; to one of its own it gives nothing. So nobody shuts others out by opening many.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -175,6 +175,12 @@ impl Activity {
         !self.is_shared && self.ending_for().is_none() && !self.owes_an_answer()
     }
 
+    /// The same, without losing a request that is on its way.
+    fn can_be_taken(&self) -> bool {
+        let is_idle = self.under_way.load(Ordering::Acquire) == 0;
+        self.can_be_ended() && !(is_idle && self.quiet_for() < SETTLED)
+    }
+
     /// Whether it may make room for another.
     fn can_be_spared(&self) -> bool {
         let is_idle =
@@ -316,24 +322,32 @@ pub(super) struct Open {
 
 #[derive(Debug, Default)]
 struct All {
-    /// Since when there has been no room.
+    /// Since when there has been none that can be spared for those who wait.
     full_since: Option<Instant>,
     next: u64,
     by_number: HashMap<u64, Arc<Activity>>,
 }
 
 impl All {
-    /// Asks the connection to end that makes room for another; where there has been none for a while, those of an address that has
-    /// more than its part of so many.
-    fn make_room(&mut self, connections_max: usize) {
-        let full_since = *self.full_since.get_or_insert_with(Instant::now);
+    /// Asks the connection to end that makes room for one of an address; where there has been none for a while, those that an address
+    /// has beyond its part of so many. Whether there will be room: an address that would have to give up its own for it has none.
+    fn make_room(&mut self, newcomer: IpAddr, connections_max: usize) -> bool {
+        let part = connections_max.div_ceil(SHARE);
         let counts = self.counts();
         if let Some(spared) = self.spared(&counts) {
             spared.end();
-        } else if full_since.elapsed() >= PATIENT {
-            for taken in self.taken(&counts, connections_max) {
-                taken.has_to_end.store(true, Ordering::Relaxed);
-                taken.end();
+            self.full_since = None;
+            return true;
+        }
+        if self.full_since.get_or_insert_with(Instant::now).elapsed() < PATIENT {
+            return true;
+        }
+        match self.giver(&counts).filter(|(count, _)| *count > part) {
+            None => true,
+            Some((_, giver)) if giver == newcomer => false,
+            Some((count, giver)) => {
+                self.take(giver, count - part);
+                true
             }
         }
     }
@@ -355,20 +369,26 @@ impl All {
         spareable.max_by_key(|one| (counts.get(&one.network).copied(), one.quiet_for()))
     }
 
-    /// What the address that has the most connections has beyond its part of all: those that are quiet for the longest time.
-    fn taken(&self, counts: &HashMap<IpAddr, usize>, connections_max: usize) -> Vec<&Activity> {
-        let most = counts
-            .iter()
-            .max_by_key(|(network, count)| (**count, **network));
-        let Some((network, count)) = most else {
-            return Vec::new();
-        };
-        let all = self.by_number.values().map(Arc::as_ref);
-        let theirs = all.filter(|one| one.network == *network && one.can_be_ended());
-        let mut theirs: Vec<&Activity> = theirs.collect();
-        theirs.sort_by_key(|one| Reverse(one.quiet_for()));
-        theirs.truncate(count.saturating_sub(connections_max.div_ceil(SHARE)));
-        theirs
+    /// The address that has the most connections of those that have one which can be taken, and how many it has.
+    fn giver(&self, counts: &HashMap<IpAddr, usize>) -> Option<(usize, IpAddr)> {
+        let all = self.by_number.values();
+        let takeable = all.filter(|one| one.can_be_taken());
+        let of = |one: &Arc<Activity>| (counts.get(&one.network).copied(), one.network);
+        let most = takeable.map(of).max()?;
+        Some((most.0?, most.1))
+    }
+
+    /// Ends so many connections of an address: those that are quiet for the longest time.
+    fn take(&self, giver: IpAddr, count: usize) {
+        let all = self.by_number.values();
+        let theirs = all.filter(|one| one.network == giver && one.can_be_taken());
+        let mut theirs: Vec<_> = theirs.collect();
+        // What happens on them goes on meanwhile.
+        theirs.sort_by_cached_key(|one| Reverse(one.quiet_for()));
+        for one in theirs.into_iter().take(count) {
+            one.has_to_end.store(true, Ordering::Relaxed);
+            one.end();
+        }
     }
 }
 
@@ -407,26 +427,25 @@ impl Open {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room, once there is some again: until then others are asked to end.
-    async fn room_once_made(&self) -> OwnedSemaphorePermit {
-        loop {
-            self.all().make_room(self.connections_max);
+    /// Room for a connection of an address, once there is some again: until then others are asked to end. Nothing where there will be
+    /// none.
+    async fn room_once_made(&self, newcomer: IpAddr) -> Option<OwnedSemaphorePermit> {
+        while self.all().make_room(newcomer, self.connections_max) {
             let room = Arc::clone(&self.room).acquire_owned();
             if let Ok(Ok(room)) = timeout(ROOM_RETRY, room).await {
-                return room;
+                return Some(room);
             }
         }
+        None
     }
 
-    /// A place for a connection, once there is room: while there is none, others are asked to end.
-    pub(super) async fn room_for(&self, activity: Activity) -> Slot {
+    /// A place for a connection, once there is room; nothing where its address has more than its part of all, and none can be spared.
+    pub(super) async fn room_for(&self, activity: Activity) -> Option<Slot> {
         let room = match Arc::clone(&self.room).try_acquire_owned() {
-            Ok(room) => {
-                self.all().full_since = None;
-                room
-            }
-            Err(_) => self.room_once_made().await,
+            Ok(room) => room,
+            Err(_) => self.room_once_made(activity.network).await?,
         };
+        self.all().full_since = None;
         // It is quiet from now on.
         activity.note();
         let activity = Arc::new(activity);
@@ -435,12 +454,12 @@ impl Open {
         all.next += 1;
         all.by_number.insert(number, Arc::clone(&activity));
         drop(all);
-        Slot {
+        Some(Slot {
             number,
             activity,
             open: self.clone(),
             _room: room,
-        }
+        })
     }
 }
 
@@ -579,36 +598,58 @@ mod tests {
     }
 
     #[test]
-    fn an_address_gives_up_what_it_has_beyond_its_part_though_it_is_busy() {
-        let many = [4, 3, 2, 1].map(|seconds| quiet_for(MANY, seconds));
-        let few = [4, 4].map(|seconds| quiet_for(FEW, seconds));
-        let all: Vec<_> = many.into_iter().chain(few).collect();
-        let mut busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
+    fn an_address_gives_up_to_others_what_it_has_beyond_its_part_though_it_is_busy() {
+        const SHARED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1));
+        let proxies = ["198.51.100.0/24".parse().expect("a network")];
+        let many = (1..=30).rev().map(|tenths| (MANY, tenths));
+        let of = many.chain([(FEW, 40); 2]).chain([(SHARED, 40); 40]);
+        let of = of.map(|(peer, tenths)| {
+            let opened = Instant::now().checked_sub(Duration::from_millis(100 * tenths));
+            Arc::new(Activity {
+                opened: opened.expect("the machine runs for longer"),
+                ..Activity::of(peer, &proxies)
+            })
+        });
+        let all: Vec<Arc<Activity>> = of.collect();
+        let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
         let mut kept = All {
             full_since: None,
             next: 0,
             by_number: (0..).zip(all.iter().cloned()).collect(),
         };
-        let max = 2 * SHARE;
-        let ended = || -> Vec<bool> { all.iter().map(|one| one.has_to_end()).collect() };
+        let max = 10 * SHARE;
+        let ended = || all.iter().filter(|one| one.has_to_end()).count();
         let late = Instant::now().checked_sub(PATIENT);
         kept.full_since = late;
-        kept.make_room(max);
-        assert_eq!(ended(), [false; 6], "we owe all of them an answer");
+        assert!(kept.make_room(FEW, max));
+        assert_eq!(ended(), 0, "we owe all of them an answer");
         for (one, request) in all.iter().zip(&busy) {
             request.set_ours(false);
             one.last_ms.store(0, Ordering::Relaxed);
         }
         kept.full_since = None;
-        kept.make_room(max);
-        assert_eq!(ended(), [false; 6], "one that can be spared may come");
+        assert!(kept.make_room(FEW, max));
+        assert_eq!(ended(), 0, "one that can be spared may come");
         kept.full_since = late;
-        kept.make_room(max);
-        assert_eq!(ended(), [true, true, false, false, false, false]);
-        // Nobody has more than two now.
-        kept.make_room(max);
-        assert_eq!(ended(), [true, true, false, false, false, false]);
-        busy.clear();
+        assert!(!kept.make_room(MANY, max), "it has more than its part");
+        assert_eq!(ended(), 0);
+        // The proxy has more, and keeps them.
+        assert!(kept.make_room(FEW, max));
+        assert_eq!(ended(), 20);
+        assert!(all[..20].iter().all(|one| one.has_to_end()));
+        assert!(kept.make_room(MANY, max));
+        assert_eq!(ended(), 20, "nobody has more than a part now");
+        drop(busy);
+    }
+
+    #[test]
+    fn one_that_is_idle_for_a_moment_is_not_taken() {
+        let one = quiet_for(MANY, 9);
+        one.note();
+        assert!(one.can_be_ended() && !one.can_be_taken());
+        let request = UnderWay::begun(&one);
+        request.set_ours(false);
+        assert!(one.can_be_taken());
     }
 
     #[test]
@@ -664,7 +705,7 @@ mod tests {
         let open = Open::new(3);
         let mut slots = Vec::new();
         for peer in [FEW, MANY, MANY] {
-            slots.push(open.room_for(Activity::of(peer, &[])).await);
+            slots.push(open.room_for(Activity::of(peer, &[])).await.expect("room"));
         }
         let spared = slots.remove(1);
         let _busy: Vec<_> = slots
@@ -677,6 +718,7 @@ mod tests {
             drop(spared);
         };
         let (found, ()) = tokio::join!(open.room_for(Activity::of(FEW, &[])), ends);
+        let found = found.expect("room");
         assert_eq!(found.number, 3);
         assert_eq!(open.all().by_number.len(), 3);
     }
