@@ -34,6 +34,7 @@ enliven(document);
 let busy = false;
 let again = false;
 let later;
+const isWatched = () => !paused && !document.hidden;
 async function refresh() {
   if (busy) { again = true; return; }
   busy = true;
@@ -71,7 +72,7 @@ async function refresh() {
     say(`Not up to date: ${error.message}`, false);
     // Nothing may move when it can be told again.
     clearTimeout(later);
-    later = setTimeout(() => { if (!paused && !document.hidden) refresh(); }, 10_000);
+    later = setTimeout(() => { if (isWatched()) refresh(); }, 10_000);
   } finally {
     busy = false;
     if (again) { again = false; setTimeout(refresh, 250); }
@@ -90,7 +91,7 @@ function follow() {
     // It was refused, and a browser does not ask again by itself: the page says why.
     events = null;
     refresh();
-    setTimeout(() => { if (!paused && !document.hidden) follow(); }, 30_000);
+    setTimeout(() => { if (isWatched()) follow(); }, 30_000);
   });
 }
 function rest() {

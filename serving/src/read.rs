@@ -11,7 +11,7 @@ use jobs::merge::{Gap, LivePart, Merged, NotWhole, Seam, merge, merge_kept};
 use jobs::tables::{Generation, kept_name, table_to_read};
 use schemas::key::{KeyError, KeyValue};
 use schemas::partition::partition_of;
-use schemas::seam::{Epoch, Slot};
+use schemas::seam::{Epoch, Runs, Slot};
 use schemas::source::Source;
 use schemas::time::{Range, Seconds, SeriesError};
 use stores::live::{LiveAnswer, LiveParts, LiveQuery};
@@ -52,6 +52,19 @@ pub(crate) struct Reach {
     pub(crate) position: Vec<i64>,
     /// When the last of them was logged, in milliseconds since the Unix epoch.
     pub(crate) as_of_ms: Option<i64>,
+}
+
+impl Reach {
+    /// How far a run reaches.
+    pub(crate) fn of(runs: &Runs, epoch: Epoch) -> Self {
+        let cuts = runs.get(epoch).map(|run| run.cuts.as_slice());
+        let cuts = cuts.unwrap_or_default();
+        let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
+        Self {
+            position: cuts.iter().map(|cut| cut.next_offset).collect(),
+            as_of_ms: logged.max(),
+        }
+    }
 }
 
 impl Keep for Reading {
@@ -217,17 +230,6 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// How far a run reaches.
-    fn reach(&self, epoch: Epoch) -> Reach {
-        let cuts = self.runs.runs.get(epoch).map(|run| run.cuts.as_slice());
-        let cuts = cuts.unwrap_or_default();
-        let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
-        Reach {
-            position: cuts.iter().map(|cut| cut.next_offset).collect(),
-            as_of_ms: logged.max(),
-        }
-    }
-
     /// How far the try reaches.
     pub(crate) fn standing(&self, source: Source, epoch: Epoch) -> Standing {
         let slots = &self.slots;
@@ -381,7 +383,7 @@ impl Reader<'_> {
                     backfills,
                     ..seen.seen.standing(self.metric.source, epoch)
                 },
-                run: seen.seen.reach(epoch),
+                run: Reach::of(&seen.seen.runs.runs, epoch),
             }))),
             Err(ReadError::NotWhole(not_whole)) => {
                 let uncounted = self.uncounted(&seen, &not_whole);

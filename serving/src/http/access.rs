@@ -259,17 +259,9 @@ async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem>
         Need::Free => Ok(Caller::stranger()),
         // A key that is over shuts nobody out.
         Need::Nothing => {
-            if api.key_ring.is_known_to_be_asked_for() {
-                stranger_may_ask(api, peer_of(api, parts))?;
-                return Ok(Caller::stranger());
-            }
             match timeout(OPEN_WAIT, api.key_ring.is_asked_for()).await {
                 // Nobody else is served while there is no key, whatever is asked for.
-                Ok(Ok(false)) => {
-                    let is_proxied = is_of_some_proxy(api, parts);
-                    let of = (&parts.headers, &parts.uri);
-                    here(api, of, (peer_of(api, parts), is_proxied))?;
-                }
+                Ok(Ok(false)) => drop(here(api, parts)?),
                 Ok(Ok(true) | Err(_)) | Err(_) => stranger_may_ask(api, peer_of(api, parts))?,
             }
             Ok(Caller::stranger())
@@ -285,11 +277,10 @@ async fn caller(api: &Api, parts: &Parts, need: Need) -> Result<Caller, Problem>
 
 /// Who is asking, who must be known.
 async fn known(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
-    let (headers, peer) = (&parts.headers, peer_of(api, parts));
     if !api.key_ring.is_asked_for().await? {
-        let is_proxied = is_of_some_proxy(api, parts);
-        return here(api, (headers, &parts.uri), (peer, is_proxied));
+        return here(api, parts);
     }
+    let (headers, peer) = (&parts.headers, peer_of(api, parts));
     let token = match token(headers, &parts.uri) {
         Sent::Nothing => {
             stranger_may_ask(api, peer)?;
@@ -402,25 +393,21 @@ fn who(api: &Api, key: &ApiKey, now_ms: i64) -> Result<Caller, Problem> {
 
 /// Who asks while there is no key: this machine, by a name of its own. A page of others whose name was made to lead
 /// here has another.
-fn here(
-    api: &Api,
-    (headers, uri): (&HeaderMap, &Uri),
-    (peer, is_proxied): (Option<IpAddr>, bool),
-) -> Result<Caller, Problem> {
-    if peer.is_some_and(|peer| !peer.is_loopback()) {
+fn here(api: &Api, parts: &Parts) -> Result<Caller, Problem> {
+    if peer_of(api, parts).is_some_and(|peer| !peer.is_loopback()) {
         return Err(Problem::new(
             Kind::NoKey,
             "only this machine is served until there is a key: make one with `backstitch keys create`",
         ));
     }
     // What a proxy on this machine hands on looks as if it were of this machine.
-    if is_proxied {
+    if is_of_some_proxy(api, parts) {
         return Err(Problem::new(
             Kind::NoKey,
             "what comes through a proxy is not served until there is a key: make one with `backstitch keys create`",
         ));
     }
-    let host = asked_host(headers, uri);
+    let host = asked_host(&parts.headers, &parts.uri);
     let is_ours = host.is_none_or(|host| {
         let name = host.parse::<Authority>();
         name.is_ok_and(|name| {

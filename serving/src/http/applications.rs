@@ -25,7 +25,7 @@ use utoipa::ToSchema;
 
 use self::counting::{CountingShown, recounted};
 use super::boards::{find, id, read_boards, whole_section};
-use super::params::{Format, Params, Path};
+use super::params::{Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::{Api, body};
 use crate::answer::{ProvenanceShape, counted};
@@ -167,13 +167,10 @@ pub(crate) async fn show(
     let application = id("id", &application)?;
     let found = usage_of(&api, application).await?;
     let shown = one(&api, found).await?;
-    Ok(match format {
-        Format::Json => Json(shown).into_response(),
-        Format::Csv => {
-            let provenance = shown.provenance.clone();
-            list::as_csv(vec![shown], &provenance)
-        }
-    })
+    Ok(format.answer(shown, |shown| {
+        let provenance = shown.provenance.clone();
+        list::as_csv(vec![shown], &provenance)
+    }))
 }
 
 /// Connects an athlete to an application, if there is room.

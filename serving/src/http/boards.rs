@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
@@ -11,7 +10,7 @@ use jiff::tz::TimeZone;
 use jobs::{Board, Job};
 use schemas::provenance::Provenance;
 
-use super::params::{Format, Params, Path, integer};
+use super::params::{Params, Path, integer};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
@@ -103,10 +102,9 @@ pub(crate) async fn page(
         .cursor
         .as_deref()
         .and_then(|cursor| link_to_next(&uri, cursor, date.as_deref()));
-    let answer = match format {
-        Format::Json => Json(page).into_response(),
-        Format::Csv => as_csv((job, has_history), &page.entries, &page.provenance),
-    };
+    let answer = format.answer(page, |page| {
+        as_csv((job, has_history), &page.entries, &page.provenance)
+    });
     Ok((link.map(|link| [link]), answer).into_response())
 }
 
@@ -212,10 +210,9 @@ pub(crate) async fn place(
         change: has_history.then_some(change),
         provenance: of_reading([board], reading.standing.clone()),
     };
-    Ok(match format {
-        Format::Json => Json(place).into_response(),
-        Format::Csv => as_csv((job, has_history), &place.neighbours, &place.provenance),
-    })
+    Ok(format.answer(place, |place| {
+        as_csv((job, has_history), &place.neighbours, &place.provenance)
+    }))
 }
 
 /// Where the rows that were read stood at the end of an earlier day, if that is asked for.
@@ -280,17 +277,14 @@ pub(crate) async fn counts(
         athletes: board.sum.count,
         provenance: of_reading([board], reading.standing.clone()),
     };
-    Ok(match format {
-        Format::Json => Json(counts).into_response(),
-        Format::Csv => {
-            let row = (counts.efforts, counts.athletes);
-            csv::list(
-                &["efforts", "athletes"],
-                vec![row],
-                Some(&counts.provenance),
-            )
-        }
-    })
+    Ok(format.answer(counts, |counts| {
+        let row = (counts.efforts, counts.athletes);
+        csv::list(
+            &["efforts", "athletes"],
+            vec![row],
+            Some(&counts.provenance),
+        )
+    }))
 }
 
 /// The board of that name.

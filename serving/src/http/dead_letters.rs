@@ -18,7 +18,7 @@ use stores::dead_letters::{self, Asked, Counts, KindCount, Letter, Newest};
 use tokio::sync::SemaphorePermit;
 use utoipa::ToSchema;
 
-use super::params::{Format, Params, Path};
+use super::params::{Params, Path};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
@@ -196,14 +196,11 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let link = next
         .as_deref()
         .and_then(|cursor| link_to_next(&uri, cursor, None));
-    let answer = match format {
-        Format::Json => Json(LettersPage {
-            dead_letters: shown,
-            cursor: next,
-        })
-        .into_response(),
-        Format::Csv => as_csv(shown),
+    let page = LettersPage {
+        dead_letters: shown,
+        cursor: next,
     };
+    let answer = format.answer(page, |page| as_csv(page.dead_letters));
     Ok((link.map(|link| [link]), answer).into_response())
 }
 
@@ -229,11 +226,7 @@ pub(crate) async fn counts(State(api): State<Arc<Api>>, uri: Uri) -> Result<Resp
     let (asked, format) = (asked(&params)?, params.format()?);
     let _turn = turn(&api).await?;
     let counts = dead_letters::count(&*api.ports.log, asked, LOOKED_AT_MAX).await?;
-    let counts = LetterCounts::from(counts);
-    Ok(match format {
-        Format::Json => Json(counts).into_response(),
-        Format::Csv => counts_as_csv(counts),
-    })
+    Ok(format.answer(LetterCounts::from(counts), counts_as_csv))
 }
 
 fn counts_as_csv(counts: LetterCounts) -> Response {

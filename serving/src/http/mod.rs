@@ -141,6 +141,7 @@ impl Api {
         boards: BTreeMap<String, Arc<Job<Board>>>,
         metrics_text: Option<MetricsText>,
     ) -> Self {
+        let places = |max: usize| Semaphore::new(max.min(Semaphore::MAX_PERMITS));
         Self {
             relay: Relay::new(
                 Arc::clone(&ports.canon) as _,
@@ -155,15 +156,10 @@ impl Api {
             gathered_boards: Gather::new(),
             gathered_members: Gather::new(),
             noted: Noted::new(),
-            ingests: Semaphore::new(options.ingests_max.min(Semaphore::MAX_PERMITS)),
-            tallies: Semaphore::new(options.tally_reads_max.min(Semaphore::MAX_PERMITS)),
-            large_tallies: Semaphore::new(
-                options
-                    .tally_reads_max
-                    .min(Semaphore::MAX_PERMITS)
-                    .div_ceil(LARGE_SHARE),
-            ),
-            board_reads: Semaphore::new(options.board_reads_max.min(Semaphore::MAX_PERMITS)),
+            ingests: places(options.ingests_max),
+            tallies: places(options.tally_reads_max),
+            large_tallies: places(options.tally_reads_max.div_ceil(LARGE_SHARE)),
+            board_reads: places(options.board_reads_max),
             listings: Semaphore::new(LISTINGS_MAX),
             letter_reads: Semaphore::new(LETTER_READS_MAX),
             replays: Semaphore::new(1),

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use schemas::seam::{RunState, Slot};
 use schemas::source::Source;
 use serde::Serialize;
@@ -17,7 +16,7 @@ use stores::views::RunStory;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use super::params::{Format, Params};
+use super::params::Params;
 use super::problem::{Problem, ProblemShape};
 use super::runs::RunShown;
 use super::{Api, csv};
@@ -97,14 +96,11 @@ pub(crate) async fn overview(State(api): State<Arc<Api>>, uri: Uri) -> Result<Re
     for source in Source::LOGGED {
         sources.push(of_source(&api, source).await?);
     }
-    Ok(match format {
-        Format::Json => Json(Overview {
-            now: api.now().to_string(),
-            sources,
-        })
-        .into_response(),
-        Format::Csv => as_csv(&sources),
-    })
+    let overview = Overview {
+        now: api.now().to_string(),
+        sources,
+    };
+    Ok(format.answer(overview, |overview| as_csv(&overview.sources)))
 }
 
 /// The partitions of all sources.

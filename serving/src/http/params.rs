@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
 use axum::extract::{FromRequestParts, Query};
 use axum::http::Uri;
 use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
 use schemas::key::{KeyKind, KeyValue};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
@@ -58,6 +61,20 @@ pub(crate) fn all_of(uri: &Uri, name: &str) -> Vec<String> {
 pub(crate) enum Format {
     Json,
     Csv,
+}
+
+impl Format {
+    /// What is answered in this form.
+    pub(crate) fn answer<T: Serialize>(
+        self,
+        of: T,
+        as_csv: impl FnOnce(T) -> Response,
+    ) -> Response {
+        match self {
+            Self::Json => Json(of).into_response(),
+            Self::Csv => as_csv(of),
+        }
+    }
 }
 
 impl Params {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
 use schemas::provenance::Provenance;
@@ -20,7 +20,7 @@ use stores::views::RunStory;
 use utoipa::ToSchema;
 
 use super::access::Caller;
-use super::params::{Format, Params, stored_number};
+use super::params::{Params, stored_number};
 use super::problem::{Kind, Problem, ProblemShape};
 use super::runs::of_runs;
 use super::stats::link_to_next;
@@ -287,15 +287,12 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
         .iter()
         .map(|one| ReconciliationShown::of(one, &approvals));
     let reconciliations: Vec<ReconciliationShown> = reconciliations.collect();
-    let mut response = match format {
-        Format::Csv => as_csv(&reconciliations, &provenance),
-        Format::Json => Json(Reconciliations {
-            reconciliations,
-            cursor: next,
-            provenance,
-        })
-        .into_response(),
+    let page = Reconciliations {
+        reconciliations,
+        cursor: next,
+        provenance,
     };
+    let mut response = format.answer(page, |page| as_csv(&page.reconciliations, &page.provenance));
     response.headers_mut().extend(link);
     Ok(response)
 }

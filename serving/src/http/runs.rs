@@ -20,6 +20,7 @@ use super::problem::{Kind, Problem, ProblemShape};
 use super::stats::link_to_next;
 use super::{Api, csv, cursor};
 use crate::answer::{ProvenanceShape, shown_ms};
+use crate::read::Reach;
 
 /// A batch run.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -86,12 +87,10 @@ pub(super) fn of_runs<'a>(seen: impl IntoIterator<Item = (Source, &'a Runs)>) ->
     let (mut epoch, mut as_of_ms, mut position) = (None, None, BTreeMap::new());
     for (source, runs) in seen {
         let newest = runs.newest();
-        let cuts = runs.get(newest).map_or(&[][..], |run| run.cuts.as_slice());
-        let last = cuts.iter().filter_map(|cut| cut.last.as_ref());
-        as_of_ms = as_of_ms.max(last.map(|last| last.logged_at_ms).max());
+        let reach = Reach::of(runs, newest);
+        as_of_ms = as_of_ms.max(reach.as_of_ms);
         epoch = Some(epoch.map_or(newest, |epoch: Epoch| epoch.min(newest)));
-        let offsets = cuts.iter().map(|cut| cut.next_offset).collect();
-        position.insert(source.name().to_owned(), offsets);
+        position.insert(source.name().to_owned(), reach.position);
     }
     Provenance {
         source: Origin::Batch,
@@ -171,15 +170,12 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let link = next
         .as_deref()
         .and_then(|next| link_to_next(&uri, next, None));
-    let mut response = match format {
-        Format::Csv => as_csv(&runs, &provenance),
-        Format::Json => Json(RunsPage {
-            runs,
-            cursor: next,
-            provenance,
-        })
-        .into_response(),
+    let page = RunsPage {
+        runs,
+        cursor: next,
+        provenance,
     };
+    let mut response = format.answer(page, |page| as_csv(&page.runs, &page.provenance));
     response.headers_mut().extend(link);
     Ok(response)
 }

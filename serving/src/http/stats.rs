@@ -98,10 +98,7 @@ pub(crate) async fn total(
         .answer(&api, Counted::Amounts, Time::Segments(segments))
         .await?;
     let total = answer::total(reading, &frame)?;
-    Ok(match format {
-        Format::Json => Json(total).into_response(),
-        Format::Csv => csv::total(&total),
-    })
+    Ok(format.answer(total, |total| csv::total(&total)))
 }
 
 /// A chart: the total of each local hour, day, week or month. One page of at most 10,000 points;
@@ -142,10 +139,7 @@ pub(crate) async fn series(
     let (time, previous) = asked.points()?;
     let reading = asked.answer(&api, Counted::Amounts, time).await?;
     let series = answer::series(reading, &frame, previous)?;
-    Ok(match format {
-        Format::Json => Json(series).into_response(),
-        Format::Csv => csv::points(&series),
-    })
+    Ok(format.answer(series, |series| csv::points(&series)))
 }
 
 /// A ranking: the total of each track, listener, country, referrer or application. Where periods
@@ -252,10 +246,7 @@ pub(crate) async fn uniques(
         .answer(&api, Counted::Distinct(column), Time::Segments(segments))
         .await?;
     let uniques = answer::uniques(reading, &asked.frame()?, &name);
-    Ok(match format {
-        Format::Json => Json(uniques).into_response(),
-        Format::Csv => csv::unique(&uniques),
-    })
+    Ok(format.answer(uniques, |uniques| csv::unique(&uniques)))
 }
 
 /// A chart of how many different listeners each local hour, day, week or month has, about. At most 1,000
@@ -296,10 +287,7 @@ pub(crate) async fn uniques_series(
     let (time, previous) = asked.points()?;
     let reading = asked.answer(&api, Counted::Distinct(column), time).await?;
     let series = answer::uniques_series(reading, &frame, &name, previous);
-    Ok(match format {
-        Format::Json => Json(series).into_response(),
-        Format::Csv => csv::uniques(&series),
-    })
+    Ok(format.answer(series, |series| csv::uniques(&series)))
 }
 
 /// The header that leads to the next page of a list (RFC 8288). Where the page begins is said by the

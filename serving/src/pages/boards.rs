@@ -176,9 +176,9 @@ fn counts_shown(counts: &api::SegmentCounts, tools: Tools) -> CountsShown {
 }
 
 /// What a board is called, with its window.
-fn board_title(board: &str, window: String) -> String {
+fn board_title(board: &str, window: &str) -> String {
     let title = BOARDS.iter().find(|(name, _)| *name == board);
-    title.map_or(board, |(_, title)| *title).to_owned() + &window
+    format!("{}{window}", title.map_or(board, |(_, title)| *title))
 }
 
 /// Which year, month or day a board is of, as it is said after the board's name.
@@ -347,7 +347,7 @@ pub(crate) async fn page(asker: &Asker, here: &Here, segment: &str, query: &Quer
         following: text("following"),
         athlete: text("athlete"),
         place,
-        board_title: board_title(board, window_title(window, query.get("date"), asker.now())),
+        board_title: board_title(board, &window_title(window, query.get("date"), asker.now())),
         page,
     }
 }

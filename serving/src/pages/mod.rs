@@ -26,6 +26,7 @@ pub(crate) mod sign_in;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use askama::Template;
 use axum::Router;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
@@ -33,7 +34,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use self::ask::{Asker, Trouble};
+use self::ask::{Answer, Asker, Trouble};
 use self::done::Done;
 use self::parts::{About, Here, ProblemPage, rendered};
 use self::plays::Of;
@@ -277,6 +278,22 @@ async fn dead_letters(looking: Looking, done: Done, query: Query) -> Response {
     done.told(page.response())
 }
 
+/// Leads to the page that tells what a form did; where it did nothing, that page says at once why.
+async fn led<P: Template>(
+    did: Answer<String>,
+    lead: impl FnOnce(&str) -> Response,
+    page: impl AsyncFnOnce(Query, Option<Answer<String>>) -> P,
+) -> Response {
+    match did {
+        Ok(text) => lead(&text),
+        Err(trouble) => {
+            let status = trouble.status();
+            let page = page(Query::of(None), Some(Err(trouble))).await;
+            rendered(status, &page)
+        }
+    }
+}
+
 /// Tries letters again, and leads to all of them, where it is told what became of these.
 async fn replay_letters(
     State(pages): State<Pages>,
@@ -285,17 +302,10 @@ async fn replay_letters(
     Form(form): Form,
 ) -> Response {
     let Looking { asker, here } = &looking;
-    match pipeline::replayed(asker, &form).await {
-        Ok(text) => done.lead(pipeline::LETTERS_PAGE, &text, pages.now_s()),
-        Err(trouble) => {
-            let (status, all) = (trouble.status(), Query::of(None));
-            let told = Some(Err(trouble));
-            rendered(
-                status,
-                &pipeline::dead_letters(asker, here, &all, told).await,
-            )
-        }
-    }
+    let did = pipeline::replayed(asker, &form).await;
+    let lead = |text: &str| done.lead(pipeline::LETTERS_PAGE, text, pages.now_s());
+    let page = async |all: Query, told| pipeline::dead_letters(asker, here, &all, told).await;
+    led(did, lead, page).await
 }
 
 async fn reconciliations(looking: Looking, done: Done, query: Query) -> Response {
@@ -312,17 +322,10 @@ async fn approve(
     Form(form): Form,
 ) -> Response {
     let Looking { asker, here } = &looking;
-    match pipeline::approved(asker, &form).await {
-        Ok(text) => done.lead(pipeline::RECONCILIATIONS_PAGE, &text, pages.now_s()),
-        Err(trouble) => {
-            let (status, all) = (trouble.status(), Query::of(None));
-            let told = Some(Err(trouble));
-            rendered(
-                status,
-                &pipeline::reconciliations(asker, here, &all, told).await,
-            )
-        }
-    }
+    let did = pipeline::approved(asker, &form).await;
+    let lead = |text: &str| done.lead(pipeline::RECONCILIATIONS_PAGE, text, pages.now_s());
+    let page = async |all: Query, told| pipeline::reconciliations(asker, here, &all, told).await;
+    led(did, lead, page).await
 }
 
 #[cfg(test)]

@@ -373,9 +373,8 @@ impl All {
     fn giver(&self, counts: &HashMap<IpAddr, usize>) -> Option<(usize, IpAddr)> {
         let all = self.by_number.values();
         let takeable = all.filter(|one| one.can_be_taken());
-        let of = |one: &Arc<Activity>| (counts.get(&one.network).copied(), one.network);
-        let most = takeable.map(of).max()?;
-        Some((most.0?, most.1))
+        let of = |one: &Arc<Activity>| Some((*counts.get(&one.network)?, one.network));
+        takeable.filter_map(of).max()
     }
 
     /// Ends so many connections of an address: those that are quiet for the longest time.
@@ -445,11 +444,11 @@ impl Open {
             Ok(room) => room,
             Err(_) => self.room_once_made(activity.network).await?,
         };
-        self.all().full_since = None;
         // It is quiet from now on.
         activity.note();
         let activity = Arc::new(activity);
         let mut all = self.all();
+        all.full_since = None;
         let number = all.next;
         all.next += 1;
         all.by_number.insert(number, Arc::clone(&activity));

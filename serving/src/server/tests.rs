@@ -297,11 +297,7 @@ async fn a_request_keeps_its_place_until_its_answer_is_taken() {
         read.expect("in time").expect("an answer");
         answer.split(' ').nth(1).expect("a status").to_owned()
     };
-    let mut said = Vec::new();
-    while !answers(&said) {
-        let read = timeout(PATIENCE, taking.read_buf(&mut said)).await;
-        assert!(read.expect("in time").expect("frames") > 0);
-    }
+    until_answered(&mut taking).await;
     assert_eq!(status("/openapi.json").await, "503");
     assert_eq!(status("/livez").await, "200");
     // Now it takes all.
@@ -340,6 +336,15 @@ fn answers(mut frames: &[u8]) -> bool {
     false
 }
 
+/// Waits for the head of an answer by HTTP/2.
+async fn until_answered(stream: &mut TcpStream) {
+    let mut said = Vec::new();
+    while !answers(&said) {
+        let read = timeout(PATIENCE, stream.read_buf(&mut said)).await;
+        assert!(read.expect("in time").expect("frames") > 0);
+    }
+}
+
 #[tokio::test]
 async fn who_takes_no_answer_shuts_nobody_out() {
     let running = running().await;
@@ -350,11 +355,7 @@ async fn who_takes_no_answer_shuts_nobody_out() {
         held.push(stream);
     }
     for stream in &mut held {
-        let mut said = Vec::new();
-        while !answers(&said) {
-            let read = timeout(PATIENCE, stream.read_buf(&mut said)).await;
-            assert!(read.expect("in time").expect("frames") > 0);
-        }
+        until_answered(stream).await;
     }
     // They are pinged, which is nothing.
     let pings = async {

@@ -128,11 +128,6 @@ impl KeyRing {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is known that keys are asked for; the store is not asked.
-    pub(crate) fn is_known_to_be_asked_for(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
-    }
-
     /// What is kept of a key; the store is not asked.
     pub(crate) fn kept(&self, id: &str) -> Option<Arc<KeptKey>> {
         self.entries.get(id)?.found

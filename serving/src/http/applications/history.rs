@@ -23,7 +23,7 @@ use crate::http::params::{Format, Params, Path};
 use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
-use crate::read::Standing;
+use crate::read::{Reach, Standing};
 
 /// Days of a page unless it is said.
 const LIMIT_DEFAULT: usize = 366;
@@ -166,12 +166,10 @@ fn days(params: &Params, today: Day) -> Result<Range<Day>, Problem> {
 /// What is made of batch runs reaches as far as the newest one.
 fn of_runs(source: Source, runs: &Runs) -> Provenance {
     let epoch = runs.newest();
-    let cuts = runs.get(epoch).map(|run| run.cuts.as_slice());
-    let cuts = cuts.unwrap_or_default();
-    let logged = cuts.iter().filter_map(|cut| Some(cut.last?.logged_at_ms));
+    let Reach { position, as_of_ms } = Reach::of(runs, epoch);
     let standing = Standing {
-        as_of_ms: logged.max(),
-        position: cuts.iter().map(|cut| cut.next_offset).collect(),
+        as_of_ms,
+        position,
         ..Standing::nothing(source, epoch)
     };
     provenance(Origin::of(false, false, epoch), standing)

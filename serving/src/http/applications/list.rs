@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +15,7 @@ use utoipa::ToSchema;
 use super::counting::CountingShown;
 use super::{ApplicationShown, shown};
 use crate::answer::ProvenanceShape;
-use crate::http::params::{Format, Params};
+use crate::http::params::Params;
 use crate::http::problem::{Kind, Problem, ProblemShape};
 use crate::http::stats::link_to_next;
 use crate::http::{Api, csv, cursor};
@@ -94,15 +93,12 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Respon
     let link = next
         .as_deref()
         .and_then(|cursor| link_to_next(&uri, cursor, None));
-    let answer = match format {
-        Format::Json => Json(Applications {
-            applications,
-            cursor: next,
-            provenance,
-        })
-        .into_response(),
-        Format::Csv => as_csv(applications, &provenance),
+    let page = Applications {
+        applications,
+        cursor: next,
+        provenance,
     };
+    let answer = format.answer(page, |page| as_csv(page.applications, &page.provenance));
     Ok((link.map(|link| [link]), answer).into_response())
 }
 
