@@ -140,6 +140,8 @@ static LEFT: LazyLock<PathBuf> = LazyLock::new(|| {
     runtime.block_on(async {
         let world = World::open(&made).await;
         filled(&world).await;
+        drop(world);
+        crate::folder::let_go(&made).await;
     });
     let Some(kept) = kept else { return made };
     let new = kept.with_extension("new");

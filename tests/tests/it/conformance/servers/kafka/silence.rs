@@ -1,5 +1,6 @@
 //! A broker that accepts connections and answers at first, and then says nothing more.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -12,8 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(1_000);
-/// A call waits for more than one thing, but only once in vain.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// A call waits for more than one thing, but only once in vain. More than that takes on a busy machine, and less than the client's own
+/// timeouts, of half a minute and more.
+const DEADLINE: Duration = Duration::from_secs(15);
 /// More than any answer of these tests.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
@@ -24,7 +26,7 @@ struct Proxy {
     address: SocketAddr,
     /// How many answers are passed before it falls silent.
     passes: AtomicI64,
-    /// Whether it was silent when an answer came.
+    /// Whether something was asked, or an answer came, when it was silent.
     was_silent: AtomicBool,
 }
 
@@ -43,13 +45,13 @@ impl Proxy {
                 let broker = TcpStream::connect(servers::kafka()).await.expect("Kafka");
                 let (from_client, to_client) = client.into_split();
                 let (from_broker, to_broker) = broker.into_split();
-                let answering = Arc::clone(&served);
+                let (asked, answering) = (Arc::clone(&served), Arc::clone(&served));
                 // Clients go away as they like.
                 tokio::spawn(async move {
-                    drop(pass(from_client, to_broker, None).await);
+                    drop(asked.pass_questions(from_client, to_broker).await);
                 });
                 tokio::spawn(async move {
-                    drop(pass(from_broker, to_client, Some(&answering)).await);
+                    drop(answering.pass_answers(from_broker, to_client).await);
                 });
             }
         });
@@ -59,6 +61,32 @@ impl Proxy {
     fn fall_silent_after(&self, answers: i64) {
         self.passes.store(answers, SeqCst);
         self.was_silent.store(false, SeqCst);
+    }
+
+    async fn pass_questions(
+        &self,
+        mut from: OwnedReadHalf,
+        mut to: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        loop {
+            let frame = frame(&mut from).await?;
+            if self.passes.load(SeqCst) <= 0 {
+                self.was_silent.store(true, SeqCst);
+            }
+            pass(&mut to, &frame).await?;
+        }
+    }
+
+    async fn pass_answers(
+        &self,
+        mut from: OwnedReadHalf,
+        mut to: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        loop {
+            let mut frame = frame(&mut from).await?;
+            self.answer(&mut frame).await;
+            pass(&mut to, &frame).await?;
+        }
     }
 
     /// Waits until it speaks, and puts its address into what a broker says.
@@ -91,7 +119,7 @@ impl Proxy {
         KafkaLog::open(&options, namespace)
     }
 
-    /// Whether a call went well; else it ended in time, and told of whom it had waited for.
+    /// Whether a call went well; else it ended in time, and told of whom it had waited for: in vain, or, on a busy machine, too long.
     async fn must_end<T: std::fmt::Debug>(
         &self,
         what: &str,
@@ -104,26 +132,31 @@ impl Proxy {
         assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
         let address = format!("(Kafka at {})", self.address);
         assert!(error.to_string().contains(&address), "{what}: {error}");
-        assert!(self.was_silent.load(SeqCst), "{what}: {error}");
         false
     }
 }
 
-/// Passes frames on: four bytes that tell their length, and so many.
-async fn pass(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    proxy: Option<&Proxy>,
-) -> std::io::Result<()> {
+/// What comes next: four bytes that tell its length, and so many.
+async fn frame(from: &mut OwnedReadHalf) -> io::Result<Vec<u8>> {
+    let length = from.read_u32().await?;
+    let mut frame = vec![0; FRAME_BYTES_MAX.min(length as usize)];
+    from.read_exact(&mut frame).await?;
+    Ok(frame)
+}
+
+async fn pass(to: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(frame.len()).expect("as it was read");
+    to.write_all(&[&length.to_be_bytes(), frame].concat()).await
+}
+
+/// Until it goes well: on a busy machine, what waits so little may give up before the broker has answered.
+async fn patiently<T>(call: impl AsyncFn() -> Result<T>) -> T {
+    let begun = Instant::now();
     loop {
-        let length = from.read_u32().await?;
-        let mut frame = vec![0; FRAME_BYTES_MAX.min(length as usize)];
-        from.read_exact(&mut frame).await?;
-        if let Some(proxy) = proxy {
-            proxy.answer(&mut frame).await;
+        match call().await {
+            Ok(value) => return value,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
         }
-        to.write_all(&[&length.to_be_bytes(), &frame[..]].concat())
-            .await?;
     }
 }
 
@@ -146,9 +179,11 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
     patient.ensure_topic(TOPIC, 1).await?;
     patient.append(TOPIC, &ten(), 0).await?;
     let log = proxy.log(&topics.namespace)?;
-    log.append(TOPIC, &ten(), 0).await?;
-    assert_eq!(log.fetch(TOPIC, 0, 0, FIVE).await?.next_offset, 5);
-    assert_eq!(log.offset_at(TOPIC, 0, 0).await?, 0);
+    patiently(async || log.append(TOPIC, &ten(), 0).await).await;
+    let fetched = patiently(async || log.fetch(TOPIC, 0, 0, FIVE).await).await;
+    assert_eq!(fetched.next_offset, 5);
+    let offset = patiently(async || log.offset_at(TOPIC, 0, 0).await).await;
+    assert_eq!(offset, 0);
     proxy.fall_silent_after(0);
     let calls = [
         proxy.must_end("spans", log.spans(TOPIC)).await,
@@ -179,20 +214,13 @@ async fn calls_end_when_a_broker_falls_silent_and_go_on_when_it_speaks() -> Resu
     assert!(waited.is_err(), "nothing is assigned");
     drop(share);
     proxy.passes.store(i64::MAX, SeqCst);
-    let begun = Instant::now();
-    while let Err(error) = log.spans(TOPIC).await {
-        assert!(begun.elapsed() < PATIENCE, "{error}");
-    }
+    patiently(async || log.spans(TOPIC).await).await;
     let mut next = 5;
     while next < 10 {
-        match log.fetch(TOPIC, 0, next, FIVE).await {
-            Ok(fetched) => next = fetched.next_offset,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
-        }
+        let fetched = patiently(async || log.fetch(TOPIC, 0, next, FIVE).await).await;
+        next = fetched.next_offset;
     }
-    while let Err(error) = log.append(TOPIC, &ten(), 0).await {
-        assert!(begun.elapsed() < PATIENCE, "{error}");
-    }
+    patiently(async || log.append(TOPIC, &ten(), 0).await).await;
     topics.clear().await
 }
 
@@ -217,7 +245,8 @@ async fn first_calls_end_wherever_a_broker_falls_silent() -> Result<()> {
                 2 => proxy.must_end(&what, log.spans(TOPIC)).await,
                 _ => proxy.must_end(&what, log.ensure_topic(TOPIC, 1)).await,
             };
-            Ok::<_, Error>(u32::from(!went_well))
+            let met = !went_well && proxy.was_silent.load(SeqCst);
+            Ok::<_, Error>(u32::from(met))
         }
     });
     let failed = join_all(calls).await.into_iter().sum::<Result<u32>>()?;
