@@ -156,7 +156,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_may_pass_is_tried_again() {
-        let patience = patience();
+        let long = Duration::from_secs(60);
+        let patience = Patience::new("Redis at nowhere:1".to_owned(), long, 10 * long);
         let mut tries = 0;
         let third = patience.repeated("reading", || {
             tries += 1;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::Sha256;
 
 /// Posts come sooner.
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(120);
 
 /// What becomes of a post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

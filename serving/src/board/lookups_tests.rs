@@ -162,6 +162,7 @@ async fn nobody_waits_for_a_call_that_hangs() {
     settle().await;
     assert_eq!(store.calls(), [1]);
     tokio::time::sleep(SHORT * 2).await;
+    settle().await;
     assert_eq!(store.calls(), [1, 1]);
     store.ends.add_permits(2);
     assert_eq!(told(hanging).await, [(0, 0)]);

@@ -572,10 +572,10 @@ async fn who_asks_the_same_at_the_same_time_is_answered_by_one_read() {
 async fn who_waits_too_long_for_a_board_is_told_to_come_again() {
     let fixture = Fixture::of(ServingOptions {
         board_reads_max: 1,
-        request_timeout_ms: 1_500,
+        request_timeout_ms: 4_500,
         ..impatient()
     });
-    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(1_000);
+    fixture.world.boards.lock().unwrap().slowness = Duration::from_millis(3_000);
     let boards = [1, 2].map(|limit| format!("{BOARD}?limit={limit}"));
     let asked = boards.iter().map(|board| async {
         let request = Request::get(board.as_str()).body(Body::empty()).unwrap();

@@ -676,9 +676,12 @@ async fn pages_are_told_when_something_has_moved() {
         "text/event-stream"
     );
     let mut events = response.into_body().into_data_stream();
+    // The first look may come after the first change.
     let moving = async {
-        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-        world.boards.lock().unwrap().next_offset += 1;
+        for _ in 0..12 {
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            world.boards.lock().unwrap().next_offset += 1;
+        }
     };
     let told = async {
         loop {
@@ -689,7 +692,10 @@ async fn pages_are_told_when_something_has_moved() {
             }
         }
     };
-    let (told, ()) = tokio::join!(told, moving);
+    let told = tokio::select! {
+        told = told => told,
+        () = moving => panic!("nothing is told"),
+    };
     assert!(told.contains("data: efforts,authorizations"), "{told}");
     // What would go on for ever ends with the service.
     serving.api().closing.cancel();

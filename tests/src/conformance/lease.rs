@@ -6,7 +6,7 @@ use stores::lease::Held;
 use stores::{Result, Stores};
 
 /// How long a lease that was only dropped may still be held.
-const A_MOMENT: Duration = Duration::from_secs(10);
+const A_MOMENT: Duration = Duration::from_secs(60);
 
 /// A lease has one holder at a time, others are told who it is, and it is free again once it is let
 /// go, or soon after it was dropped; names do not bind each other.

@@ -100,7 +100,7 @@ async fn registry() -> (Arc<State>, RegistryOptions) {
         url,
         user: "u".to_owned(),
         password: "p".to_owned().into(),
-        request_timeout_ms: 500,
+        request_timeout_ms: 10_000,
         ..RegistryOptions::default()
     };
     (state, options)

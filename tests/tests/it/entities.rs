@@ -85,6 +85,10 @@ fn kills_lose_nothing_of_entities() {
         ingest.push(file.to_string_lossy().into_owned());
     }
     let ingest: Vec<&str> = ingest.iter().map(String::as_str).collect();
+    // Some are killed after they have committed something, however busy the machine is.
+    let begun = Instant::now();
+    done(&folder.path().join("other"), &ingest[..3]);
+    let some_ms = u64::try_from(2 * begun.elapsed().as_millis()).expect("short");
     let mut rng = SmallRng::seed_from_u64(7);
     let mut running = 0;
     for round in 0..24 {
@@ -99,7 +103,9 @@ fn kills_lose_nothing_of_entities() {
             clippy::disallowed_methods,
             reason = "a process is killed after some time"
         )]
-        std::thread::sleep(Duration::from_millis(rng.random_range(30..900)));
+        std::thread::sleep(Duration::from_millis(
+            rng.random_range(30..some_ms.max(900)),
+        ));
         running += usize::from(process.kill());
     }
     assert!(running > 5, "only {running} processes were killed at work");
@@ -135,8 +141,8 @@ fn a_running_speed_layer_tells_what_was_left() {
     let first = efforts(1, 50, &mut truth);
     commit_untold(&data, &first.lines().collect::<Vec<_>>());
     let _speed = Process::start(&data, &["speed"]);
-    let deadline = Instant::now() + Duration::from_secs(30);
     let is_told = || {
+        let deadline = Instant::now() + Duration::from_secs(120);
         while pending(&data) > 0 && Instant::now() < deadline {
             #[expect(clippy::disallowed_methods, reason = "another process works")]
             std::thread::sleep(Duration::from_millis(100));

@@ -391,7 +391,6 @@ async fn other_systems_are_asked() {
         assert_eq!((report.keys, report.differ), (1, 0), "{kind}: {report:#?}");
         assert!(!report.expected.contains("sesame"), "{}", report.expected);
     }
-    world.batch_options.expected_wait_ms = 1_500;
     world.batch_options.expected_bytes_max = 1_000;
     let json = "content-type: application/json";
     let large = format!("[{}]", " ".repeat(2_000));
@@ -416,6 +415,9 @@ async fn other_systems_are_asked() {
         (http("200 OK", json, "[]"), "no line in it"),
         (None, "no whole answer"),
     ] {
+        if answer.is_none() {
+            world.batch_options.expected_wait_ms = 1_500;
+        }
         let url = answering(answer);
         let error = restore(&world, &asking(&url)).await.expect_err(why);
         let error = error.to_string();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use batch::RunRequest;
@@ -37,7 +37,7 @@ const FAR: i64 = 1_100;
 /// A day's share of the large ones.
 const SHARE_MS: i64 = 3_600_000;
 /// How long a count may take to be there.
-const WAITS: usize = 2_000;
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 fn classes() -> Counting {
     let recount = |class: &str, application: i64, large_size: i64| CountingSection {
@@ -263,13 +263,11 @@ async fn recorded(world: &World, id: i64) -> Option<u64> {
 }
 
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..WAITS {
-        if is_so().await {
-            return;
-        }
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < WAIT_MAX, "{what} does not come");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("{what} does not come");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -473,10 +471,8 @@ fn chosen(place: &Place) {
         serde_json::from_str::<Value>(&body).expect("JSON")
     };
     let mut shown = ask();
-    for _ in 0..WAITS {
-        if counted(&shown) {
-            break;
-        }
+    let begun = Instant::now();
+    while !counted(&shown) && begun.elapsed() < WAIT_MAX {
         #[expect(clippy::disallowed_methods, reason = "another process works")]
         std::thread::sleep(Duration::from_millis(20));
         shown = ask();

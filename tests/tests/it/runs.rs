@@ -385,7 +385,19 @@ async fn an_archiver_that_follows_gathers_events() {
             Vec::new()
         };
         world.ingest(&plays("b", 100)).await;
-        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        let looks = world.batch();
+        let archived = async || {
+            let found = looks.check_archive(Source::Plays).await;
+            found.expect("the archive").1
+        };
+        let begun = Instant::now();
+        while archived().await < 110 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "they are not archived"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         stop.cancel();
         before
     };

@@ -282,7 +282,7 @@ async fn an_executor_that_is_killed_changes_nothing() {
         let since = Instant::now();
         while done(&cluster.executors[0]) < before + 2 {
             assert!(
-                since.elapsed() < Duration::from_secs(60),
+                since.elapsed() < Duration::from_secs(300),
                 "{:?}",
                 batch.said()
             );
@@ -345,7 +345,7 @@ async fn who_can_not_have_tasks_carried_out_says_why() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(why), "{said}");
         assert_eq!(said.trim().lines().count(), 1, "{said}");
-        assert!(since.elapsed() < Duration::from_secs(20), "{said}");
+        assert!(since.elapsed() < Duration::from_secs(28), "{said}");
     };
     refused(&format!("ballista://{nobody}"), "no scheduler answers at");
     let mut cluster = Cluster::start(&[other.data()]).await;

@@ -437,7 +437,7 @@ async fn without_a_key_nothing_is_served_that_came_through_a_proxy() {
 #[tokio::test]
 async fn a_store_of_keys_that_hangs_stops_nobody_who_is_known() {
     let (serving, world) = service(ServingOptions {
-        keys_kept_ms: 300,
+        keys_kept_ms: 1_000,
         keys_kept_stale_ms: 600_000,
         ..options()
     });
@@ -445,7 +445,7 @@ async fn a_store_of_keys_that_hangs_stops_nobody_who_is_known() {
     let of_here = |uri| asked("GET", uri, None, HERE);
     assert_eq!(answer(&serving, of_here(uri)).await.0, 200);
     world.keys.hangs.store(true, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let begun = tokio::time::Instant::now();
     for _ in 0..5 {
         assert_eq!(answer(&serving, of_here(uri)).await.0, 200);
@@ -454,11 +454,11 @@ async fn a_store_of_keys_that_hangs_stops_nobody_who_is_known() {
     // From when there is a key on.
     world.keys.hangs.store(false, Ordering::Relaxed);
     let key = world.keys.make("read:*", None);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let known = Some(key.reveal());
     assert_eq!(status(&serving, "GET", uri, known).await, 200);
     world.keys.hangs.store(true, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let begun = tokio::time::Instant::now();
     for _ in 0..5 {
         assert_eq!(status(&serving, "GET", uri, known).await, 200);

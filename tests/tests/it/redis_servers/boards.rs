@@ -154,7 +154,7 @@ async fn boards_can_go_when_memory_is_full() -> Result<()> {
     let full = live.apply(slot(0), fence(0, 1), cut(1), &[VIEW], &changes);
     let full = full.await.expect_err("no memory");
     assert!(matches!(full, stores::Error::Full { .. }), "{full}");
-    assert!(begun.elapsed() < Duration::from_secs(1), "it waited");
+    assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
     live.note_use(slot(0), &name(1), 9).await?;
     assert_eq!(live.least_used(slot(0), 9).await?, [name(1)]);
     assert!(live.measure(slot(0), &board, 9).await?.is_some());
@@ -201,7 +201,7 @@ async fn cached_boards_make_room_for_counts() {
     world.ingest_into(Source::Efforts, &[effort(9, 1)]).await;
     let begun = Instant::now();
     world.catch_up_on(Source::Efforts).await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "it waited");
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited");
     assert_eq!(filled(&world).await.len(), 0);
     assert_eq!(athletes(&served.client, OVERALL).await, [9, 1, 2, 3, 4]);
     served.end().await;

@@ -45,7 +45,7 @@ async fn keys_that_move_are_found() -> Result<()> {
         let (one, other) = cluster();
         let live = open(&RedisOptions {
             nodes: format!("127.0.0.1:{}, 127.0.0.1:{}", other.port, one.port),
-            ..one.options()
+            ..one.hasty()
         })
         .await?;
         assert_eq!(live.flaws().await?, Vec::<String>::new());

@@ -139,7 +139,7 @@ async fn a_server_without_a_file_is_warned_of() -> Result<()> {
 #[tokio::test]
 async fn a_replica_is_refused() -> Result<()> {
     let (master, replica) = (Server::start(&[]), Server::start(&[]));
-    let live = open(&replica.options()).await?;
+    let live = open(&replica.hasty()).await?;
     heal(&live, 0).await?;
     let port = master.port.to_string();
     replica.ask(&["REPLICAOF", "127.0.0.1", &port]);
@@ -374,7 +374,7 @@ async fn groups_that_grow_lose_nothing() -> Result<()> {
 #[tokio::test]
 async fn a_server_that_hangs_is_waited_for_in_vain() -> Result<()> {
     let server = Server::start(&[]);
-    let live = open(&server.options()).await?;
+    let live = open(&server.hasty()).await?;
     heal(&live, 0).await?;
     assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
     server.signal("-STOP");
@@ -387,7 +387,7 @@ async fn a_server_that_hangs_is_waited_for_in_vain() -> Result<()> {
     );
     let hung = sums(&live, 0, "g").await.expect_err("no answer");
     assert_eq!(hung.kind(), ErrorKind::Retry);
-    assert!(begun.elapsed() < Duration::from_secs(8), "in time");
+    assert!(begun.elapsed() < Duration::from_secs(20), "in time");
     server.signal("-CONT");
     // The server now meets what was sent to it before.
     let (mut next, sum) = sums(&live, 0, "g").await?;
@@ -405,13 +405,13 @@ async fn a_server_that_hangs_is_waited_for_in_vain() -> Result<()> {
 #[tokio::test]
 async fn a_server_that_was_killed_is_found_again() -> Result<()> {
     let mut server = Server::start(&[]);
-    let live = open(&server.options()).await?;
+    let live = open(&server.hasty()).await?;
     heal(&live, 0).await?;
     assert_eq!(add(&live, 0, fence(0, 1)).await?, Ok(()));
     server.kill();
     let gone = sums(&live, 0, "g").await.expect_err("nobody is there");
     assert_eq!(gone.kind(), ErrorKind::Retry);
-    let gone = open(&server.options()).await.expect_err("nobody is there");
+    let gone = open(&server.hasty()).await.expect_err("nobody is there");
     assert_eq!(gone.kind(), ErrorKind::Retry);
     server.start_again();
     assert_eq!(sums(&live, 0, "g").await?, (1, 1));

@@ -12,8 +12,8 @@ use tests::certificates::Certificates;
 use tests::own::OwnServer;
 use tests::servers;
 
-use super::Stage;
 use super::embedded::Folder;
+use super::{PATIENCE, Stage};
 
 /// A keyspace, and a folder for everything else.
 struct Keyspace {
@@ -101,7 +101,7 @@ async fn outlived_runs_are_deleted() -> Result<()> {
 async fn a_lease_ends_after_its_holder() -> Result<()> {
     let namespace = servers::namespace();
     let short = CassandraOptions {
-        lease_ms: 5_000,
+        lease_ms: 10_000,
         ..options()
     };
     Cassandra::migrate(&short, &namespace).await?;
@@ -128,10 +128,11 @@ async fn a_lease_ends_after_its_holder() -> Result<()> {
         if let Ok(held) = leases.acquire("work", "heir").await? {
             break held;
         }
-        assert!(begun.elapsed() < Duration::from_secs(15), "it never ends");
+        assert!(begun.elapsed() < PATIENCE, "it never ends");
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    // Not renewed, it is lost after eight.
+    tokio::time::sleep(Duration::from_secs(9)).await;
     assert!(!held.lost().is_cancelled(), "it is renewed");
     let told = leases.acquire("work", "somebody").await?;
     assert!(told.is_err(), "it is held still");
@@ -161,7 +162,7 @@ async fn a_server_that_hangs_is_told_of() -> Result<()> {
     let error = error.expect_err("nothing is said");
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.to_string().contains(&through.nodes), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{error}");
     Cassandra::remove(&options(), &namespace).await
 }
 

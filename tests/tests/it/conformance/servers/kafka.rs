@@ -31,11 +31,10 @@ use tests::servers::{self, delete_topics, kafka_admin as admin};
 use tests::world::World;
 use tokio_util::sync::CancellationToken;
 
-use super::Stage;
 use super::embedded::Folder;
+use super::{PATIENCE, Stage, patiently};
 
 const TOPIC: &str = "backstitch.plays.v1";
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Topics of a namespace of its own, and a folder for everything else.
 struct Topics {
@@ -106,8 +105,13 @@ fn mine(share: &Share) -> BTreeSet<u32> {
 #[tokio::test]
 async fn members_share_and_take_over() -> Result<()> {
     let topics = Topics::set().await;
-    let one = topics.ports().await?.log;
-    let other = topics.ports().await?.log;
+    // The other one hears of it with its next heartbeat, a quarter of this later; who says nothing is missed after three quarters.
+    let options = KafkaOptions {
+        session_timeout_ms: 20_000,
+        ..options()
+    };
+    let one = KafkaLog::open(&options, &topics.namespace)?;
+    let other = KafkaLog::open(&options, &topics.namespace)?;
     one.ensure_topic(TOPIC, 4).await?;
     let mut first = one.share(TOPIC).await?;
     assigned(&mut first, &[0, 1, 2, 3]).await;
@@ -126,7 +130,7 @@ async fn members_share_and_take_over() -> Result<()> {
     first.leave().await;
     assigned(&mut second, &[0, 1, 2, 3]).await;
     let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(5), "told at once: {waited:?}");
+    assert!(waited < Duration::from_secs(12), "told at once: {waited:?}");
     // Partitions that are added are shared too.
     let name = topics.namespace.topic(TOPIC);
     let more = [NewPartitions::new(&name, 5)];
@@ -231,11 +235,14 @@ async fn holes_are_passed() -> Result<()> {
         let value = format!("kept {round}");
         transaction(&[&value], true);
         let mut found = Vec::new();
+        let begun = Instant::now();
         loop {
             let fetched = log.fetch(TOPIC, 0, at, EVERYTHING).await?;
-            if fetched.next_offset == at {
+            // A commit may be answered a moment before it is seen.
+            if fetched.next_offset == at && !found.is_empty() {
                 break;
             }
+            assert!(begun.elapsed() < PATIENCE, "nothing is there");
             found.extend(bytes(&fetched.records.values));
             at = fetched.next_offset;
         }
@@ -537,7 +544,7 @@ async fn brokers_that_are_not_there_are_named() -> Result<()> {
             assert!(!text.contains("open sesame"), "{text}");
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(10),
+            begun.elapsed() < Duration::from_secs(30),
             "{:?}",
             begun.elapsed()
         );

@@ -149,17 +149,6 @@ async fn pass(to: &mut OwnedWriteHalf, frame: &[u8]) -> io::Result<()> {
     to.write_all(&[&length.to_be_bytes(), frame].concat()).await
 }
 
-/// Until it goes well: on a busy machine, what waits so little may give up before the broker has answered.
-async fn patiently<T>(call: impl AsyncFn() -> Result<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        match call().await {
-            Ok(value) => return value,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
-        }
-    }
-}
-
 fn ten() -> [NewRecords; 1] {
     [group((0..10).map(|n| n.to_string()))]
 }
