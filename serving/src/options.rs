@@ -105,7 +105,7 @@ pub struct ServingOptions {
     /// Open connections, at most: for another one that can be spared is closed, and while there is none it waits. Those of
     /// trusted proxies are not closed for others.
     pub connections_max: usize,
-    /// How long a client may take to send the head of a request.
+    /// How long a client may take to send the head of a request; whether it has is looked for as often.
     pub head_timeout_ms: u64,
     /// How long an answer may take; what is written has no such limit.
     pub request_timeout_ms: u64,

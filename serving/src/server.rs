@@ -158,7 +158,19 @@ struct Answer {
     piece_bytes_max: usize,
     under_way: UnderWay,
     /// That of the request, until there is no more of the answer.
-    _place: Option<Place>,
+    place: Option<Place>,
+}
+
+/// The last piece of an answer: its request has its place until it has left.
+struct Last {
+    piece: Bytes,
+    _place: Place,
+}
+
+impl AsRef<[u8]> for Last {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
 }
 
 impl Answer {
@@ -178,7 +190,7 @@ impl Answer {
                 PIECE_BYTES
             },
             under_way,
-            _place: place,
+            place,
         })
     }
 }
@@ -205,7 +217,16 @@ impl Body for Answer {
         }
         self.under_way.note();
         let length = self.rest.len().min(self.piece_bytes_max);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        let mut piece = self.rest.split_to(length);
+        if self.is_end_stream()
+            && let Some(place) = self.place.take()
+        {
+            piece = Bytes::from_owner(Last {
+                piece,
+                _place: place,
+            });
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -260,7 +281,8 @@ impl Connection {
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.head_timeout)
+            // That one begins with the answer before, so it would close connections that are kept for the next request.
+            .header_read_timeout(None)
             .max_buf_size(self.head_bytes_max as usize);
         builder
             .http2()
@@ -312,27 +334,29 @@ async fn told(drain: &CancellationToken, activity: &Activity) {
     }
 }
 
-/// Comes once nothing has happened on a connection for too long. hyper's timers begin with the first bytes of a head and end
-/// with the request: a client that sends none, and one that reads no answer and only answers pings, would hold a connection
-/// for ever.
+/// Comes once nothing has happened on a connection for too long, or a head has not come whole: that is looked for as often as it
+/// may take. hyper's timers end with the head: a client that reads no answer and only answers pings would hold a connection for ever.
 async fn quiet(activity: &Activity, (head_timeout, quiet_max): (Duration, Duration)) {
     loop {
         let ending_for = activity.ending_for();
-        let left = match ending_for {
+        let left = match (ending_for, activity.must_end_for()) {
             // What takes long may be written, and is there when it is there.
             _ if activity.owes_an_answer() => ENDING,
-            Some(ending_for) if activity.has_to_end() => ENDING.saturating_sub(ending_for),
-            Some(ending_for) => {
+            (Some(_), Some(must_end_for)) => ENDING.saturating_sub(must_end_for),
+            (Some(ending_for), None) => {
                 let still_for = activity.still_for().min(ending_for);
                 let quiet_for = activity.quiet_for().min(ending_for);
                 let in_any_case = ENDING_MAX.saturating_sub(quiet_for);
                 ENDING.saturating_sub(still_for).min(in_any_case)
             }
             // An answer that is not taken is not kept by others beside it.
-            None if activity.has_begun() => {
-                quiet_max.saturating_sub(activity.quiet_for().max(activity.stalled_for()))
+            (None, _) if activity.has_begun() => {
+                let head_for = activity.head_for().unwrap_or_default();
+                let quiet_for = activity.quiet_for().max(activity.stalled_for());
+                let head_left = head_timeout.saturating_sub(head_for);
+                quiet_max.saturating_sub(quiet_for).min(head_left)
             }
-            None => head_timeout.saturating_sub(activity.quiet_for()),
+            (None, _) => head_timeout.saturating_sub(activity.quiet_for()),
         };
         if left.is_zero() {
             return;

@@ -19,7 +19,7 @@ use tracing::{Instrument, Span};
 use super::access::{Caller, X_API_KEY, asking, is_of_own_page};
 use super::ingest::IDEMPOTENCY_KEY;
 use super::problem::{Kind, Problem};
-use super::{Api, csv};
+use super::{Api, Place, csv};
 use crate::options::ServingOptions;
 use crate::pages::cookie::is_over_tls;
 use crate::pages::refused;
@@ -254,6 +254,10 @@ fn with_document(
             if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
                 document.headers_mut().insert(name, value.clone());
             }
+        }
+        // The client has not taken this one either.
+        if let Some(place) = response.extensions_mut().remove::<Place>() {
+            document.extensions_mut().insert(place);
         }
         response = document;
     }

@@ -562,6 +562,18 @@ async fn silent_and_slow_clients_are_let_go() {
         let ended = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, begin)).await;
         assert!(ended.is_ok(), "{begin:?} still has its connection");
     }
+    // One that has asked is waited for, but not for the rest of what it begins to ask.
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let asked = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut answer = [0; 4_096];
+    for _ in 0..2 {
+        stream.write_all(asked).await.unwrap();
+        let read = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(5), ask(&mut stream, "GET /li")).await;
+    assert!(ended.is_ok(), "it still has its connection");
     shutdown.cancel();
 }
 

@@ -1,7 +1,8 @@
 //! The connections that are open. When there is no room for another, the address that has the most connections of those that have
 //! one to spare gives it up: one on which nothing is under way, or whose client neither sends what it announced nor takes what it
 //! asked for. Where there is none for a while, an address that has more than its part of all gives up what it has beyond, though its
-//! clients send or take something; to one of its own it gives nothing. So nobody shuts others out by opening many.
+//! clients send or take something; to one of its own it gives nothing, nor do others give what was in use a moment ago. So nobody
+//! shuts others out by opening many.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -25,6 +26,10 @@ const SETTLED: Duration = Duration::from_millis(50);
 const STALLED: Duration = Duration::from_secs(5);
 /// How long there may be none that can be spared.
 const PATIENT: Duration = Duration::from_secs(1);
+/// Those that have to end have ended by then.
+const LEAVING: Duration = Duration::from_secs(2);
+/// By HTTP/2 a client may ask for something for so long before it learns that its connection ends.
+const UNTOLD: Duration = Duration::from_secs(1);
 /// An address has this part of all connections then, at most.
 const SHARE: usize = 8;
 
@@ -43,13 +48,17 @@ pub(super) struct Activity {
     under_way: AtomicUsize,
     /// Those for whose answer the client waits, and not we for the client.
     owed: AtomicUsize,
+    /// When there was one of these last.
+    owed_ms: AtomicU64,
+    /// When bytes came that no request has been made of yet; 0 where there are none.
+    head_ms: AtomicU64,
     is_of_answers: AtomicBool,
     /// Whether the client does not take the bytes that there are for it.
     is_blocked: AtomicBool,
     /// When it was asked to make room for another.
     asked_to_end: OnceLock<Instant>,
-    /// Whether it ends soon then, whatever its client takes.
-    has_to_end: AtomicBool,
+    /// Since when it has to end soon, whatever its client takes.
+    must_end: OnceLock<Instant>,
     ending: CancellationToken,
     /// Those of the requests that are under way.
     turns: Mutex<Vec<Weak<Turn>>>,
@@ -68,10 +77,12 @@ impl Activity {
             sent_ms: AtomicU64::new(0),
             under_way: AtomicUsize::new(0),
             owed: AtomicUsize::new(0),
+            owed_ms: AtomicU64::new(0),
+            head_ms: AtomicU64::new(0),
             is_of_answers: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
             asked_to_end: OnceLock::new(),
-            has_to_end: AtomicBool::new(false),
+            must_end: OnceLock::new(),
             ending: CancellationToken::new(),
             turns: Mutex::default(),
         }
@@ -94,6 +105,21 @@ impl Activity {
     /// Notes that all bytes that leave it are of answers: by HTTP/2 there are others, as those that confirm pings.
     pub(super) fn note_http1(&self) {
         self.is_of_answers.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that bytes have come.
+    pub(super) fn note_came(&self) {
+        if self.under_way.load(Ordering::Acquire) == 0 && self.head_ms.load(Ordering::Relaxed) == 0
+        {
+            self.head_ms.store(self.now_ms().max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// For how long the head of a request has been coming. By HTTP/2 nothing: bytes come that are a part of none.
+    pub(super) fn head_for(&self) -> Option<Duration> {
+        let is_coming = self.head_ms.load(Ordering::Relaxed) > 0;
+        let is_head = is_coming && self.is_of_answers.load(Ordering::Relaxed);
+        is_head.then(|| self.since(&self.head_ms))
     }
 
     /// Notes that bytes have left it.
@@ -160,9 +186,10 @@ impl Activity {
         self.ending.cancelled().await;
     }
 
-    /// Whether it is to end soon after it was asked to, whatever its client takes.
-    pub(super) fn has_to_end(&self) -> bool {
-        self.has_to_end.load(Ordering::Relaxed)
+    /// For how long it has had to end, whatever its client takes, and we have owed it nothing.
+    pub(super) fn must_end_for(&self) -> Option<Duration> {
+        let must_end = self.must_end.get()?;
+        Some(must_end.elapsed().min(self.since(&self.owed_ms)))
     }
 
     fn end(&self) {
@@ -170,28 +197,30 @@ impl Activity {
         self.ending.cancel();
     }
 
-    /// Whether another may have its place, if that must be.
+    /// Whether another may have its place.
     fn can_be_ended(&self) -> bool {
-        !self.is_shared && self.ending_for().is_none() && !self.owes_an_answer()
+        !self.is_shared && !self.owes_an_answer()
     }
 
-    /// The same, without losing a request that is on its way.
+    /// The same if that must be, also where it was asked to end and does not; without losing a request that is on its way.
     fn can_be_taken(&self) -> bool {
         let is_idle = self.under_way.load(Ordering::Acquire) == 0;
-        self.can_be_ended() && !(is_idle && self.quiet_for() < SETTLED)
+        let is_on_its_way = is_idle && self.quiet_for() < SETTLED;
+        self.can_be_ended() && self.must_end.get().is_none() && !is_on_its_way
     }
 
     /// Whether it may make room for another.
     fn can_be_spared(&self) -> bool {
-        let is_idle =
-            self.under_way.load(Ordering::Acquire) == 0 && !self.is_blocked.load(Ordering::Relaxed);
+        let is_idle = self.under_way.load(Ordering::Acquire) == 0
+            && !self.is_blocked.load(Ordering::Relaxed)
+            && self.head_for().is_none();
         // By HTTP/2 the end of an answer may wait for the client when the answer is over here.
         let may_have_rest = self.has_begun() && !self.is_of_answers.load(Ordering::Relaxed);
         let quiet_min = match is_idle && !may_have_rest {
             true => SETTLED,
             false => STALLED,
         };
-        self.can_be_ended() && self.quiet_for() >= quiet_min
+        self.can_be_ended() && self.ending_for().is_none() && self.quiet_for() >= quiet_min
     }
 }
 
@@ -206,6 +235,8 @@ const OVER: u8 = 4;
 #[derive(Debug)]
 struct Turn {
     activity: Arc<Activity>,
+    /// Whether it began on a connection that was to end, when its client knew of it: then it is nothing that keeps the connection.
+    is_late: bool,
     bits: AtomicU8,
     /// When a piece of the request or of the answer has passed last.
     last_ms: AtomicU64,
@@ -213,6 +244,9 @@ struct Turn {
 
 impl Turn {
     fn note(&self) {
+        if self.is_late {
+            return;
+        }
         self.activity.note();
         self.last_ms
             .fetch_max(self.activity.now_ms(), Ordering::Relaxed);
@@ -224,6 +258,9 @@ impl Turn {
     }
 
     fn set(&self, bit: u8, is_set: bool) {
+        if self.is_late {
+            return;
+        }
         let owes = |bits: u8| bits == OURS;
         let (before, after) = match is_set {
             true => {
@@ -237,7 +274,11 @@ impl Turn {
         };
         match (owes(before), owes(after)) {
             (false, true) => self.activity.owed.fetch_add(1, Ordering::AcqRel),
-            (true, false) => self.activity.owed.fetch_sub(1, Ordering::AcqRel),
+            (true, false) => {
+                let now_ms = self.activity.now_ms();
+                self.activity.owed_ms.fetch_max(now_ms, Ordering::AcqRel);
+                self.activity.owed.fetch_sub(1, Ordering::AcqRel)
+            }
             _ => return,
         };
     }
@@ -252,9 +293,12 @@ impl UnderWay {
     pub(super) fn begun(activity: &Arc<Activity>) -> Self {
         activity.under_way.fetch_add(1, Ordering::AcqRel);
         activity.has_begun.store(true, Ordering::Relaxed);
+        activity.head_ms.store(0, Ordering::Relaxed);
+        let is_late = activity.ending_for().is_some_and(|since| since > UNTOLD);
         let turn = Arc::new(Turn {
             activity: Arc::clone(activity),
-            bits: AtomicU8::new(0),
+            is_late,
+            bits: AtomicU8::new(if is_late { OVER } else { 0 }),
             last_ms: AtomicU64::new(0),
         });
         turn.note();
@@ -324,6 +368,8 @@ pub(super) struct Open {
 struct All {
     /// Since when there has been none that can be spared for those who wait.
     full_since: Option<Instant>,
+    /// When connections were told last that they have to end.
+    taken_at: Option<Instant>,
     next: u64,
     by_number: HashMap<u64, Arc<Activity>>,
 }
@@ -332,40 +378,59 @@ impl All {
     /// Asks the connection to end that makes room for one of an address; where there has been none for a while, those that an address
     /// has beyond its part of so many. Whether there will be room: an address that would have to give up its own for it has none.
     fn make_room(&mut self, newcomer: IpAddr, connections_max: usize) -> bool {
-        let part = connections_max.div_ceil(SHARE);
-        let counts = self.counts();
-        if let Some(spared) = self.spared(&counts) {
-            spared.end();
-            self.full_since = None;
+        if self.taken_at.is_some_and(|at| at.elapsed() < LEAVING) {
             return true;
+        }
+        let part = connections_max.div_ceil(SHARE);
+        let counts = self.counts(|one| one.ending_for().is_none());
+        let own = counts.get(&newcomer).copied().unwrap_or_default();
+        let is_beyond = own > part;
+        let is_theirs = |one: &Activity| {
+            let has_fewer = counts.get(&one.network).is_none_or(|theirs| *theirs < own);
+            has_fewer && one.quiet_for() < STALLED
+        };
+        match self.spared(&counts, |one| !is_beyond || !is_theirs(one)) {
+            Some(spared) => {
+                spared.end();
+                self.full_since = None;
+                return true;
+            }
+            None if is_beyond && self.spared(&counts, |_| true).is_some() => return false,
+            None => {}
         }
         if self.full_since.get_or_insert_with(Instant::now).elapsed() < PATIENT {
             return true;
         }
+        let counts = self.counts(|one| one.must_end.get().is_none());
         match self.giver(&counts).filter(|(count, _)| *count > part) {
             None => true,
             Some((_, giver)) if giver == newcomer => false,
             Some((count, giver)) => {
                 self.take(giver, count - part);
+                self.taken_at = Some(Instant::now());
                 true
             }
         }
     }
 
-    /// How many connections each address has, but for those that are to end.
-    fn counts(&self) -> HashMap<IpAddr, usize> {
+    /// How many connections each address has of those that count.
+    fn counts(&self, count: impl Fn(&Activity) -> bool) -> HashMap<IpAddr, usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        let stay = |one: &&Arc<Activity>| one.ending_for().is_none();
-        for one in self.by_number.values().filter(stay) {
+        for one in self.by_number.values().filter(|one| count(one)) {
             *counts.entry(one.network).or_default() += 1;
         }
         counts
     }
 
-    /// The connection that makes room: of those that can be spared one of the address that has the most connections, the one that is
-    /// quiet for the longest time.
-    fn spared(&self, counts: &HashMap<IpAddr, usize>) -> Option<&Arc<Activity>> {
-        let spareable = self.by_number.values().filter(|one| one.can_be_spared());
+    /// The connection that makes room: of those that can and may be spared one of the address that has the most connections, the one
+    /// that is quiet for the longest time.
+    fn spared(
+        &self,
+        counts: &HashMap<IpAddr, usize>,
+        may_be: impl Fn(&Activity) -> bool,
+    ) -> Option<&Arc<Activity>> {
+        let all = self.by_number.values();
+        let spareable = all.filter(|one| one.can_be_spared() && may_be(one));
         spareable.max_by_key(|one| (counts.get(&one.network).copied(), one.quiet_for()))
     }
 
@@ -385,7 +450,7 @@ impl All {
         // What happens on them goes on meanwhile.
         theirs.sort_by_cached_key(|one| Reverse(one.quiet_for()));
         for one in theirs.into_iter().take(count) {
-            one.has_to_end.store(true, Ordering::Relaxed);
+            one.must_end.get_or_init(Instant::now);
             one.end();
         }
     }
@@ -463,266 +528,4 @@ impl Open {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MANY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-    const FEW: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
-
-    fn quiet_for(peer: IpAddr, seconds: u64) -> Arc<Activity> {
-        let quiet = Duration::from_secs(seconds);
-        let opened = Instant::now().checked_sub(quiet);
-        Arc::new(Activity {
-            opened: opened.expect("the machine runs for longer"),
-            ..Activity::of(peer, &[])
-        })
-    }
-
-    /// Which of some connections makes room.
-    fn spared(all: &[Arc<Activity>]) -> Option<usize> {
-        let kept = All {
-            full_since: None,
-            next: 0,
-            by_number: (0..).zip(all.iter().cloned()).collect(),
-        };
-        let spared = kept.spared(&kept.counts())?;
-        all.iter().position(|one| Arc::ptr_eq(one, spared))
-    }
-
-    #[test]
-    fn who_has_the_most_connections_gives_up_the_idle_one_that_is_quiet_longest() {
-        let (many, few) = ([40, 30, 20, 15], [50, 10]);
-        let of = many.map(|seconds| (MANY, seconds)).into_iter();
-        let of = of.chain(few.map(|seconds| (FEW, seconds)));
-        let all: Vec<_> = of.map(|(peer, seconds)| quiet_for(peer, seconds)).collect();
-        assert_eq!(spared(&all), Some(0));
-        let mut busy = vec![UnderWay::begun(&all[0])];
-        assert_eq!(spared(&all), Some(1));
-        busy.extend(all[1..4].iter().map(UnderWay::begun));
-        // The address that has the most has none that can be spared.
-        assert_eq!(spared(&all), Some(4));
-        all[4].end();
-        assert_eq!(spared(&all), Some(5));
-        let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
-        assert_eq!(spared(&all), None);
-        drop(busy);
-    }
-
-    /// The same as if nothing had happened since it was opened.
-    fn still(activity: &Arc<Activity>) -> Vec<Arc<Activity>> {
-        activity.last_ms.store(0, Ordering::Relaxed);
-        vec![Arc::clone(activity)]
-    }
-
-    #[test]
-    fn a_client_that_takes_nothing_is_spared_and_one_that_waits_for_us_is_not() {
-        let [soon, late] = [1, 6].map(|seconds| quiet_for(MANY, seconds));
-        for (one, is_spared) in [(&soon, false), (&late, true)] {
-            one.note_http1();
-            let spared = |one| spared(&still(one)).is_some();
-            one.set_blocked(true);
-            assert_eq!(
-                spared(one),
-                is_spared,
-                "it may be slow to take what there is"
-            );
-            one.set_blocked(false);
-            assert!(spared(one), "it is idle");
-            let request = UnderWay::begun(one);
-            assert!(one.owes_an_answer() && !spared(one));
-            request.set_ours(false);
-            assert!(!one.owes_an_answer());
-            assert_eq!(spared(one), is_spared);
-            request.set_ours(true);
-            assert!(!spared(one));
-            drop(request);
-            assert!(!one.owes_an_answer() && spared(one));
-        }
-    }
-
-    #[test]
-    fn the_rest_of_an_answer_by_http2_is_waited_for() {
-        let [soon, late] = [1, 6].map(|seconds| quiet_for(MANY, seconds));
-        for one in [&soon, &late] {
-            drop(UnderWay::begun(one));
-        }
-        assert_eq!(spared(&still(&soon)), None);
-        assert_eq!(spared(&still(&late)), Some(0));
-        soon.note_http1();
-        assert_eq!(spared(&still(&soon)), Some(0));
-    }
-
-    #[test]
-    fn a_client_that_sends_nothing_of_what_it_announced_is_spared() {
-        let one = quiet_for(MANY, 6);
-        let spared = || spared(&still(&one)).is_some();
-        let request = UnderWay::begun(&one);
-        let body = request.sending();
-        assert!(!spared(), "nobody has asked for the body yet");
-        body.note(false);
-        assert!(spared());
-        body.note(true);
-        assert!(!spared(), "we work on what has come");
-        body.note(false);
-        request.set_ours(false);
-        request.set_ours(true);
-        assert!(spared(), "it was answered before all had come");
-        drop(body);
-        assert!(!spared(), "nobody waits for the rest");
-        drop(request);
-        assert!(!one.owes_an_answer());
-    }
-
-    #[test]
-    fn bytes_that_leave_are_a_part_of_answers_by_http1_alone() {
-        let one = quiet_for(MANY, 60);
-        one.note_sent();
-        assert!(one.quiet_for() >= STALLED && one.still_for() < STALLED);
-        one.note_http1();
-        one.note_sent();
-        assert!(one.quiet_for() < STALLED);
-    }
-
-    #[test]
-    fn connections_that_are_to_end_are_not_counted() {
-        let of = [(MANY, 9), (MANY, 8), (MANY, 7), (FEW, 6), (FEW, 5)];
-        let all = of.map(|(peer, seconds)| quiet_for(peer, seconds));
-        let order = std::iter::from_fn(|| {
-            let next = spared(&all)?;
-            all[next].end();
-            Some(next)
-        });
-        // The oldest of the address that has the most then; of addresses that have as many the oldest of all.
-        assert_eq!(order.collect::<Vec<_>>(), [0, 1, 3, 2, 4]);
-    }
-
-    #[test]
-    fn an_address_gives_up_to_others_what_it_has_beyond_its_part_though_it_is_busy() {
-        const SHARED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1));
-        let proxies = ["198.51.100.0/24".parse().expect("a network")];
-        let many = (1..=30).rev().map(|tenths| (MANY, tenths));
-        let of = many.chain([(FEW, 40); 2]).chain([(SHARED, 40); 40]);
-        let of = of.map(|(peer, tenths)| {
-            let opened = Instant::now().checked_sub(Duration::from_millis(100 * tenths));
-            Arc::new(Activity {
-                opened: opened.expect("the machine runs for longer"),
-                ..Activity::of(peer, &proxies)
-            })
-        });
-        let all: Vec<Arc<Activity>> = of.collect();
-        let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
-        let mut kept = All {
-            full_since: None,
-            next: 0,
-            by_number: (0..).zip(all.iter().cloned()).collect(),
-        };
-        let max = 10 * SHARE;
-        let ended = || all.iter().filter(|one| one.has_to_end()).count();
-        let late = Instant::now().checked_sub(PATIENT);
-        kept.full_since = late;
-        assert!(kept.make_room(FEW, max));
-        assert_eq!(ended(), 0, "we owe all of them an answer");
-        for (one, request) in all.iter().zip(&busy) {
-            request.set_ours(false);
-            one.last_ms.store(0, Ordering::Relaxed);
-        }
-        kept.full_since = None;
-        assert!(kept.make_room(FEW, max));
-        assert_eq!(ended(), 0, "one that can be spared may come");
-        kept.full_since = late;
-        assert!(!kept.make_room(MANY, max), "it has more than its part");
-        assert_eq!(ended(), 0);
-        // The proxy has more, and keeps them.
-        assert!(kept.make_room(FEW, max));
-        assert_eq!(ended(), 20);
-        assert!(all[..20].iter().all(|one| one.has_to_end()));
-        assert!(kept.make_room(MANY, max));
-        assert_eq!(ended(), 20, "nobody has more than a part now");
-        drop(busy);
-    }
-
-    #[test]
-    fn one_that_is_idle_for_a_moment_is_not_taken() {
-        let one = quiet_for(MANY, 9);
-        // The machine may pause in between.
-        let is_kept = || {
-            one.note();
-            one.can_be_ended() && !one.can_be_taken()
-        };
-        assert!((0..99).any(|_| is_kept()));
-        let request = UnderWay::begun(&one);
-        request.set_ours(false);
-        assert!(one.can_be_taken());
-    }
-
-    #[test]
-    fn one_answer_that_is_not_taken_is_seen_beside_others() {
-        let one = quiet_for(MANY, 60);
-        let [stalled, taken, owed] = [(); 3].map(|()| UnderWay::begun(&one));
-        for request in [&stalled, &taken, &owed] {
-            request.0.last_ms.store(0, Ordering::Relaxed);
-        }
-        assert_eq!(one.stalled_for(), Duration::ZERO, "we owe all of them");
-        stalled.set_ours(false);
-        taken.set_ours(false);
-        taken.note();
-        assert!(one.stalled_for() >= Duration::from_secs(60));
-        assert!(one.quiet_for() < STALLED);
-        drop(stalled);
-        assert!(one.stalled_for() < STALLED);
-        let body = owed.sending();
-        body.note(false);
-        assert!(
-            one.stalled_for() >= Duration::from_secs(60),
-            "it sends nothing"
-        );
-        drop(owed);
-        assert!(one.stalled_for() < STALLED, "it was answered");
-        drop((taken, body));
-        let again = UnderWay::begun(&one);
-        assert_eq!(one.turns().len(), 1, "those that are over are forgotten");
-        drop(again);
-        let proxies = ["192.0.2.0/24".parse().expect("a network")];
-        let shared = Arc::new(Activity {
-            opened: one.opened,
-            ..Activity::of(MANY, &proxies)
-        });
-        let stalled = UnderWay::begun(&shared);
-        stalled.set_ours(false);
-        stalled.0.last_ms.store(0, Ordering::Relaxed);
-        assert_eq!(shared.stalled_for(), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_trusted_proxy_keeps_its_connections() {
-        let proxies = ["192.0.2.0/24".parse().expect("a network")];
-        let shared = Arc::new(Activity {
-            opened: quiet_for(MANY, 60).opened,
-            ..Activity::of(MANY, &proxies)
-        });
-        assert_eq!(spared(&[shared]), None);
-    }
-
-    #[tokio::test]
-    async fn there_is_room_once_one_has_ended() {
-        let open = Open::new(3);
-        let mut slots = Vec::new();
-        for peer in [FEW, MANY, MANY] {
-            slots.push(open.room_for(Activity::of(peer, &[])).await.expect("room"));
-        }
-        let spared = slots.remove(1);
-        let _busy: Vec<_> = slots
-            .iter()
-            .map(|slot| UnderWay::begun(&slot.activity))
-            .collect();
-        let ends = async {
-            // It is asked to: the others are busy.
-            spared.activity.asked_to_end().await;
-            drop(spared);
-        };
-        let (found, ()) = tokio::join!(open.room_for(Activity::of(FEW, &[])), ends);
-        let found = found.expect("room");
-        assert_eq!(found.number, 3);
-        assert_eq!(open.all().by_number.len(), 3);
-    }
-}
+mod tests;

@@ -286,8 +286,6 @@ async fn a_request_keeps_its_place_until_its_answer_is_taken() {
         ..ServingOptions::default()
     });
     let running = running_with(serving.router()).await;
-    let mut taking = running.connect().await;
-    send(&mut taking, &request_of_who_takes_nothing("/openapi.json")).await;
     let status = async |uri: &str| {
         let mut stream = running.connect().await;
         let asked = format!("GET {uri} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
@@ -297,17 +295,27 @@ async fn a_request_keeps_its_place_until_its_answer_is_taken() {
         read.expect("in time").expect("an answer");
         answer.split(' ').nth(1).expect("a status").to_owned()
     };
-    until_answered(&mut taking).await;
-    assert_eq!(status("/openapi.json").await, "503");
-    assert_eq!(status("/livez").await, "200");
-    // Now it takes all.
-    send(&mut taking, &[room(0, 1 << 24), room(1, 1 << 24)].concat()).await;
-    let taken = async {
-        while status("/openapi.json").await != "200" {
-            sleep(PAUSE).await;
-        }
-    };
-    timeout(PATIENCE, taken).await.expect("a place again");
+    // A large one, and one that says what is wrong and is written at once.
+    for path in ["/openapi.json", "/nowhere"] {
+        let mut taking = running.connect().await;
+        send(&mut taking, &request_of_who_takes_nothing(path)).await;
+        let mut said = Vec::new();
+        until_comes(&mut taking, &mut said, HEAD).await;
+        assert_eq!(status("/openapi.json").await, "503", "{path}");
+        assert_eq!(status("/livez").await, "200");
+        // Nor is it over when a byte has left.
+        send(&mut taking, &room(1, 1)).await;
+        until_comes(&mut taking, &mut said, DATA).await;
+        assert_eq!(status("/openapi.json").await, "503", "{path}");
+        // Now it takes all.
+        send(&mut taking, &[room(0, 1 << 24), room(1, 1 << 24)].concat()).await;
+        let taken = async {
+            while status("/openapi.json").await != "200" {
+                sleep(PAUSE).await;
+            }
+        };
+        timeout(PATIENCE, taken).await.expect("a place again");
+    }
     running.end().await;
 }
 
@@ -323,10 +331,14 @@ async fn who_sends_no_body_shuts_nobody_out() {
     running.end().await;
 }
 
-/// Whether frames of HTTP/2 have the head of an answer among them.
-fn answers(mut frames: &[u8]) -> bool {
+/// What a frame of HTTP/2 is that has a piece of an answer, and one that has its head.
+const DATA: u8 = 0;
+const HEAD: u8 = 1;
+
+/// Whether one of some frames of HTTP/2 is of a kind.
+fn has(mut frames: &[u8], wanted: u8) -> bool {
     while let [a, b, c, kind, ..] = *frames {
-        if kind == 1 {
+        if kind == wanted {
             return true;
         }
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -336,12 +348,13 @@ fn answers(mut frames: &[u8]) -> bool {
     false
 }
 
-/// Waits for the head of an answer by HTTP/2.
-async fn until_answered(stream: &mut TcpStream) {
-    let mut said = Vec::new();
-    while !answers(&said) {
-        let read = timeout(PATIENCE, stream.read_buf(&mut said)).await;
-        assert!(read.expect("in time").expect("frames") > 0);
+/// Waits for a frame of HTTP/2 of a kind; with what has come before.
+async fn until_comes(stream: &mut TcpStream, said: &mut Vec<u8>, wanted: u8) {
+    while !has(said, wanted) {
+        let Ok(read) = timeout(PATIENCE, stream.read_buf(said)).await else {
+            panic!("no frame of kind {wanted} in {said:?}");
+        };
+        assert!(read.expect("frames") > 0);
     }
 }
 
@@ -355,7 +368,7 @@ async fn who_takes_no_answer_shuts_nobody_out() {
         held.push(stream);
     }
     for stream in &mut held {
-        until_answered(stream).await;
+        until_comes(stream, &mut Vec::new(), HEAD).await;
     }
     // They are pinged, which is nothing.
     let pings = async {

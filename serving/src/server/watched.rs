@@ -1,4 +1,4 @@
-//! A connection's bytes on their way out, by which is seen whether its client takes them.
+//! A connection's bytes, by which is seen whether its client sends and takes them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::open::Activity;
 
-/// A stream of which is noted when bytes leave it, and whether some have to wait.
+/// A stream of which is noted when bytes come and leave, and whether some have to wait.
 #[derive(Debug)]
 pub(super) struct Watched {
     stream: TcpStream,
@@ -38,7 +38,12 @@ impl AsyncRead for Watched {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.activity.note_came();
+        }
+        read
     }
 }
 
