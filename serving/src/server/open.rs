@@ -258,9 +258,6 @@ impl Turn {
     }
 
     fn set(&self, bit: u8, is_set: bool) {
-        if self.is_late {
-            return;
-        }
         let owes = |bits: u8| bits == OURS;
         let (before, after) = match is_set {
             true => {
@@ -298,6 +295,7 @@ impl UnderWay {
         let turn = Arc::new(Turn {
             activity: Arc::clone(activity),
             is_late,
+            // Of one that is over nothing is owed.
             bits: AtomicU8::new(if is_late { OVER } else { 0 }),
             last_ms: AtomicU64::new(0),
         });
@@ -385,11 +383,13 @@ impl All {
         let counts = self.counts(|one| one.ending_for().is_none());
         let own = counts.get(&newcomer).copied().unwrap_or_default();
         let is_beyond = own > part;
-        let is_theirs = |one: &Activity| {
-            let has_fewer = counts.get(&one.network).is_none_or(|theirs| *theirs < own);
-            has_fewer && one.quiet_for() < STALLED
+        let has_as_many = |one: &Activity| {
+            counts
+                .get(&one.network)
+                .is_some_and(|theirs| *theirs >= own)
         };
-        match self.spared(&counts, |one| !is_beyond || !is_theirs(one)) {
+        let may_be = |one: &Activity| !is_beyond || one.quiet_for() >= STALLED || has_as_many(one);
+        match self.spared(&counts, may_be) {
             Some(spared) => {
                 spared.end();
                 self.full_since = None;

@@ -12,12 +12,32 @@ fn quiet_for(peer: IpAddr, seconds: u64) -> Arc<Activity> {
     })
 }
 
-/// Which of some connections makes room.
-fn spared(all: &[Arc<Activity>]) -> Option<usize> {
-    let kept = All {
+/// These connections, and no others.
+fn all_of(all: &[Arc<Activity>]) -> All {
+    All {
         by_number: (0..).zip(all.iter().cloned()).collect(),
         ..All::default()
-    };
+    }
+}
+
+/// A request on each of some connections, whose client has yet to take the answer.
+fn untaken(all: &[Arc<Activity>]) -> Vec<UnderWay> {
+    let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
+    for request in &busy {
+        request.set_ours(false);
+    }
+    busy
+}
+
+/// How many of some connections have to end.
+fn taken(all: &[Arc<Activity>]) -> usize {
+    let taken = all.iter().filter(|one| one.must_end.get().is_some());
+    taken.count()
+}
+
+/// Which of some connections makes room.
+fn spared(all: &[Arc<Activity>]) -> Option<usize> {
+    let kept = all_of(all);
     let counts = kept.counts(|one| one.ending_for().is_none());
     let spared = kept.spared(&counts, |_| true)?;
     all.iter().position(|one| Arc::ptr_eq(one, spared))
@@ -145,16 +165,9 @@ fn an_address_gives_up_to_others_what_it_has_beyond_its_part_though_it_is_busy()
     });
     let all: Vec<Arc<Activity>> = of.collect();
     let busy: Vec<_> = all.iter().map(UnderWay::begun).collect();
-    let mut kept = All {
-        by_number: (0..).zip(all.iter().cloned()).collect(),
-        ..All::default()
-    };
+    let mut kept = all_of(&all);
     let max = 10 * SHARE;
-    let ended = || {
-        all.iter()
-            .filter(|one| one.must_end.get().is_some())
-            .count()
-    };
+    let ended = || taken(&all);
     let late = Instant::now().checked_sub(PATIENT);
     kept.full_since = late;
     assert!(kept.make_room(FEW, max));
@@ -180,19 +193,12 @@ fn an_address_gives_up_to_others_what_it_has_beyond_its_part_though_it_is_busy()
     drop(busy);
 }
 
-/// So many connections of an address and one of another, as nobody waits for us.
+/// So many busy connections of an address, and an idle one of another.
 fn many_and_one(many: usize) -> (All, Vec<Arc<Activity>>, Vec<UnderWay>) {
     let of = std::iter::repeat_n(MANY, many).chain([FEW]);
     let all: Vec<_> = of.map(|peer| quiet_for(peer, 60)).collect();
-    let busy: Vec<_> = all[..many].iter().map(UnderWay::begun).collect();
-    for request in &busy {
-        request.set_ours(false);
-    }
-    let kept = All {
-        by_number: (0..).zip(all.iter().cloned()).collect(),
-        ..All::default()
-    };
-    (kept, all, busy)
+    let busy = untaken(&all[..many]);
+    (all_of(&all), all, busy)
 }
 
 #[test]
@@ -203,8 +209,7 @@ fn those_that_were_asked_to_end_and_do_not_are_taken() {
     }
     kept.full_since = Instant::now().checked_sub(PATIENT);
     assert!(kept.make_room(FEW, 10 * SHARE));
-    let taken = all.iter().filter(|one| one.must_end.get().is_some());
-    assert_eq!(taken.count(), 20);
+    assert_eq!(taken(&all), 20);
     drop(busy);
 }
 
@@ -213,21 +218,13 @@ fn nobody_else_gives_while_room_is_on_its_way() {
     let (mut kept, all, busy) = many_and_one(30);
     let other = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
     let others: Vec<_> = (0..20).map(|_| quiet_for(other, 60)).collect();
-    let more: Vec<_> = others.iter().map(UnderWay::begun).collect();
-    for request in &more {
-        request.set_ours(false);
-    }
+    let more = untaken(&others);
     kept.by_number.extend((100..).zip(others.iter().cloned()));
     let idle = UnderWay::begun(&all[30]);
     kept.full_since = Instant::now().checked_sub(PATIENT);
     for newcomer in [FEW, other, MANY, FEW] {
         assert!(kept.make_room(newcomer, 10 * SHARE));
     }
-    let taken = |all: &[Arc<Activity>]| {
-        all.iter()
-            .filter(|one| one.must_end.get().is_some())
-            .count()
-    };
     assert_eq!((taken(&all), taken(&others)), (20, 0));
     drop((busy, more, idle));
 }
