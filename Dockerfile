@@ -5,7 +5,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --package cli --bin backstitch
+RUN cargo build --release --locked --package backstitch --bin backstitch
 
 FROM debian:bookworm-slim
 RUN apt-get update \

@@ -16,16 +16,31 @@ need() {
     shift 2
     PATH="$PATH:/usr/sbin:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
     command -v "$command" >/dev/null && return
-    [ "$(id -u)" = 0 ] || fail "$who" "$command is missing; install it: apt-get install $*"
-    command -v apt-get >/dev/null || fail "$who" "$command is missing, and there is no apt-get"
+    [ "$(id -u)" = 0 ] || fail "$who" "$command is missing; install it: sudo apt-get install $*"
+    command -v apt-get >/dev/null || fail "$who" "$command is missing, and there is no apt-get to install $*"
     say "$who" "installing $*"
-    {
-        apt-get update -q
-        # Their own services are not wanted.
-        RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
-    } >"$dir/install-$who.log" 2>&1 || fail "$who" "not installed; see $dir/install-$who.log"
+    apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
     PATH="$PATH:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
     command -v "$command" >/dev/null || fail "$who" "$command is still missing"
+}
+
+# apt_install PACKAGE…: installs packages without starting their services. Several scripts may do so at once.
+apt_install() {
+    local lock=(-o DPkg::Lock::Timeout=600)
+    apt-get "${lock[@]}" update -q
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get "${lock[@]}" install -q -y --no-install-recommends "$@"
+}
+
+# once_at_a_time TARGET COMMAND…: runs a command that makes the folder TARGET, unless it is there.
+once_at_a_time() {
+    local target="$1"
+    shift
+    [ ! -d "$target" ] || return 0
+    mkdir -p "$(dirname "$target")"
+    (
+        flock 6
+        [ -d "$target" ] || { rm -rf "$target.new" && "$@" && mv "$target.new" "$target"; }
+    ) 6>"$target.lock"
 }
 
 # jars WHO POM: the jars that a list names, fetched once for each version of it into the folder $cache.
@@ -36,12 +51,16 @@ jars() {
     if [ ! -d "$target" ]; then
         need "$who" mvn maven
         say "$who" "fetching its jars"
-        rm -rf "$target.new"
-        mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$target.new" \
-            >"$dir/install-$who.log" 2>&1 || fail "$who" "no jars; see $dir/install-$who.log"
-        mv "$target.new" "$target"
     fi
+    once_at_a_time "$target" mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$target.new" \
+        >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot fetch the jars; see $dir/install-$who.log"
     printf '%s' "$target"
+}
+
+make_venv() {
+    local folder="$1"
+    shift
+    python3 -m venv "$folder" && "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
 # venv WHO KEY ARGUMENT…: the folder of a Python with what pip installs by these arguments, made once for each key in the folder $cache.
@@ -49,12 +68,17 @@ venv() {
     local who="$1" target="$cache/$1-$2"
     shift 2
     need "$who" pip3 python3-pip python3-venv
-    if [ ! -d "$target" ]; then
-        rm -rf "$target.new"
-        python3 -m venv "$target.new"
-        "$target.new/bin/python" -m pip install --quiet --disable-pip-version-check "$@" \
-            >"$dir/install-$who.log" 2>&1 || fail "$who" "pip did not install $*; see $dir/install-$who.log"
-        mv "$target.new" "$target"
-    fi
+    [ -d "$target" ] || say "$who" "installing $* with pip"
+    once_at_a_time "$target" make_venv "$target.new" "$@" \
+        >"$dir/install-$who.log" 2>&1 || fail "$who" "pip cannot install $*; see $dir/install-$who.log"
     printf '%s' "$target"
+}
+
+# need_package WHO PACKAGE…: installs packages that bring no command to look for.
+need_package() {
+    local who="$1"
+    shift
+    [ "$(id -u)" = 0 ] || fail "$who" "$* is missing; install it: sudo apt-get install $*"
+    say "$who" "installing $*"
+    apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
 }

@@ -269,6 +269,7 @@ pub(crate) fn engine(settings: &Settings) -> anyhow::Result<Engine> {
 ///
 /// # Errors
 /// A folder that is not there, or options that can't be used.
+#[cfg(feature = "scale")]
 pub(crate) fn archive(settings: &Settings) -> anyhow::Result<Archive> {
     let stores = settings.stores();
     let folder = stores.folder();

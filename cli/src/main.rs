@@ -8,7 +8,9 @@ mod clock;
 mod commands;
 mod demo;
 mod draws;
-mod elsewhere;
+mod engine;
+#[cfg(feature = "scale")]
+mod executors;
 mod failure;
 mod generate;
 mod ingest;

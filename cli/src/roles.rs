@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::elsewhere::{self, Executors};
+use crate::engine::{BatchEngine, Executors};
 use crate::failure::usage;
 use crate::installation::Installation;
 use crate::{monitoring, reconciling};
@@ -101,7 +101,7 @@ pub(crate) struct Schedule {
     /// Each other one, after the beginning of the one before.
     pub(crate) every: Duration,
     /// What carries the tasks of runs out; what comes after runs is done by this process.
-    pub(crate) computes: elsewhere::Engine,
+    pub(crate) computes: BatchEngine,
 }
 
 /// Roles that run side by side. Each ends when it is told to; one that fails ends all.

@@ -4,6 +4,14 @@
 //! write port. Every adapter of a port has the same semantics, and one conformance suite runs on
 //! all of them.
 
+#![cfg_attr(
+    not(feature = "servers"),
+    allow(
+        dead_code,
+        reason = "some shared code has users in the adapters of servers alone"
+    )
+)]
+
 pub mod achievements;
 pub mod admin;
 pub mod aged;
@@ -15,6 +23,7 @@ pub mod board_cache;
 pub mod canon;
 mod canon_sifted;
 pub mod canon_sql;
+#[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod corrections;
 pub mod counts;
@@ -24,34 +33,44 @@ pub mod embedded;
 pub mod erasures;
 mod error;
 pub mod intake;
+#[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kept_sum;
 pub mod keys;
+#[cfg(any(feature = "cassandra", feature = "sql"))]
 mod lazily;
 pub mod lease;
 pub mod listing;
 pub mod live;
 pub mod live_scan;
 pub mod log;
+#[cfg(feature = "mysql")]
 mod mysql;
 pub mod names;
 pub mod namespace;
 pub mod notices;
+pub mod options;
 pub mod parquet_file;
 mod patience;
+#[cfg(feature = "postgres")]
 mod postgres;
 pub mod reconciliations;
 pub mod recounts;
+#[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
 pub mod relay;
 pub mod run_outcome;
 mod run_rules;
+#[cfg(feature = "s3")]
 pub mod s3;
 mod secret;
+mod servers;
+#[cfg(feature = "cassandra")]
 mod shared;
 mod stores;
 pub mod telling;
+#[cfg(feature = "tls")]
 mod tls;
 pub mod view_scan;
 pub mod views;
@@ -59,4 +78,5 @@ pub mod webhook;
 
 pub use error::{Error, ErrorKind, Result};
 pub use secret::Secret;
-pub use stores::{Server, Stores, StoresOptions};
+pub use servers::Server;
+pub use stores::{MissingFeature, Stores, StoresOptions};

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use crate::Result;
 pub use partitions::Partitions;
 pub use recognise::{LOST_REMEDY, OtherLog, Recogniser, recognise};
+#[cfg(feature = "kafka")]
 pub(crate) use topics::topics;
 pub use topics::{make_topics, topic_names};
 

@@ -3,33 +3,28 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use futures::FutureExt;
-
-use crate::Result;
 use crate::achievements::AchievementsWrite;
 use crate::admin::CanonAdmin;
 use crate::archive::Archive;
 use crate::canon::CanonErase;
 use crate::canon_sifted::Sifted;
-use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
-use crate::cassandra::{Cassandra, CassandraOptions};
 use crate::counts::CountsWrite;
 use crate::embedded::DataFolder;
 use crate::erasures::{Erasures, Suppressions};
-use crate::kafka::{KafkaLog, KafkaOptions};
 use crate::keys::Keys;
-use crate::lazily::Lazy;
 use crate::lease::Leases;
 use crate::live::LiveWrite;
 use crate::log::Log;
 use crate::namespace::Namespace;
+use crate::options::{
+    CassandraOptions, KafkaOptions, NoticesOptions, RedisOptions, RegistryOptions, S3Options,
+    SqlOptions, SqlServer,
+};
 use crate::reconciliations::Reconciliations;
-use crate::redis::{RedisLive, RedisOptions};
-use crate::registry::{NoRegistry, Registry, RegistryOptions, Schemas};
-use crate::s3::{S3, S3Options};
+use crate::registry::{NoRegistry, Schemas};
 use crate::views::ViewsWrite;
-use crate::webhook::{Hook, NoticesOptions, Webhook};
+use crate::webhook::Hook;
+use crate::{Error, Result};
 
 /// The stores of an installation.
 #[derive(Debug, Clone)]
@@ -88,6 +83,25 @@ pub struct StoresOptions {
     pub notices: NoticesOptions,
 }
 
+/// A setting that needs a Cargo feature which this build lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingFeature {
+    /// The key of the setting, such as `kafka.bootstrap_servers`.
+    pub setting: &'static str,
+    /// The Cargo feature.
+    pub feature: &'static str,
+}
+
+impl std::fmt::Display for MissingFeature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { feature, .. } = self;
+        write!(
+            f,
+            "needs the Cargo feature `{feature}`, which this build lacks; build with `--features {feature}`, or remove the setting"
+        )
+    }
+}
+
 impl StoresOptions {
     /// The folder of the embedded stores: each installation has its own.
     #[must_use]
@@ -105,13 +119,60 @@ impl StoresOptions {
             || self.s3.bucket.is_empty()
     }
 
+    /// The first setting that needs a client which is not built in.
+    #[must_use]
+    pub fn missing_feature(&self) -> Option<MissingFeature> {
+        let database = match self.database.server {
+            SqlServer::Postgres => ("postgres", cfg!(feature = "postgres")),
+            SqlServer::MySql => ("mysql", cfg!(feature = "mysql")),
+        };
+        let kafka = ("kafka", cfg!(feature = "kafka"));
+        let redis = ("redis", cfg!(feature = "redis"));
+        let cassandra = ("cassandra", cfg!(feature = "cassandra"));
+        let s3 = ("s3", cfg!(feature = "s3"));
+        let http = ("http", cfg!(feature = "http"));
+        [
+            (
+                "kafka.bootstrap_servers",
+                self.kafka.bootstrap_servers.is_empty(),
+                kafka,
+            ),
+            ("redis.nodes", self.redis.nodes.is_empty(), redis),
+            (
+                "cassandra.nodes",
+                self.cassandra.nodes.is_empty(),
+                cassandra,
+            ),
+            ("database.host", self.database.host.is_empty(), database),
+            ("s3.bucket", self.s3.bucket.is_empty(), s3),
+            ("registry.url", self.registry.url.is_empty(), http),
+            (
+                "notices.webhook_url",
+                self.notices.webhook_url.is_empty(),
+                http,
+            ),
+        ]
+        .into_iter()
+        .find(|(_, is_unset, (_, is_built))| !is_unset && !is_built)
+        .map(|(setting, _, (feature, _))| MissingFeature { setting, feature })
+    }
+
+    /// Refuses settings that this build cannot serve, so that no embedded store opens in place of a server.
+    pub(crate) fn check_features(&self) -> Result<()> {
+        match self.missing_feature() {
+            None => Ok(()),
+            Some(missing) => Err(Error::broken(missing.setting, missing)),
+        }
+    }
+
     /// The archive alone, for processes that need no other store.
     ///
     /// # Errors
     /// As [`Stores::open`].
     pub fn archive(&self) -> Result<Archive> {
-        match self.s3() {
-            Some(s3) => Ok(s3?.archive()),
+        self.check_features()?;
+        match self.open_bucket()? {
+            Some(archive) => Ok(archive),
             None => DataFolder::open(&self.folder())?.archive(),
         }
     }
@@ -122,362 +183,161 @@ impl StoresOptions {
     /// # Errors
     /// As [`Stores::open`].
     pub async fn views(&self) -> Result<Option<Arc<dyn ViewsWrite>>> {
+        self.check_features()?;
+        #[cfg(feature = "cassandra")]
         if let Some(cassandra) = self.cassandra() {
-            return Ok(Some(cassandra.stores().0));
+            return Ok(Some(cassandra.stores().views));
         }
-        if self.s3().is_some() {
+        if !self.s3.bucket.is_empty() {
             return Ok(None);
         }
         let folder = DataFolder::open(&self.folder())?;
         Ok(Some(Arc::new(folder.views().await?)))
     }
 
-    fn kafka(&self) -> Option<Result<KafkaLog>> {
-        let is_named = !self.kafka.bootstrap_servers.is_empty();
-        is_named.then(|| KafkaLog::open(&self.kafka, &self.namespace))
-    }
-
-    fn redis(&self) -> Option<Result<RedisLive>> {
-        let is_named = !self.redis.nodes.is_empty();
-        is_named.then(|| RedisLive::new(&self.redis, &self.namespace))
-    }
-
-    fn cassandra(&self) -> Option<OnCassandra> {
-        let is_named = !self.cassandra.nodes.is_empty();
-        is_named.then(|| OnCassandra {
-            options: self.cassandra.clone(),
-            namespace: self.namespace.clone(),
-        })
-    }
-
-    fn database(&self) -> Option<OnDatabase> {
-        let is_named = !self.database.host.is_empty();
-        is_named.then(|| OnDatabase {
-            options: self.database.clone(),
-            namespace: self.namespace.clone(),
-        })
-    }
-
-    fn s3(&self) -> Option<Result<S3>> {
-        let is_named = !self.s3.bucket.is_empty();
-        is_named.then(|| S3::new(&self.s3, &self.namespace))
-    }
-
-    fn registry(&self) -> Option<Result<Registry>> {
-        let is_named = !self.registry.url.is_empty();
-        is_named.then(|| Registry::new(&self.registry))
-    }
-
-    /// The servers that are configured. Nothing is asked of them yet.
-    ///
-    /// # Errors
-    /// Options that can't be used.
-    pub fn servers(&self) -> Result<Vec<Box<dyn Server>>> {
-        let servers = [
-            self.kafka().map(boxed),
-            self.redis().map(boxed),
-            self.cassandra().map(Ok).map(boxed),
-            self.database().map(Ok).map(boxed),
-            self.s3().map(boxed),
-            self.registry().map(boxed),
-        ];
-        servers.into_iter().flatten().collect()
-    }
-}
-
-/// A server that holds one of the stores.
-#[async_trait]
-pub trait Server: std::fmt::Debug + Send + Sync {
-    /// What is on which server.
-    fn name(&self) -> &'static str;
-
-    /// Makes there what must be there before the store can be used; answers what was made, in
-    /// sentences.
-    ///
-    /// # Errors
-    /// Those of the server.
-    async fn migrate(&self) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-
-    /// What is wrong there, in sentences; nothing if all is well.
-    ///
-    /// # Errors
-    /// Those of a server that can't be asked.
-    async fn flaws(&self) -> Result<Vec<String>>;
-}
-
-/// Topics are made through the port.
-#[async_trait]
-impl Server for KafkaLog {
-    fn name(&self) -> &'static str {
-        "log on Kafka"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-#[async_trait]
-impl Server for RedisLive {
-    fn name(&self) -> &'static str {
-        "live state on Redis"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-/// A keyspace, which need not be there yet.
-#[derive(Debug, Clone)]
-struct OnCassandra {
-    options: CassandraOptions,
-    namespace: Namespace,
-}
-
-/// What is kept in a keyspace.
-type OfCassandra = (
-    Arc<dyn ViewsWrite>,
-    Arc<dyn AchievementsWrite>,
-    Arc<dyn CountsWrite>,
-    Arc<dyn Leases>,
-    Arc<dyn Erasures>,
-    Arc<dyn Reconciliations>,
-);
-
-impl OnCassandra {
-    /// Views, achievements, counts, leases, erasures and reconciliations, which share a session.
-    fn stores(self) -> OfCassandra {
-        let session = Arc::new(Lazy::new(move || {
-            let this = self.clone();
-            async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
-        }));
-        let of_leases = Arc::clone(&session);
-        let of_achievements = Arc::clone(&session);
-        let of_counts = Arc::clone(&session);
-        let of_erasures = Arc::clone(&session);
-        let of_reconciliations = Arc::clone(&session);
-        let views = Lazy::new(move || {
-            let session = Arc::clone(&session);
-            async move { Ok(session.get().await?.views()) }.boxed()
-        });
-        let leases = Lazy::new(move || {
-            let session = Arc::clone(&of_leases);
-            async move { Ok(session.get().await?.leases()) }.boxed()
-        });
-        let achievements = Lazy::new(move || {
-            let session = Arc::clone(&of_achievements);
-            async move { Ok(session.get().await?.achievements()) }.boxed()
-        });
-        let counts = Lazy::new(move || {
-            let session = Arc::clone(&of_counts);
-            async move { Ok(session.get().await?.counts()) }.boxed()
-        });
-        let erasures = Lazy::new(move || {
-            let session = Arc::clone(&of_erasures);
-            async move { Ok(session.get().await?.erasures()) }.boxed()
-        });
-        let reconciliations = Lazy::new(move || {
-            let session = Arc::clone(&of_reconciliations);
-            async move { Ok(session.get().await?.reconciliations()) }.boxed()
-        });
-        (
-            Arc::new(views),
-            Arc::new(achievements),
-            Arc::new(counts),
-            Arc::new(leases),
-            Arc::new(erasures),
-            Arc::new(reconciliations),
-        )
-    }
-}
-
-#[async_trait]
-impl Server for OnCassandra {
-    fn name(&self) -> &'static str {
-        "views on Cassandra"
-    }
-
-    async fn migrate(&self) -> Result<Vec<String>> {
-        let made = Cassandra::migrate(&self.options, &self.namespace).await?;
-        Ok(told(made, "brought the keyspace up to date"))
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Cassandra::flaws(&self.options, &self.namespace).await
-    }
-}
-
-/// A schema, which need not be there yet.
-#[derive(Debug, Clone)]
-struct OnDatabase {
-    options: SqlOptions,
-    namespace: Namespace,
-}
-
-impl OnDatabase {
-    fn store(self) -> Lazy<SqlCanon> {
-        Lazy::new(move || {
-            let this = self.clone();
-            async move { SqlCanon::open(&this.options, &this.namespace).await }.boxed()
-        })
-    }
-}
-
-#[async_trait]
-impl Server for OnDatabase {
-    fn name(&self) -> &'static str {
-        match self.options.server {
-            SqlServer::Postgres => "entities on PostgreSQL",
-            SqlServer::MySql => "entities on MySQL",
+    fn open_bucket(&self) -> Result<Option<Archive>> {
+        #[cfg(feature = "s3")]
+        if let Some(s3) = self.s3() {
+            return Ok(Some(s3?.archive()));
         }
+        Ok(None)
     }
 
-    async fn migrate(&self) -> Result<Vec<String>> {
-        let made = SqlCanon::migrate(&self.options, &self.namespace).await?;
-        let mut told = told(made, "brought the schema up to date");
-        let recounted = SqlCanon::recount(&self.options, &self.namespace).await?;
-        if !recounted.is_empty() {
-            let ids: Vec<String> = recounted.iter().map(i64::to_string).collect();
-            told.push(format!(
-                "counted connected athletes of the applications {} anew",
-                ids.join(", ")
-            ));
+    fn open_log(&self) -> Result<Option<Arc<dyn Log>>> {
+        #[cfg(feature = "kafka")]
+        if let Some(kafka) = self.kafka() {
+            return Ok(Some(Arc::new(kafka?)));
         }
-        Ok(told)
+        Ok(None)
     }
 
-    async fn flaws(&self) -> Result<Vec<String>> {
-        SqlCanon::flaws(&self.options, &self.namespace).await
+    fn open_live(&self) -> Result<Option<Arc<dyn LiveWrite>>> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.redis() {
+            return Ok(Some(Arc::new(redis?)));
+        }
+        Ok(None)
+    }
+
+    fn open_schemas(&self) -> Result<Arc<dyn Schemas>> {
+        #[cfg(feature = "http")]
+        if let Some(registry) = self.registry() {
+            return Ok(Arc::new(registry?));
+        }
+        Ok(Arc::new(NoRegistry))
+    }
+
+    fn open_hook(&self) -> Result<Option<Arc<dyn Hook>>> {
+        #[cfg(feature = "http")]
+        if let Some(hook) = crate::webhook::Webhook::of(&self.notices)? {
+            return Ok(Some(Arc::new(hook)));
+        }
+        Ok(None)
+    }
+
+    async fn open_views(&self, folder: &DataFolder) -> Result<ViewStores> {
+        #[cfg(feature = "cassandra")]
+        if let Some(cassandra) = self.cassandra() {
+            return Ok(cassandra.stores());
+        }
+        ViewStores::embedded(folder).await
+    }
+
+    /// Entities, the same as an erasure sees them, and API keys.
+    async fn open_entities(
+        &self,
+        folder: &DataFolder,
+        suppressions: Suppressions,
+    ) -> Result<(Arc<dyn CanonAdmin>, Arc<dyn CanonErase>, Arc<dyn Keys>)> {
+        #[cfg(feature = "sql")]
+        if let Some(database) = self.database() {
+            // Keys have connections of their own: a request is authenticated while others wait for rows.
+            let keys = Arc::new(database.clone().store());
+            let (canon, canon_erase) = Sifted::both(database.store(), suppressions);
+            return Ok((canon, canon_erase, keys));
+        }
+        let keys = Arc::new(folder.keys().await?);
+        let (canon, canon_erase) = Sifted::both(folder.canon().await?, suppressions);
+        Ok((canon, canon_erase, keys))
     }
 }
 
-fn told(made: bool, what: &str) -> Vec<String> {
-    made.then(|| what.to_owned()).into_iter().collect()
+/// The stores that one keyspace, or one data folder, holds beside the views.
+pub(crate) struct ViewStores {
+    pub(crate) views: Arc<dyn ViewsWrite>,
+    pub(crate) achievements: Arc<dyn AchievementsWrite>,
+    pub(crate) counts: Arc<dyn CountsWrite>,
+    pub(crate) leases: Arc<dyn Leases>,
+    pub(crate) erasures: Arc<dyn Erasures>,
+    pub(crate) reconciliations: Arc<dyn Reconciliations>,
 }
 
-#[async_trait]
-impl Server for S3 {
-    fn name(&self) -> &'static str {
-        "archive on S3"
+impl ViewStores {
+    async fn embedded(folder: &DataFolder) -> Result<Self> {
+        Ok(Self {
+            views: Arc::new(folder.views().await?),
+            achievements: Arc::new(folder.achievements().await?),
+            counts: Arc::new(folder.counts().await?),
+            leases: Arc::new(folder.leases()),
+            erasures: Arc::new(folder.erasures().await?),
+            reconciliations: Arc::new(folder.reconciliations().await?),
+        })
     }
-
-    async fn migrate(&self) -> Result<Vec<String>> {
-        Self::migrate(self).await
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-#[async_trait]
-impl Server for Registry {
-    fn name(&self) -> &'static str {
-        "schema registry"
-    }
-
-    async fn flaws(&self) -> Result<Vec<String>> {
-        Self::flaws(self).await
-    }
-}
-
-/// A server that is configured, as something to be asked.
-fn boxed(server: Result<impl Server + 'static>) -> Result<Box<dyn Server>> {
-    Ok(Box::new(server?))
 }
 
 impl Stores {
-    /// Opens the stores of an installation. A server is asked for nothing before it is needed, so that
-    /// whoever does not need it works without it.
+    /// Opens the stores of an installation. A server gets its first request when a store needs it, so a
+    /// process works without the servers that it does not use.
     ///
     /// # Errors
-    /// As [`Stores::embedded`], and options of servers that can't be used.
+    /// As [`Stores::embedded`], options of servers that cannot be used, and servers whose client is not
+    /// built in.
     pub async fn open(options: &StoresOptions) -> Result<Self> {
-        let folder = &DataFolder::open(&options.folder())?;
-        let log: Arc<dyn Log> = match options.kafka() {
-            Some(kafka) => Arc::new(kafka?),
+        options.check_features()?;
+        Self::open_in(options, &DataFolder::open(&options.folder())?).await
+    }
+
+    async fn open_in(options: &StoresOptions, folder: &DataFolder) -> Result<Self> {
+        let log = match options.open_log()? {
+            Some(log) => log,
             None => Arc::new(folder.log().await?),
         };
-        let live: Arc<dyn LiveWrite> = match options.redis() {
-            Some(redis) => Arc::new(redis?),
+        let live = match options.open_live()? {
+            Some(live) => live,
             None => Arc::new(folder.live().await?),
         };
-        let (views, achievements, counts, leases, erasures, reconciliations): OfCassandra =
-            match options.cassandra() {
-                Some(cassandra) => cassandra.stores(),
-                None => (
-                    Arc::new(folder.views().await?),
-                    Arc::new(folder.achievements().await?),
-                    Arc::new(folder.counts().await?),
-                    Arc::new(folder.leases()),
-                    Arc::new(folder.erasures().await?),
-                    Arc::new(folder.reconciliations().await?),
-                ),
-            };
-        let suppressions = Suppressions::new(Arc::clone(&erasures));
-        let (canon, canon_erase) = match options.database() {
-            Some(database) => Sifted::both(database.store(), suppressions),
-            None => Sifted::both(folder.canon().await?, suppressions),
-        };
-        // Connections of their own: who asks is looked up while others wait for rows.
-        let keys: Arc<dyn Keys> = match options.database() {
-            Some(database) => Arc::new(database.store()),
-            None => Arc::new(folder.keys().await?),
-        };
-        let archive = options.archive()?;
-        let schemas: Arc<dyn Schemas> = match options.registry() {
-            Some(registry) => Arc::new(registry?),
-            None => Arc::new(NoRegistry),
-        };
-        let hook = Webhook::of(&options.notices)?.map(|hook| Arc::new(hook) as _);
+        let of_views = options.open_views(folder).await?;
+        let suppressions = Suppressions::new(Arc::clone(&of_views.erasures));
+        let (canon, canon_erase, keys) = options.open_entities(folder, suppressions).await?;
         Ok(Self {
             log,
             live,
-            views,
+            views: of_views.views,
             canon,
             canon_erase,
-            archive,
-            achievements,
-            counts,
-            erasures,
-            reconciliations,
-            leases,
+            archive: match options.open_bucket()? {
+                Some(archive) => archive,
+                None => folder.archive()?,
+            },
+            achievements: of_views.achievements,
+            counts: of_views.counts,
+            erasures: of_views.erasures,
+            reconciliations: of_views.reconciliations,
+            leases: of_views.leases,
             keys,
-            schemas,
-            hook,
+            schemas: options.open_schemas()?,
+            hook: options.open_hook()?,
         })
     }
 
-    /// Opens those in a data folder, which is made if it is not there. Several processes may do so at
+    /// Opens the stores in a data folder, which is made if it is missing. Several processes may do so at
     /// the same moment.
     ///
     /// # Errors
-    /// [`crate::Error::Broken`] if the folder can't be made or written, or if a file in it is damaged
+    /// [`crate::Error::Broken`] if the folder cannot be made or written, or if a file in it is damaged
     /// or of a newer version; [`crate::Error::Unavailable`] if another process keeps it busy for too
     /// long.
     pub async fn embedded(folder: &Path) -> Result<Self> {
-        let folder = DataFolder::open(folder)?;
-        let erasures: Arc<dyn Erasures> = Arc::new(folder.erasures().await?);
-        let suppressions = Suppressions::new(Arc::clone(&erasures));
-        let (canon, canon_erase) = Sifted::both(folder.canon().await?, suppressions);
-        Ok(Self {
-            log: Arc::new(folder.log().await?),
-            live: Arc::new(folder.live().await?),
-            views: Arc::new(folder.views().await?),
-            canon,
-            canon_erase,
-            archive: folder.archive()?,
-            achievements: Arc::new(folder.achievements().await?),
-            counts: Arc::new(folder.counts().await?),
-            erasures,
-            reconciliations: Arc::new(folder.reconciliations().await?),
-            leases: Arc::new(folder.leases()),
-            keys: Arc::new(folder.keys().await?),
-            schemas: Arc::new(NoRegistry),
-            hook: None,
-        })
+        Self::open_in(&StoresOptions::default(), &DataFolder::open(folder)?).await
     }
 }

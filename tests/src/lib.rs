@@ -22,6 +22,7 @@ pub mod records;
 pub mod recount;
 pub mod scripted;
 pub mod servers;
+pub mod shared_servers;
 pub mod standings;
 pub mod topic;
 pub mod world;

@@ -1,5 +1,5 @@
-//! The servers that tests use, as `deploy/servers up` starts them. They must be there: a test that
-//! needs one fails without it. Ports come from the variables that `deploy/servers` reads too.
+//! Addresses, options and clients of the servers that all tests share. A server starts when its address
+//! is first asked for (`shared_servers`). Ports come from the variables that `deploy/servers` reads, too.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -20,12 +20,7 @@ use stores::s3::S3Options;
 use stores::webhook::NoticesOptions;
 use uuid::Uuid;
 
-/// The address of a server on this machine: the port of a variable, else `port`.
-fn address(variable: &str, port: u16) -> String {
-    let set = std::env::var(variable).ok();
-    let port = set.map_or(port, |set| set.parse().expect("a port"));
-    format!("127.0.0.1:{port}")
-}
+use crate::shared_servers::SharedServer;
 
 fn port_of(address: &str) -> u16 {
     let port = address
@@ -38,37 +33,37 @@ fn port_of(address: &str) -> u16 {
 /// Kafka.
 #[must_use]
 pub fn kafka() -> String {
-    address("KAFKA_PORT", 39092)
+    SharedServer::Kafka.start()
 }
 
 /// Cassandra.
 #[must_use]
 pub fn cassandra() -> String {
-    address("CASSANDRA_PORT", 39042)
+    SharedServer::Cassandra.start()
 }
 
 /// A Redis that is alone.
 #[must_use]
 pub fn redis() -> String {
-    address("REDIS_PORT", 36379)
+    SharedServer::Redis.start()
 }
 
 /// The first node of a Redis Cluster.
 #[must_use]
 pub fn redis_cluster() -> String {
-    address("REDIS_CLUSTER_PORT", 36390)
+    SharedServer::RedisCluster.start()
 }
 
 /// PostgreSQL: user `backstitch`, no password.
 #[must_use]
 pub fn postgres() -> String {
-    address("POSTGRES_PORT", 35432)
+    SharedServer::Postgres.start()
 }
 
 /// MariaDB: user `backstitch`, no password.
 #[must_use]
 pub fn mariadb() -> String {
-    address("MARIADB_PORT", 33306)
+    SharedServer::MariaDb.start()
 }
 
 /// Runs statements on PostgreSQL, as an app would; answers the values that come back, a line a row.
@@ -209,7 +204,7 @@ fn answer(client: &mut Command, statements: &str) -> Result<String, String> {
 /// S3: any key.
 #[must_use]
 pub fn s3() -> String {
-    address("S3_PORT", 39000)
+    SharedServer::S3.start()
 }
 
 /// A namespace that nobody else has, so that tests share servers.
@@ -237,7 +232,7 @@ pub struct Addresses {
     pub s3: Option<String>,
 }
 
-/// Those of `deploy/servers up`.
+/// The shared servers.
 impl Default for Addresses {
     fn default() -> Self {
         Self {
@@ -289,7 +284,7 @@ pub fn cassandra_options(at: &str) -> CassandraOptions {
 }
 
 fn replication(at: &str) -> &'static str {
-    if at == cassandra() {
+    if at == SharedServer::Cassandra.address() {
         "{'class': 'SimpleStrategy', 'replication_factor': 1} AND durable_writes = false"
     } else {
         ""
@@ -357,15 +352,15 @@ pub fn forget(options: &StoresOptions) {
             .enable_all()
             .build();
         runtime.expect("a runtime").block_on(async {
-            if options.cassandra.nodes == cassandra() {
+            if options.cassandra.nodes == SharedServer::Cassandra.address() {
                 let removed = Cassandra::remove(&options.cassandra, &options.namespace);
                 drop(removed.await);
             }
-            if options.kafka.bootstrap_servers == kafka() {
+            if options.kafka.bootstrap_servers == SharedServer::Kafka.address() {
                 delete_topics(&options.namespace).await;
             }
         });
-        if options.redis.nodes == redis() {
+        if options.redis.nodes == SharedServer::Redis.address() {
             forget_live(&options.namespace);
         }
         let schema = options.namespace.identifier("backstitch");

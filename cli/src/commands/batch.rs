@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{BatchCommand, BatchRunArgs, BatchScheduleArgs};
-use crate::elsewhere::Engine;
+use crate::engine::BatchEngine;
 use crate::failure::{one_line, usage};
 use crate::installation::Installation;
 use crate::progress::Stages;
@@ -51,7 +51,7 @@ async fn schedule(
     let schedule = Schedule {
         first: Duration::ZERO,
         every: Duration::from_secs(args.every),
-        computes: Engine::of(&args.engine.engine)?,
+        computes: BatchEngine::parse(&args.engine.engine)?,
     };
     let installation = Installation::open(context.settings()).await?;
     let engine = installation.engine()?;
@@ -68,7 +68,7 @@ async fn run_batch(
     context: &Context,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let engine = Engine::of(&args.engine.engine)?;
+    let engine = BatchEngine::parse(&args.engine.engine)?;
     let requests = requests(args, context)?;
     let installation = Installation::open(context.settings()).await?;
     let mut batch = installation.batch(&installation.engine()?)?;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{ExecutorArgs, SchedulerArgs};
-use crate::elsewhere::BatchWorker;
+use crate::executors::BatchWorker;
 use crate::failure::usage;
 use crate::installation::{self, Installation};
 

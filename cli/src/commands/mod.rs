@@ -6,6 +6,7 @@ mod check;
 mod config;
 mod dead_letters;
 mod erase;
+#[cfg(feature = "scale")]
 mod executors;
 mod explain;
 mod follow;
@@ -140,7 +141,13 @@ async fn carry_out(
         Command::Retention(command) => retention::run(command, context, stop).await,
         Command::Restorate(args) => Box::pin(restorate::run(&args, context, stop)).await,
         Command::Serve(args) => serve::serve(&args, context, stop).await,
+        #[cfg(not(feature = "scale"))]
+        Command::Scheduler(_) => Err(crate::engine::needs_scale("scheduler")),
+        #[cfg(not(feature = "scale"))]
+        Command::Executor(_) => Err(crate::engine::needs_scale("executor")),
+        #[cfg(feature = "scale")]
         Command::Scheduler(args) => executors::scheduler(&args, context, stop).await,
+        #[cfg(feature = "scale")]
         Command::Executor(args) => Box::pin(executors::executor(&args, context, stop)).await,
         Command::DeadLetters(command) => dead_letters::run(&command, context).await,
         Command::Erase(args) => erase::run(&args, context, stop).await,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::args::{ServeArgs, UpArgs};
-use crate::elsewhere::Engine;
+use crate::engine::BatchEngine;
 use crate::installation::Installation;
 use crate::roles::{self, BatchWatch, Roles, Schedule};
 
@@ -47,7 +47,7 @@ pub(super) async fn up(
     let schedule = Schedule {
         first: every,
         every,
-        computes: Engine::Local,
+        computes: BatchEngine::Local,
     };
     let engine = installation.engine()?;
     let mut roles = Roles::new(stop);

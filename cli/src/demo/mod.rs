@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::DemoArgs;
 use crate::commands::Context;
-use crate::elsewhere;
+use crate::engine::BatchEngine;
 use crate::failure::usage;
 use crate::installation::Installation;
 use crate::output;
@@ -296,7 +296,7 @@ fn schedule(args: &DemoArgs) -> Schedule {
     Schedule {
         first: every.min(Duration::from_secs(5)),
         every,
-        computes: elsewhere::Engine::Local,
+        computes: BatchEngine::Local,
     }
 }
 

@@ -17,14 +17,11 @@ use serde::{Deserialize, Serialize};
 use serving::ServingOptions;
 use speed::SpeedOptions;
 use stores::StoresOptions;
-use stores::canon_sql::SqlOptions;
-use stores::cassandra::CassandraOptions;
-use stores::kafka::KafkaOptions;
 use stores::namespace::Namespace;
-use stores::redis::RedisOptions;
-use stores::registry::RegistryOptions;
-use stores::s3::S3Options;
-use stores::webhook::NoticesOptions;
+use stores::options::{
+    CassandraOptions, KafkaOptions, NoticesOptions, RedisOptions, RegistryOptions, S3Options,
+    SqlOptions,
+};
 
 pub(crate) use load::{Flags, Loaded, load};
 pub(crate) use reconciliation::{ReconciliationSection, Words};
@@ -256,6 +253,9 @@ impl Settings {
         }
         if let Some((place, field, why)) = ReconciliationSection::flaw(&self.reconciliation) {
             return Some((format!("reconciliation[{place}].{field}"), why));
+        }
+        if let Some(missing) = self.stores().missing_feature() {
+            return Some((missing.setting.to_owned(), missing.to_string()));
         }
         self.plain_flaw().map(|(key, why)| (key.to_owned(), why))
     }

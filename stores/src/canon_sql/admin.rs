@@ -5,10 +5,8 @@
 
 use schemas::entities::Application;
 
-use super::connect::{Row, of};
-use super::decode::undecodable;
 use super::notices;
-use super::session::{Sql, Statements, Value};
+use super::session::{Sql, Statements, Value, undecodable};
 use crate::admin::{
     AuditEntry, By, CapacityRequest, Change, Changed, Decided, Decision, RequestState, Requested,
     RequestsOf, Usage,
@@ -24,13 +22,29 @@ const USAGES: &str = "SELECT CAST(p.id AS SIGNED), p.name, p.owner,
     FROM applications p LEFT JOIN connected c ON c.application_id = p.id
     LEFT JOIN unlimited u ON u.application_id = p.id";
 
+/// A row of an application.
+pub(crate) type ApplicationRow = (i64, String, String, i64, i64);
+
+/// The application in a row.
+pub(crate) fn application_from_row(
+    (id, name, owner, athlete_capacity, version): ApplicationRow,
+) -> Sql<Application> {
+    Ok(Application {
+        id,
+        name,
+        owner: serde_json::from_str(&owner).map_err(undecodable)?,
+        athlete_capacity,
+        version,
+    })
+}
+
 type UsageRow = (i64, String, String, i64, i64, i64, i64);
 
 fn usage(row: UsageRow) -> Sql<Usage> {
     let (id, name, owner, capacity, version, connected, is_enforced) = row;
-    let application: Row = (id, name, owner, capacity, version);
+    let application: ApplicationRow = (id, name, owner, capacity, version);
     Ok(Usage {
-        application: of(application)?,
+        application: application_from_row(application)?,
         is_enforced: is_enforced != 0,
         connected: Some(connected),
     })

@@ -18,12 +18,16 @@ use schemas::entities::{
 use super::admin;
 use super::away;
 use super::connect::lock_counters;
+use super::connection::Link;
 use super::decide::{ChangedAthletes, Decided, Known, Seen, Versioned};
 use super::outbox::{AT_ONCE, Touched, lock_athletes, tell};
-use super::session::{Link, Sql, Value};
+use super::session::{Sql, Value};
 use super::sheet::{self, Conflict, Sheet};
 use crate::canon::Applied;
-use crate::{mysql, postgres};
+#[cfg(feature = "mysql")]
+use crate::mysql;
+#[cfg(feature = "postgres")]
+use crate::postgres;
 
 /// Rows by their kind, those of a kind in their order; where one may be rejected, with its index.
 #[derive(Debug, Default)]
@@ -60,9 +64,9 @@ impl<'a> ByKind<'a> {
 
 /// Why a row can't be stored. PostgreSQL knows no text with the sign U+0000.
 fn unstorable(link: &Link<'_>, row: &Entity) -> Option<String> {
-    let Link::Postgres(_) = link else {
+    if !link.is_postgres() {
         return None;
-    };
+    }
     let has_null = |text: &str| text.contains('\0');
     let is_odd = |text: &Option<String>| text.as_deref().is_some_and(has_null);
     let field = match row {
@@ -153,7 +157,9 @@ async fn write(link: &mut Link<'_>, sheet: &Sheet, conflict: Conflict) -> Sql<()
         return Ok(());
     }
     match link {
+        #[cfg(feature = "postgres")]
         Link::Postgres(link) => postgres::write(link, sheet, conflict).await,
+        #[cfg(feature = "mysql")]
         Link::MySql(link) => mysql::write(link, sheet, conflict).await,
     }
 }

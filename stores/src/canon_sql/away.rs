@@ -14,8 +14,10 @@
 use schemas::entities::Group;
 use schemas::source::Source;
 
+use super::connection::Link;
 use super::outbox::{AT_ONCE, Touched, named, tell};
-use super::session::{Link, Sql, Value};
+use super::session::{Sql, Value};
+#[cfg(feature = "postgres")]
 use crate::postgres;
 
 /// The source of rows of the outbox that name an athlete whose pairs are to be looked at again.
@@ -29,10 +31,11 @@ const DIFFERS: &str = "c.is_away <> (t.is_deleted IS TRUE)";
 async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
     let mut moved = Vec::new();
     for athletes in athletes.chunks(AT_ONCE) {
-        let rows: Vec<(i64, i64)> = if let Link::Postgres(link) = link {
-            postgres::move_away(link, athletes).await?
-        } else {
-            turn(link, athletes).await?
+        let rows: Vec<(i64, i64)> = match link {
+            #[cfg(feature = "postgres")]
+            Link::Postgres(link) => postgres::move_away(link, athletes).await?,
+            #[cfg(feature = "mysql")]
+            Link::MySql(_) => turn(link, athletes).await?,
         };
         moved.extend(rows.into_iter().map(|(key, member)| Group { key, member }));
     }
@@ -41,6 +44,7 @@ async fn move_away(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<Group>> {
 }
 
 /// As [`move_away`], statement by statement: triggers on the pairs move the counters.
+#[cfg(feature = "mysql")]
 async fn turn(link: &mut Link<'_>, athletes: &[i64]) -> Sql<Vec<(i64, i64)>> {
     let statement = format!(
         "SELECT c.application_id, c.athlete_id, c.live, CAST(c.is_away AS SIGNED)
@@ -120,9 +124,9 @@ pub(crate) async fn look_again(link: &mut Link<'_>, athlete_id: i64, now_ms: i64
 /// On MySQL, before authorizations are written: pairs of athletes who are deleted are there, so that they are never
 /// counted, not even for a moment. On PostgreSQL triggers look who it is.
 pub(crate) async fn expect(link: &mut Link<'_>, pairs: impl Iterator<Item = Group>) -> Sql<()> {
-    let Link::MySql(_) = link else {
+    if link.is_postgres() {
         return Ok(());
-    };
+    }
     let mut pairs: Vec<Group> = pairs.collect();
     pairs.sort_unstable();
     pairs.dedup();
@@ -197,7 +201,7 @@ pub(crate) async fn settle(
 /// change of theirs are named there in their place.
 pub(crate) async fn take_out(link: &mut Link<'_>, ids: &[i64]) -> Sql<()> {
     let (values, source) = ([Value::Ints(ids)], Source::Authorizations);
-    if let Link::Postgres(_) = link {
+    if link.is_postgres() {
         // With these limits nothing but the index of each is looked at, whatever the planner takes
         // the number of rows for.
         let statement = format!(

@@ -11,12 +11,17 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use tokio::time::timeout;
 
+use super::SqlServer;
+use super::connection::{Link, Own};
 use super::fault::{Meaning, meaning};
-use super::options::SqlServer;
 use super::server::{Purpose, Server, on};
-use super::session::{Link, Own, Sql};
+use super::session::Sql;
 use super::{columns, counters};
-use crate::{Error, Result, mysql, postgres};
+#[cfg(feature = "mysql")]
+use crate::mysql;
+#[cfg(feature = "postgres")]
+use crate::postgres;
+use crate::{Error, Result};
 
 /// Large tables may take their time.
 const MIGRATE_FOR: Duration = Duration::from_secs(3600);
@@ -49,9 +54,13 @@ const TABLES: [&str; 17] = [
 ];
 
 fn migrations(server: SqlServer) -> Vec<Migration> {
-    let of = match server {
-        SqlServer::Postgres => &postgres::MIGRATIONS[..],
-        SqlServer::MySql => &mysql::MIGRATIONS[..],
+    let of: &'static [(&'static str, &'static str)] = match server {
+        #[cfg(feature = "postgres")]
+        SqlServer::Postgres => &postgres::MIGRATIONS,
+        #[cfg(feature = "mysql")]
+        SqlServer::MySql => &mysql::MIGRATIONS,
+        #[cfg(not(all(feature = "postgres", feature = "mysql")))]
+        _ => &[],
     };
     let numbered = (1..).zip(of);
     let one = |(number, (name, text)): (i64, &(&'static str, &'static str))| {
@@ -133,7 +142,9 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
         });
         let mut migrator = Migrator::with_migrations(known.clone());
         match &mut own {
+            #[cfg(feature = "postgres")]
             Own::Postgres(link) => migrator.run_direct(None, link, false).await?,
+            #[cfg(feature = "mysql")]
             Own::MySql(link) => {
                 mysql::lock_schema(link, &server.schema, MIGRATE_FOR).await?;
                 migrator.set_locking(false);
@@ -164,7 +175,9 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
 /// it there.
 async fn make_schema(own: &mut Own, schema: &str) -> Sql<()> {
     let statement = match own {
+        #[cfg(feature = "postgres")]
         Own::Postgres(_) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\""),
+        #[cfg(feature = "mysql")]
         Own::MySql(_) => format!(
             "CREATE DATABASE IF NOT EXISTS `{schema}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
              USE `{schema}`"
@@ -188,7 +201,9 @@ pub(crate) async fn flaws(server: &Server) -> Result<Vec<String>> {
     };
     let asking = async {
         let mut flaws = match &mut own {
+            #[cfg(feature = "postgres")]
             Own::Postgres(link) => postgres::flaws(link).await?,
+            #[cfg(feature = "mysql")]
             Own::MySql(link) => mysql::flaws(link).await?,
         };
         let mut link = own.link();

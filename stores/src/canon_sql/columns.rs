@@ -5,8 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::session::{Link, Own, Sql};
-use crate::{mysql, postgres};
+use super::connection::{Link, Own};
+use super::session::Sql;
+#[cfg(feature = "mysql")]
+use crate::mysql;
+#[cfg(feature = "postgres")]
+use crate::postgres;
 
 /// What a column has to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,23 +29,33 @@ impl Kind {
     /// What is expected, and how a view says it.
     const fn expected(self, link: &Link<'_>) -> &'static str {
         match (self, link) {
+            #[cfg(feature = "postgres")]
             (Self::Number, Link::Postgres(_)) => {
                 "a whole number: smallint, integer or bigint, as the app's table has it (a cast keeps the index from being found)"
             }
+            #[cfg(feature = "mysql")]
             (Self::Number, Link::MySql(_)) => {
                 "a whole number: an integer type, or CAST(… AS SIGNED)"
             }
+            #[cfg(feature = "postgres")]
             (Self::Micros, Link::Postgres(_)) => {
                 "microseconds since 1970 as a bigint: (extract(epoch FROM …) * 1000000)::bigint"
             }
+            #[cfg(feature = "mysql")]
             (Self::Micros, Link::MySql(_)) => {
                 "microseconds since 1970 as a whole number: TIMESTAMPDIFF(MICROSECOND, '1970-01-01', …)"
             }
+            #[cfg(feature = "postgres")]
             (Self::Fraction, Link::Postgres(_)) => "a number: double precision, real or numeric",
+            #[cfg(feature = "mysql")]
             (Self::Fraction, Link::MySql(_)) => "a number: DOUBLE, FLOAT or DECIMAL",
+            #[cfg(feature = "postgres")]
             (Self::Text, Link::Postgres(_)) => "text: text, varchar, char or an enum; or …::text",
+            #[cfg(feature = "mysql")]
             (Self::Text, Link::MySql(_)) => "text: VARCHAR, CHAR, TEXT or ENUM; or CAST(… AS CHAR)",
+            #[cfg(feature = "postgres")]
             (Self::Boolean, Link::Postgres(_)) => "a boolean",
+            #[cfg(feature = "mysql")]
             (Self::Boolean, Link::MySql(_)) => "a boolean: 0 or 1 as a whole number",
         }
     }
@@ -129,13 +143,23 @@ pub(crate) type There = (String, String, String, String);
 
 /// The names of this schema that are views, and what is wrong with their columns, in sentences.
 pub(crate) async fn views(link: &mut Link<'_>) -> Sql<(BTreeSet<String>, Vec<String>)> {
-    let statement = link.either(postgres::VIEWS, mysql::VIEWS);
+    let statement = match link {
+        #[cfg(feature = "postgres")]
+        Link::Postgres(_) => postgres::VIEWS,
+        #[cfg(feature = "mysql")]
+        Link::MySql(_) => mysql::VIEWS,
+    };
     let views: Vec<(String,)> = link.rows(statement, &[]).await?;
     let views: BTreeSet<String> = views.into_iter().map(|(name,)| name).collect();
     if views.is_empty() {
         return Ok((views, Vec::new()));
     }
-    let statement = link.either(postgres::COLUMNS, mysql::COLUMNS);
+    let statement = match link {
+        #[cfg(feature = "postgres")]
+        Link::Postgres(_) => postgres::COLUMNS,
+        #[cfg(feature = "mysql")]
+        Link::MySql(_) => mysql::COLUMNS,
+    };
     let there: Vec<There> = link.rows(statement, &[]).await?;
     let there: BTreeMap<(&str, &str), (&str, &str)> = there
         .iter()
@@ -148,7 +172,9 @@ pub(crate) async fn views(link: &mut Link<'_>) -> Sql<(BTreeSet<String>, Vec<Str
         }
         for (column, kind) in columns {
             let fits = match link {
+                #[cfg(feature = "postgres")]
                 Link::Postgres(_) => postgres::fits,
+                #[cfg(feature = "mysql")]
                 Link::MySql(_) => mysql::fits,
             };
             let is = match there.get(&(table, *column)) {
@@ -192,7 +218,9 @@ pub(crate) async fn slow(own: &mut Own, views: &BTreeSet<String>) -> Sql<Vec<Str
 
 async fn is_indexed(own: &mut Own, table: &str, key: &str) -> Sql<bool> {
     match own {
+        #[cfg(feature = "postgres")]
         Own::Postgres(link) => postgres::dump::is_indexed(link, table, key).await,
+        #[cfg(feature = "mysql")]
         Own::MySql(link) => mysql::dump::is_indexed(link, table, key).await,
     }
 }

@@ -6,10 +6,11 @@
 
 use schemas::entities::{Application, Authorization, Group};
 
+use super::admin::{ApplicationRow, application_from_row};
 use super::apply::insert_authorization;
-use super::decode::undecodable;
+use super::connection::Link;
 use super::outbox::{AT_ONCE, Touched, tell};
-use super::session::{Link, Sql, Value};
+use super::session::{Sql, Value};
 use crate::canon::{Authorized, Notification, Revoked};
 
 const US_PER_MS: i64 = 1000;
@@ -20,23 +21,10 @@ const ID_BITS: u32 = 53;
 const COLUMNS: &str = "CAST(id AS SIGNED), name, owner, CAST(athlete_capacity AS SIGNED),
     CAST(version AS SIGNED)";
 
-/// A row of an application.
-pub(crate) type Row = (i64, String, String, i64, i64);
-
-pub(crate) fn of((id, name, owner, athlete_capacity, version): Row) -> Sql<Application> {
-    Ok(Application {
-        id,
-        name,
-        owner: serde_json::from_str(&owner).map_err(undecodable)?,
-        athlete_capacity,
-        version,
-    })
-}
-
 pub(crate) async fn application(link: &mut Link<'_>, id: i64) -> Sql<Option<Application>> {
     let statement = format!("SELECT {COLUMNS} FROM applications WHERE id = ?");
-    let row: Option<Row> = link.row(&statement, &[Value::Int(id)]).await?;
-    row.map(of).transpose()
+    let row: Option<ApplicationRow> = link.row(&statement, &[Value::Int(id)]).await?;
+    row.map(application_from_row).transpose()
 }
 
 pub(crate) async fn applications(
@@ -49,10 +37,10 @@ pub(crate) async fn applications(
     };
     let statement = format!("SELECT {COLUMNS} FROM applications WHERE id >= ? ORDER BY id LIMIT ?");
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows: Vec<Row> = link
+    let rows: Vec<ApplicationRow> = link
         .rows(&statement, &[Value::Int(from), Value::Int(limit)])
         .await?;
-    rows.into_iter().map(of).collect()
+    rows.into_iter().map(application_from_row).collect()
 }
 
 /// Holds the counters of some applications until the commit; those that are not there are made.

@@ -5,7 +5,8 @@
 //! compares, and `migrate` counts where it differs.
 
 use super::connect::lock_counters;
-use super::session::{Link, Sql, Value};
+use super::connection::Link;
+use super::session::{Sql, Value};
 
 /// The applications whose counters differ from their authorizations, some of them at most.
 pub(crate) async fn differing(link: &mut Link<'_>, limit: i64) -> Sql<Vec<i64>> {

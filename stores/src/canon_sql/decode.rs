@@ -1,16 +1,16 @@
 //! Rows that views read, as either server sends them, into columns.
 
-use std::error::Error as StdError;
-
 use arrow::array::RecordBatch;
 use schemas::entities::{AuthorizationColumns, AuthorizationRow, EffortColumns, EffortRow};
 use schemas::source::Source;
+#[cfg(feature = "mysql")]
 use sqlx::mysql::MySqlRow;
+#[cfg(feature = "postgres")]
 use sqlx::postgres::PgRow;
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 
-use super::options::SqlServer;
-use super::session::Sql;
+use super::SqlServer;
+use super::session::{Sql, undecodable};
 use crate::{Error, Result};
 
 /// The sources whose rows are read by groups.
@@ -106,6 +106,7 @@ pub(crate) trait Readable {
     fn authorization(&self) -> Sql<AuthorizationRow>;
 }
 
+#[cfg(feature = "postgres")]
 impl Readable for PgRow {
     fn effort(&self) -> Sql<EffortRow<'_>> {
         effort(self)
@@ -116,6 +117,7 @@ impl Readable for PgRow {
     }
 }
 
+#[cfg(feature = "mysql")]
 impl Readable for MySqlRow {
     fn effort(&self) -> Sql<EffortRow<'_>> {
         effort(self)
@@ -217,9 +219,4 @@ impl Columns {
         };
         batch.map_err(undecodable)
     }
-}
-
-/// What is stored is not what it should be.
-pub(crate) fn undecodable(why: impl Into<Box<dyn StdError + Send + Sync>>) -> sqlx::Error {
-    sqlx::Error::Decode(why.into())
 }

@@ -23,10 +23,15 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
+use super::connection::Own;
 use super::decode::{Columns, Grouped, Readable};
 use super::server::{Purpose, Server};
-use super::session::{Own, Sql};
-use crate::{Error, Result, mysql, postgres};
+use super::session::Sql;
+#[cfg(feature = "mysql")]
+use crate::mysql;
+#[cfg(feature = "postgres")]
+use crate::postgres;
+use crate::{Error, Result};
 
 /// No batch has more rows, however many were asked for.
 const BATCH_ROWS_MAX: usize = 1 << 15;
@@ -88,7 +93,9 @@ impl Parts {
             Self::Walk { from, rows } => (*from, *rows),
         };
         let next = match own {
+            #[cfg(feature = "postgres")]
             Own::Postgres(link) => postgres::dump::key_after(link, of, from, rows, wait_ms).await?,
+            #[cfg(feature = "mysql")]
             Own::MySql(link) => mysql::dump::key_after(link, of, from, rows, wait_ms).await?,
         };
         // A key that has more rows than a part is a part alone.
@@ -131,7 +138,9 @@ pub(crate) async fn dump(
     }
     let beginning = || async {
         match server.connect(Purpose::Dump).await? {
+            #[cfg(feature = "postgres")]
             Own::Postgres(link) => postgres::dump::begin(&server, link, of, keys.as_deref()).await,
+            #[cfg(feature = "mysql")]
             Own::MySql(link) => {
                 let range_rows = server.options.dump_range_rows;
                 mysql::dump::begin(link, of, keys.as_deref(), range_rows).await
@@ -226,9 +235,11 @@ impl Reader {
     async fn read_part(&mut self, part: &Part, sink: &mut Sink) -> Sql<()> {
         let wait_ms = self.server.options.dump_timeout_ms;
         match &mut self.own {
+            #[cfg(feature = "postgres")]
             Own::Postgres(link) => {
                 postgres::dump::pour(link, self.of, part, sink, wait_ms).await?;
             }
+            #[cfg(feature = "mysql")]
             Own::MySql(link) => {
                 mysql::dump::pour(link, self.of, self.is_view, part, sink, wait_ms).await?;
             }

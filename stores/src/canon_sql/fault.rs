@@ -35,10 +35,14 @@ pub(crate) fn meaning(error: &sqlx::Error) -> Meaning {
             _ => Meaning::Other,
         };
     };
+    #[cfg(feature = "mysql")]
     if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
         return crate::mysql::meaning(error.number());
     }
-    crate::postgres::meaning(error.code().as_deref().unwrap_or_default())
+    #[cfg(feature = "postgres")]
+    return crate::postgres::meaning(error.code().as_deref().unwrap_or_default());
+    #[cfg(not(feature = "postgres"))]
+    Meaning::Other
 }
 
 /// What is wrong with a certificate, or with how the server speaks TLS.

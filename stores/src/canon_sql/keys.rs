@@ -1,16 +1,10 @@
 //! Keys of the API: statements that all three databases understand, and the port on a server.
 
-use async_trait::async_trait;
 use schemas::access::Scopes;
-use uuid::Uuid;
 
-use super::SqlCanon;
 use super::admin::bounded;
-use super::decode::undecodable;
-use super::server::on;
-use super::session::{Sql, Statements, Value};
-use crate::Result;
-use crate::keys::{Action, ApiKey, KeptKey, KeyDigest, Keys, Rotated};
+use super::session::{Sql, Statements, Value, undecodable};
+use crate::keys::{Action, ApiKey, KeptKey, KeyDigest, Rotated};
 
 pub(crate) const READING: &str = "reading keys";
 pub(crate) const CHANGING: &str = "changing keys";
@@ -261,54 +255,4 @@ pub(crate) async fn actions(
         }
     });
     Ok(actions.collect())
-}
-
-#[async_trait]
-impl Keys for SqlCanon {
-    async fn any_key(&self) -> Result<bool> {
-        self.server.read(READING, on!(link => any(link))).await
-    }
-
-    async fn key(&self, id: &str) -> Result<Option<KeptKey>> {
-        self.server.read(READING, on!(link => key(link, id))).await
-    }
-
-    async fn keys(&self, before: Option<&str>, limit: usize) -> Result<Vec<ApiKey>> {
-        let call = on!(link => keys(link, before, limit));
-        self.server.read(READING, call).await
-    }
-
-    async fn add_key(&self, key: &KeptKey) -> Result<()> {
-        self.server
-            .write(CHANGING, on!(link => add(link, key)))
-            .await
-    }
-
-    async fn rotate_key(&self, id: &str, until_ms: i64, by: &KeptKey) -> Result<Rotated> {
-        let call = on!(link => rotate(link, id, until_ms, by));
-        self.server.write(CHANGING, call).await
-    }
-
-    async fn revoke_key(&self, id: &str, by: &str, now_ms: i64) -> Result<Option<ApiKey>> {
-        let call = on!(link => revoke(link, id, by, now_ms));
-        self.server.write(CHANGING, call).await
-    }
-
-    async fn key_used(&self, id: &str, at_ms: i64) -> Result<()> {
-        self.server
-            .write(CHANGING, on!(link => used(link, id, at_ms)))
-            .await
-    }
-
-    async fn record_action(&self, action: &Action) -> Result<()> {
-        let id = &Uuid::new_v4().to_string();
-        self.server
-            .write(CHANGING, on!(link => record_once(link, id, action)))
-            .await
-    }
-
-    async fn actions(&self, before: Option<i64>, limit: usize) -> Result<Vec<Action>> {
-        let call = on!(link => actions(link, before, limit));
-        self.server.read(ACTIONS, call).await
-    }
 }

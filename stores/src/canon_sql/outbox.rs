@@ -18,10 +18,13 @@ use schemas::entities::Group;
 use schemas::source::Source;
 
 use super::away;
-use super::decode::undecodable;
-use super::session::{Link, Sql, Value};
+use super::connection::Link;
+use super::session::{Sql, Value, undecodable};
 use crate::canon::{NOTIFICATIONS_MAX, Notification, Waiting};
-use crate::{mysql, postgres};
+#[cfg(feature = "mysql")]
+use crate::mysql;
+#[cfg(feature = "postgres")]
+use crate::postgres;
 
 /// So many numbers are named by one statement.
 pub(crate) const AT_ONCE: usize = 8192;
@@ -58,7 +61,9 @@ pub(crate) async fn lock_athletes(
         return Ok(());
     }
     match link {
+        #[cfg(feature = "postgres")]
         Link::Postgres(link) => postgres::lock_athletes(link, &buckets, alone).await,
+        #[cfg(feature = "mysql")]
         Link::MySql(_) => {
             let held = if alone {
                 "FOR UPDATE"
@@ -99,7 +104,9 @@ pub(crate) async fn tell(
     }
     // One more than may be told says that more waits.
     let rows = match link {
+        #[cfg(feature = "postgres")]
         Link::Postgres(link) => postgres::tell(link, &groups, &athletes, now_ms).await?,
+        #[cfg(feature = "mysql")]
         Link::MySql(link) => mysql::tell(link, &groups, &athletes, now_ms).await?,
     };
     let mut told = notifications(rows)?;

@@ -12,12 +12,17 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
+use super::connection::{Link, Own};
 use super::fault::fault;
-use super::options::{SqlOptions, SqlServer};
-use super::session::{Link, Own, Sql};
+use super::session::Sql;
+use super::{SqlOptions, SqlServer};
+#[cfg(feature = "mysql")]
+use crate::mysql;
 use crate::namespace::Namespace;
 use crate::patience::Patience;
-use crate::{Error, Result, mysql, postgres, tls};
+#[cfg(feature = "postgres")]
+use crate::postgres;
+use crate::{Error, Result, tls};
 
 /// A server with the schema of an installation.
 #[derive(Debug)]
@@ -146,14 +151,21 @@ impl Server {
             let (options, schema) = (&self.options, self.schema.as_str());
             let trusted = self.certificates.as_deref();
             match options.server {
+                #[cfg(feature = "postgres")]
                 SqlServer::Postgres => {
                     Box::pin(postgres::connect(options, trusted, schema, purpose))
                         .await
                         .map(Own::Postgres)
                 }
+                #[cfg(feature = "mysql")]
                 SqlServer::MySql => Box::pin(mysql::connect(options, trusted, schema, purpose))
                     .await
                     .map(Own::MySql),
+                // [`crate::StoresOptions::missing_feature`] finds this before a connection is needed.
+                #[cfg(not(all(feature = "postgres", feature = "mysql")))]
+                server => Err(sqlx::Error::Configuration(
+                    format!("this build has no client for {}", server.name()).into(),
+                )),
             }
         };
         match timeout(wait, connecting).await {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use schemas::entities::Entity;
 
+use super::connection::Link;
 use super::outbox::AT_ONCE;
-use super::session::{Link, Sql, Value};
+use super::session::{Sql, Value};
 
 /// A table, and the two columns of an id; the second is 0 where one is enough.
 type Table = (&'static str, &'static str, &'static str);

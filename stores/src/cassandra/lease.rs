@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::options::CassandraOptions;
+use super::CassandraOptions;
 use super::session::{Cql, Outcome};
 use crate::lease::{Held, Leases, check_name};
 use crate::{Error, Result};

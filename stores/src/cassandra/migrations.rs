@@ -9,8 +9,8 @@ use std::time::Duration;
 use scylla::response::PagingState;
 use tokio::time::{Instant, sleep};
 
+use super::CassandraOptions;
 use super::lease::CassandraLeases;
-use super::options::CassandraOptions;
 use super::session::{Cql, Outcome};
 use crate::lease::Held;
 use crate::{Error, Result};

@@ -21,13 +21,13 @@
 
 mod achievements;
 mod centers;
+mod consistency;
 mod counts;
 mod editions;
 mod erasures;
 mod flight;
 mod lease;
 mod migrations;
-mod options;
 mod reconciliations;
 mod runs;
 mod session;
@@ -48,9 +48,10 @@ pub use achievements::CassandraAchievements;
 pub use counts::CassandraCounts;
 pub use erasures::CassandraErasures;
 pub use lease::CassandraLeases;
-pub use options::CassandraOptions;
 pub use reconciliations::CassandraReconciliations;
 pub use views::CassandraViews;
+
+pub use crate::options::CassandraOptions;
 
 /// A keyspace, with what is stored in it.
 #[derive(Debug, Clone)]

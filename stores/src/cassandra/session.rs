@@ -23,8 +23,9 @@ use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency, Statement};
 
+use super::CassandraOptions;
+use super::consistency::wrong;
 use super::flight::Flight;
-use super::options::{CassandraOptions, wrong};
 use crate::patience::Patience;
 use crate::shared::Shared;
 use crate::{Error, ErrorKind, Result, tls};

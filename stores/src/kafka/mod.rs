@@ -6,12 +6,11 @@
 mod check;
 mod cluster;
 mod log;
-mod options;
 mod producer;
 mod reader;
 mod readers;
 mod share;
 mod topics;
 
+pub use crate::options::KafkaOptions;
 pub use log::KafkaLog;
-pub use options::KafkaOptions;

@@ -14,9 +14,10 @@ use tokio::time::timeout;
 
 use super::SNAPSHOT;
 use crate::canon_sql::SqlServer;
+use crate::canon_sql::connection::Own;
 use crate::canon_sql::decode::Grouped;
 use crate::canon_sql::dump::{ALL, Begun, KEYS_AT_ONCE, Part, Parts, Sink};
-use crate::canon_sql::session::{Own, Sql};
+use crate::canon_sql::session::Sql;
 
 /// Begins the transaction of a dump, which holds the moment.
 pub(crate) async fn begin(

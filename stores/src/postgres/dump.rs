@@ -12,10 +12,11 @@ use sqlx::{AssertSqlSafe, Row};
 use tokio::time::timeout;
 
 use super::counted::{counted, ranges, shares};
-use crate::canon_sql::decode::{Grouped, undecodable};
+use crate::canon_sql::connection::Own;
+use crate::canon_sql::decode::Grouped;
 use crate::canon_sql::dump::{ALL, Begun, Part, Parts, Sink};
 use crate::canon_sql::server::Server;
-use crate::canon_sql::session::{Own, Sql};
+use crate::canon_sql::session::{Sql, undecodable};
 use crate::canon_sql::{Purpose, SqlServer};
 
 /// Rows that are asked for at once.

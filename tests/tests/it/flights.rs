@@ -11,33 +11,25 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tests::http::Client;
 use tests::process::{Server, done};
+use tests::records::{ATHLETES, CLUBS, EFFORT_SAMPLE_INTERVAL, EFFORTS, FOLLOWS};
 
-/// Segments with many athletes and with few.
+/// Queried segments, with many athletes and with few. `tests/data` has all of their efforts.
 const SEGMENTS: [i64; 5] = [1118, 1035, 1188, 1123, 1001];
 
-/// Of the efforts of other segments, one of so many is taken in.
-const OTHERS_EACH: usize = 8;
-
-fn records(name: &str) -> Vec<String> {
-    let text = tests::records::records(&format!("flights/{name}.jsonl.gz"));
-    text.lines().map(str::to_owned).collect()
+/// Whether an effort is in a queried segment or in the sample of all segments.
+///
+/// Selects the same efforts from the subset and from the full data set.
+fn is_selected(effort: &str) -> bool {
+    let effort: Value = serde_json::from_str(effort).expect("JSON");
+    let int = |name: &str| effort[name].as_i64().expect(name);
+    SEGMENTS.contains(&int("segment_id")) || int("activity_id") % EFFORT_SAMPLE_INTERVAL == 0
 }
 
 #[test]
 fn flights_are_ranked_as_plain_sql_ranks_them() {
-    let efforts = records("efforts");
-    assert_eq!(efforts.len(), 327_346);
-    // All efforts of the segments that are asked about, and some of those that go through beside them.
-    let asked_about = SEGMENTS.map(|segment| format!(r#""segment_id":{segment},"#));
-    let is_taken = |(number, effort): &(usize, String)| {
-        let is_asked_about = asked_about.iter().any(|segment| effort.contains(segment));
-        is_asked_about || number.is_multiple_of(OTHERS_EACH)
-    };
-    let efforts: Vec<String> = (1..)
-        .zip(efforts)
-        .filter(is_taken)
-        .map(|(_, effort)| effort)
-        .collect();
+    let mut efforts = EFFORTS.read().lines;
+    efforts.retain(|effort| is_selected(effort));
+    assert_eq!(efforts.len(), EFFORTS.subset_count);
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let write = |name: &str, lines: &[String]| {
@@ -49,7 +41,11 @@ fn flights_are_ranked_as_plain_sql_ranks_them() {
         file.flush().expect("writing");
         path.to_string_lossy().into_owned()
     };
-    let others = ["athletes", "clubs", "follows"].map(|name| (name, records(name)));
+    let others = [
+        ("athletes", ATHLETES.read().lines),
+        ("clubs", CLUBS.read().lines),
+        ("follows", FOLLOWS.read().lines),
+    ];
     let truth = Truth::of(&efforts, &others);
     let server = Server::start(&data, &[]);
     for (name, lines) in &others {

@@ -52,6 +52,7 @@ mod retention;
 mod retention_events;
 mod routes;
 mod runs;
+#[cfg(feature = "scale")]
 mod scale;
 mod secrets;
 mod strays;

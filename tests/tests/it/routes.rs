@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tests::http::Client;
 use tests::place::Place;
 use tests::process::{Server, done};
-use tests::records::records;
+use tests::records::{EFFORT_SAMPLE_INTERVAL, EFFORTS};
 
-/// Of so many flights one is looked at.
-const ONE_OF: usize = 10;
+/// Number of flights in the sample: the same in the subset and in the full data set.
+const SAMPLE_COUNT: usize = 29_746;
 
 #[test]
 fn aircraft_connect_routes_embedded() {
@@ -27,11 +27,11 @@ fn aircraft_connect_routes_on_servers() {
 }
 
 fn flights() -> Vec<Value> {
-    let text = records("flights/efforts.jsonl.gz");
-    let lines = text.lines().step_by(ONE_OF);
-    let parsed = lines.map(serde_json::from_str);
-    let flights: Vec<Value> = parsed.collect::<Result<_, _>>().expect("JSON");
-    assert_eq!(flights.len(), 32_735, "all records are there");
+    let lines = EFFORTS.read().lines;
+    let parsed = lines.iter().map(|line| serde_json::from_str(line));
+    let mut flights: Vec<Value> = parsed.collect::<Result<_, _>>().expect("JSON");
+    flights.retain(|flight| int(flight, "activity_id") % EFFORT_SAMPLE_INTERVAL == 0);
+    assert_eq!(flights.len(), SAMPLE_COUNT);
     flights
 }
 

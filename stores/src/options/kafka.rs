@@ -69,11 +69,11 @@ impl Default for KafkaOptions {
 }
 
 impl KafkaOptions {
-    pub(super) const fn request_timeout(&self) -> Duration {
+    pub(crate) const fn request_timeout(&self) -> Duration {
         Duration::from_millis(self.request_timeout_ms)
     }
 
-    pub(super) const fn delivery_timeout(&self) -> Duration {
+    pub(crate) const fn delivery_timeout(&self) -> Duration {
         Duration::from_millis(self.delivery_timeout_ms)
     }
 }

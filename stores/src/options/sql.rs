@@ -1,7 +1,7 @@
 //! Where the canonical database is, and how long it is waited for.
 
-use reqwest::Url;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use crate::{Error, Result, Secret};
 

@@ -1,9 +1,8 @@
 //! How to reach Cassandra.
 
-use scylla::statement::{Consistency, SerialConsistency};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, Secret};
+use crate::Secret;
 
 /// Where batch rows, run records and leases are: Cassandra, or ScyllaDB.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,35 +69,8 @@ impl Default for CassandraOptions {
 
 impl CassandraOptions {
     /// The nodes, one by one.
-    pub(super) fn node_list(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn node_list(&self) -> impl Iterator<Item = &str> {
         let nodes = self.nodes.split(',').map(str::trim);
         nodes.filter(|node| !node.is_empty())
     }
-
-    pub(super) fn read_consistency(&self) -> Result<Consistency> {
-        match self.consistency.as_str() {
-            "local_quorum" => Ok(Consistency::LocalQuorum),
-            "quorum" => Ok(Consistency::Quorum),
-            "local_one" => Ok(Consistency::LocalOne),
-            "one" => Ok(Consistency::One),
-            "all" => Ok(Consistency::All),
-            other => Err(wrong(format!(
-                "{other:?} is no consistency; write local_quorum, quorum, local_one, one or all"
-            ))),
-        }
-    }
-
-    pub(super) fn agreement(&self) -> Result<SerialConsistency> {
-        match self.serial_consistency.as_str() {
-            "local_serial" => Ok(SerialConsistency::LocalSerial),
-            "serial" => Ok(SerialConsistency::Serial),
-            other => Err(wrong(format!(
-                "{other:?} is no serial consistency; write local_serial or serial"
-            ))),
-        }
-    }
-}
-
-pub(super) fn wrong(why: impl ToString) -> Error {
-    Error::broken("using Cassandra", why)
 }

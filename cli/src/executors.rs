@@ -1,0 +1,79 @@
+//! The executors of a Ballista scheduler, as the workers of a batch run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use batch::{BatchOptions, Workers};
+use scale::{Address, Cluster};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// The executors of a scheduler, for the batch layer.
+#[derive(Debug)]
+pub(crate) struct Executors {
+    address: Address,
+    try_max: Duration,
+    /// The connection of the runs that are under way; each time it is another one, so that none is kept that broke.
+    cluster: Mutex<Option<Arc<Cluster>>>,
+}
+
+impl Executors {
+    /// Executors that connect with the first task.
+    pub(crate) fn new(address: Address, options: &BatchOptions) -> Self {
+        Self {
+            address,
+            try_max: Duration::from_secs(options.task_seconds_max),
+            cluster: Mutex::default(),
+        }
+    }
+
+    /// Connects before runs begin that would have to wait for it.
+    ///
+    /// # Errors
+    /// A scheduler that can't be reached, or has no executor.
+    pub(crate) async fn connect(&self, stop: &CancellationToken) -> scale::Result<Arc<Cluster>> {
+        let mut cluster = self.cluster.lock().await;
+        if let Some(cluster) = &*cluster {
+            return Ok(Arc::clone(cluster));
+        }
+        let connected = Cluster::connect(self.address.clone(), self.try_max, stop).await?;
+        Ok(Arc::clone(cluster.insert(Arc::new(connected))))
+    }
+}
+
+#[async_trait]
+impl Workers for Executors {
+    fn at_once(&self) -> usize {
+        Cluster::AT_ONCE
+    }
+
+    async fn carry_out(&self, errand: &str, stop: &CancellationToken) -> batch::Result<String> {
+        let answer = match self.connect(stop).await {
+            Ok(cluster) => cluster.carry_out(errand, stop).await,
+            Err(error) => Err(error),
+        };
+        answer.map_err(|error| match error {
+            scale::Error::Stopped => batch::Error::Stopped,
+            error => batch::Error::Workers(error.to_string()),
+        })
+    }
+
+    async fn call_off(&self) {
+        let cluster = self.cluster.lock().await.take();
+        if let Some(cluster) = cluster {
+            cluster.call_off().await;
+        }
+    }
+}
+
+/// A worker of the batch layer, for an executor.
+#[derive(Debug)]
+pub(crate) struct BatchWorker(pub(crate) batch::Worker);
+
+#[async_trait]
+impl scale::Worker for BatchWorker {
+    async fn carry_out(&self, errand: &str) -> String {
+        self.0.carry_out(errand).await
+    }
+}

@@ -1,0 +1,49 @@
+# The tools that every build needs: a C compiler, and the Rust of rust-toolchain.toml. Read by ./demo, ./test and .ci/run.
+# shellcheck shell=bash
+
+tools_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/backstitch"
+# Logs of installations.
+dir="$cache"
+mkdir -p "$cache"
+# shellcheck source=need.sh
+. "$tools_root/deploy/need.sh"
+
+# build_tools WHO: makes sure that a C compiler and Rust are there.
+build_tools() {
+    local who="$1" channel
+    need "$who" cc build-essential
+    channel="$(sed -n 's/^channel = "\(.*\)"$/\1/p' "$tools_root/rust-toolchain.toml")"
+    # Where rustup installs, before a new login sets the path.
+    [ ! -d "${CARGO_HOME:-$HOME/.cargo}/bin" ] || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+    if ! command -v cargo >/dev/null && ! command -v rustup >/dev/null; then
+        install_rustup "$who"
+    fi
+    if command -v rustup >/dev/null; then
+        (cd "$tools_root" && cargo --version >/dev/null 2>&1) || {
+            say "$who" "installing Rust $channel"
+            rustup toolchain install "$channel" --profile minimal --component clippy --component rustfmt
+        }
+    fi
+    rust_is_at_least "$channel" ||
+        fail "$who" "Rust $channel or newer is needed; install it by rustup: $rustup_command"
+}
+
+rustup_command="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
+
+# Debian 13, Ubuntu 24.04 and newer have a package; elsewhere the user decides.
+install_rustup() {
+    local who="$1"
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "$who" 'installing rustup'
+        ! apt_install rustup >"$cache/install-rustup.log" 2>&1 || return 0
+    fi
+    fail "$who" "Rust is missing; install it with 'sudo apt-get install rustup', or: $rustup_command"
+}
+
+# rust_is_at_least VERSION
+rust_is_at_least() {
+    local found
+    found="$(cd "$tools_root" && cargo --version 2>/dev/null | cut -d' ' -f2)"
+    [ -n "$found" ] && [ "$(printf '%s\n' "$1" "$found" | sort -V | head -1)" = "$1" ]
+}

@@ -1,0 +1,292 @@
+//! The servers of an installation: which are configured, and how each is migrated and checked.
+
+#[cfg(any(feature = "cassandra", feature = "sql"))]
+use std::sync::Arc;
+
+use async_trait::async_trait;
+#[cfg(any(feature = "cassandra", feature = "sql"))]
+use futures::FutureExt;
+
+use crate::Result;
+#[cfg(feature = "sql")]
+use crate::canon_sql::{SqlCanon, SqlOptions, SqlServer};
+#[cfg(feature = "cassandra")]
+use crate::cassandra::{Cassandra, CassandraOptions};
+#[cfg(feature = "kafka")]
+use crate::kafka::KafkaLog;
+#[cfg(any(feature = "cassandra", feature = "sql"))]
+use crate::lazily::Lazy;
+#[cfg(any(feature = "cassandra", feature = "sql"))]
+use crate::namespace::Namespace;
+#[cfg(feature = "redis")]
+use crate::redis::RedisLive;
+#[cfg(feature = "http")]
+use crate::registry::Registry;
+#[cfg(feature = "s3")]
+use crate::s3::S3;
+use crate::stores::StoresOptions;
+#[cfg(feature = "cassandra")]
+use crate::stores::ViewStores;
+
+impl StoresOptions {
+    #[cfg(feature = "kafka")]
+    pub(crate) fn kafka(&self) -> Option<Result<KafkaLog>> {
+        let is_named = !self.kafka.bootstrap_servers.is_empty();
+        is_named.then(|| KafkaLog::open(&self.kafka, &self.namespace))
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis(&self) -> Option<Result<RedisLive>> {
+        let is_named = !self.redis.nodes.is_empty();
+        is_named.then(|| RedisLive::new(&self.redis, &self.namespace))
+    }
+
+    #[cfg(feature = "cassandra")]
+    pub(crate) fn cassandra(&self) -> Option<OnCassandra> {
+        let is_named = !self.cassandra.nodes.is_empty();
+        is_named.then(|| OnCassandra {
+            options: self.cassandra.clone(),
+            namespace: self.namespace.clone(),
+        })
+    }
+
+    #[cfg(feature = "sql")]
+    pub(crate) fn database(&self) -> Option<OnDatabase> {
+        let is_named = !self.database.host.is_empty();
+        is_named.then(|| OnDatabase {
+            options: self.database.clone(),
+            namespace: self.namespace.clone(),
+        })
+    }
+
+    #[cfg(feature = "s3")]
+    pub(crate) fn s3(&self) -> Option<Result<S3>> {
+        let is_named = !self.s3.bucket.is_empty();
+        is_named.then(|| S3::new(&self.s3, &self.namespace))
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn registry(&self) -> Option<Result<Registry>> {
+        let is_named = !self.registry.url.is_empty();
+        is_named.then(|| Registry::new(&self.registry))
+    }
+
+    /// The configured servers. No request is sent yet.
+    ///
+    /// # Errors
+    /// Options that cannot be used, or a server whose client is not built in.
+    pub fn servers(&self) -> Result<Vec<Box<dyn Server>>> {
+        self.check_features()?;
+        #[allow(unused_mut, reason = "a build without servers adds none")]
+        let mut servers: Vec<Box<dyn Server>> = Vec::new();
+        #[cfg(feature = "kafka")]
+        if let Some(kafka) = self.kafka() {
+            servers.push(Box::new(kafka?));
+        }
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.redis() {
+            servers.push(Box::new(redis?));
+        }
+        #[cfg(feature = "cassandra")]
+        if let Some(cassandra) = self.cassandra() {
+            servers.push(Box::new(cassandra));
+        }
+        #[cfg(feature = "sql")]
+        if let Some(database) = self.database() {
+            servers.push(Box::new(database));
+        }
+        #[cfg(feature = "s3")]
+        if let Some(s3) = self.s3() {
+            servers.push(Box::new(s3?));
+        }
+        #[cfg(feature = "http")]
+        if let Some(registry) = self.registry() {
+            servers.push(Box::new(registry?));
+        }
+        Ok(servers)
+    }
+}
+
+/// A server that holds one of the stores.
+#[async_trait]
+pub trait Server: std::fmt::Debug + Send + Sync {
+    /// What is on which server.
+    fn name(&self) -> &'static str;
+
+    /// Makes there what must be there before the store can be used; answers what was made, in
+    /// sentences.
+    ///
+    /// # Errors
+    /// Those of the server.
+    async fn migrate(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// What is wrong there, in sentences; nothing if all is well.
+    ///
+    /// # Errors
+    /// Those of a server that can't be asked.
+    async fn flaws(&self) -> Result<Vec<String>>;
+}
+
+/// Topics are made through the port.
+#[cfg(feature = "kafka")]
+#[async_trait]
+impl Server for KafkaLog {
+    fn name(&self) -> &'static str {
+        "log on Kafka"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
+
+#[cfg(feature = "redis")]
+#[async_trait]
+impl Server for RedisLive {
+    fn name(&self) -> &'static str {
+        "live state on Redis"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
+
+/// A keyspace, which need not be there yet.
+#[cfg(feature = "cassandra")]
+#[derive(Debug, Clone)]
+pub(crate) struct OnCassandra {
+    options: CassandraOptions,
+    namespace: Namespace,
+}
+
+#[cfg(feature = "cassandra")]
+impl OnCassandra {
+    /// Views, achievements, counts, leases, erasures and reconciliations, which share a session.
+    pub(crate) fn stores(self) -> ViewStores {
+        let session = Arc::new(Lazy::new(move || {
+            let this = self.clone();
+            async move { Cassandra::open(&this.options, &this.namespace).await }.boxed()
+        }));
+        ViewStores {
+            views: Arc::new(with_session(&session, Cassandra::views)),
+            achievements: Arc::new(with_session(&session, Cassandra::achievements)),
+            counts: Arc::new(with_session(&session, Cassandra::counts)),
+            leases: Arc::new(with_session(&session, Cassandra::leases)),
+            erasures: Arc::new(with_session(&session, Cassandra::erasures)),
+            reconciliations: Arc::new(with_session(&session, Cassandra::reconciliations)),
+        }
+    }
+}
+
+/// A store that opens together with the session.
+#[cfg(feature = "cassandra")]
+fn with_session<T: Send + Sync + 'static>(
+    session: &Arc<Lazy<Cassandra>>,
+    store: fn(&Cassandra) -> T,
+) -> Lazy<T> {
+    let session = Arc::clone(session);
+    Lazy::new(move || {
+        let session = Arc::clone(&session);
+        async move { Ok(store(session.get().await?)) }.boxed()
+    })
+}
+
+#[cfg(feature = "cassandra")]
+#[async_trait]
+impl Server for OnCassandra {
+    fn name(&self) -> &'static str {
+        "views on Cassandra"
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        let made = Cassandra::migrate(&self.options, &self.namespace).await?;
+        Ok(told(made, "brought the keyspace up to date"))
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Cassandra::flaws(&self.options, &self.namespace).await
+    }
+}
+
+/// A schema, which need not be there yet.
+#[cfg(feature = "sql")]
+#[derive(Debug, Clone)]
+pub(crate) struct OnDatabase {
+    options: SqlOptions,
+    namespace: Namespace,
+}
+
+#[cfg(feature = "sql")]
+impl OnDatabase {
+    pub(crate) fn store(self) -> Lazy<SqlCanon> {
+        Lazy::new(move || {
+            let this = self.clone();
+            async move { SqlCanon::open(&this.options, &this.namespace).await }.boxed()
+        })
+    }
+}
+
+#[cfg(feature = "sql")]
+#[async_trait]
+impl Server for OnDatabase {
+    fn name(&self) -> &'static str {
+        match self.options.server {
+            SqlServer::Postgres => "entities on PostgreSQL",
+            SqlServer::MySql => "entities on MySQL",
+        }
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        let made = SqlCanon::migrate(&self.options, &self.namespace).await?;
+        let mut told = told(made, "brought the schema up to date");
+        let recounted = SqlCanon::recount(&self.options, &self.namespace).await?;
+        if !recounted.is_empty() {
+            let ids: Vec<String> = recounted.iter().map(i64::to_string).collect();
+            told.push(format!(
+                "counted connected athletes of the applications {} anew",
+                ids.join(", ")
+            ));
+        }
+        Ok(told)
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        SqlCanon::flaws(&self.options, &self.namespace).await
+    }
+}
+
+#[cfg(any(feature = "cassandra", feature = "sql"))]
+fn told(made: bool, what: &str) -> Vec<String> {
+    made.then(|| what.to_owned()).into_iter().collect()
+}
+
+#[cfg(feature = "s3")]
+#[async_trait]
+impl Server for S3 {
+    fn name(&self) -> &'static str {
+        "archive on S3"
+    }
+
+    async fn migrate(&self) -> Result<Vec<String>> {
+        Self::migrate(self).await
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
+
+#[cfg(feature = "http")]
+#[async_trait]
+impl Server for Registry {
+    fn name(&self) -> &'static str {
+        "schema registry"
+    }
+
+    async fn flaws(&self) -> Result<Vec<String>> {
+        Self::flaws(self).await
+    }
+}
