@@ -29,6 +29,11 @@ build_tools() {
         fail "$who" "Rust $channel or newer is needed; install it by rustup: $rustup_command"
 }
 
+# The crates and features of ./test and .ci/run: all, with the system's OpenSSL. One set for all steps, so that each
+# dependency is compiled once.
+# shellcheck disable=SC2034
+everything=(--locked --workspace --features backstitch/scale --features tests/scale)
+
 rustup_command="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
 
 # Debian 13, Ubuntu 24.04 and newer have a package; elsewhere the user decides.

@@ -42,3 +42,45 @@ fn help_and_version_are_status_0() {
         assert!(!output.stdout.is_empty(), "{args:?}");
     }
 }
+
+/// A server whose Cargo feature is missing is a usage error that names the setting and the feature.
+#[cfg(not(feature = "servers"))]
+#[test]
+fn a_server_that_is_not_built_in_is_named() {
+    let settings = [
+        ("KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:9092", "kafka"),
+        ("REDIS__NODES", "127.0.0.1:6379", "redis"),
+        ("CASSANDRA__NODES", "127.0.0.1:9042", "cassandra"),
+        ("DATABASE__HOST", "127.0.0.1", "postgres"),
+        ("S3__BUCKET", "bucket", "s3"),
+        ("REGISTRY__URL", "http://127.0.0.1:8081", "http"),
+        ("NOTICES__WEBHOOK_URL", "http://127.0.0.1:1/hook", "http"),
+    ];
+    for (variable, value, feature) in settings {
+        let output = Command::new(env!("CARGO_BIN_EXE_backstitch"))
+            .args(["config", "check"])
+            .env(format!("BACKSTITCH__{variable}"), value)
+            .output()
+            .expect("starting the binary");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{variable}: {said}");
+        assert!(said.contains(&format!("`{feature}`")), "{variable}: {said}");
+        assert!(said.contains(variable), "{variable}: {said}");
+    }
+}
+
+/// Commands and flags of Ballista are usage errors that name the feature.
+#[cfg(not(feature = "scale"))]
+#[test]
+fn ballista_that_is_not_built_in_is_named() {
+    for args in [
+        &["scheduler"][..],
+        &["executor"],
+        &["batch", "run", "--engine", "ballista://127.0.0.1:50050"],
+    ] {
+        let output = backstitch(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("`scale`"), "{args:?}: {said}");
+    }
+}

@@ -23,7 +23,7 @@ pub fn binary() -> PathBuf {
     let binary = folder.join("backstitch");
     assert!(
         binary.exists(),
-        "{} is missing: run `cargo test` for the whole workspace",
+        "{} is missing: run ./test, or `cargo test --workspace`",
         binary.display()
     );
     binary

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use tests::place::Place;
-use tests::process::{CONFIG, Process, Server, binary, done};
+use tests::process::{CONFIG, Process, Server, binary, done, run};
 
 use crate::tidy::root;
 
@@ -242,6 +242,13 @@ impl Reader {
             false => word,
         });
         let mut words: Vec<&str> = words.collect();
+        if words == ["scheduler"] && !cfg!(feature = "scale") {
+            // A build without the feature refuses the command and names the feature.
+            let refused = run(self.place.data(), &words);
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(said.contains("`scale`"), "{said}");
+            return Ok(());
+        }
         if words == ["scheduler"] {
             words.extend(["--listen", "127.0.0.1:0"]);
         }
