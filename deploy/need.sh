@@ -10,17 +10,25 @@ fail() {
     exit 1
 }
 
+# Servers are not on the path of every user, and PostgreSQL is on that of none.
+add_server_paths() {
+    local folder
+    for folder in /usr/sbin "$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"; do
+        [ -z "$folder" ] || [[ ":$PATH:" == *":$folder:"* ]] || PATH="$PATH:$folder"
+    done
+}
+
 # need WHO COMMAND PACKAGE…: makes sure that a command is there. What installing it says goes into the folder $dir.
 need() {
     local who="$1" command="$2"
     shift 2
-    PATH="$PATH:/usr/sbin:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
+    add_server_paths
     command -v "$command" >/dev/null && return
     [ "$(id -u)" = 0 ] || fail "$who" "$command is missing; install it: sudo apt-get install $*"
     command -v apt-get >/dev/null || fail "$who" "$command is missing, and there is no apt-get to install $*"
     say "$who" "installing $*"
     apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
-    PATH="$PATH:$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1 || true)"
+    add_server_paths
     command -v "$command" >/dev/null || fail "$who" "$command is still missing"
 }
 

@@ -56,16 +56,30 @@ fn a_server_that_is_not_built_in_is_named() {
         ("REGISTRY__URL", "http://127.0.0.1:8081", "http"),
         ("NOTICES__WEBHOOK_URL", "http://127.0.0.1:1/hook", "http"),
     ];
+    let built = [
+        ("kafka", cfg!(feature = "kafka")),
+        ("redis", cfg!(feature = "redis")),
+        ("cassandra", cfg!(feature = "cassandra")),
+        ("postgres", cfg!(feature = "postgres")),
+        ("s3", cfg!(feature = "s3")),
+        ("http", cfg!(feature = "http")),
+    ];
     for (variable, value, feature) in settings {
+        if built.contains(&(feature, true)) {
+            continue;
+        }
         let output = Command::new(env!("CARGO_BIN_EXE_backstitch"))
             .args(["config", "check"])
             .env(format!("BACKSTITCH__{variable}"), value)
             .output()
             .expect("starting the binary");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{variable}: {said}");
-        assert!(said.contains(&format!("`{feature}`")), "{variable}: {said}");
-        assert!(said.contains(variable), "{variable}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{variable}: {stderr}");
+        assert!(
+            stderr.contains(&format!("`{feature}`")),
+            "{variable}: {stderr}"
+        );
+        assert!(stderr.contains(variable), "{variable}: {stderr}");
     }
 }
 
@@ -79,8 +93,8 @@ fn ballista_that_is_not_built_in_is_named() {
         &["batch", "run", "--engine", "ballista://127.0.0.1:50050"],
     ] {
         let output = backstitch(args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains("`scale`"), "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains("`scale`"), "{args:?}: {stderr}");
     }
 }

@@ -427,8 +427,14 @@ async fn check_others(
     Ok(())
 }
 
+/// `PROPTEST_CASES` if it is set, as `deploy/soak` does.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES")
+        .map_or(60, |cases| cases.parse().expect("PROPTEST_CASES: a number"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn every_answer_is_a_plain_recount(

@@ -12,6 +12,9 @@ use crate::Secret;
 #[cfg(not(feature = "http"))]
 use crate::{Error, Result};
 
+/// Whether this build can fetch a URL.
+pub const HAS_CLIENT: bool = cfg!(feature = "http");
+
 /// What an answer is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {

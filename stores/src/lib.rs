@@ -70,7 +70,7 @@ mod servers;
 mod shared;
 mod stores;
 pub mod telling;
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "kafka", feature = "tls"))]
 mod tls;
 pub mod view_scan;
 pub mod views;

@@ -243,7 +243,7 @@ impl StoresOptions {
         ViewStores::embedded(folder).await
     }
 
-    /// Entities, the same as an erasure sees them, and API keys.
+    /// The entity store, the same store without its erasure filter, and API keys.
     async fn open_entities(
         &self,
         folder: &DataFolder,
@@ -262,7 +262,7 @@ impl StoresOptions {
     }
 }
 
-/// The stores that one keyspace, or one data folder, holds beside the views.
+/// The stores that share one keyspace or one data folder.
 pub(crate) struct ViewStores {
     pub(crate) views: Arc<dyn ViewsWrite>,
     pub(crate) achievements: Arc<dyn AchievementsWrite>,

@@ -1,11 +1,13 @@
 //! What all clients that speak TLS share.
 
+#[cfg(feature = "tls")]
 use rustls::crypto::ring::default_provider;
 
 use crate::{Error, Result};
 
 /// Makes ring what signs and enciphers in this process. Two such libraries are built in, and rustls
 /// chooses neither by itself.
+#[cfg(feature = "tls")]
 pub(crate) fn prepare() {
     // An error says that somebody has chosen already.
     let _chosen = default_provider().install_default();

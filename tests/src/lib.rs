@@ -10,6 +10,7 @@ pub mod conformance;
 pub mod feats;
 pub mod folder;
 pub mod hand;
+pub mod histories;
 pub mod hostile;
 pub mod http;
 pub mod listener;

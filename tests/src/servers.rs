@@ -363,10 +363,13 @@ pub fn forget(options: &StoresOptions) {
         if options.redis.nodes == SharedServer::Redis.address() {
             forget_live(&options.namespace);
         }
-        let schema = options.namespace.identifier("backstitch");
-        drop(run_on_postgres(&format!(
-            "DROP SCHEMA IF EXISTS {schema} CASCADE"
-        )));
+        let postgres = SharedServer::Postgres.address();
+        if format!("{}:{}", options.database.host, options.database.port) == postgres {
+            let schema = options.namespace.identifier("backstitch");
+            drop(run_on_postgres(&format!(
+                "DROP SCHEMA IF EXISTS {schema} CASCADE"
+            )));
+        }
     });
     drop(work.join());
 }

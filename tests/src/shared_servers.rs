@@ -101,7 +101,9 @@ fn servers_folder() -> PathBuf {
     if let Some(folder) = std::env::var_os("BACKSTITCH_SERVERS_DIR") {
         return folder.into();
     }
-    let output = script().arg("folder").output().expect("deploy/servers");
+    let output = script().arg("folder").output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run deploy/servers: {error}"));
+    assert!(output.status.success(), "deploy/servers folder: {output:?}");
     String::from_utf8_lossy(&output.stdout).trim().into()
 }
 

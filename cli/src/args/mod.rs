@@ -86,9 +86,9 @@ pub(crate) enum Command {
     Restorate(Box<RestorateArgs>),
     /// Serve the HTTP API
     Serve(ServeArgs),
-    /// Give the tasks of batch runs on several machines to executors
+    /// Give the tasks of batch runs on several machines to executors (Cargo feature `scale`)
     Scheduler(SchedulerArgs),
-    /// Carry tasks of batch runs out, for a scheduler
+    /// Carry out tasks of batch runs, for a scheduler (Cargo feature `scale`)
     Executor(ExecutorArgs),
     /// Show and count what could not be taken, or try it again
     #[command(subcommand)]
@@ -239,7 +239,7 @@ pub(crate) struct BatchScheduleArgs {
 /// What computes batch runs.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// What computes: `local` is this process, `ballista://HOST:PORT` the executors of a scheduler
+    /// What computes: `local` is this process, `ballista://HOST:PORT` the executors of a scheduler (Cargo feature `scale`)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     pub(crate) engine: String,
 }

@@ -317,18 +317,17 @@ fn announce(
     let every = batch_every.as_secs_f64();
     let ends = match args.seconds {
         Some(seconds) => format!(
-            "After {seconds} seconds of traffic it compares what it serves with a recount, and ends."
+            "After {seconds} seconds of traffic, the demo compares its answers with a recount and exits."
         ),
-        None if context.loaded().is_set("data_dir") => "Ctrl-C ends it.".to_owned(),
-        None => "Ctrl-C ends it and takes its data away.".to_owned(),
+        None if context.loaded().is_set("data_dir") => "Press Ctrl-C to stop.".to_owned(),
+        None => "Press Ctrl-C to stop and delete the data.".to_owned(),
     };
     let (segment, application) = (ids.segments().first(), ids.applications().first());
     output::raw(
         format!(
-            "Backstitch is running: {rate} made-up events and rows a second, a batch run every {every} s.\n\
+            "Backstitch is running: {rate} generated events and rows a second, a batch run every {every} s.\n\
              \n\
-             pages    http://{address}/\n         \
-                      http://{address}/owners/1\n         \
+             pages    http://{address}/owners/1\n         \
                       http://{address}/segments/{segment}\n         \
                       http://{address}/applications/{application}\n\
              total    http://{address}/api/v1/stats/plays/total?owner_id=1&period=today\n\
@@ -341,8 +340,10 @@ fn announce(
              runs     http://{address}/api/v1/batch/runs\n\
              metrics  http://{address}/metrics\n\
              \n\
-             Look at \"provenance\": which layers a number comes from, and up to where it counts.\n\
-             {ends}\n"
+             The \"provenance\" of an answer names the layers that it comes from, and its log position.\n\
+             {ends}\n\
+             \n\
+             Open http://{address}/\n"
         )
         .as_bytes(),
     )

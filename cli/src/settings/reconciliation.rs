@@ -202,6 +202,10 @@ impl Words<'_> {
             ("archive", None) => Ok(Expected::Archive),
             ("canonical", None) => Ok(Expected::Canonical),
             ("", None) => Err(("expected", "is empty".to_owned())),
+            (_, None) if is_address && !stores::answers::HAS_CLIENT => Err((
+                "expected",
+                "a URL needs the Cargo feature `http`, which this build lacks; build with `--features http`, or name a file".to_owned(),
+            )),
             (url, None) if is_address => Ok(Expected::Answer(Address {
                 url: Secret::from(url.to_owned()),
                 bearer: self.bearer.cloned().unwrap_or_default(),

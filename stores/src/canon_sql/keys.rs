@@ -1,4 +1,4 @@
-//! Keys of the API: statements that all three databases understand, and the port on a server.
+//! API keys: statements that every database understands.
 
 use schemas::access::Scopes;
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use stores::Stores;
 use stores::log::LogRead;
 use tests::feats::{BOARDS, Feats, board_of};
+use tests::histories::history_seeds;
 use tests::http::Client;
 use tests::process::{Process, Server, done};
 use tests::standings::Truth;
@@ -27,12 +28,7 @@ const SEGMENTS: i64 = 2;
 const ATHLETES: i64 = 45;
 const APPLICATIONS: i64 = 2;
 const STEPS: usize = 13;
-const HISTORIES: u64 = 3;
-
-fn histories() -> u64 {
-    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(HISTORIES)
-}
+const HISTORIES: u64 = 1;
 
 fn effort(rng: &mut SmallRng) -> Value {
     let athlete = rng.random_range(1..=ATHLETES);
@@ -403,7 +399,7 @@ async fn history(mut world: World, seed: u64, exact: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn achievements_are_a_plain_recount() {
-    for seed in 0..histories() {
+    for seed in history_seeds(HISTORIES, 1) {
         eprintln!("history {seed}");
         Box::pin(history(World::new().await, seed, seed % 3 > 0)).await;
     }
@@ -411,7 +407,7 @@ async fn achievements_are_a_plain_recount() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn achievements_on_servers_are_a_plain_recount() {
-    for seed in 0..histories().div_ceil(8) {
+    for seed in history_seeds(HISTORIES, 8) {
         eprintln!("history {seed} on servers");
         Box::pin(history(World::on_servers().await, 100 + seed, true)).await;
     }

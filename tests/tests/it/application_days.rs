@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use stores::counts::{CountsRead, CountsWrite, Day, DayRow, NewDays};
 use stores::{Error, Result};
 use tests::catalog::catalog_with;
+use tests::histories::history_seeds;
 use tests::http::Client;
 use tests::place::Place;
 use tests::process::{Server, done, run};
@@ -30,13 +31,9 @@ const JOB: &str = "application_athletes";
 /// Of which the last never has an athlete.
 const APPLICATIONS: i64 = 5;
 const STEPS: usize = 20;
+const HISTORIES: u64 = 2;
 /// No test is of another year.
 const YEAR: Range<Date> = date(2026, 1, 1)..date(2027, 1, 1);
-
-fn histories() -> u64 {
-    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(6)
-}
 
 /// A table of counts that fails once so many writes have come, before or after the last of them.
 #[derive(Debug)]
@@ -152,7 +149,7 @@ impl Truth {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn days_are_a_plain_recount_at_the_last_run() {
-    for seed in 0..histories() {
+    for seed in history_seeds(HISTORIES, 1) {
         eprintln!("history {seed}");
         Box::pin(history(World::new().await, seed)).await;
     }
@@ -160,7 +157,7 @@ async fn days_are_a_plain_recount_at_the_last_run() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn days_on_servers_are_a_plain_recount() {
-    for seed in 0..histories().div_ceil(6) {
+    for seed in history_seeds(HISTORIES, 6) {
         eprintln!("history {seed} on servers");
         Box::pin(history(World::on_servers().await, 100 + seed)).await;
     }

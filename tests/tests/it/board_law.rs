@@ -16,27 +16,22 @@ use schemas::source::Source;
 use serde_json::json;
 use stores::live::SlotId;
 use tests::boards::{Ledger, nodes};
+use tests::histories::history_seeds;
 use tests::standings::Truth;
 use tests::world::{PARTITIONS, Served, World};
 use tokio_util::sync::CancellationToken;
 
 /// Histories that once gave a wrong answer.
 const SEEDS_KEPT: [u64; 0] = [];
-const HISTORIES: u64 = 5;
+const HISTORIES: u64 = 2;
 const STEPS: usize = 14;
 const SOURCES: [Source; 2] = [Source::Efforts, Source::Authorizations];
 /// Fewer than one key has, so that checks fail now and then.
 const CHECK_ROWS_MIN: u64 = 8;
 
-/// How many histories to try: `BACKSTITCH_TEST_HISTORIES` tries more than usual.
-fn histories() -> u64 {
-    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(HISTORIES)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boards_are_a_plain_sort_and_never_older_than_they_say() {
-    for seed in SEEDS_KEPT.into_iter().chain(0..histories()) {
+    for seed in SEEDS_KEPT.into_iter().chain(history_seeds(HISTORIES, 1)) {
         eprintln!("history {seed}");
         Box::pin(history(World::new().await, seed)).await;
     }
@@ -45,7 +40,7 @@ async fn boards_are_a_plain_sort_and_never_older_than_they_say() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boards_on_servers_are_a_plain_sort() {
     let mut cached = 0;
-    for seed in 0..histories().div_ceil(5) {
+    for seed in history_seeds(HISTORIES, 5) {
         eprintln!("history {seed} on servers");
         let mut world = World::on_servers().await;
         let rng = &mut SmallRng::seed_from_u64(seed);
@@ -141,7 +136,7 @@ async fn history(mut world: World, seed: u64) -> World {
 /// however often the board was published on the days.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_of_an_earlier_day_are_those_of_its_last_run() {
-    for seed in 0..histories().div_ceil(2) {
+    for seed in history_seeds(HISTORIES, 2) {
         eprintln!("history {seed} of days");
         Box::pin(days(World::new().await, 1_000 + seed)).await;
     }

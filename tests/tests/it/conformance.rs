@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use stores::{Result, Stores};
+use tests::histories::history_seeds;
 use tokio::runtime::Runtime;
 
 /// Freshly made stores in which nothing is yet.
@@ -341,9 +342,7 @@ pub(crate) fn each_history<S: Stage, H: Strategy>(
     let stage = runtime.block_on(S::set());
     let ports = runtime.block_on(stage.ports()).expect("the stores");
     let number = Cell::new(0);
-    // `BACKSTITCH_TEST_HISTORIES` tries more than usual.
-    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
-    let cases = set.and_then(|n| n.parse().ok()).unwrap_or(cases);
+    let cases = u32::try_from(history_seeds(cases.into(), 1).count()).expect("a number of cases");
     let config = ProptestConfig {
         cases,
         max_shrink_iters: 200,

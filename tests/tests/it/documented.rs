@@ -245,8 +245,8 @@ impl Reader {
         if words == ["scheduler"] && !cfg!(feature = "scale") {
             // A build without the feature refuses the command and names the feature.
             let refused = run(self.place.data(), &words);
-            let said = String::from_utf8_lossy(&refused.stderr);
-            assert!(said.contains("`scale`"), "{said}");
+            let stderr = String::from_utf8_lossy(&refused.stderr);
+            assert!(stderr.contains("`scale`"), "{stderr}");
             return Ok(());
         }
         if words == ["scheduler"] {

@@ -7,24 +7,19 @@ use batch::RunRequest;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use schemas::source::Source;
+use tests::histories::history_seeds;
 use tests::questions::{Traffic, ask_and_compare};
 use tests::world::{Served, World};
 use tokio_util::sync::CancellationToken;
 
 /// Histories that once gave a wrong answer.
 const SEEDS_KEPT: [u64; 0] = [];
-const HISTORIES: u64 = 10;
+const HISTORIES: u64 = 4;
 const STEPS: usize = 14;
-
-/// How many histories to try: `BACKSTITCH_TEST_HISTORIES` tries more than usual.
-fn histories() -> u64 {
-    let set = std::env::var("BACKSTITCH_TEST_HISTORIES").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(HISTORIES)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_at_every_moment_is_what_a_recount_gives() {
-    for seed in SEEDS_KEPT.into_iter().chain(0..histories()) {
+    for seed in SEEDS_KEPT.into_iter().chain(history_seeds(HISTORIES, 1)) {
         eprintln!("history {seed}");
         Box::pin(history(World::new().await, seed)).await;
     }
@@ -32,7 +27,7 @@ async fn every_answer_at_every_moment_is_what_a_recount_gives() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_on_servers_is_what_a_recount_gives() {
-    for seed in 0..histories().div_ceil(5) {
+    for seed in history_seeds(HISTORIES, 5) {
         eprintln!("history {seed} on servers");
         Box::pin(history(World::on_servers().await, seed)).await;
     }
