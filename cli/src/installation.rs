@@ -11,6 +11,7 @@ use schemas::source::Source;
 use serving::{Serving, ServingPorts};
 use speed::{Speed, SpeedOptions, SpeedPorts};
 use stores::Stores;
+#[cfg(feature = "scale")]
 use stores::archive::Archive;
 use stores::erasures::Suppressions;
 use stores::intake::{Intake, IntakePorts};
