@@ -1,6 +1,6 @@
 //! The servers of an installation: which are configured, and how each is migrated and checked.
 
-#[cfg(any(feature = "cassandra", feature = "sql"))]
+#[cfg(feature = "cassandra")]
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -140,13 +140,14 @@ pub(crate) async fn migrate(server: &Server) -> Result<bool> {
         let before = applied(&mut own.link()).await.map_or(0, |rows| {
             rows.iter().filter(|(.., went_well)| *went_well).count()
         });
-        let mut migrator = Migrator::with_migrations(known.clone());
+        let migrator = Migrator::with_migrations(known.clone());
         match &mut own {
             #[cfg(feature = "postgres")]
             Own::Postgres(link) => migrator.run_direct(None, link, false).await?,
             #[cfg(feature = "mysql")]
             Own::MySql(link) => {
                 mysql::lock_schema(link, &server.schema, MIGRATE_FOR).await?;
+                let mut migrator = migrator;
                 migrator.set_locking(false);
                 migrator.run_direct(None, link, false).await?;
             }

@@ -39,6 +39,7 @@ pub(crate) async fn begin(
     while links.len() < wanted {
         let mut link = match server.connect(Purpose::Dump).await {
             Ok(Own::Postgres(link)) => link,
+            #[cfg(feature = "mysql")]
             Ok(Own::MySql(_)) => break,
             Err(error) if is_full(&error) => {
                 tracing::warn!(
