@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 tools_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-cache="${XDG_CACHE_HOME:-$HOME/.cache}/backstitch"
+cache="${XDG_CACHE_HOME:-${HOME:?set HOME or XDG_CACHE_HOME}/.cache}/backstitch"
 # Logs of installations.
 dir="$cache"
 mkdir -p "$cache"

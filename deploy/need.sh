@@ -18,18 +18,25 @@ add_server_paths() {
     done
 }
 
-# need WHO COMMAND PACKAGE…: makes sure that a command is there. What installing it says goes into the folder $dir.
+# need WHO COMMAND PACKAGE…: makes sure that a command is there.
 need() {
     local who="$1" command="$2"
     shift 2
     add_server_paths
     command -v "$command" >/dev/null && return
-    [ "$(id -u)" = 0 ] || fail "$who" "$command is missing; install it: sudo apt-get install $*"
-    command -v apt-get >/dev/null || fail "$who" "$command is missing, and there is no apt-get to install $*"
-    say "$who" "installing $*"
-    apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
+    need_package "$who" "$@"
     add_server_paths
     command -v "$command" >/dev/null || fail "$who" "$command is still missing"
+}
+
+# need_package WHO PACKAGE…: installs packages. The output of apt-get goes into the folder $dir.
+need_package() {
+    local who="$1"
+    shift
+    [ "$(id -u)" = 0 ] || fail "$who" "$* is missing; install it: sudo apt-get install $*"
+    command -v apt-get >/dev/null || fail "$who" "$* is missing, and there is no apt-get to install it"
+    say "$who" "installing $*"
+    apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
 }
 
 # apt_install PACKAGE…: installs packages without starting their services. Several scripts may do so at once.
@@ -80,13 +87,4 @@ venv() {
     once_at_a_time "$target" make_venv "$target.new" "$@" \
         >"$dir/install-$who.log" 2>&1 || fail "$who" "pip cannot install $*; see $dir/install-$who.log"
     printf '%s' "$target"
-}
-
-# need_package WHO PACKAGE…: installs packages that bring no command to look for.
-need_package() {
-    local who="$1"
-    shift
-    [ "$(id -u)" = 0 ] || fail "$who" "$* is missing; install it: sudo apt-get install $*"
-    say "$who" "installing $*"
-    apt_install "$@" >"$dir/install-$who.log" 2>&1 || fail "$who" "cannot install $*; see $dir/install-$who.log"
 }

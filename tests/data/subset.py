@@ -66,6 +66,8 @@ def main():
     args = parser.parse_args()
     if args.source.resolve() == args.target.resolve():
         parser.error("SOURCE and TARGET must be different folders")
+    if missing := [name for name in FILES if not (args.source / name).is_file()]:
+        parser.error(f"{args.source} lacks {', '.join(missing)}")
     for name, select in FILES.items():
         read, written = write_subset(args.source / name, args.target / name, select)
         size_bytes = (args.target / name).stat().st_size

@@ -98,8 +98,13 @@ impl SharedServer {
 
 /// The folder of `deploy/servers`, by the rules of that script.
 fn servers_folder() -> PathBuf {
-    if let Some(folder) = std::env::var_os("BACKSTITCH_SERVERS_DIR") {
-        return folder.into();
+    if let Some(folder) = std::env::var_os("BACKSTITCH_SERVERS_DIR").filter(|set| !set.is_empty()) {
+        let folder = PathBuf::from(folder);
+        assert!(
+            folder.is_absolute(),
+            "BACKSTITCH_SERVERS_DIR must be an absolute path, because tests run in several folders"
+        );
+        return folder;
     }
     let output = script().arg("folder").output();
     let output = output.unwrap_or_else(|error| panic!("cannot run deploy/servers: {error}"));
