@@ -86,13 +86,10 @@ async fn roll_all(
 
 /// Does for a slot what its worker would do, and says what stands in the way.
 async fn put_right(ports: &BatchPorts, id: SlotId, epoch: Epoch, refused: &str) -> Result<String> {
-    let slots = ports
-        .live
-        .read(id.source, id.partition + 1, &[])
-        .await?
-        .slots;
+    let own = id.partition..id.partition.saturating_add(1);
+    let slots = ports.live.partition_states(id.source, own).await?;
     let index = usize::try_from(id.partition).map_err(|e| Error::fault("partition", e))?;
-    let slot = slots.into_iter().nth(index).flatten();
+    let slot = slots.into_iter().next().flatten();
     let runs = ports.views.runs(id.source).await?.runs;
     let place = format!("{}/{}", id.source.topic(), id.partition);
     let fence = slot.as_ref().map(Slot::fence);
@@ -146,7 +143,7 @@ async fn propose_and_seal(
         Err(error) => return Err(error.into()),
     }
     let partitions = u32::try_from(cuts.len()).map_err(|e| Error::fault("partitions", e))?;
-    let slots = ports.live.read(source, partitions, &[]).await?.slots;
+    let slots = ports.live.partition_states(source, 0..partitions).await?;
     for ((index, partition), cut) in (0..cuts.len()).zip(0..partitions).zip(cuts) {
         let slot = slots.get(index).and_then(Option::as_ref);
         if !sealable(slot, index, epoch, *cut, runs) {

@@ -54,10 +54,10 @@ impl SlotsCache {
         let (live, seen) = (Arc::clone(live), Arc::clone(&self.seen));
         let read = async move {
             let before = Instant::now();
-            let Some(cache) = live.cached_boards() else {
+            if live.cached_boards().is_none() {
                 return Ok(Arc::default());
-            };
-            let slots: Slots = Arc::new(cache.slots(source, partitions).await?);
+            }
+            let slots: Slots = Arc::new(live.partition_states(source, 0..partitions).await?);
             lock(&seen).insert(source, (before, Arc::clone(&slots)));
             Ok(slots)
         };

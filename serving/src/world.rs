@@ -323,12 +323,11 @@ impl LogWrite for World {
 
 #[async_trait]
 impl LiveRead for World {
-    async fn read(
+    async fn partition_states(
         &self,
         source: Source,
-        partitions: u32,
-        queries: &[LiveQuery],
-    ) -> Result<LiveAnswer> {
+        partitions: Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
         *self.live_reads.lock().unwrap() += 1;
         if self.is_slow.load(Ordering::Relaxed) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -337,12 +336,23 @@ impl LiveRead for World {
             Source::Plays => self.slots.lock().unwrap().clone(),
             _ => vec![self.boards.lock().unwrap().slot()],
         };
-        slots.resize(partitions as usize, None);
+        slots.resize(partitions.end as usize, None);
+        slots.drain(..partitions.start as usize);
         let mut blind = self.blind.lock().unwrap();
         if *blind > 0 {
             *blind -= 1;
             slots.fill(None);
         }
+        Ok(slots)
+    }
+
+    async fn read(
+        &self,
+        source: Source,
+        partitions: u32,
+        queries: &[LiveQuery],
+    ) -> Result<LiveAnswer> {
+        let slots = self.partition_states(source, 0..partitions).await?;
         let parts = queries.iter().map(|query| {
             let mut found: Vec<(u32, Epoch, Vec<u8>, i64)> = Vec::new();
             for (((group, row), partition, epoch), count) in &self.parts[&query.view] {

@@ -11,6 +11,7 @@ mod entities;
 mod error;
 mod facts;
 mod homes;
+mod idle;
 mod notices;
 mod options;
 mod outbox;

@@ -59,8 +59,9 @@ impl SpeedPorts {
 
     /// The slot of a partition, if there is one.
     pub(crate) async fn slot(&self, id: SlotId) -> Result<Option<Slot>> {
-        let seen = self.live.read(id.source, id.partition + 1, &[]).await?;
-        Ok(seen.slots.into_iter().nth(id.partition as usize).flatten())
+        let own = id.partition..id.partition.saturating_add(1);
+        let slots = self.live.partition_states(id.source, own).await?;
+        Ok(slots.into_iter().next().flatten())
     }
 }
 
@@ -97,9 +98,11 @@ pub struct SpeedOptions {
     pub board_check_interval_ms: u64,
     /// How many live states of a key it takes until their sum is kept; more than 1,001 are taken for that.
     pub sum_states: u64,
-    /// How long to wait at the end of the log before looking for more, and at live state.
+    /// How long to wait at the end of the log before looking for more. One request for each source and
+    /// interval, however many partitions are idle.
     pub poll_interval_ms: u64,
-    /// How long to go on before looking at run records, erasures and partitions again.
+    /// How long to go on before looking at run records, erasures and partitions again. Idle workers look when
+    /// something changed; what was lost of live state is seen after this interval, or after a second.
     pub look_interval_ms: u64,
     /// How long to wait for a batch run that stands in the way, where the end of the log is to be
     /// reached.

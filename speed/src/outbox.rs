@@ -76,7 +76,7 @@ impl Outbox {
             }
             self.send(newest, stop).await?;
         }
-        *before = Some((Instant::now(), now.newest));
+        *before = (now.notifications > 0).then(|| (Instant::now(), now.newest));
         Ok(())
     }
 

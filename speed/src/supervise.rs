@@ -14,12 +14,14 @@ use stores::live::SlotId;
 use stores::log::{Assigned, LOST_REMEDY, Recogniser, Share};
 use stores::relay::Relay;
 use stores::telling::Telling;
+use stores::views::RunsSeen;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::boards::Boards;
 use crate::entities::Entities;
 use crate::facts::Facts;
+use crate::idle::IdleWatch;
 use crate::notices::Deliverer;
 use crate::outbox::Outbox;
 use crate::recount::Recounter;
@@ -214,11 +216,16 @@ impl Speed {
         } else {
             self.ports.log.share(self.source.topic()).await?
         };
-        let mut workers = Workers::new(until_caught_up, shutdown.child_token());
+        let idle = Arc::new(IdleWatch::new(&self.ports, self.source, &self.options));
+        let mut workers = Workers::new(until_caught_up, shutdown.child_token(), idle);
         match &self.outbox {
             Some(outbox) if until_caught_up => outbox.send_all(&workers.stop).await?,
             Some(outbox) => workers.spawn(None, outbox.clone().watch(workers.stop.clone())),
             None => {}
+        }
+        if !until_caught_up {
+            let idle = Arc::clone(&workers.idle);
+            workers.spawn(None, idle.run(workers.stop.clone()));
         }
         if let (Some(notices), false) = (&self.notices, until_caught_up) {
             workers.spawn(None, notices.clone().watch(workers.stop.clone()));
@@ -328,6 +335,8 @@ impl Speed {
                 options: self.options.clone(),
                 counts: Arc::clone(&workers.counts),
                 partitions,
+                runs: RunsSeen::default(),
+                idle: Arc::clone(&workers.idle),
                 outbox: self.told(partition),
                 full_looks: 0,
                 until_caught_up: workers.until_caught_up,
@@ -346,6 +355,8 @@ impl Speed {
 struct Workers {
     until_caught_up: bool,
     counts: Arc<Counts>,
+    /// Wakes those at the end of the log.
+    idle: Arc<IdleWatch>,
     /// Ends all of them.
     stop: CancellationToken,
     /// By partition: what ends its worker.
@@ -354,10 +365,11 @@ struct Workers {
 }
 
 impl Workers {
-    fn new(until_caught_up: bool, stop: CancellationToken) -> Self {
+    fn new(until_caught_up: bool, stop: CancellationToken, idle: Arc<IdleWatch>) -> Self {
         Self {
             until_caught_up,
             counts: Arc::default(),
+            idle,
             stop,
             at: BTreeMap::new(),
             tasks: JoinSet::new(),

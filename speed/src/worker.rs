@@ -15,10 +15,12 @@ use stores::intake::append_dead_letters;
 use stores::live::{Changes, SlotId};
 use stores::log::{FetchLimit, Fetched, LOST_REMEDY, Recogniser, Records};
 use stores::relay;
+use stores::views::RunsSeen;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::boards::Stepped;
+use crate::idle::{Idle, IdleWatch, Wake};
 use crate::supervise::Counts;
 use crate::taker::{Before, Limits, Taker};
 use crate::tell::Outbox;
@@ -33,6 +35,8 @@ pub(crate) const LOOKS_WITHOUT_PARTITION: u32 = 6;
 const FULL_LOOKS: u32 = 5;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
+/// How often an idle worker goes on with its cached boards.
+const IDLE_STEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -45,6 +49,10 @@ pub(crate) struct Worker {
     pub(crate) counts: Arc<Counts>,
     /// How many partitions the topic has, as was seen after the epoch that is being filled had begun.
     pub(crate) partitions: u32,
+    /// The run records of the last refresh.
+    pub(crate) runs: RunsSeen,
+    /// Wakes it at the end of the log.
+    pub(crate) idle: Arc<IdleWatch>,
     /// What waits to be told of what it changes, where there is such.
     pub(crate) outbox: Option<Outbox>,
     /// How many looks in a row found too much waiting there.
@@ -147,26 +155,26 @@ impl Worker {
         let slot = self.ports.slot(self.slot_id()).await?;
         // After the slot: a run that ended the epoch before knew no more partitions than there are now.
         let partitions = self.ports.partitions(self.source).await?;
-        let seen = self.ports.views.runs(self.source).await?;
-        self.taker.covers(&seen.newest);
+        self.runs = self.ports.views.runs(self.source).await?;
+        self.taker.covers(&self.runs.newest);
         // After the slot as well: a run that ended the epoch before on behalf of an erasure is sure that
         // whoever fills the next one knows of it, since what was folded before is refused.
         self.taker.suppress(self.ports.suppressions.now().await?);
-        let runs = seen.runs;
         if partitions <= partition {
             let what = format!("{}/{partition}", self.source.topic());
             return Err(stores::Error::NoPartition { what }.into());
         }
         // Who is asked may not have heard of the newest, which a run or an earlier look has seen.
+        let runs = &self.runs.runs;
         let recorded = u32::try_from(runs.partitions()).unwrap_or(u32::MAX);
         self.partitions = self.partitions.max(partitions).max(recorded);
         let id = self.slot_id();
-        match next_step(slot.as_ref(), partition as usize, &runs) {
+        match next_step(slot.as_ref(), partition as usize, runs) {
             Step::Heal => {
                 let seen = slot.as_ref().map(Slot::fence);
                 let log_end = self.log_end().await?;
                 let hint = self.ports.clock.now_ms().unsigned_abs();
-                let life = runs.new_life(partition as usize, log_end, hint);
+                let life = self.runs.runs.new_life(partition as usize, log_end, hint);
                 let healed = self.ports.live.heal(id, seen, &life).await?;
                 if healed.is_ok() {
                     // The very first slot of a partition is no loss.
@@ -284,29 +292,38 @@ impl Worker {
 
     /// What to do where no record is left; nothing means to look for one again.
     ///
-    /// Records of runs and erasures are looked at after the look interval, as where records come without end: what is folded
-    /// after a run has begun an epoch is refused.
+    /// An idle worker refreshes when its partition state or the run records change. It also refreshes before it folds again:
+    /// the refresh interval has passed by then, or is still running.
     async fn at_end(&mut self, fence: Fence, stop: &CancellationToken) -> Result<Option<Ended>> {
-        match self.taker.step(fence, self.partitions).await? {
-            Stepped::More => return Ok(None),
-            Stepped::Moved => return Ok(Some(self.moved())),
-            Stepped::Idle if self.until_caught_up => return Ok(Some(Ended::CaughtUp)),
-            Stepped::Idle => {}
-        }
-        pause(self.options.poll_interval_ms, stop).await;
-        if stop.is_cancelled() {
-            return Ok(None);
-        }
-        // Where live state was lost, no record has to come for that to be seen.
-        let slot = self.ports.slot(self.slot_id()).await?;
-        let stands = slot.is_some_and(|slot| slot.fence() == fence);
         self.failures = 0;
-        Ok((!stands).then_some(Ended::Look))
+        while !stop.is_cancelled() {
+            match self.taker.step(fence, self.partitions).await? {
+                Stepped::More => return Ok(None),
+                Stepped::Moved => return Ok(Some(self.moved())),
+                Stepped::Idle if self.until_caught_up => return Ok(Some(Ended::CaughtUp)),
+                Stepped::Idle => {}
+            }
+            let idle = Idle {
+                partition: self.partition,
+                fence,
+                runs: &self.runs,
+            };
+            match self.idle.wait(idle, IDLE_STEP, stop).await {
+                Wake::Log => return Ok(None),
+                Wake::Refresh => return Ok(Some(Ended::Look)),
+                Wake::Timeout => {}
+            }
+        }
+        Ok(None)
     }
 
     /// The slot is not where it was believed to be.
     fn moved(&mut self) -> Ended {
         self.refused();
+        if let Some(outbox) = &self.outbox {
+            // Whoever moved it may have filled the outbox, and ended.
+            outbox.moved(0);
+        }
         self.taker.forget();
         Ended::Look
     }
@@ -374,7 +391,7 @@ impl Worker {
             return Ok(None);
         }
         if let Some(outbox) = &self.outbox {
-            outbox.filled(taken.changes.outbox.len());
+            outbox.moved(taken.changes.outbox.len());
         }
         let rows = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let counts = &self.counts;

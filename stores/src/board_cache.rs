@@ -187,10 +187,6 @@ pub trait BoardCacheRead: std::fmt::Debug + Send + Sync {
     async fn read_boards(&self, source: Source, queries: &[BoardQuery])
     -> Result<Vec<BoardAnswer>>;
 
-    /// The slots of partitions 0 to `partitions` - 1, each as of a moment after the call began; nothing
-    /// where one is missing.
-    async fn slots(&self, source: Source, partitions: u32) -> Result<Vec<Option<Slot>>>;
-
     /// Notes that a board was read.
     async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()>;
 }

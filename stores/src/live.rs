@@ -221,6 +221,14 @@ pub trait LiveRead: std::fmt::Debug + Send + Sync {
         queries: &[LiveQuery],
     ) -> Result<LiveAnswer>;
 
+    /// The partition states of some partitions, without deltas and states; nothing where one is missing.
+    /// The cost depends on the number of these partitions alone.
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+    ) -> Result<Vec<Option<Slot>>>;
+
     /// The slots of partitions 0 to `partitions` - 1 and the live states that are asked for, each
     /// slot with its states in one atomic step.
     async fn read_states(

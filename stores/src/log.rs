@@ -287,6 +287,13 @@ pub trait LogRead: std::fmt::Debug + Send + Sync {
         Ok(spans.get(partition as usize).map_or(0, |span| span.end))
     }
 
+    /// The offset that the next record of each partition will have, as of now; empty if there is no such
+    /// topic. The cost is that of one request, so a follower of many partitions may call it often.
+    async fn ends(&self, topic: &str) -> Result<Vec<Offset>> {
+        let spans = self.spans(topic).await?;
+        Ok(spans.iter().map(|span| span.end).collect())
+    }
+
     /// The records of a partition from `from` on. None, and `next_offset == from`, at the end. None,
     /// and `next_offset` beyond `from`, where the log has a hole before the end.
     ///

@@ -217,7 +217,7 @@ pub struct FoundRows {
 }
 
 /// The run records of a source and the newest complete epoch of each view, read in one step.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunsSeen {
     /// The run records.
     pub runs: Runs,

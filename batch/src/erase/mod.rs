@@ -288,7 +288,7 @@ impl Eraser {
         let ports = &self.batch.ports;
         let runs = ports.views.runs(source).await?.runs;
         let partitions = ports.log.partitions_now(source.topic()).await?;
-        let slots = ports.live.read(source, partitions, &[]).await?.slots;
+        let slots = ports.live.partition_states(source, 0..partitions).await?;
         let next = runs.next_epoch();
         let is_ahead = slots.iter().flatten().any(|slot| slot.epoch > next);
         Ok(runs.open().is_some() || is_ahead)

@@ -30,7 +30,11 @@ impl Batch {
         let (mut stood, mut since) = (Vec::new(), Instant::now());
         loop {
             go_on(stop)?;
-            let slots = self.ports.live.read(source, partitions, &[]).await?.slots;
+            let slots = self
+                .ports
+                .live
+                .partition_states(source, 0..partitions)
+                .await?;
             let now = slots.iter().map(Option::as_ref);
             let now = now.map(|slot| slot.map_or(0, |slot| slot.position.next_offset));
             let now: Vec<Offset> = now.zip(&ends).map(|(at, end)| at.min(*end)).collect();

@@ -135,7 +135,7 @@ impl Retention {
         // Records of runs before slots, as readers do: a slot is never behind them then.
         let seen = ports.views.runs(source).await?;
         let partitions = ports.log.partitions(source.topic()).await?;
-        let slots = ports.live.read(source, partitions, &[]).await?.slots;
+        let slots = ports.live.partition_states(source, 0..partitions).await?;
         let (of, _) = self.batch.generation(source).await?;
         let tallies = self.batch.catalog.of_layer(source, Layers::Batch);
         let tallies = tallies.map(|job| table_name(job.view(), of));

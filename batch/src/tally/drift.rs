@@ -242,9 +242,8 @@ impl Stretch<'_> {
         let slots = self
             .ports
             .live
-            .read(self.source, self.partitions, &[])
-            .await?
-            .slots;
+            .partition_states(self.source, 0..self.partitions)
+            .await?;
         let mut lives = Vec::with_capacity(slots.len());
         for (partition, slot) in slots.iter().enumerate() {
             let view = view.job.view();

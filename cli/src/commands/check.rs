@@ -216,12 +216,12 @@ async fn live(installation: &Installation, source: Source) -> anyhow::Result<Str
     let spans = stores.log.spans(source.topic()).await?;
     let partitions = u32::try_from(spans.len())?;
     // The order matters: slots first, then the runs.
-    let seen = stores.live.read(source, partitions, &[]).await?;
+    let slots = stores.live.partition_states(source, 0..partitions).await?;
     let runs = stores.views.runs(source).await?.runs;
     let newest = runs.newest();
     let mut behind = 0;
     let mut missing = 0;
-    for ((partition, number), (slot, span)) in (0..).zip(0..).zip(seen.slots.iter().zip(&spans)) {
+    for ((partition, number), (slot, span)) in (0..).zip(0..).zip(slots.iter().zip(&spans)) {
         let Some(slot) = slot else {
             missing += 1;
             let cut = runs.cut(newest, partition).map_or(0, |cut| cut.next_offset);

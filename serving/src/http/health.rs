@@ -124,14 +124,14 @@ async fn check_source(
     let recorded = runs.as_ref().map_or(0, |seen| seen.runs.partitions());
     let partitions = spans.as_ref().map_or(0, Vec::len).max(recorded);
     let count = u32::try_from(partitions).unwrap_or(u32::MAX);
-    let live = api.ports.live.read(source, count, &[]).await;
+    let live = api.ports.live.partition_states(source, 0..count).await;
     let mut checks = vec![
         check("log", source.topic(), spans.map(drop)),
         check("live state", source.name(), live.as_ref().map(drop)),
         check("batch views", source.name(), runs.as_ref().map(drop)),
     ];
     if let (Ok(runs), Ok(live)) = (&runs, &live) {
-        let whole = is_whole(runs, &live.slots);
+        let whole = is_whole(runs, live);
         checks.push(check("seam", source.name(), whole));
     }
     checks

@@ -209,9 +209,8 @@ async fn of_source(api: &Api, source: Source) -> Result<SourceShown, Problem> {
     let stories = api.ports.views.stories(source, None, RUNS).await?;
     let spans = api.ports.log.spans(source.topic()).await?;
     let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
-    let live = api.ports.live.read(source, count, &[]).await?;
-    let slots = live
-        .slots
+    let slots = api.ports.live.partition_states(source, 0..count).await?;
+    let slots = slots
         .iter()
         .map(Option::as_ref)
         .chain(std::iter::repeat(None));

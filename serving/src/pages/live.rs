@@ -123,8 +123,8 @@ async fn state(api: &Arc<Api>, source: Source) -> Result<u64, Problem> {
         let runs = of.ports.views.runs(source).await?;
         let spans = of.ports.log.spans(source.topic()).await?;
         let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
-        let live = of.ports.live.read(source, count, &[]).await?;
-        let positions = live.slots.iter().flatten();
+        let slots = of.ports.live.partition_states(source, 0..count).await?;
+        let positions = slots.iter().flatten();
         let positions: Vec<i64> = positions.map(|slot| slot.position.next_offset).collect();
         Ok(Moved(positions, runs.runs.newest()).of())
     };

@@ -63,10 +63,6 @@ impl BoardCacheRead for Fake {
         never()
     }
 
-    async fn slots(&self, _: Source, _: u32) -> stores::Result<Vec<Option<Slot>>> {
-        never()
-    }
-
     async fn note_use(&self, _: SlotId, _: &BoardName, _: i64) -> stores::Result<()> {
         never()
     }
@@ -137,6 +133,14 @@ impl BoardCache for Fake {
 #[async_trait]
 impl LiveRead for Fake {
     async fn read(&self, _: Source, _: u32, _: &[LiveQuery]) -> stores::Result<LiveAnswer> {
+        never()
+    }
+
+    async fn partition_states(
+        &self,
+        _: Source,
+        _: Range<u32>,
+    ) -> stores::Result<Vec<Option<Slot>>> {
         never()
     }
 

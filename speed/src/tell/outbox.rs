@@ -1,8 +1,8 @@
 //! Telling what waits in the outbox of a slot, beside the worker that fills it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use schemas::seam::Offset;
 use stores::live::SlotId;
@@ -17,6 +17,8 @@ use crate::{Error, Result};
 const TRIES: u32 = 20;
 const PAUSE_MS_FIRST: u64 = 50;
 const PAUSE_MS_MAX: u64 = 5_000;
+/// An outbox into which this process put nothing is read every so many intervals.
+const IDLE_INTERVALS: u32 = 10;
 
 /// The outbox of one slot. A copy is of the same.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub(crate) struct Outbox {
 struct Shared {
     /// Something was put in.
     filled: Notify,
+    /// The checkpoint moved since the outbox was read last.
+    has_moved: AtomicBool,
     /// How many entries wait, about.
     waiting: AtomicU64,
     /// How far is noted to be told, once that is known.
@@ -38,7 +42,7 @@ struct Shared {
 }
 
 impl Outbox {
-    /// An outbox that is looked at every `interval_ms` at least.
+    /// An outbox that is read `interval_ms` after the checkpoint moved, at the latest.
     pub(crate) fn new(slot: SlotId, telling: Telling, interval_ms: u64) -> Self {
         Self {
             slot,
@@ -53,8 +57,9 @@ impl Outbox {
         self.shared.waiting.load(Ordering::Relaxed)
     }
 
-    /// So many entries were put in.
-    pub(crate) fn filled(&self, entries: usize) {
+    /// The checkpoint moved, and so many entries were put in.
+    pub(crate) fn moved(&self, entries: usize) {
+        self.shared.has_moved.store(true, Ordering::Relaxed);
         if entries > 0 {
             let waiting = &self.shared.waiting;
             waiting.fetch_add(entries as u64, Ordering::Relaxed);
@@ -70,17 +75,29 @@ impl Outbox {
             match self.tell().await {
                 Ok(0) => {
                     failures = 0;
-                    tokio::select! {
-                        () = self.shared.filled.notified() => {}
-                        () = tokio::time::sleep(self.interval) => {}
-                        () = over.cancelled() => {}
-                    }
+                    self.wait(&over).await;
                 }
                 Ok(_) => failures = 0,
                 Err(error) => self.failed(error, must_end, &mut failures, &over).await?,
             }
         }
         Ok(())
+    }
+
+    /// Waits until something may have been put in, or until `over`.
+    async fn wait(&self, over: &CancellationToken) {
+        let since = Instant::now();
+        loop {
+            tokio::select! {
+                () = self.shared.filled.notified() => return,
+                () = over.cancelled() => return,
+                () = tokio::time::sleep(self.interval) => {}
+            }
+            let has_moved = self.shared.has_moved.load(Ordering::Relaxed);
+            if has_moved || since.elapsed() >= self.interval * IDLE_INTERVALS {
+                return;
+            }
+        }
     }
 
     /// Tells everything that waits.
@@ -115,6 +132,7 @@ impl Outbox {
 
     async fn tell(&self) -> Result<u64> {
         let mut noted = self.shared.noted.lock().await;
+        self.shared.has_moved.store(false, Ordering::Relaxed);
         let left = self.telling.tell(self.slot, &mut noted).await?;
         drop(noted);
         self.shared.waiting.store(left, Ordering::Relaxed);

@@ -154,6 +154,15 @@ impl LiveRead for SqliteLive {
         live_read::read(&db, source, partitions, queries).await
     }
 
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        let db = self.db.current().await?;
+        live_read::partition_states(&db, source, partitions).await
+    }
+
     async fn read_states(
         &self,
         source: Source,

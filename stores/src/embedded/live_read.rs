@@ -27,7 +27,7 @@ pub(super) async fn read(
     let mut connection = db.reader().await?;
     // One transaction sees one moment of the whole file, however many statements it has.
     let mut tx = connection.begin().await.map_err(fault)?;
-    let slots = read_slots(&mut tx, db, source, partitions).await?;
+    let slots = read_slots(&mut tx, db, source, 0..partitions).await?;
     let mut parts = Vec::with_capacity(queries.len());
     for query in queries {
         let mut found = Found::default();
@@ -49,6 +49,16 @@ pub(super) async fn read(
     Ok(LiveAnswer { slots, parts })
 }
 
+/// Partition states of some partitions alone.
+pub(super) async fn partition_states(
+    db: &Opened,
+    source: Source,
+    partitions: Range<u32>,
+) -> Result<Vec<Option<Slot>>> {
+    let mut connection = db.reader().await?;
+    read_slots(&mut connection, db, source, partitions).await
+}
+
 /// Slots and live states; as [`read`]. Sums that are made may take the place of states.
 pub(super) async fn read_states(
     db: &Opened,
@@ -60,7 +70,7 @@ pub(super) async fn read_states(
     let fault = db.fault(doing);
     let mut connection = db.reader().await?;
     let mut tx = connection.begin().await.map_err(fault)?;
-    let slots = read_slots(&mut tx, db, source, partitions).await?;
+    let slots = read_slots(&mut tx, db, source, 0..partitions).await?;
     let mut states = Vec::with_capacity(queries.len());
     for query in queries {
         let (from, to) = match query.partition {
@@ -107,8 +117,7 @@ pub(super) async fn read_members(
     let fault = db.fault("reading live states");
     let mut connection = db.reader().await?;
     let mut tx = connection.begin().await.map_err(fault)?;
-    let mut slots = read_slots(&mut tx, db, source, partitions.end).await?;
-    slots.drain(..slots.len().min(partitions.start as usize));
+    let slots = read_slots(&mut tx, db, source, partitions.clone()).await?;
     let mut states = Vec::with_capacity(queries.len());
     for MembersQuery { of, members } in queries {
         let (from, to) = match of.partition {
@@ -188,20 +197,23 @@ async fn read_slots(
     connection: &mut SqliteConnection,
     db: &Opened,
     source: Source,
-    partitions: u32,
+    partitions: Range<u32>,
 ) -> Result<Vec<Option<Slot>>> {
     let doing = "reading slots";
-    let found: Vec<(u32, String)> =
-        sqlx::query_as("SELECT partition, state FROM slots WHERE source = ? AND partition < ?")
-            .bind(source.name())
-            .bind(partitions)
-            .fetch_all(connection)
-            .await
-            .map_err(db.fault(doing))?;
-    let mut slots = vec![None; partitions as usize];
+    let found: Vec<(u32, String)> = sqlx::query_as(
+        "SELECT partition, state FROM slots WHERE source = ? AND partition >= ? AND partition < ?",
+    )
+    .bind(source.name())
+    .bind(partitions.start)
+    .bind(partitions.end)
+    .fetch_all(connection)
+    .await
+    .map_err(db.fault(doing))?;
+    let mut slots = vec![None; partitions.len()];
     for (partition, state) in found {
         let slot = serde_json::from_str(&state).map_err(|error| db.damaged(doing, error))?;
-        if let Some(place) = slots.get_mut(partition as usize) {
+        let index = partition.saturating_sub(partitions.start) as usize;
+        if let Some(place) = slots.get_mut(index) {
             *place = Some(slot);
         }
     }

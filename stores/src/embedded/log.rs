@@ -3,6 +3,7 @@
 //! Offsets have no holes here, so a gap between two batches is damage. A partition from which records
 //! were deleted begins where `trimmed` says, which is all that is left of one without any.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use futures::TryStreamExt;
 use schemas::seam::Offset;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Connection, FromRow, Row, SqliteConnection};
+use tokio::sync::Mutex;
 
 use super::db::{BEGIN_WRITE, Db, Kind, Opened, Upgrade};
 use super::payload::{Packed, Stored, pack, size, unpack, value_bytes};
@@ -76,6 +78,42 @@ static LOG: Kind = Kind {
 #[derive(Debug)]
 pub struct SqliteLog {
     db: Db,
+    ends: Mutex<Option<LogEnds>>,
+}
+
+/// The ends of topics as of the version that the connection saw last.
+#[derive(Debug)]
+struct LogEnds {
+    connection: SqliteConnection,
+    /// SQLite's counter of commits by other connections, of this process and of others.
+    data_version: i64,
+    by_topic: HashMap<String, Vec<Offset>>,
+}
+
+impl LogEnds {
+    async fn read(&mut self, topic: &str) -> std::result::Result<Vec<Offset>, sqlx::Error> {
+        let connection = &mut self.connection;
+        // Read before the ends: ends that are newer than the version are read again, never missed.
+        let data_version: i64 = sqlx::query_scalar("PRAGMA data_version")
+            .fetch_one(&mut *connection)
+            .await?;
+        if data_version != self.data_version {
+            self.by_topic.clear();
+            self.data_version = data_version;
+        }
+        if let Some(ends) = self.by_topic.get(topic) {
+            return Ok(ends.clone());
+        }
+        let ends = match find_topic(connection, topic).await? {
+            Some(found) => {
+                let reaches = reaches(connection, found, 0..found.partitions).await?;
+                reaches.into_iter().map(|reach| reach.end).collect()
+            }
+            None => Vec::new(),
+        };
+        self.by_topic.insert(topic.to_owned(), ends.clone());
+        Ok(ends)
+    }
 }
 
 /// A topic as it is recorded.
@@ -108,6 +146,7 @@ impl SqliteLog {
     pub(super) async fn open(folder: &Path) -> Result<Self> {
         Ok(Self {
             db: Db::open(folder, &LOG).await?,
+            ends: Mutex::new(None),
         })
     }
 }
@@ -128,6 +167,48 @@ impl LogRead for SqliteLog {
             end: reach.end,
         };
         Ok(reaches.map_err(fault)?.into_iter().map(span).collect())
+    }
+
+    async fn partitions_now(&self, topic: &str) -> Result<u32> {
+        let db = self.db.current().await?;
+        let mut connection = db.reader().await?;
+        let found = find_topic(&mut connection, topic).await;
+        let found = found.map_err(db.fault("looking for a topic"))?;
+        Ok(found.map_or(0, |topic| topic.partitions))
+    }
+
+    async fn end(&self, topic: &str, partition: u32) -> Result<Offset> {
+        let db = self.db.current().await?;
+        let fault = db.fault("reading the end of a partition");
+        let mut connection = db.reader().await?;
+        let mut tx = connection.begin().await.map_err(fault)?;
+        let found = find_topic(&mut tx, topic).await.map_err(fault)?;
+        match found.filter(|topic| partition < topic.partitions) {
+            Some(topic) => {
+                let reach = reach(&mut tx, topic, partition).await;
+                Ok(reach.map_err(fault)?.end)
+            }
+            None => Ok(0),
+        }
+    }
+
+    /// Reads a counter of the file where nothing was committed since the last call.
+    async fn ends(&self, topic: &str) -> Result<Vec<Offset>> {
+        let db = self.db.current().await?;
+        let mut ends = self.ends.lock().await;
+        // Taken out, so that a connection that failed or was left in the middle is not used again.
+        let mut known = match ends.take() {
+            Some(known) => known,
+            None => LogEnds {
+                connection: db.own_reader().await?,
+                data_version: 0,
+                by_topic: HashMap::new(),
+            },
+        };
+        let found = known.read(topic).await;
+        let found = found.map_err(db.fault("reading the ends of a topic"))?;
+        *ends = Some(known);
+        Ok(found)
     }
 
     async fn fetch(

@@ -200,6 +200,16 @@ impl LogRead for KafkaLog {
         Ok(span.await?.end)
     }
 
+    async fn ends(&self, topic: &str) -> Result<Vec<Offset>> {
+        let partitions = self.partitions(topic).await?;
+        if partitions == 0 {
+            return Ok(Vec::new());
+        }
+        let name = self.inner.cluster.namespace.topic(topic);
+        self.blocking(move |inner| inner.offsets(&name, 0..partitions, At::End))
+            .await
+    }
+
     async fn fetch(
         &self,
         topic: &str,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use redis::Value;
-use schemas::seam::{Epoch, Fence, Moved, Slot};
+use schemas::seam::{Epoch, Fence, Moved};
 use schemas::source::Source;
 
 use super::fault;
@@ -86,7 +86,7 @@ impl RedisLive {
     }
 
     /// The record that a script answers with, which may be the one that was known.
-    fn answered_seen(
+    pub(super) fn answered_seen(
         &self,
         doing: &str,
         (slot, known): (SlotId, Option<&Arc<Seen>>),
@@ -256,29 +256,6 @@ impl BoardCacheRead for RedisLive {
             }
         }
         found.into_iter().collect::<Option<_>>().ok_or_else(strange)
-    }
-
-    async fn slots(&self, source: Source, partitions: u32) -> Result<Vec<Option<Slot>>> {
-        let doing = "reading slots";
-        let slots = (0..partitions).map(|partition| SlotId { source, partition });
-        let requests: Vec<Request> = slots
-            .clone()
-            .map(|slot| {
-                let keys = self.keys(slot);
-                let call = Call::Command(redis::cmd("GET").arg(&keys.record).take());
-                let hash_slot = keys.hash_slot;
-                Request { hash_slot, call }
-            })
-            .collect();
-        let patience = &self.nodes.patience;
-        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
-        let mut found = Vec::with_capacity(requests.len());
-        for (answer, slot) in answers.await?.into_iter().zip(slots) {
-            let known = self.read_last().get(&slot).cloned();
-            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
-            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
-        }
-        Ok(found)
     }
 
     async fn note_use(&self, slot: SlotId, name: &BoardName, now_ms: i64) -> Result<()> {

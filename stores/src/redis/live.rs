@@ -201,6 +201,14 @@ impl LiveRead for RedisLive {
         self.read_parts(source, partitions, queries).await
     }
 
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        self.read_records(source, partitions).await
+    }
+
     async fn read_states(
         &self,
         source: Source,

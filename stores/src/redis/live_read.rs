@@ -193,6 +193,34 @@ impl RedisLive {
         Ok(StatesAnswer { slots, states })
     }
 
+    /// Reads the records of partition states, without a script.
+    pub(super) async fn read_records(
+        &self,
+        source: Source,
+        partitions: std::ops::Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        let doing = "reading partition states";
+        let slots = partitions.map(|partition| SlotId { source, partition });
+        let requests: Vec<Request> = slots
+            .clone()
+            .map(|slot| {
+                let keys = self.keys(slot);
+                let call = Call::Command(redis::cmd("GET").arg(&keys.record).take());
+                let hash_slot = keys.hash_slot;
+                Request { hash_slot, call }
+            })
+            .collect();
+        let patience = &self.nodes.patience;
+        let answers = patience.repeated(doing, || self.nodes.ask(doing, &requests));
+        let mut found = Vec::with_capacity(requests.len());
+        for (answer, slot) in answers.await?.into_iter().zip(slots) {
+            let known = self.read_last().get(&slot).cloned();
+            let seen = self.answered_seen(doing, (slot, known.as_ref()), Some(answer))?;
+            found.push(seen.record.as_ref().map(|record| record.slot.clone()));
+        }
+        Ok(found)
+    }
+
     /// Reads slots, and hands on the rows of the groups that are asked for, with the question's index.
     /// Answers the sums that are kept too, with question and partition.
     async fn read_slots(

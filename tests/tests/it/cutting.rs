@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused};
+use schemas::seam::{Cut, Epoch, Fence, Moved, NewLife, RollRefused, Slot};
 use schemas::source::Source;
 use serde_json::json;
 use stores::Result;
@@ -17,11 +17,28 @@ use tests::world::World;
 
 /// A live store that wants few rows at once.
 #[derive(Debug)]
-struct Narrow {
+pub(crate) struct Narrow {
     inner: Arc<dyn LiveWrite>,
     rows_max: usize,
     /// Offsets and rows of each micro-batch that was applied.
     applied: Mutex<Vec<(i64, usize)>>,
+    /// How many partition states each read brought that asked for nothing else.
+    pub(crate) states_read: Mutex<Vec<u32>>,
+}
+
+impl Narrow {
+    pub(crate) fn new(inner: &Arc<dyn LiveWrite>, rows_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::clone(inner),
+            rows_max,
+            applied: Mutex::default(),
+            states_read: Mutex::default(),
+        })
+    }
+
+    fn note_read(&self, partitions: u32) {
+        self.states_read.lock().expect("no panic").push(partitions);
+    }
 }
 
 #[async_trait]
@@ -32,7 +49,19 @@ impl LiveRead for Narrow {
         partitions: u32,
         queries: &[LiveQuery],
     ) -> Result<LiveAnswer> {
+        if queries.is_empty() {
+            self.note_read(partitions);
+        }
         self.inner.read(source, partitions, queries).await
+    }
+
+    async fn partition_states(
+        &self,
+        source: Source,
+        partitions: Range<u32>,
+    ) -> Result<Vec<Option<Slot>>> {
+        self.note_read(partitions.end - partitions.start);
+        self.inner.partition_states(source, partitions).await
     }
 
     async fn read_states(
@@ -176,11 +205,7 @@ async fn large_micro_batches_are_cut() {
     world.intake(Source::Plays).await;
     world.append_raw(0, &raw).await;
     for (rows_max, pieces_min) in [(60, 12), (1, EVENTS)] {
-        let narrow = Arc::new(Narrow {
-            inner: Arc::clone(&world.stores.live),
-            rows_max,
-            applied: Mutex::default(),
-        });
+        let narrow = Narrow::new(&world.stores.live, rows_max);
         let wide = std::mem::replace(&mut world.stores.live, Arc::clone(&narrow) as _);
         let report = world.catch_up().await;
         world.stores.live = wide;

@@ -1,11 +1,14 @@
 //! Workers for which nothing comes.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use schemas::source::Source;
 use serde_json::json;
 use tests::world::{PARTITIONS, World};
 use tokio_util::sync::CancellationToken;
+
+use crate::cutting::Narrow;
 
 /// No step takes so long.
 const LONG: Duration = Duration::from_secs(60);
@@ -54,4 +57,21 @@ async fn lost_live_state_is_made_again_though_nothing_comes() {
     let report = counting.expect("it stops").expect("counting");
     // Each partition's first slot is made so, too.
     assert!(report.heals > u64::from(PARTITIONS), "{report:?}");
+}
+
+/// The state of a partition costs the same however many there are: a worker reads its own alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_read_the_states_of_their_own_partitions() {
+    const MANY: u32 = 8;
+    let mut world = World::new().await;
+    let topic = Source::Plays.topic();
+    let made = world.stores.log.ensure_topic(topic, MANY).await;
+    assert_eq!(made.expect("a topic"), MANY);
+    let live = Narrow::new(&world.stores.live, usize::MAX);
+    world.stores.live = Arc::clone(&live) as _;
+    world.catch_up().await;
+    let read = live.states_read.lock().expect("no panic").clone();
+    // Each worker refreshes before it makes its partition state, and after it.
+    assert!(read.len() >= 2 * MANY as usize, "{read:?}");
+    assert!(read.iter().all(|partitions| *partitions == 1), "{read:?}");
 }

@@ -1,0 +1,220 @@
+//! What idle workers of a source wait for.
+//!
+//! One task reads the ends of the log, the partition states and the run records for all of them, so
+//! the requests of an idle source do not grow with its partitions. A worker never acts on what this task
+//! read: it wakes, and reads again itself in the order that the seam requires.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use schemas::seam::{Fence, Offset, Slot};
+use schemas::source::Source;
+use stores::live::LiveRead;
+use stores::log::LogRead;
+use stores::views::{RunsSeen, ViewsRead};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::pause;
+use crate::{Result, SpeedOptions, SpeedPorts};
+
+/// Longest time until an idle worker sees that its partition state was lost or changed.
+const STATE_INTERVAL_MS_MAX: u64 = 1_000;
+/// Pause after a read that failed.
+const FAILURE_PAUSE_MS: u64 = 1_000;
+
+/// Wakes the idle workers of one source.
+#[derive(Debug)]
+pub(crate) struct IdleWatch {
+    log: Arc<dyn LogRead>,
+    live: Arc<dyn LiveRead>,
+    views: Arc<dyn ViewsRead>,
+    source: Source,
+    log_interval_ms: u64,
+    state_interval_ms: u64,
+    runs_interval_ms: u64,
+    seen: watch::Sender<Seen>,
+}
+
+/// Why a worker stops waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// The log has records for it, or is not as it was.
+    Log,
+    /// Its partition state or the run records changed, or can't be read.
+    Refresh,
+    /// Its time is over.
+    Timeout,
+}
+
+/// What is read for idle workers.
+#[derive(Debug, Clone, Copy)]
+enum Subject {
+    /// The ends of the log.
+    Log,
+    /// The partition states.
+    States,
+    /// The run records.
+    Runs,
+}
+
+/// What was read last.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    ends: Option<Read<Vec<Offset>>>,
+    states: Option<Read<Vec<Option<Fence>>>>,
+    runs: Option<Read<RunsSeen>>,
+    failures: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Read<T> {
+    /// When the read began: it shows everything that was written before.
+    began: Instant,
+    value: Arc<T>,
+}
+
+/// Where a worker waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Idle<'a> {
+    pub(crate) partition: u32,
+    /// Its checkpoint, at the end of the log.
+    pub(crate) fence: Fence,
+    /// The run records of its last refresh.
+    pub(crate) runs: &'a RunsSeen,
+}
+
+impl IdleWatch {
+    pub(crate) fn new(ports: &SpeedPorts, source: Source, options: &SpeedOptions) -> Self {
+        let log_interval_ms = options.poll_interval_ms.max(1);
+        Self {
+            log: Arc::clone(&ports.log),
+            live: Arc::clone(&ports.live) as _,
+            views: Arc::clone(&ports.views),
+            source,
+            log_interval_ms,
+            state_interval_ms: options
+                .look_interval_ms
+                .clamp(log_interval_ms, STATE_INTERVAL_MS_MAX.max(log_interval_ms)),
+            runs_interval_ms: options.look_interval_ms.max(log_interval_ms),
+            seen: watch::Sender::default(),
+        }
+    }
+
+    /// Waits until a worker has something to do, at most `longest`.
+    pub(crate) async fn wait(
+        &self,
+        idle: Idle<'_>,
+        longest: Duration,
+        stop: &CancellationToken,
+    ) -> Wake {
+        let since = Instant::now();
+        let mut seen = self.seen.subscribe();
+        let failures = seen.borrow().failures;
+        let wakes = seen.wait_for(|seen| seen.wakes(&idle, since, failures).is_some());
+        tokio::select! {
+            woken = wakes => match woken {
+                Ok(seen) => seen.wakes(&idle, since, failures).unwrap_or(Wake::Refresh),
+                Err(_) => Wake::Refresh,
+            },
+            () = tokio::time::sleep(longest) => Wake::Timeout,
+            () = stop.cancelled() => Wake::Timeout,
+        }
+    }
+
+    /// Reads for the workers that wait, until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<()> {
+        tokio::join!(
+            self.follow(Subject::Log, self.log_interval_ms, &stop),
+            self.follow(Subject::States, self.state_interval_ms, &stop),
+            self.follow(Subject::Runs, self.runs_interval_ms, &stop),
+        );
+        Ok(())
+    }
+
+    /// Reads every `interval_ms` if a worker waits. What can't be read wakes the workers, which report it.
+    async fn follow(&self, subject: Subject, interval_ms: u64, stop: &CancellationToken) {
+        while !stop.is_cancelled() {
+            pause(interval_ms, stop).await;
+            if self.seen.receiver_count() == 0 {
+                continue;
+            }
+            if self.read(subject).await.is_err() {
+                self.seen.send_modify(|seen| seen.failures += 1);
+                pause(FAILURE_PAUSE_MS, stop).await;
+            }
+        }
+    }
+
+    async fn read(&self, subject: Subject) -> Result<()> {
+        let (source, began) = (self.source, Instant::now());
+        match subject {
+            Subject::Log => {
+                let ends = self.log.ends(source.topic()).await?;
+                self.seen.send_if_modified(|seen| {
+                    let is_equal = |read: &Read<_>| *read.value == ends;
+                    let is_new = !seen.ends.as_ref().is_some_and(is_equal);
+                    seen.ends = Read::new(began, ends);
+                    is_new
+                });
+            }
+            // Workers compare these also where nothing changed: for one that began to wait since, it may be new.
+            Subject::States => {
+                let partitions = self.seen.borrow().partitions();
+                let states = self.live.partition_states(source, 0..partitions);
+                let states = states.await?;
+                let states = states.iter().map(|state| state.as_ref().map(Slot::fence));
+                let states = states.collect();
+                self.seen
+                    .send_modify(|seen| seen.states = Read::new(began, states));
+            }
+            Subject::Runs => {
+                let runs = self.views.runs(source).await?;
+                self.seen
+                    .send_modify(|seen| seen.runs = Read::new(began, runs));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T> Read<T> {
+    fn new(began: Instant, value: T) -> Option<Self> {
+        let value = Arc::new(value);
+        Some(Self { began, value })
+    }
+}
+
+impl Seen {
+    fn partitions(&self) -> u32 {
+        let ends = self.ends.as_ref().map_or(0, |ends| ends.value.len());
+        u32::try_from(ends).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a worker that waits since then has something to do.
+    fn wakes(&self, idle: &Idle<'_>, since: Instant, failures: u64) -> Option<Wake> {
+        let index = idle.partition as usize;
+        if self.failures > failures {
+            return Some(Wake::Refresh);
+        }
+        if let Some(ends) = &self.ends {
+            let end = ends.value.get(index).copied().unwrap_or(Offset::MIN);
+            // A read that began before may show an earlier end.
+            let is_behind = end < idle.fence.next_offset && ends.began >= since;
+            if end > idle.fence.next_offset || is_behind {
+                return Some(Wake::Log);
+            }
+        }
+        let states = self.states.as_ref().filter(|read| read.began >= since);
+        let runs = self.runs.as_ref().filter(|read| read.began >= since);
+        let has_moved = states
+            .and_then(|read| read.value.get(index))
+            .is_some_and(|fence| *fence != Some(idle.fence));
+        let has_runs = runs.is_some_and(|read| *read.value != *idle.runs);
+        (has_moved || has_runs).then_some(Wake::Refresh)
+    }
+}
+
+#[cfg(test)]
+#[path = "idle_tests.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! When idle workers wake, and what that costs.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use async_trait::async_trait;
+use schemas::seam::NewLife;
+use stores::Stores;
+use stores::live::{LiveWrite, SlotId};
+use stores::log::{FetchLimit, Fetched, Span};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const SOURCE: Source = Source::Plays;
+const PARTITIONS: u32 = 64;
+/// No wait takes so long.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A log of which only the ends can be read.
+#[derive(Debug)]
+struct Ends {
+    ends: Mutex<Vec<Offset>>,
+    reads: AtomicUsize,
+    is_gone: AtomicUsize,
+}
+
+fn never<T>() -> stores::Result<T> {
+    Err(stores::Error::Refused("not for idle workers".to_owned()))
+}
+
+#[async_trait]
+impl LogRead for Ends {
+    async fn spans(&self, _: &str) -> stores::Result<Vec<Span>> {
+        never()
+    }
+
+    async fn ends(&self, _: &str) -> stores::Result<Vec<Offset>> {
+        self.reads.fetch_add(1, SeqCst);
+        match self.is_gone.load(SeqCst) {
+            0 => Ok(self.ends.lock().expect("no panic").clone()),
+            _ => never(),
+        }
+    }
+
+    async fn fetch(&self, _: &str, _: u32, _: Offset, _: FetchLimit) -> stores::Result<Fetched> {
+        never()
+    }
+
+    async fn offset_at(&self, _: &str, _: u32, _: i64) -> stores::Result<Offset> {
+        never()
+    }
+}
+
+struct Scene {
+    log: Arc<Ends>,
+    live: Arc<dyn LiveWrite>,
+    watch: Arc<IdleWatch>,
+    /// The checkpoint of each partition.
+    fences: Vec<Fence>,
+    _folder: TempDir,
+}
+
+impl Scene {
+    /// Every partition has a state at the end of an empty log.
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let stores = Stores::embedded(folder.path()).await.expect("the stores");
+        let runs = stores.views.runs(SOURCE).await.expect("the runs").runs;
+        for partition in 0..PARTITIONS {
+            let life: NewLife = runs.new_life(partition as usize, 0, 1);
+            let healed = stores.live.heal(slot(partition), None, &life).await;
+            healed.expect("live state").expect("a new life");
+        }
+        let states = stores.live.partition_states(SOURCE, 0..PARTITIONS).await;
+        let states = states.expect("live state").into_iter().flatten();
+        let log = Arc::new(Ends {
+            ends: Mutex::new(vec![0; PARTITIONS as usize]),
+            reads: AtomicUsize::new(0),
+            is_gone: AtomicUsize::new(0),
+        });
+        let watch = IdleWatch {
+            log: Arc::clone(&log) as _,
+            live: Arc::clone(&stores.live) as _,
+            views: stores.views as _,
+            source: SOURCE,
+            log_interval_ms: 1,
+            state_interval_ms: 1,
+            runs_interval_ms: 1,
+            seen: watch::Sender::default(),
+        };
+        Self {
+            log,
+            live: stores.live as _,
+            watch: Arc::new(watch),
+            fences: states.map(|state| state.fence()).collect(),
+            _folder: folder,
+        }
+    }
+
+    /// A worker that waits, with the run records of an installation without runs.
+    async fn wait(&self, partition: u32) -> JoinHandle<Wake> {
+        let before = self.watch.seen.receiver_count();
+        let (watch, fence) = (Arc::clone(&self.watch), self.fences[partition as usize]);
+        let waiting = tokio::spawn(async move {
+            let runs = RunsSeen::default();
+            let idle = Idle {
+                partition,
+                fence,
+                runs: &runs,
+            };
+            watch.wait(idle, LONG, &CancellationToken::new()).await
+        });
+        while self.watch.seen.receiver_count() == before {
+            tokio::task::yield_now().await;
+        }
+        waiting
+    }
+
+    async fn read(&self, subject: Subject) {
+        self.watch.read(subject).await.expect("a read");
+    }
+}
+
+fn slot(partition: u32) -> SlotId {
+    SlotId {
+        source: SOURCE,
+        partition,
+    }
+}
+
+/// One request tells all idle workers, and wakes those alone for which records came.
+#[tokio::test]
+async fn idle_workers_share_their_requests() {
+    let scene = Scene::new().await;
+    let mut waiting = Vec::new();
+    for partition in 0..PARTITIONS {
+        waiting.push(scene.wait(partition).await);
+    }
+    assert_eq!(scene.log.reads.load(SeqCst), 0, "who waits reads nothing");
+    scene.read(Subject::Log).await;
+    scene.read(Subject::States).await;
+    scene.read(Subject::Runs).await;
+    scene.log.ends.lock().expect("no panic")[5] = 1;
+    scene.read(Subject::Log).await;
+    assert_eq!(waiting.remove(5).await.expect("a wake"), Wake::Log);
+    assert_eq!(scene.log.reads.load(SeqCst), 2);
+    assert_eq!(scene.watch.seen.receiver_count(), PARTITIONS as usize - 1);
+}
+
+/// Records that were seen before the wait began end it at once.
+#[tokio::test]
+async fn records_that_came_before_the_wait_wake() {
+    let scene = Scene::new().await;
+    scene.log.ends.lock().expect("no panic")[3] = 1;
+    scene.read(Subject::Log).await;
+    let idle = Idle {
+        partition: 3,
+        fence: scene.fences[3],
+        runs: &RunsSeen::default(),
+    };
+    let stop = CancellationToken::new();
+    assert_eq!(scene.watch.wait(idle, LONG, &stop).await, Wake::Log);
+}
+
+/// A state that changed before the wait began wakes with the next read, although that brings nothing new.
+#[tokio::test]
+async fn a_state_that_changed_before_the_wait_wakes() {
+    let scene = Scene::new().await;
+    scene.read(Subject::Log).await;
+    let rolled = scene.live.roll(slot(2), scene.fences[2].epoch).await;
+    rolled.expect("live state").expect("the epoch ends");
+    scene.read(Subject::States).await;
+    let (changed, same) = (scene.wait(2).await, scene.wait(3).await);
+    scene.read(Subject::States).await;
+    assert_eq!(changed.await.expect("a wake"), Wake::Refresh);
+    assert!(!same.is_finished());
+}
+
+/// A log that ends earlier than the checkpoint wakes, but not by a read that began before the wait.
+#[tokio::test]
+async fn a_log_that_became_shorter_wakes() {
+    let mut scene = Scene::new().await;
+    scene.read(Subject::Log).await;
+    scene.fences[1].next_offset = 1;
+    let waiting = scene.wait(1).await;
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    scene.read(Subject::Log).await;
+    // An equal read is compared together with the next states.
+    scene.read(Subject::States).await;
+    assert_eq!(waiting.await.expect("a wake"), Wake::Log);
+}
+
+/// What can't be read wakes all workers, once for each failure.
+#[tokio::test]
+async fn a_failure_wakes() {
+    let scene = Scene::new().await;
+    scene.log.is_gone.store(1, SeqCst);
+    let waiting = scene.wait(0).await;
+    let stop = CancellationToken::new();
+    let following = Arc::clone(&scene.watch).run(stop.clone());
+    let story = async {
+        assert_eq!(waiting.await.expect("a wake"), Wake::Refresh);
+        stop.cancel();
+    };
+    let (ran, ()) = tokio::join!(following, story);
+    ran.expect("it goes on");
+}
