@@ -20,6 +20,20 @@ use crate::taker::{Before, Limits, Taken};
 use crate::window::{Noted, Window};
 use crate::{Error, Result};
 
+/// One record in so many, at least, may be no event without the window being read again from further back.
+const RECORDS_RESERVE: usize = 32;
+
+/// The duplicate window, as of a checkpoint.
+#[derive(Debug)]
+struct Remembered {
+    fence: Fence,
+    window: Window,
+    /// Events of a micro-batch that was not applied yet.
+    unapplied: Vec<Noted>,
+    /// The partition state was at this checkpoint when it was seen last.
+    is_current: bool,
+}
+
 /// Counts the events of one partition.
 #[derive(Debug)]
 pub(crate) struct Facts {
@@ -31,8 +45,7 @@ pub(crate) struct Facts {
     suppressed: Arc<Suppressed>,
     /// Records from the fence on that were set aside before, by who did not come to move it.
     set_aside: BTreeSet<Offset>,
-    /// The duplicate window and the fence that it reaches up to.
-    window: Option<(Fence, Window)>,
+    window: Option<Remembered>,
     /// So many records at once were not too many lately.
     records_fit: usize,
 }
@@ -62,64 +75,133 @@ impl Facts {
     }
 
     pub(crate) fn reaches(&self) -> Option<&Fence> {
-        self.window.as_ref().map(|(reaches, _)| reaches)
+        let current = self.window.as_ref().filter(|kept| kept.is_current);
+        current.map(|kept| &kept.fence)
     }
 
     pub(crate) fn reached(&mut self, fence: Fence) {
-        if let Some((reaches, _)) = &mut self.window {
-            *reaches = fence;
+        if let Some(kept) = &mut self.window {
+            kept.fence = fence;
+            kept.unapplied.clear();
         }
     }
 
+    /// The last micro-batch may not count, and the partition state may have moved. What the window holds up to its checkpoint
+    /// is a function of the log alone, and stays.
     pub(crate) fn forget(&mut self) {
-        self.window = None;
+        if let Some(kept) = &mut self.window {
+            kept.take_back();
+            kept.is_current = false;
+        }
     }
 
-    /// Reads the stretch of the log again that the duplicate window holds.
+    /// Brings the duplicate window to the checkpoint: reads what the log has after the window of the same generation, or
+    /// all that a new window holds.
     pub(crate) async fn begin(
         &mut self,
         before: &Before<'_>,
         fence: Fence,
         last: Option<LastRecord>,
     ) -> Result<()> {
-        let options = before.options;
-        let mut window = Window::new(options.dedup_window_ms, options.dedup_events_max);
-        self.set_aside.clear();
         // A life that begins with the log has met nothing yet, but one before it may have.
         let since_ms = last.map_or(0, |last| last.logged_at_ms);
-        self.set_aside = before.set_aside(since_ms).await?;
-        self.set_aside = self.set_aside.split_off(&fence.next_offset);
-        if let Some(last) = last {
-            let (log, topic) = (&before.ports.log, before.source.topic());
-            // What could not be read at the time did not count, even if it can be read by now.
-            let mut not_counted = None;
-            let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);
-            let mut from = log.offset_at(topic, before.partition, since_ms).await?;
+        let mut set_aside = before.set_aside(since_ms).await?;
+        self.set_aside = set_aside.split_off(&fence.next_offset);
+        let kept = self.window.take().filter(|kept| {
+            let behind = fence.next_offset.saturating_sub(kept.fence.next_offset);
+            let is_short = usize::try_from(behind).is_ok_and(|n| n <= before.options.records_max);
+            kept.fence.generation == fence.generation && is_short
+        });
+        if let (Some(mut kept), Some(last)) = (kept, last) {
+            let (window, from) = (&mut kept.window, &mut kept.fence.next_offset);
+            let read = self.remember(before, window, (from, fence.next_offset), last);
+            let read = read.await;
+            // Also where it failed: the window is whole up to where it has come.
+            kept.is_current = read.is_ok();
+            kept.fence = match read {
+                Ok(_) => fence,
+                Err(_) => kept.fence,
+            };
+            self.window = Some(kept);
+            return read.map(drop);
+        }
+        let window = match last {
+            Some(last) => self.read_window(before, fence.next_offset, last).await?,
+            None => new_window(before),
+        };
+        self.window = Some(Remembered {
+            fence,
+            window,
+            unapplied: Vec::new(),
+            is_current: true,
+        });
+        Ok(())
+    }
+
+    /// Reads the end of the log below `end` again, as far as a window holds it.
+    async fn read_window(
+        &self,
+        before: &Before<'_>,
+        end: Offset,
+        last: LastRecord,
+    ) -> Result<Window> {
+        let options = before.options;
+        let (log, topic) = (&before.ports.log, before.source.topic());
+        let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);
+        let first = log.offset_at(topic, before.partition, since_ms).await?;
+        let events_max = options.dedup_events_max.max(1);
+        // Some records are no events.
+        let mut records = events_max.saturating_add(events_max / RECORDS_RESERVE);
+        loop {
+            let back = Offset::try_from(records).unwrap_or(Offset::MAX);
+            let from = first.max(end.saturating_sub(back));
+            let (mut window, mut next) = (new_window(before), from);
+            let events = self.remember(before, &mut window, (&mut next, end), last);
+            if events.await? >= events_max || from == first {
+                return Ok(window);
+            }
+            records = records.saturating_mul(2);
+        }
+    }
+
+    /// Notes the events of the log from `next` on, which moves, up to `end`. Answers how many there are.
+    async fn remember(
+        &self,
+        before: &Before<'_>,
+        window: &mut Window,
+        (next, end): (&mut Offset, Offset),
+        last: LastRecord,
+    ) -> Result<usize> {
+        let options = before.options;
+        let (log, topic) = (&before.ports.log, before.source.topic());
+        // What could not be read at the time did not count, even if it can be read by now.
+        let mut not_counted = None;
+        let mut events = 0;
+        while *next < end {
+            let left = usize::try_from(end - *next).unwrap_or(usize::MAX);
             let limit = FetchLimit {
-                records: options.records_max,
+                records: options.records_max.min(left),
                 bytes: options.bytes_max,
             };
-            while from < fence.next_offset {
-                let fetched = log.fetch(topic, before.partition, from, limit).await?;
-                if fetched.next_offset == from {
-                    break;
-                }
-                from = fetched.next_offset;
-                let offsets = fetched.records.offsets.values();
-                let below = offsets.partition_point(|offset| *offset < fence.next_offset);
-                let records = fetched.records.slice(0, below);
-                let mut decoded = self.decode(&records).await?;
-                if records.values.iter().flatten().any(is_framed) {
-                    if not_counted.is_none() {
-                        not_counted = Some(before.set_aside(since_ms).await?);
-                    }
-                    leave_out(&mut decoded, not_counted.as_ref())?;
-                }
-                note(&mut window, &decoded.events)?;
+            let fetched = log.fetch(topic, before.partition, *next, limit).await?;
+            if fetched.next_offset == *next {
+                break;
             }
+            let offsets = fetched.records.offsets.values();
+            let below = offsets.partition_point(|offset| *offset < end);
+            let records = fetched.records.slice(0, below);
+            let mut decoded = self.decode(&records).await?;
+            if records.values.iter().flatten().any(is_framed) {
+                if not_counted.is_none() {
+                    let since_ms = last.logged_at_ms.saturating_sub(options.dedup_window_ms);
+                    not_counted = Some(before.set_aside(since_ms).await?);
+                }
+                leave_out(&mut decoded, not_counted.as_ref())?;
+            }
+            events += note(window, &decoded.events)?.len();
+            *next = fetched.next_offset;
         }
-        self.window = Some((fence, window));
-        Ok(())
+        Ok(events)
     }
 
     pub(crate) const fn records_fit(&self) -> usize {
@@ -131,7 +213,7 @@ impl Facts {
     pub(crate) async fn take(&mut self, records: &Records, limits: Limits) -> Result<Taken> {
         let mut records = records.clone();
         loop {
-            let (taken, noted) = self.take_all(&records, limits.partitions).await?;
+            let taken = self.take_all(&records, limits.partitions).await?;
             let rows = taken.changes.rows();
             if rows <= limits.rows_max || records.len() <= 1 {
                 if rows <= limits.rows_max / 2 {
@@ -140,19 +222,15 @@ impl Facts {
                 return Ok(taken);
             }
             // The other half must not find itself in the window.
-            if let Some((_, window)) = &mut self.window {
-                window.take_back(noted);
+            if let Some(kept) = &mut self.window {
+                kept.take_back();
             }
             self.records_fit = records.len() / 2;
             records = records.slice(0, self.records_fit);
         }
     }
 
-    async fn take_all(
-        &mut self,
-        records: &Records,
-        partitions: u32,
-    ) -> Result<(Taken, Vec<Noted>)> {
+    async fn take_all(&mut self, records: &Records, partitions: u32) -> Result<Taken> {
         let mut decoded = self.decode(records).await?;
         leave_out(&mut decoded, Some(&self.set_aside))?;
         let strays = self.has_strays(&decoded.events, partitions)?;
@@ -182,11 +260,11 @@ impl Facts {
                 ..Changes::default()
             },
             events: events.num_rows() as u64,
-            duplicates: (noted.len() - events.num_rows()) as u64,
+            duplicates: noted.saturating_sub(events.num_rows()) as u64,
             rejected: decoded.rejected,
             ..Taken::default()
         };
-        Ok((taken, noted))
+        Ok(taken)
     }
 
     async fn decode(&self, records: &Records) -> Result<Decoded> {
@@ -208,19 +286,33 @@ impl Facts {
         Ok(self.homes.has_strays(owners.values(), partitions))
     }
 
-    /// The events that are the first of their identity in the window, and what became of that.
-    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, Vec<Noted>)> {
-        let Some((_, window)) = &mut self.window else {
+    /// The events that are the first of their identity in the window, and how many were looked at.
+    fn first_of_each(&mut self, events: &RecordBatch) -> Result<(RecordBatch, usize)> {
+        let Some(kept) = &mut self.window else {
             return Err(Error::Fault(
                 "a micro-batch without a duplicate window".to_owned(),
             ));
         };
-        let noted = note(window, events)?;
+        let noted = note(&mut kept.window, events)?;
         let keep: BooleanArray = noted.iter().map(|noted| Some(noted.is_first())).collect();
-        let kept = filter_record_batch(events, &keep)
+        let count = noted.len();
+        kept.unapplied = noted;
+        let firsts = filter_record_batch(events, &keep)
             .map_err(|error| Error::Fault(format!("filtering duplicates: {error}")))?;
-        Ok((kept, noted))
+        Ok((firsts, count))
     }
+}
+
+impl Remembered {
+    /// Makes the window as it was at its checkpoint.
+    fn take_back(&mut self) {
+        self.window.take_back(std::mem::take(&mut self.unapplied));
+    }
+}
+
+fn new_window(before: &Before<'_>) -> Window {
+    let options = before.options;
+    Window::new(options.dedup_window_ms, options.dedup_events_max)
 }
 
 fn decode(partition: u32, records: &Records, writers: &Writers) -> Result<Decoded> {

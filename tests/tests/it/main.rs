@@ -18,6 +18,7 @@ mod cases;
 mod conformance;
 mod cutting;
 mod dead_letters;
+mod dedup_window;
 mod demo;
 mod deployed;
 mod documented;

@@ -1,0 +1,251 @@
+//! How much of the log the speed layer reads again for its duplicate window.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use schemas::seam::Offset;
+use schemas::source::Source;
+use serde_json::json;
+use stores::live::{LiveWrite, SlotId};
+use stores::log::{FetchLimit, Fetched, Log, LogRead, LogWrite, NewRecords, Span};
+use stores::{Error, Result};
+use tests::world::World;
+use tokio_util::sync::CancellationToken;
+
+/// No step takes so long.
+const LONG: Duration = Duration::from_secs(60);
+/// Records that are there before each story begins.
+const OLD: usize = 300;
+
+type Hook = Box<dyn FnOnce() -> BoxFuture<'static, Result<()>> + Send>;
+
+/// A log that counts the records of plays that are fetched, and does something once after a fetch.
+struct Watched {
+    log: Arc<dyn Log>,
+    fetched: AtomicUsize,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").finish_non_exhaustive()
+    }
+}
+
+impl Watched {
+    fn set(&self, hook: impl FnOnce() -> BoxFuture<'static, Result<()>> + Send + 'static) {
+        *self.hook.lock().expect("no panic") = Some(Box::new(hook));
+        self.fetched.store(0, SeqCst);
+    }
+}
+
+#[async_trait]
+impl LogRead for Watched {
+    async fn spans(&self, topic: &str) -> Result<Vec<Span>> {
+        self.log.spans(topic).await
+    }
+
+    async fn fetch(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: Offset,
+        limit: FetchLimit,
+    ) -> Result<Fetched> {
+        let fetched = self.log.fetch(topic, partition, from, limit).await?;
+        if topic == Source::Plays.topic() && !fetched.records.is_empty() {
+            self.fetched.fetch_add(fetched.records.len(), SeqCst);
+            let hook = self.hook.lock().expect("no panic").take();
+            if let Some(hook) = hook {
+                hook().await?;
+            }
+        }
+        Ok(fetched)
+    }
+
+    async fn fetch_afresh(&self, topic: &str, partition: u32, offset: Offset) -> Result<Fetched> {
+        self.log.fetch_afresh(topic, partition, offset).await
+    }
+
+    async fn offset_at(&self, topic: &str, partition: u32, logged_at_ms: i64) -> Result<Offset> {
+        self.log.offset_at(topic, partition, logged_at_ms).await
+    }
+}
+
+#[async_trait]
+impl LogWrite for Watched {
+    async fn ensure_topic(&self, topic: &str, partitions: u32) -> Result<u32> {
+        self.log.ensure_topic(topic, partitions).await
+    }
+
+    async fn append(
+        &self,
+        topic: &str,
+        groups: &[NewRecords],
+        logged_at_ms: i64,
+    ) -> Result<Vec<Offset>> {
+        self.log.append(topic, groups, logged_at_ms).await
+    }
+}
+
+/// All plays are of one owner, so in one partition.
+fn play(id: usize) -> String {
+    json!({"event_id": id.to_string(), "track_id": 1, "owner_id": 1, "kind": "play", "at": "2026-03-05T11:00:00Z"})
+        .to_string()
+}
+
+fn plays(ids: impl IntoIterator<Item = usize>) -> Vec<String> {
+    ids.into_iter().map(play).collect()
+}
+
+/// An installation whose log is watched, with some plays in it.
+async fn world() -> (World, Arc<Watched>) {
+    let mut world = World::new().await;
+    world.speed_options.look_interval_ms = 1;
+    let watched = Arc::new(Watched {
+        log: Arc::clone(&world.stores.log),
+        fetched: AtomicUsize::new(0),
+        hook: Mutex::new(None),
+    });
+    world.stores.log = Arc::clone(&watched) as _;
+    world.ingest(&plays(0..OLD)).await;
+    (world, watched)
+}
+
+/// The partition of the plays and its checkpoint.
+async fn slot(world: &World) -> Option<(SlotId, i64, u64)> {
+    let states = world.stores.live.partition_states(Source::Plays, 0..2);
+    let states = states.await.expect("live state");
+    let of_plays = (0..).zip(states).filter_map(|(partition, state)| {
+        let state = state.filter(|state| state.position.next_offset > 0)?;
+        let source = Source::Plays;
+        let id = SlotId { source, partition };
+        Some((id, state.position.next_offset, state.epoch))
+    });
+    of_plays.max_by_key(|(_, next_offset, _)| *next_offset)
+}
+
+async fn wait_for(world: &World, records: usize) -> (SlotId, u64) {
+    let begun = Instant::now();
+    loop {
+        if let Some((id, next_offset, epoch)) = slot(world).await
+            && usize::try_from(next_offset).is_ok_and(|n| n >= records)
+        {
+            return (id, epoch);
+        }
+        assert!(begun.elapsed() < LONG, "live state is not whole");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// What happens to a worker between a fetch and the apply.
+#[derive(Debug, Clone, Copy)]
+enum Between {
+    /// A run ends the epoch.
+    EpochEnds,
+    /// The log does not answer.
+    Fails,
+    /// Another worker applies the same records.
+    IsOvertaken,
+}
+
+/// Counts `new` events after the `OLD` ones, disturbed at their first fetch, and then all of them again. Answers how
+/// many records were fetched for the `new` ones.
+async fn fetched_after(between: Between, new: usize) -> usize {
+    let (world, watched) = world().await;
+    let speed = world.speed().await;
+    let stop = CancellationToken::new();
+    let story = async {
+        let (id, epoch) = wait_for(&world, OLD).await;
+        let live: Arc<dyn LiveWrite> = Arc::clone(&world.stores.live) as _;
+        let mut plain = world.with_catalog(world.catalog.clone());
+        plain.stores.log = Arc::clone(&watched.log);
+        watched.set(move || {
+            Box::pin(async move {
+                match between {
+                    Between::EpochEnds => {
+                        live.roll(id, epoch).await?.expect("the epoch ends");
+                    }
+                    Between::Fails => {
+                        return Err(Error::Unavailable {
+                            what: "the log".to_owned(),
+                            why: "a test".to_owned(),
+                        });
+                    }
+                    Between::IsOvertaken => {
+                        let report = plain.catch_up().await;
+                        assert_eq!(report.events, u64::try_from(new).expect("few"));
+                    }
+                }
+                Ok(())
+            })
+        });
+        world.ingest(&plays(OLD..OLD + new)).await;
+        wait_for(&world, OLD + new).await;
+        // All of them again: the window knows each of them, those of the disturbed batch too.
+        world.ingest(&plays(0..OLD + new)).await;
+        wait_for(&world, 2 * (OLD + new)).await;
+        stop.cancel();
+        watched.fetched.load(SeqCst) - (OLD + new)
+    };
+    let counting = tokio::time::timeout(LONG * 2, speed.run(false, stop.clone()));
+    let (report, fetched) = tokio::join!(counting, story);
+    let report = report.expect("it stops").expect("counting");
+    let again = u64::try_from(OLD + new).expect("few");
+    assert_eq!(report.duplicates, again, "{report:?}");
+    fetched
+}
+
+/// An apply that is refused at the end of an epoch fetches its own records again, and no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_an_epoch_does_not_read_the_window_again() {
+    assert_eq!(fetched_after(Between::EpochEnds, 3).await, 6);
+}
+
+/// So does one that failed before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_does_not_read_the_window_again() {
+    assert_eq!(fetched_after(Between::Fails, 3).await, 6);
+}
+
+/// What another worker applied is read for the window alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_worker_applied_is_added_to_the_window() {
+    assert_eq!(fetched_after(Between::IsOvertaken, 3).await, 6);
+}
+
+/// A worker that starts reads no more events again than its window holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_reads_no_more_than_the_window_holds() {
+    let (mut world, watched) = world().await;
+    world.speed_options.dedup_events_max = 64;
+    world.catch_up().await;
+    watched.fetched.store(0, SeqCst);
+    let report = world.catch_up().await;
+    assert_eq!((report.events, report.duplicates), (0, 0));
+    assert_eq!(watched.fetched.load(SeqCst), 64 + 64 / 32);
+    // A record is compared with the 63 events before it.
+    world.ingest(&plays([OLD - 63, OLD - 63, OLD - 65])).await;
+    let report = world.catch_up().await;
+    assert_eq!((report.events, report.duplicates), (1, 2));
+}
+
+/// Records that are no events take no place in the window: so it is read from further back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_take_no_place_in_the_window() {
+    let (mut world, _) = world().await;
+    world.speed_options.dedup_events_max = 64;
+    world.catch_up().await;
+    let (id, _) = wait_for(&world, OLD).await;
+    let bad: Vec<&[u8]> = vec![b"{".as_slice(); 150];
+    world.append_raw(id.partition, &bad).await;
+    let report = world.catch_up().await;
+    assert_eq!(report.dead_letters, 150);
+    world.ingest(&plays([OLD - 63, OLD - 63, OLD - 65])).await;
+    let report = world.catch_up().await;
+    assert_eq!((report.events, report.duplicates), (1, 2));
+}
