@@ -7,7 +7,7 @@
 //! can't be told of a key at once ends its sum, and counting goes on.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow::array::Array;
@@ -48,8 +48,8 @@ const MAKES_AT_ONCE: usize = 2;
 const MAKES_MAX: usize = 4;
 /// Keys that are remembered as those that need none yet.
 const REMEMBERED_MAX: usize = 100_000;
-/// Nodes that are remembered.
-const NODES_MAX: usize = 20_000;
+/// Memory of the nodes that are remembered for one partition.
+const NODES_BYTES_MAX: usize = 32 << 20;
 
 /// View and key.
 type Name = (String, Vec<u8>);
@@ -131,7 +131,9 @@ impl Sums {
             newest: BTreeMap::new(),
             resting: Cache::new(REMEMBERED_MAX),
             makes_left: 0,
-            nodes: Mutex::new(Cache::new(NODES_MAX)),
+            nodes: Mutex::new(Cache::with_size_max(NODES_BYTES_MAX, |node: &Arc<Node>| {
+                node.memory_bytes()
+            })),
         }
     }
 
@@ -141,6 +143,9 @@ impl Sums {
         if self.newest != *newest {
             self.newest = newest.clone();
             self.resting.clear();
+            // Nodes that a run has replaced are not read again.
+            let nodes = self.nodes.get_mut();
+            nodes.unwrap_or_else(PoisonError::into_inner).age();
         }
     }
 

@@ -4,22 +4,33 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Values by key, at most so many. Those that were used since half of them came stay.
+/// Values by key, of a size that is bounded. Those that were used since half of them came stay.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
+    /// The size of the young ones.
+    young_size: usize,
     half: usize,
+    size_of: fn(&V) -> usize,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     /// Room for so many values.
     #[must_use]
     pub fn new(max: usize) -> Self {
+        Self::with_size_max(max, |_| 1)
+    }
+
+    /// Room for values whose sizes add up to `size_max`. A value that is larger than half of that is there alone.
+    #[must_use]
+    pub fn with_size_max(size_max: usize, size_of: fn(&V) -> usize) -> Self {
         Self {
             young: HashMap::new(),
             old: HashMap::new(),
-            half: (max / 2).max(1),
+            young_size: 0,
+            half: (size_max / 2).max(1),
+            size_of,
         }
     }
 
@@ -38,11 +49,20 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
 
     /// Puts a value in the place of what its key has.
     pub fn put(&mut self, key: K, value: V) {
-        self.old.remove(&key);
-        if self.young.len() >= self.half && !self.young.contains_key(&key) {
+        self.remove(&key);
+        let size = (self.size_of)(&value);
+        if self.young_size.saturating_add(size) > self.half {
             self.old = std::mem::take(&mut self.young);
+            self.young_size = 0;
         }
+        self.young_size = self.young_size.saturating_add(size);
         self.young.insert(key, value);
+    }
+
+    /// Forgets what was not used since the last call.
+    pub fn age(&mut self) {
+        self.old = std::mem::take(&mut self.young);
+        self.young_size = 0;
     }
 
     /// Forgets a key.
@@ -50,13 +70,16 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.young.remove(key);
+        if let Some(value) = self.young.remove(key) {
+            self.young_size = self.young_size.saturating_sub((self.size_of)(&value));
+        }
         self.old.remove(key);
     }
 
     /// Forgets all.
     pub fn clear(&mut self) {
         self.young.clear();
+        self.young_size = 0;
         self.old.clear();
     }
 }
@@ -81,5 +104,35 @@ mod tests {
         assert_eq!(cache.get(&99), None);
         cache.clear();
         assert_eq!(cache.get(&0), None);
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let mut cache = Cache::with_size_max(100, |text: &String| text.len());
+        for n in 0..1000_usize {
+            cache.put(n, "x".repeat(n % 40));
+            let young: usize = cache.young.values().map(String::len).sum();
+            let old: usize = cache.old.values().map(String::len).sum();
+            assert_eq!(cache.young_size, young);
+            assert!(young + old <= 100, "{young} and {old} after {n}");
+            assert!(cache.get(&n).is_some());
+            cache.remove(&(n / 2));
+        }
+        cache.put(0, "x".repeat(200));
+        assert!(cache.get(&0).is_some());
+        cache.put(1, "x".repeat(60));
+        assert!(cache.get(&0).is_some());
+    }
+
+    #[test]
+    fn what_was_not_used_between_two_ages_goes() {
+        let mut cache = Cache::new(100);
+        cache.put(1, 1);
+        cache.put(2, 2);
+        cache.age();
+        assert_eq!(cache.get(&1), Some(1));
+        cache.age();
+        assert_eq!(cache.get(&1), Some(1));
+        assert_eq!(cache.get(&2), None);
     }
 }

@@ -125,6 +125,21 @@ impl Node {
         self.id
     }
 
+    /// How much memory it takes, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let entries = match &self.entries {
+            Entries::Items { values, value_ends } => {
+                values.len() + size_of_val(value_ends.as_slice())
+            }
+            Entries::Children { ids, counts } => {
+                size_of_val(ids.as_slice()) + size_of_val(counts.as_slice())
+            }
+        };
+        let ends = size_of_val(self.key_ends.as_slice()) + size_of_val(self.weights.as_slice());
+        size_of::<Self>() + self.keys.len() + ends + entries
+    }
+
     /// The keys of its items, or the last ones beneath its children.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|at| self.key(at))

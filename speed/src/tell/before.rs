@@ -8,7 +8,7 @@
 //! that: until then nothing is known of the key.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -16,7 +16,7 @@ use jobs::board::{GroupState, Podium, ReadError as BoardError};
 use jobs::merge::{Gap, NotWhole, Seam};
 use jobs::tree::{Node, NodeId};
 use jobs::{Board, Job};
-use schemas::seam::{Fence, Slot};
+use schemas::seam::{Epoch, Fence, Slot};
 use stores::ErrorKind;
 use stores::live::{LiveRead, MembersQuery, SlotId, StateQuery};
 use stores::views::{Head as StoredHead, RunsSeen, ViewsRead};
@@ -26,10 +26,12 @@ use crate::{Error, Result};
 use stored::boards::{NodesError, StoredNodes, seam, standings};
 use stored::cache::Cache;
 
-/// Heads of keys that are remembered.
-const HEADS_MAX: usize = 50_000;
-/// Nodes that are remembered.
-const NODES_MAX: usize = 20_000;
+/// Memory of the heads of keys that are remembered for one partition.
+const HEADS_BYTES_MAX: usize = 16 << 20;
+/// What one takes besides its roots, about.
+const HEAD_BYTES: usize = 256;
+/// Memory of the nodes that are remembered for one partition.
+const NODES_BYTES_MAX: usize = 64 << 20;
 /// Keys or members that are looked up at once.
 const AT_ONCE: usize = 16;
 /// Members whose states are read at once.
@@ -93,6 +95,8 @@ pub(super) struct Before {
     live: Arc<dyn LiveRead>,
     views: Arc<dyn ViewsRead>,
     runs: Option<Arc<RunsSeen>>,
+    /// The newest complete epoch of each view, as it was known last.
+    newest: BTreeMap<String, Epoch>,
     heads: Cache<Name, Option<StoredHead>>,
     nodes: Mutex<Cache<NodeId, Arc<Node>>>,
     /// Keys whose rows can't be read.
@@ -165,6 +169,12 @@ impl From<BoardError<NodesError>> for Failed {
     }
 }
 
+/// About as much memory as a remembered head takes with its name.
+fn head_bytes(head: &StoredHead) -> usize {
+    let earlier = head.earlier.as_ref();
+    HEAD_BYTES + head.root.len() + earlier.map_or(0, |earlier| earlier.root.len())
+}
+
 impl Before {
     pub(super) fn new(slot: SlotId, live: Arc<dyn LiveRead>, views: Arc<dyn ViewsRead>) -> Self {
         Self {
@@ -172,8 +182,13 @@ impl Before {
             live,
             views,
             runs: None,
-            heads: Cache::new(HEADS_MAX),
-            nodes: Mutex::new(Cache::new(NODES_MAX)),
+            newest: BTreeMap::new(),
+            heads: Cache::with_size_max(HEADS_BYTES_MAX, |head: &Option<StoredHead>| {
+                head.as_ref().map_or(HEAD_BYTES, head_bytes)
+            }),
+            nodes: Mutex::new(Cache::with_size_max(NODES_BYTES_MAX, |node: &Arc<Node>| {
+                node.memory_bytes()
+            })),
             lost: BTreeMap::new(),
         }
     }
@@ -264,6 +279,12 @@ impl Before {
             return Ok(Arc::clone(runs));
         }
         let runs = Arc::new(self.views.runs(self.slot.source).await?);
+        if self.newest != runs.newest {
+            // Nodes that a run has replaced are not read again.
+            self.newest.clone_from(&runs.newest);
+            let nodes = self.nodes.get_mut();
+            nodes.unwrap_or_else(PoisonError::into_inner).age();
+        }
         self.runs = Some(Arc::clone(&runs));
         Ok(runs)
     }

@@ -46,6 +46,9 @@ const TIDY_WAIT: Duration = Duration::from_secs(3);
 
 const READER_CACHE_KIB: u32 = 8 * 1024;
 
+/// Memory that SQLite may take for the caches of all connections of this process together.
+const CACHES_BYTES_MAX: u32 = 192 << 20;
+
 /// What distinguishes the files.
 #[derive(Debug)]
 pub(super) struct Kind {
@@ -367,6 +370,7 @@ fn options(path: &Path, kind: &Kind, writes: bool) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(WAIT)
         .pragma("cache_size", format!("-{cache_kib}"))
+        .pragma("soft_heap_limit", CACHES_BYTES_MAX.to_string())
         .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
         // What is deleted is gone from the file, for the sake of those who are erased.
