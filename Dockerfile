@@ -9,7 +9,8 @@ FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --user-group --create-home --home-dir /var/lib/backstitch backstitch
+    && useradd --system --uid 10001 --user-group --create-home --home-dir /var/lib/backstitch backstitch \
+    && chmod 0700 /var/lib/backstitch
 COPY --from=build /src/target/dist/backstitch /usr/local/bin/backstitch
 USER 10001:10001
 WORKDIR /var/lib/backstitch

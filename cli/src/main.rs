@@ -29,9 +29,10 @@ mod traces;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::fs::Mode;
 use tokio_util::sync::CancellationToken;
 
-use args::Cli;
+use args::{Cli, Command};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -47,8 +48,17 @@ fn main() -> ExitCode {
     failure::exit_code(run(cli))
 }
 
+/// Makes files and folders of this process readable by its own user alone, whatever makes them: stores, their libraries or
+/// SQLite. Files that a command makes for its caller have the caller's modes.
+fn keep_files_private(command: &Command) {
+    if !matches!(command, Command::Generate(_) | Command::Man { .. }) {
+        let _former = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    }
+}
+
 /// Runs the command until it is done, or until the second signal to end.
 fn run(cli: Cli) -> anyhow::Result<()> {
+    keep_files_private(&cli.command);
     let context = commands::Context::of(&cli)?;
     // Each client is an open file, and shells permit few of them for programs of long ago. Where no more are
     // permitted, the limits of connections hold.

@@ -1,6 +1,7 @@
 //! `check`: whether each store can be read and written, and whether they agree.
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use schemas::seam::broken;
@@ -27,6 +28,8 @@ const PROBE: FetchLimit = FetchLimit {
 struct Finding {
     what: String,
     ok: bool,
+    /// It works, but should be changed.
+    warning: bool,
     says: String,
 }
 
@@ -46,6 +49,16 @@ impl Findings {
         self.checks.push(Finding {
             what: what.into(),
             ok,
+            warning: false,
+            says,
+        });
+    }
+
+    fn warn(&mut self, what: impl Into<String>, says: String) {
+        self.checks.push(Finding {
+            what: what.into(),
+            ok: true,
+            warning: true,
             says,
         });
     }
@@ -58,6 +71,9 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let mut findings = Findings::default();
     if options.has_embedded() {
         findings.note("data folder", can_write(&folder));
+        if let Some(says) = opened_to_others(&options.data_dir, &folder) {
+            findings.warn("data folder's permissions", says);
+        }
         findings.note("spare disk", spare(&folder));
     }
     let mut servers_are_well = true;
@@ -79,7 +95,11 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
             .checks
             .iter()
             .map(|check| {
-                let mark = if check.ok { "ok   " } else { "WRONG" };
+                let mark = match (check.ok, check.warning) {
+                    (true, false) => "ok   ",
+                    (true, true) => "WARN ",
+                    (false, _) => "WRONG",
+                };
                 format!("{mark}  {}: {}\n", check.what, check.says)
             })
             .collect()
@@ -169,6 +189,19 @@ fn can_write(folder: &Path) -> anyhow::Result<String> {
         }
     }
     Ok(format!("{} can be written", folder.display()))
+}
+
+/// Why other users of this machine can read a folder in the data folder; nothing if they can't enter one of the two.
+fn opened_to_others(data_dir: &Path, folder: &Path) -> Option<String> {
+    let mode = |path: &Path| Some(std::fs::metadata(path).ok()?.permissions().mode() & 0o777);
+    let is_wide = |path: &Path| mode(path).is_some_and(|mode| mode & 0o077 != 0);
+    let wide = mode(folder).filter(|_| is_wide(data_dir) && is_wide(folder))?;
+    Some(format!(
+        "{} has the mode {wide:o}: other users of this machine can read events, keys' digests and the list of erasures; \
+         run `chmod -R go= {}`",
+        folder.display(),
+        folder.display()
+    ))
 }
 
 fn spare(folder: &Path) -> anyhow::Result<String> {

@@ -39,6 +39,7 @@ mod merging;
 mod notices;
 mod open_series;
 mod outbox;
+mod private_files;
 mod processes;
 mod reconcile;
 mod reconcile_processes;

@@ -1,0 +1,90 @@
+//! The data folder is readable by its own user alone.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tests::process::{Process, command, done, run, run_with_input};
+
+/// Everything under a folder that other users may read, write or enter, with its mode.
+fn open_to_others(path: &Path, found: &mut Vec<(PathBuf, u32)>, seen: &mut Vec<String>) {
+    let about = fs::symlink_metadata(path).expect("a path");
+    let mode = about.permissions().mode() & 0o777;
+    seen.push(path.display().to_string());
+    // A link has no mode of its own.
+    if !about.is_symlink() && mode & 0o077 != 0 {
+        found.push((path.to_owned(), mode));
+    }
+    if about.is_dir() {
+        for entry in fs::read_dir(path).expect("a folder") {
+            open_to_others(&entry.expect("an entry").path(), found, seen);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_else_reads_the_data_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("new/data");
+    let plays = |day: u32| {
+        let event = format!("e{day}");
+        format!(
+            r#"{{"event_id":"{event}","track_id":1,"owner_id":1,"kind":"play","at":"2026-03-0{day}T00:00:00Z"}}"#
+        )
+    };
+    // An event, and a dead letter.
+    let lines = format!("{}\n{}\nnonsense\n", plays(1), plays(2));
+    let output = run_with_input(&data, &["ingest", "plays", "-"], lines.as_bytes());
+    assert!(output.status.success(), "{output:?}");
+    done(
+        &data,
+        &["keys", "create", "--name", "a", "--scope", "admin"],
+    );
+    done(&data, &["speed", "--until-caught-up"]);
+    done(&data, &["batch", "run"]);
+    let erase = ["erase", "--listener", "7", "--yes"];
+    done(&data, &erase);
+    let up = Process::of(command(&data, &["up", "--listen", "127.0.0.1:0"]));
+    up.until_said("http://").await;
+    let (mut found, mut seen) = (Vec::new(), Vec::new());
+    open_to_others(&data, &mut found, &mut seen);
+    for part in [
+        "canon.db-wal",
+        "canon.db-shm",
+        "erasures.db",
+        ".parquet",
+        "spill",
+        "locks",
+    ] {
+        assert!(
+            seen.iter().any(|path| path.contains(part)),
+            "{part}: {seen:#?}"
+        );
+    }
+    assert_eq!(found, []);
+    drop(up);
+    let said = done(&data, &["check"]);
+    assert!(!said.contains("WARN"), "{said}");
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o750)).expect("a mode");
+    let said = done(&data, &["check"]);
+    let warning = said.lines().find(|line| line.starts_with("WARN"));
+    let warning = warning.unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        warning.contains("mode 750") && warning.contains("chmod"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn files_for_the_caller_keep_the_modes_of_the_caller() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let probe = folder.path().join("probe");
+    fs::write(&probe, "x").expect("a file");
+    let made = folder.path().join("plays.jsonl");
+    let args = ["generate", "plays", "--rows", "3", "--seed", "1", "-o"];
+    let args = [&args[..], &[made.to_str().expect("UTF-8")]].concat();
+    let output = run(&folder.path().join("data"), &args);
+    assert!(output.status.success(), "{output:?}");
+    let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode();
+    assert_eq!(mode(&made), mode(&probe));
+}
