@@ -77,7 +77,7 @@ fn of_compose(text: &str) -> Vec<String> {
         let of_service = line.strip_prefix("    ").unwrap_or_default();
         if of_service.is_empty() {
             is_ours = false;
-        } else if of_service.starts_with("<<: *") {
+        } else if of_service.starts_with("<<: *") || of_service.starts_with("image: backstitch") {
             is_ours = true;
         } else if let Some(list) = of_service.strip_prefix("command: [")
             && is_ours
@@ -166,7 +166,11 @@ fn every_container_is_started_with_a_command_that_is_one() {
     let mut templates = Vec::new();
     files(&root.join("deploy/helm"), "yaml", &mut templates);
     let read = |path: &PathBuf| std::fs::read_to_string(path).unwrap();
-    let compose = of_compose(&read(&root.join("compose.yaml")));
+    let files = ["compose.yaml", "compose.demo.yaml"];
+    let compose: Vec<String> = files
+        .iter()
+        .flat_map(|file| of_compose(&read(&root.join(file))))
+        .collect();
     let chart: Vec<String> = templates
         .iter()
         .flat_map(|path| of_chart(&read(path)))
@@ -190,4 +194,35 @@ fn what_is_no_command_is_found() {
     assert!(is_known("backstitch ingest", true).is_err());
     assert!(is_known("backstitch ingest", false).is_ok());
     assert_eq!(words("a 'b c' --d=\"e\" # f"), ["a", "b c", "--d=e"]);
+}
+
+/// Variables of compose that hold a password have no default: compose ends with a message that names the variable.
+#[test]
+fn compose_has_no_default_passwords() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut required = 0;
+    for file in ["compose.yaml", "compose.demo.yaml"] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        for line in text.lines() {
+            let (name, value) = line.trim().split_once(": ").unwrap_or_default();
+            let is_secret = ["PASSWORD", "SECRET_ACCESS_KEY"]
+                .iter()
+                .any(|ending| name.ends_with(ending));
+            if !is_secret {
+                assert!(!name.contains("PASSWORD"), "{file}: {line}");
+                continue;
+            }
+            let variable = value.trim_matches('"').strip_prefix("${BACKSTITCH_");
+            let message = variable.and_then(|variable| variable.split_once(":?"));
+            assert!(
+                message.is_some_and(|(_, message)| message.starts_with("set it to")),
+                "{file}: {line}"
+            );
+            required += 1;
+        }
+    }
+    assert_eq!(
+        required, 4,
+        "both passwords, of the server and of its clients"
+    );
 }

@@ -384,7 +384,7 @@ fn commands_within_others_are_found() {
             "as migrate && as check",
             Some("backstitch migrate && backstitch check"),
         ),
-        ("docker compose --profile demo up", None),
+        ("docker compose --profile full up", None),
         (
             "kubectl exec deploy/a -- backstitch --config /etc/backstitch/backstitch.toml keys list",
             Some("backstitch keys list"),
