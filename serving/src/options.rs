@@ -180,7 +180,11 @@ impl Default for ServingOptions {
 }
 
 impl ServingOptions {
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Checks the options, as [`crate::Serving::build`] does.
+    ///
+    /// # Errors
+    /// [`crate::Error::Option`] for the first one that can't be used.
+    pub fn check(&self) -> Result<()> {
         let positive = |option: &'static str, value: u64| {
             if value > 0 {
                 return Ok(());

@@ -388,3 +388,29 @@ fn odd_namespaces_are_refused() {
         "{said}"
     );
 }
+
+#[test]
+fn options_of_serving_are_checked_when_they_are_read() {
+    let none = Flags::new();
+    for (text, expected) in [
+        (
+            "[serving]\nsession_secret = \"too short\"\n",
+            "FILE:2: serving.session_secret: 9 characters can't be used; set it to 32 characters or more",
+        ),
+        (
+            "[serving]\nrequests_max = 0\n",
+            "FILE:2: serving.requests_max: 0 can't be used; set it to 1 or more",
+        ),
+        (
+            "[serving]\ncors_origins = [\"app.example.org\"]\n",
+            "FILE:2: serving.cors_origins: app.example.org can't be used; write each origin",
+        ),
+    ] {
+        let told = refusal(Some(text), &[], &none);
+        assert!(told.starts_with(expected), "{told}");
+        assert!(!told.contains("too short"), "{told}");
+    }
+    let longest = format!("[serving]\nsession_secret = \"{}\"\n", "x".repeat(32));
+    let file = file(&longest);
+    load(Some(file.path()), vars(&[]), &none).unwrap();
+}

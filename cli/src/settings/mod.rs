@@ -257,7 +257,21 @@ impl Settings {
         if let Some(missing) = self.stores().missing_feature() {
             return Some((missing.setting.to_owned(), missing.to_string()));
         }
-        self.plain_flaw().map(|(key, why)| (key.to_owned(), why))
+        if let Some((key, why)) = self.plain_flaw() {
+            return Some((key.to_owned(), why));
+        }
+        let flaw = self.serving.check().err()?;
+        Some(match flaw {
+            serving::Error::Option {
+                option,
+                given,
+                expected,
+            } => (
+                format!("serving.{option}"),
+                format!("{given} can't be used; {expected}"),
+            ),
+            other => ("serving".to_owned(), other.to_string()),
+        })
     }
 
     fn plain_flaw(&self) -> Option<(&'static str, String)> {
